@@ -1,0 +1,42 @@
+# Two commands set everything up: `make demo` (no torch) and `make test` (with the pinned torch).
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test check format samples bench clean
+.DEFAULT_GOAL := demo
+
+demo: .venv/.base
+	@for file in ddp_after.pth train_cuda.pth whole_model.pth; do \
+		echo "$$ ckpt inspect $$file"; (cd sample_checkpoints && ../$(BIN)/ckpt inspect $$file) || exit $$?; echo; \
+	done
+
+test: .venv/.dev
+	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+check: .venv/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+samples: .venv/.dev
+	$(BIN)/python sample_checkpoints/make_samples.py
+
+bench: .venv/.dev
+	$(BIN)/python -m benchmarks.inspect
+
+.venv/.base: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+.venv/.dev: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@ .venv/.base
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,40 @@
+"""What goes wrong for a user: the file, the problem, the way out. One line each, never a traceback."""
+
+from __future__ import annotations
+
+
+class CkptError(Exception):
+    """A failure that has a name: `path: problem (hint)`.
+
+    Rooms that do not know the file's name raise without it; `formats.open` puts it in front.
+    """
+
+    def __init__(self, problem: str, *, path: str | None = None, hint: str | None = None) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.path = path
+        self.hint = hint
+
+    def __str__(self) -> str:
+        text = self.problem if self.path is None else f"{self.path}: {self.problem}"
+        return text if self.hint is None else f"{text} ({self.hint})"
+
+
+class UnreadableError(CkptError):
+    """The file is missing, damaged, hostile or ambiguous: nothing true can be said about its content."""
+
+
+class UnsupportedError(CkptError):
+    """The file was recognised, and is not a checkpoint or not one that this version reads."""
+
+
+class LimitError(CkptError):
+    """The file needs more than a limit allows; the hint names the flag that raises it."""
+
+    def __init__(self, what: str, limit: str, allowed: int) -> None:
+        super().__init__(f"{what} (more than {allowed:,})", hint=f"--limit {limit}=N raises this")
+        self.limit = limit
+
+
+class UsageError(CkptError):
+    """What was asked for is not there, or contradicts itself."""

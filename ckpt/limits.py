@@ -1,0 +1,57 @@
+"""How much one file may cost: the bounds of the reader, as one frozen value.
+
+The defaults keep memory under 1 GB and time linear in the file's size. `--limit NAME=VALUE` raises one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+from ckpt.errors import UsageError
+
+_SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on reading. Bytes where the name says bytes, else a count."""
+
+    pickle_bytes: int = 256 * 2**20
+    """One pickle, uncompressed; 20,000 tensors take 2 MB, but arrays and tokenizers live in pickles too."""
+    operations: int = 20_000_000
+    """Opcodes of one pickle; about 30 a tensor."""
+    values: int = 5_000_000
+    """Strings, containers and objects of one pickle, and paths of the tree that they unfold to."""
+    globals: int = 10_000
+    """Distinct names that one pickle imports; real files have under 100."""
+    depth: int = 200
+    """Containers inside containers."""
+    entries: int = 1_000_000
+    """Records of a zip archive, tensors of a safetensors file."""
+    directory_bytes: int = 64 * 2**20
+    """The central directory of a zip archive."""
+    header_bytes: int = 100_000_000
+    """The header of a safetensors file; 100 MB is the format's own limit."""
+    index_bytes: int = 64 * 2**20
+    """The JSON index of a sharded checkpoint."""
+    nesting: int = 4
+    """Checkpoints inside the pickles of checkpoints."""
+
+    def raised(self, settings: list[str]) -> Limits:
+        """These limits with `NAME=VALUE` settings applied (`pickle-bytes=1GiB`). Raises UsageError."""
+        known = {field.name.replace("_", "-"): field.name for field in fields(self)}
+        changes: dict[str, int] = {}
+        for setting in settings:
+            name, _, value = setting.partition("=")
+            if name not in known:
+                raise UsageError(f"no limit called {name}", hint="limits: " + " ".join(known))
+            changes[known[name]] = _number(setting, value)
+        return replace(self, **changes)
+
+
+def _number(setting: str, value: str) -> int:
+    digits = value.rstrip("KMGiBkmgb")
+    factor = _SUFFIXES.get(value[len(digits) :].upper())
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > 18 or factor is None:
+        raise UsageError(f"--limit {setting}: not a number", hint="as in pickle-bytes=1GiB")
+    return int(digits) * factor
