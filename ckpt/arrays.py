@@ -1,0 +1,130 @@
+"""Numpy arrays in a pickle, without numpy: shape, dtype and raw bytes, as `ndarray.__reduce__` lays them out."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from ckpt.checkpoint import ByteStr, Node, Opaque
+
+
+@dataclass(frozen=True, slots=True)
+class NumpyDType:
+    """A numpy dtype as its pickle names it: `code` like `f4`, `order` one of `<`, `>`, `|`."""
+
+    code: str
+    order: str
+
+    @property
+    def name(self) -> str:
+        kinds = {"f": "float", "i": "int", "u": "uint", "c": "complex"}
+        kind, digits = self.code[:1], self.code[1:]
+        if kind in kinds and digits.isascii() and digits.isdigit() and len(digits) < 3:
+            return f"{kinds[kind]}{int(digits) * 8}"
+        return {"b1": "bool", "O8": "object", "O": "object"}.get(self.code, self.code)
+
+    @property
+    def itemsize(self) -> int | None:
+        digits = self.code[1:]
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 10):
+            return None
+        return int(digits) * (4 if self.code[0] == "U" else 1)
+
+    def decode(self, data: bytes, count: int) -> list[Node] | None:
+        """`count` numbers or texts, None when the bytes are not those of this dtype."""
+        size = self.itemsize
+        if size is None or len(data) < size * count:
+            return None
+        order = ">" if self.order == ">" else "<"
+        formats = {"f2": "e", "f4": "f", "f8": "d", "b1": "?"}
+        formats |= {f"{kind}{n}": code for kind, codes in (("i", "bhiq"), ("u", "BHIQ")) for n, code in zip((1, 2, 4, 8), codes, strict=True)}
+        if self.code in formats:
+            return list(struct.unpack_from(f"{order}{count}{formats[self.code]}", data))
+        if self.code in ("c8", "c16"):
+            flat = struct.unpack_from(f"{order}{2 * count}{'f' if self.code == 'c8' else 'd'}", data)
+            return [f"({re!r}{'+' if im >= 0 else ''}{im!r}j)" for re, im in zip(flat[::2], flat[1::2], strict=True)]
+        pieces = [data[i * size : (i + 1) * size] for i in range(count)]
+        if self.code[:1] == "U":
+            encoding = "utf-32-be" if order == ">" else "utf-32-le"
+            return [piece.decode(encoding, "replace").rstrip("\0") for piece in pieces]
+        if self.code[:1] == "S":
+            return [piece.rstrip(b"\0") for piece in pieces]
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class NumpyArray:
+    """A numpy array as its pickle holds it: raw `data`, or `items` for an array of objects."""
+
+    shape: tuple[int, ...]
+    dtype: NumpyDType
+    fortran: bool
+    data: bytes | None
+    items: list[Node] | None = None
+
+
+def array(node: Node) -> NumpyArray | None:
+    """The numpy array that a node stands for, None when it stands for none that can be read."""
+    if type(node) is not Opaque:
+        return None
+    if node.class_name.endswith(".numeric._frombuffer") and len(node.args) >= 3:
+        dtype, shape = numpy_dtype(node.args[1]), _shape(node.args[2])
+        order = node.args[3] if len(node.args) > 3 else "C"
+        if dtype is None or shape is None:
+            return None
+        return NumpyArray(shape, dtype, order == "F", as_bytes(node.args[0]))
+    if not node.class_name.endswith(".multiarray._reconstruct") or not node.states:
+        return None
+    state = node.states[-1]
+    if type(state) is not tuple or len(state) < 4:
+        return None
+    shape, kind, fortran, raw = state[-4:]
+    dtype, sizes = numpy_dtype(kind), _shape(shape)
+    if dtype is None or sizes is None:
+        return None
+    if type(raw) is list:
+        return NumpyArray(sizes, dtype, fortran is True, None, raw)
+    data = raw.raw if isinstance(raw, ByteStr) else as_bytes(raw)
+    return NumpyArray(sizes, dtype, fortran is True, data)
+
+
+def _shape(node: Node) -> tuple[int, ...] | None:
+    if type(node) is tuple and len(node) <= 64 and all(type(n) is int and 0 <= n < 2**63 for n in node):
+        return node
+    return None
+
+
+def numpy_dtype(node: Node) -> NumpyDType | None:
+    if type(node) is not Opaque or not node.args or not isinstance(node.args[0], str):
+        return None
+    if node.class_name not in ("numpy.dtype", "numpy.dtypes.dtype"):
+        return None
+    order = "|"
+    for state in node.states:
+        if type(state) is tuple and len(state) > 1 and isinstance(state[1], str):
+            order = str(state[1])
+    return NumpyDType(str(node.args[0])[:16], order)
+
+
+def as_bytes(node: Node) -> bytes | None:
+    """The bytes that a node stands for: bytes, or the `_codecs.encode` that protocol 2 hides them in."""
+    if type(node) is bytes:
+        return node
+    if type(node) is bytearray:
+        return bytes(node)
+    if isinstance(node, ByteStr):
+        return node.raw
+    if type(node) is not Opaque:
+        return None
+    if node.class_name == "_codecs.encode" and node.args and isinstance(node.args[0], str):
+        encoding = node.args[1] if len(node.args) > 1 else "utf-8"
+        try:
+            if encoding in ("latin1", "latin-1", "iso-8859-1"):
+                return str(node.args[0]).encode("latin-1")
+            if encoding in ("utf-8", "utf8", "ascii"):
+                return str(node.args[0]).encode("utf-8")
+        except UnicodeEncodeError:
+            return None
+    if node.class_name in ("builtins.bytes", "__builtin__.bytes", "builtins.bytearray", "__builtin__.bytearray"):
+        return as_bytes(node.args[0]) if node.args else b""
+    return None

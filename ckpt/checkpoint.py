@@ -1,0 +1,386 @@
+"""The nouns: the inert tree of a pickle, storages, tensor references, and the Checkpoint that holds them.
+
+Nothing here is an object of the file's classes, and nothing here reads a byte of tensor data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import prod
+from types import TracebackType
+from typing import Any, Literal
+
+from ckpt.dtypes import DType
+from ckpt.files import Source
+from ckpt.names import NamedKey, Path
+
+# --- the inert tree ---------------------------------------------------------------------------------------
+# A node is a Python scalar (None, bool, int, float, str, bytes, bytearray), a list, a tuple, or one of the
+# classes below. Nodes are compared by identity: one object in the file is one node here, however often met.
+
+Node = Any
+
+
+class ByteStr(str):
+    """A Python 2 `str`: bytes, held as their latin-1 text; `.raw` gives them back."""
+
+    __slots__ = ()
+
+    @property
+    def raw(self) -> bytes:
+        return self.encode("latin-1")
+
+
+class Dict:
+    """A dict as its pairs in file order, never hashed: a file may hold keys that cannot be."""
+
+    __slots__ = ("keys", "values")
+
+    def __init__(self) -> None:
+        self.keys: list[Node] = []
+        self.values: list[Node] = []
+
+
+class Set:
+    """A set as its items in file order, never hashed."""
+
+    __slots__ = ("frozen", "items")
+
+    def __init__(self, items: list[Node], frozen: bool) -> None:
+        self.items = items
+        self.frozen = frozen
+
+
+class Global:
+    """A name that the pickle imports. One node a distinct pair; `offset` is the byte of its first opcode."""
+
+    __slots__ = ("module", "name", "offset")
+
+    def __init__(self, module: str, name: str, offset: int) -> None:
+        self.module = module
+        self.name = name
+        self.offset = offset
+
+    @property
+    def qualified(self) -> str:
+        return f"{self.module}.{self.name}"
+
+
+class PersistentId:
+    """What torch keeps outside the pickle: a storage, or the class of a module in a legacy file."""
+
+    __slots__ = ("meaning", "offset", "pid")
+
+    def __init__(self, pid: Node, offset: int) -> None:
+        self.pid = pid
+        self.offset = offset
+        self.meaning: Storage | Global | None = None
+
+
+class Opaque:
+    """An object that the pickle asked for and did not get: a call of `func` with `args`, and what came after.
+
+    `how` is the opcode that made it. `states` are the arguments of BUILD (nearly always none or one),
+    `items` what was appended, `keys` and `values` what was set by item. `meaning` is what
+    `pickles.rebuild` found it to stand for: a TensorRef, a Composite, a Nested checkpoint, or None.
+    """
+
+    __slots__ = ("args", "func", "how", "items", "keys", "kwargs", "meaning", "offset", "states", "values")
+
+    def __init__(self, how: str, func: Node, args: tuple[Node, ...], kwargs: Dict | None, offset: int) -> None:
+        self.how = how
+        self.func = func
+        self.args = args
+        self.kwargs = kwargs
+        self.offset = offset
+        self.states: list[Node] = []
+        self.items: list[Node] = []
+        self.keys: list[Node] = []
+        self.values: list[Node] = []
+        self.meaning: TensorRef | Composite | Nested | None = None
+
+    @property
+    def class_name(self) -> str:
+        """The dotted name of what made it: `argparse.Namespace`; `(a call)` when that is itself an object."""
+        func = self.func.meaning if type(self.func) is PersistentId else self.func
+        if type(func) is Global:
+            return func.qualified
+        if type(func) is Opaque and func.class_name in ("builtins.getattr", "__builtin__.getattr"):
+            of, *inner = func.args
+            if type(of) is Global and inner and isinstance(inner[0], str):
+                return f"{of.qualified}.{inner[0]}"
+        return "(the result of a call)"
+
+
+@dataclass(frozen=True, slots=True)
+class Nested:
+    """A whole checkpoint inside a pickle (`torch.storage._load_from_bytes`): its root stands in for the call."""
+
+    root: Node
+
+
+# --- bytes ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Bytes of a source: `size` of them at `offset`, deflated when `inflated` is not None (their true size)."""
+
+    source: Source
+    offset: int
+    size: int
+    inflated: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Storage:
+    """A block of elements that tensors look into. **Identity is sharing**: one object, one memory.
+
+    `id` is unique in its checkpoint. `device` is the tag as the file has it (`cuda:0`), or None where the
+    format keeps none. `nbytes` is what its tensors see, `place` where it lies (None: nowhere, as on `meta`),
+    `crc` the checksum that the container recorded.
+    """
+
+    id: str
+    device: str | None
+    dtype: DType | None
+    nbytes: int
+    place: Range | None
+    crc: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorRef:
+    """A strided view of a storage. `offset` and `stride` count elements; the extent lies within the storage.
+
+    `requires_grad` is what the file records, None where it records nothing.
+    """
+
+    storage: Storage
+    dtype: DType
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    requires_grad: bool | None = None
+    is_parameter: bool = False
+    is_buffer: bool = False
+    conj: bool = False
+    neg: bool = False
+
+    @property
+    def numel(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements, counted once each: what a contiguous copy would take."""
+        return self.dtype.nbytes(self.numel)
+
+    @property
+    def device(self) -> str | None:
+        return self.storage.device
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """The bytes of the storage that it looks at: first, and one past the last."""
+        if not self.numel:
+            return (0, 0)
+        last = self.offset + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
+        return (self.offset * self.dtype.bits // 8, ((last + 1) * self.dtype.bits + 7) // 8)
+
+    @property
+    def layout(self) -> str:
+        return "strided"
+
+    @property
+    def parts(self) -> tuple[tuple[str, TensorRef], ...]:
+        return ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Composite:
+    """A tensor that is made of others: sparse, quantized, nested, a wrapper subclass, a bare storage.
+
+    `layout` says which (`sparse_coo`, `quantized`, `nested`, `wrapper`, `storage` …), `detail` what the
+    parts do not (the quantization scheme, the subclass). `device` is the tag recorded beside the parts.
+    """
+
+    layout: str
+    dtype: DType
+    shape: tuple[int, ...]
+    parts: tuple[tuple[str, TensorRef], ...]
+    own_device: str | None = None
+    requires_grad: bool | None = None
+    is_parameter: bool = False
+    is_buffer: bool = False
+    detail: str | None = None
+    elements: int | None = None
+    """Elements, where the shape does not tell (ragged rows)."""
+
+    @property
+    def numel(self) -> int:
+        return prod(self.shape) if self.elements is None else self.elements
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its parts; without parts in storages, those of its elements."""
+        if self.parts:
+            return sum(part.nbytes for _, part in self.parts)
+        return self.dtype.nbytes(self.numel)
+
+    @property
+    def device(self) -> str | None:
+        return self.own_device or (self.parts[0][1].device if self.parts else None)
+
+
+Tensor = TensorRef | Composite
+
+
+# --- the checkpoint ---------------------------------------------------------------------------------------
+
+Role = Literal["parameter", "buffer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A tensor at a place of the tree. `path` is exact; `name` is for people, under state-dict names.
+
+    `kind` is what the format itself says (a module's `_parameters`, TorchScript's lists), None where it
+    says nothing; `source` names that evidence. `registered` is False below a plain list, dict or attribute
+    of a module, where state_dict() does not look; `persistent` is False for buffers that it leaves out.
+    """
+
+    path: Path
+    name: str
+    tensor: Tensor
+    kind: Role | None = None
+    source: str | None = None
+    registered: bool = True
+    persistent: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """Something at a place of the tree that is no tensor: a scalar, a list of scalars, an object by its class.
+
+    `node` is the inert node for scalars and lists of them, None for objects (their `fields` follow as rows
+    of their own) and for repeats, whose first place is `same_as`.
+    """
+
+    path: Path
+    name: str
+    type: str
+    node: Node = None
+    fields: int | None = None
+    same_as: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """A name that a pickle of the checkpoint imports, and the names of the places that use it."""
+
+    module: str
+    name: str
+    group: Literal["known", "unknown", "called"]
+    where: tuple[str, ...]
+    calls: tuple[str, ...] = ()
+    """The calls made of it while loading, as inert text: `posix.system('touch x')`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One reason why `torch.load(weights_only=True)` refuses a pickle, and where it meets it."""
+
+    reason: str
+    where: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What the reader noticed and read on: a code of the catalogue of findings, and the sentence."""
+
+    code: str
+    message: str
+    tensors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A node of the tree that holds tensors below it: what `sections` decides by.
+
+    `kind` is its type (`dict`, `OrderedDict`, a class name); `keys` its children's keys; `modules` the
+    module paths that its `_metadata` names, None when it has none; `first` and `last` bound its tensors
+    in `Checkpoint.tensors`; `is_module` when it is a pickled nn.Module.
+    """
+
+    path: Path
+    name: str
+    type: str
+    keys: tuple[Any, ...]
+    first: int
+    last: int
+    is_module: bool = False
+    has_metadata: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint as it lies in its file. A context manager: leaving it closes the file.
+
+    `root` is the tree in file order; `tensors`, `values` and `containers` are its flat views. Edits
+    return a new Checkpoint over the same source.
+    """
+
+    path: str
+    format: str
+    nbytes: int
+    root: Node
+    tensors: tuple[Entry, ...]
+    storages: tuple[Storage, ...]
+    values: tuple[Value, ...] = ()
+    containers: tuple[Container, ...] = ()
+    imports: tuple[Import, ...] = ()
+    byteorder: str = "little"
+    weights_only: tuple[Refusal, ...] | None = None
+    """Reasons why weights_only refuses it; empty: it loads; None: no pickle is loaded."""
+    encoding: str | None = None
+    """The `encoding=` that torch.load needs, when the default fails."""
+    not_loadable: str | None = None
+    """Why no torch opens the file at all, although ckpt does."""
+    notices: tuple[Notice, ...] = ()
+    parts: tuple[str, ...] = ()
+    """File names of the shards, for a sharded checkpoint."""
+    close: Callable[[], None] = field(default=lambda: None, repr=False)
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def key_of(node: Node, index: int) -> str | int:
+    """The step that a dict's key stands for in a path. `index` is its position among the keys."""
+    if type(node) is str:
+        return node
+    if type(node) is int and -(2**63) <= node < 2**63:
+        return node
+    if isinstance(node, ByteStr):
+        return str(node) if node.isascii() else NamedKey(node.raw.decode("utf-8", "backslashreplace"), "bytes")
+    if isinstance(node, (bytes, bytearray)):
+        return NamedKey(node[:100].decode("utf-8", "backslashreplace"), "bytes")
+    if node is None or isinstance(node, (bool, float)):
+        return NamedKey(repr(node), type(node).__name__)
+    if type(node) is tuple and all(type(item) in (str, int, bool, float, type(None)) for item in node[:20]):
+        if len(node) <= 20 and all(type(item) is not int or item.bit_length() < 512 for item in node):
+            return NamedKey(f"({', '.join(map(repr, node))})", "tuple")
+    if type(node) is Global:
+        return NamedKey(node.qualified, "global")
+    if type(node) is Opaque:
+        return NamedKey(f"<{node.class_name} {index}>", node.class_name)
+    return NamedKey(f"<{type(node).__name__.lower()} {index}>", type(node).__name__.lower())
+
+

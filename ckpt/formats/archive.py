@@ -1,0 +1,253 @@
+"""The directory of a zip archive, read as torch reads it and stricter: what two parsers could see differently
+is refused. Layout: PKWARE APPNOTE 6.3; what torch accepts: caffe2/serialize/inline_container.cc.
+
+Not a format of the table: torch-zip, TorchScript and others are made of it. No record is read here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import Struct
+
+from ckpt.checkpoint import Notice, Range
+from ckpt.errors import LimitError, UnreadableError
+from ckpt.files import Source, inflate
+from ckpt.limits import Limits
+from ckpt.names import show
+
+_LOCAL = Struct("<4s5H3I2H")
+_CENTRAL = Struct("<4s6H3I5H2I")
+_END = Struct("<4s4H2IH")
+_END64 = Struct("<4sQ2H2I4Q")
+_LOCATOR = Struct("<4sIQI")
+_DESCRIPTOR = b"PK\x07\x08"
+_REFUSED_FLAGS = 0x2061  # encrypted, patched, strongly encrypted, masked headers
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One file of the archive. `offset` is where its data begins, `stored` the bytes that it takes there."""
+
+    name: str
+    offset: int
+    stored: int
+    size: int
+    deflated: bool
+    crc: int | None
+    header: int
+
+    def place(self, source: Source) -> Range:
+        return Range(source, self.offset, self.stored, self.size if self.deflated else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """A zip archive whose directory is consistent. `root` is the folder that all of torch's records share."""
+
+    source: Source
+    root: str
+    records: dict[str, Record]
+    notices: tuple[Notice, ...]
+
+    def find(self, name: str) -> Record | None:
+        """The record `root/name`."""
+        return self.records.get(f"{self.root}/{name}")
+
+    def read(self, record: Record, limit: int, limit_name: str) -> bytes:
+        """The bytes of a record, inflated; never more than `limit`. Raises LimitError, UnreadableError."""
+        what = f"record {show(record.name, 80)}"
+        if record.size > limit:
+            raise LimitError(f"{what} has {record.size:,} bytes", limit_name, limit)
+        data = self.source.read(record.offset, record.stored)
+        return inflate(data, record.size, what) if record.deflated else data
+
+
+def read_archive(source: Source, limits: Limits) -> Archive:
+    """The directory of a zip archive. Raises UnreadableError when it is cut off or could be read two ways."""
+    if source.size < 4 or source.read(0, 4) != b"PK\x03\x04":
+        raise UnreadableError("a zip archive that does not begin with its first record")
+    count, size, offset, trailer = _find_end(source)
+    if count > limits.entries:
+        raise LimitError(f"a zip archive of {count:,} records", "entries", limits.entries)
+    if size > limits.directory_bytes:
+        raise LimitError(f"a zip directory of {size:,} bytes", "directory-bytes", limits.directory_bytes)
+    if offset + size != trailer:
+        raise UnreadableError(
+            f"the zip directory ends at byte {offset + size:,}, its end record is at {trailer:,}",
+            hint="two archives glued together, or bytes put in front?",
+        )
+    records = _parse_directory(source, source.read(offset, size), count, offset)
+    notices = _check_names(records)
+    _check_overlap(records, offset)
+    roots = {record.name.partition("/")[0] if "/" in record.name else "" for record in records}
+    first = records[0].name.partition("/")[0] if records else ""
+    root = first if len(roots) == 1 else ""
+    if not root:
+        holding = [name for record in records if (name := record.name).endswith("/data.pkl") and name.count("/") == 1]
+        if len(holding) == 1:
+            root = holding[0].partition("/")[0]
+            outside = [record.name for record in records if not record.name.startswith(f"{root}/")]
+            notices.append(
+                Notice("container", f"{len(outside)} records outside {show(root, 40)}/: torch refuses such an archive")
+            )
+        elif len(holding) > 1:
+            raise UnreadableError("an archive with two roots: " + ", ".join(show(name, 60) for name in holding[:2]))
+    return Archive(source, root, {record.name: record for record in records}, tuple(notices))
+
+
+def _find_end(source: Source) -> tuple[int, int, int, int]:
+    """(entries, directory bytes, directory offset, offset of the first end record)."""
+    span = min(source.size, 65_535 + _END.size)
+    tail = source.read(source.size - span, span)
+    at = tail.rfind(b"PK\x05\x06")
+    while at >= 0:
+        if at + _END.size <= span:
+            comment = int.from_bytes(tail[at + 20 : at + 22], "little")
+            if at + _END.size + comment == span:
+                break
+        at = tail.rfind(b"PK\x05\x06", 0, at)
+    if at < 0:
+        stray = tail.rfind(b"PK\x05\x06")
+        if stray >= 0 and b"PK\x01\x02" in tail[:stray]:
+            extra = span - stray - _END.size
+            raise UnreadableError(f"a zip archive with {extra:,} bytes after its end record")
+        raise UnreadableError(
+            f"cut off: a zip archive without its directory, the file ends at {source.size:,} bytes",
+            hint="an unfinished download or save?",
+        )
+    end = source.size - span + at
+    _, disk, start, here, count, size, offset, _ = _END.unpack_from(tail, at)
+    if disk or start or here != count:
+        raise UnreadableError("a zip archive in several parts")
+    if end >= _LOCATOR.size + 4 and source.read(end - _LOCATOR.size, 4) == b"PK\x06\x07":
+        return _find_end64(source, end, (count, size, offset))
+    if 0xFFFF == count or 0xFFFFFFFF in (size, offset):
+        raise UnreadableError("a zip archive without the zip64 record that it needs")
+    return count, size, offset, end
+
+
+def _find_end64(source: Source, end: int, plain: tuple[int, int, int]) -> tuple[int, int, int, int]:
+    _, disk, at, disks = _LOCATOR.unpack(source.read(end - _LOCATOR.size, _LOCATOR.size))
+    if disk or disks > 1 or at + _END64.size > end - _LOCATOR.size:
+        raise UnreadableError("a zip archive with a damaged zip64 locator")
+    found = _END64.unpack(source.read(at, _END64.size))
+    signature, length, disk, start, here, count, size, offset = found[0], found[1], *found[4:]
+    if signature != b"PK\x06\x06" or at + 12 + length != end - _LOCATOR.size or disk or start or here != count:
+        raise UnreadableError("a zip archive with a damaged zip64 end record")
+    for value, short, full in zip((count, size, offset), plain, (0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF), strict=True):
+        if short not in (value, full):
+            raise UnreadableError("a zip archive whose two end records disagree")
+    return count, size, offset, at
+
+
+def _parse_directory(source: Source, data: bytes, count: int, directory: int) -> list[Record]:
+    records: list[Record] = []
+    at, size = 0, len(data)
+    for _ in range(count):
+        if at + _CENTRAL.size > size:
+            raise UnreadableError(f"the zip directory holds fewer than the {count:,} records that it counts")
+        fields = _CENTRAL.unpack_from(data, at)
+        signature, flags, method, crc, stored, full, name_length, extra_length, comment, disk = (
+            fields[0], fields[3], fields[4], fields[7], fields[8], fields[9], fields[10], fields[11], fields[12], fields[13],
+        )  # fmt: skip
+        header = fields[16]
+        begin = at + _CENTRAL.size
+        at = begin + name_length + extra_length + comment
+        if signature != b"PK\x01\x02" or at > size:
+            raise UnreadableError("the zip directory is damaged")
+        raw = data[begin : begin + name_length]
+        name = _decode(raw)
+        if 0xFFFFFFFF in (stored, full, header) or disk == 0xFFFF:
+            extra = data[begin + name_length : begin + name_length + extra_length]
+            full, stored, header = _zip64(extra, full, stored, header, name)
+        elif disk:
+            raise UnreadableError("a zip archive in several parts")
+        if flags & _REFUSED_FLAGS:
+            raise UnreadableError(f"record {show(name, 80)} is encrypted or patched")
+        if method not in (0, 8):
+            raise UnreadableError(f"record {show(name, 80)} is packed by method {method}, torch knows 0 and 8")
+        if method == 0 and stored != full:
+            raise UnreadableError(f"record {show(name, 80)} is stored, and has two sizes")
+        offset = _check_local(source, header, raw, flags, method, stored, full, name, directory)
+        # torch writes 0 for "not computed" (set_crc32_options(False)); of an empty record 0 is the true one.
+        checksum = crc if crc or not full else None
+        records.append(Record(name, offset, stored, full, method == 8, checksum, header))
+    if at != size:
+        raise UnreadableError(f"the zip directory holds more than the {count:,} records that it counts")
+    return records
+
+
+def _decode(raw: bytes) -> str:
+    if b"\0" in raw:
+        raise UnreadableError("a record name with a NUL in it")
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return raw.decode("cp437")
+
+
+def _zip64(extra: bytes, full: int, stored: int, header: int, name: str) -> tuple[int, int, int]:
+    at = 0
+    while at + 4 <= len(extra):
+        tag, length = int.from_bytes(extra[at : at + 2], "little"), int.from_bytes(extra[at + 2 : at + 4], "little")
+        field = extra[at + 4 : at + 4 + length]
+        if tag == 1:
+            values = [int.from_bytes(field[i : i + 8], "little") for i in range(0, len(field) - 7, 8)]
+            wanted = sum(value == 0xFFFFFFFF for value in (full, stored, header))
+            if len(values) < wanted:
+                break
+            left = iter(values)
+            full = next(left) if full == 0xFFFFFFFF else full
+            stored = next(left) if stored == 0xFFFFFFFF else stored
+            header = next(left) if header == 0xFFFFFFFF else header
+            return full, stored, header
+        at += 4 + length
+    raise UnreadableError(f"record {show(name, 80)}: its zip64 field is missing or too short")
+
+
+def _check_local(
+    source: Source, header: int, raw: bytes, flags: int, method: int, stored: int, full: int, name: str, directory: int
+) -> int:
+    """Where the data of a record begins, after its local header agreed with the directory."""
+    what = f"record {show(name, 80)}"
+    if header + _LOCAL.size + len(raw) > directory:
+        raise UnreadableError(f"{what} begins at byte {header:,}, beyond the data of the archive")
+    local = source.read(header, _LOCAL.size + len(raw))
+    fields = _LOCAL.unpack_from(local)
+    signature, local_flags, local_method, local_stored, local_full = fields[0], fields[2], fields[3], fields[7], fields[8]
+    if signature != b"PK\x03\x04" or fields[9] != len(raw) or local[_LOCAL.size :] != raw or local_method != method:
+        raise UnreadableError(f"{what}: its local header and the directory disagree")
+    # With a data descriptor (bit 3) the sizes stand behind the data, and 0 or zip64 marks here.
+    if not (local_flags | flags) & 8 or local_full not in (0, 0xFFFFFFFF, full) or local_stored not in (0, 0xFFFFFFFF, stored):
+        for written, true in ((local_stored, stored), (local_full, full)):
+            if written not in (true, 0xFFFFFFFF):
+                raise UnreadableError(f"{what}: its local header and the directory give different sizes")
+    offset = header + _LOCAL.size + fields[9] + fields[10]
+    if offset + stored > directory:
+        raise UnreadableError(
+            f"{what}: cut off, needs bytes {offset:,} to {offset + stored:,}, the data of the archive ends at {directory:,}"
+        )
+    return offset
+
+
+def _check_names(records: list[Record]) -> list[Notice]:
+    seen: dict[str, str] = {}
+    notices: list[Notice] = []
+    for record in records:
+        folded = record.name.lower()
+        if folded not in seen:
+            seen[folded] = record.name
+        elif seen[folded] == record.name:
+            raise UnreadableError(f"two records called {show(record.name, 80)}: a duplicate could hide either")
+        else:
+            both = f"{show(seen[folded], 60)} and {show(record.name, 60)}"
+            notices.append(Notice("container", f"records that differ only in case: {both}; torch takes either"))
+    return notices
+
+
+def _check_overlap(records: list[Record], directory: int) -> None:
+    previous: Record | None = None
+    for record in sorted(records, key=lambda record: record.header):
+        if previous is not None and record.header < previous.offset + previous.stored:
+            raise UnreadableError(f"records {show(previous.name, 60)} and {show(record.name, 60)} overlap")
+        previous = record

@@ -1,0 +1,149 @@
+"""What every pickle-based format does once it knows where the storages are: pickle -> Checkpoint.
+
+Not a format of the table; torch-zip, legacy and TorchScript end here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ckpt.checkpoint import Checkpoint, Global, Import, Node, Notice, Opaque, PersistentId, Refusal, Storage
+from ckpt.errors import LimitError, UnreadableError
+from ckpt.limits import Limits
+from ckpt.names import show
+from ckpt.objects import call_text
+from ckpt.pickles import imports, machine, weights_only
+from ckpt.pickles.machine import MachineError, Pickle
+from ckpt.pickles.rebuild import Rebuilder
+from ckpt.tree import Flat, flatten
+
+_CALLS_SHOWN = 20
+
+
+@dataclass(slots=True)
+class Contents:
+    """The pickles of one file, with those nested in them, and every storage that they name."""
+
+    pickles: list[Pickle]
+    storages: dict[str, Storage]
+    notices: list[Notice]
+    bytestrings: bool = False
+
+
+def run(data: bytes, limits: Limits, start: int = 0) -> Pickle:
+    """`machine.run`; a damaged pickle is refused with the unknown names that it imported until then."""
+    try:
+        return machine.run(data, limits, start)
+    except machine.TruncatedPickleError:
+        raise
+    except MachineError as error:
+        names = [show(name.qualified, 60) for name in error.seen if not imports.is_known(name)]
+        if names:
+            raise UnreadableError(error.problem, hint=f"it imports {', '.join(names[:5])}") from None
+        raise
+
+
+def interpret(
+    pickle: Pickle, contents: Contents, limits: Limits, storage_of: Callable[[PersistentId], Storage | Global], depth: int
+) -> None:
+    """Give every persistent id and every call of a pickle its meaning. Raises UnreadableError."""
+    contents.pickles.append(pickle)
+    contents.bytestrings = contents.bytestrings or pickle.bytestrings
+    for persistent in pickle.persistent:
+        persistent.meaning = storage_of(persistent)
+
+    def nested(data: bytes) -> Node:
+        from ckpt.formats import torch_legacy  # here: a legacy stream may hold another one
+
+        if depth >= limits.nesting:
+            raise LimitError("checkpoints nested in the pickles of checkpoints", "nesting", limits.nesting)
+        return torch_legacy.read_nested(data, contents, limits, depth + 1)
+
+    Rebuilder(nested).annotate(pickle)
+
+
+def checkpoint(
+    path: str,
+    format: str,
+    nbytes: int,
+    root: Node,
+    contents: Contents,
+    limits: Limits,
+    *,
+    byteorder: str = "little",
+    refusals: tuple[Refusal, ...] | None = None,
+    not_loadable: str | None = None,
+    flat: Flat | None = None,
+) -> Checkpoint:
+    """The Checkpoint over a tree whose calls have their meaning."""
+    flat = flatten(root, limits) if flat is None else flat
+    if refusals is None:
+        refusals = _refusals(contents, flat)
+    if not_loadable is None and contents.bytestrings:
+        encoding = "latin1"
+    else:
+        encoding = None
+    return Checkpoint(
+        path=path,
+        format=format,
+        nbytes=nbytes,
+        root=root,
+        tensors=tuple(flat.tensors),
+        storages=_storages(contents, flat),
+        values=tuple(flat.values),
+        containers=tuple(flat.containers),
+        imports=_imports(contents, flat),
+        byteorder=byteorder,
+        weights_only=refusals,
+        encoding=encoding,
+        not_loadable=not_loadable,
+        notices=tuple(contents.notices),
+    )
+
+
+def _storages(contents: Contents, flat: Flat) -> tuple[Storage, ...]:
+    """Every storage: those that persistent ids name, then those that only tensors know (on meta)."""
+    found = {id(storage): storage for storage in contents.storages.values()}
+    for entry in flat.tensors:
+        for storage in storages_of(entry.tensor):
+            found.setdefault(id(storage), storage)
+    return tuple(found.values())
+
+
+def storages_of(tensor: object) -> tuple[Storage, ...]:
+    """The storages that a tensor looks into."""
+    from ckpt.checkpoint import Composite, TensorRef
+
+    if isinstance(tensor, TensorRef):
+        return (tensor.storage,)
+    return tuple(part.storage for _, part in tensor.parts) if isinstance(tensor, Composite) else ()
+
+
+def _refusals(contents: Contents, flat: Flat) -> tuple[Refusal, ...]:
+    found: dict[str, list[str]] = {}
+    for pickle in contents.pickles:
+        for reason, node in weights_only.refusals(pickle):
+            places = found.setdefault(reason, [])
+            for name in flat.where.get(id(node), ()):
+                if name not in places:
+                    places.append(name)
+    return tuple(Refusal(reason, tuple(places)) for reason, places in found.items())
+
+
+def _imports(contents: Contents, flat: Flat) -> tuple[Import, ...]:
+    names: dict[tuple[str, str], list[Global]] = {}
+    calls: dict[tuple[str, str], list[Opaque]] = {}
+    for pickle in contents.pickles:
+        for pair, name in pickle.globals.items():
+            names.setdefault(pair, []).append(name)
+        for name, made in imports.calls_of_unknown(pickle).items():
+            calls.setdefault((name.module, name.name), []).extend(made)
+    rows: list[Import] = []
+    for pair, nodes in names.items():
+        made = calls.get(pair, [])
+        group: imports.Group = "called" if made else "known" if imports.is_known(nodes[0]) else "unknown"
+        where = [place for node in nodes for place in flat.where.get(id(node), ())]
+        texts = tuple(call_text(call) for call in made[:_CALLS_SHOWN])
+        rows.append(Import(*pair, group, tuple(dict.fromkeys(where)), texts))
+    return tuple(rows)

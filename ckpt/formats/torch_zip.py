@@ -1,0 +1,107 @@
+"""torch.save since 1.6: a zip archive of `data.pkl`, a record a storage, and a few small ones.
+
+Layout: torch/serialization.py `_save`, `_load`. Offsets come from the local headers only; torch's own
+short cut (`.storage_alignment`) is never trusted.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from ckpt.checkpoint import Checkpoint, Global, Notice, PersistentId, Storage
+from ckpt.dtypes import DType
+from ckpt.errors import UnreadableError
+from ckpt.formats.archive import Archive
+from ckpt.formats.pickled import Contents, checkpoint, interpret, run
+from ckpt.formats.probe import Probe
+from ckpt.limits import Limits
+from ckpt.names import show
+from ckpt.pickles.rebuild import make_storage, storage_bytes, storage_type
+
+NAME = "torch-zip"
+SUFFIXES = (".pth", ".pt", ".bin", ".ckpt", ".tar")
+
+_KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+def sniff(probe: Probe) -> bool:
+    return probe.archive is not None and probe.archive.find("data.pkl") is not None
+
+
+def read(probe: Probe, limits: Limits) -> Checkpoint:
+    archive = probe.archive
+    assert archive is not None
+    record = archive.find("data.pkl")
+    assert record is not None
+    byteorder = _byteorder(archive)
+    contents = Contents([], {}, list(archive.notices))
+    data = archive.read(record, limits.pickle_bytes, "pickle-bytes")
+    pickle = run(data, limits)
+    if pickle.end < len(data):
+        left = len(data) - pickle.end
+        contents.notices.append(Notice("trailing-data", f"{left:,} bytes after the pickle in {show(record.name, 60)}"))
+    folder = StorageFolder(archive, "data", contents)
+    interpret(pickle, contents, limits, folder.resolve, 0)
+    if archive.find("version") is None and archive.find(".data/version") is None:
+        contents.notices.append(Notice("container", "no record `version`: torch refuses such an archive"))
+    found = checkpoint(probe.path, NAME, probe.size, pickle.root, contents, limits, byteorder=byteorder)
+    folder.check_sizes()
+    return found
+
+
+def _byteorder(archive: Archive) -> str:
+    record = archive.find("byteorder")
+    if record is None:
+        return "little"
+    text = archive.read(record, 64, "entries")
+    if text not in (b"little", b"big"):
+        raise UnreadableError(f"the record byteorder says {show(text.decode('latin-1'), 40)}")
+    return text.decode()
+
+
+@dataclass(slots=True)
+class StorageFolder:
+    """The storages of one folder of records (`data/KEY`), made as persistent ids name them."""
+
+    archive: Archive
+    folder: str
+    contents: Contents
+    prefix: str = ""
+    _seen: dict[str, tuple[DType | None, int]] = field(default_factory=dict)
+
+    def resolve(self, persistent: PersistentId) -> Storage | Global:
+        """The storage that `('storage', class, key, location, numel)` names. Raises UnreadableError."""
+        pid = persistent.pid
+        if type(pid) is not tuple or len(pid) not in (5, 6) or pid[0] != "storage":
+            raise UnreadableError(f"a persistent id at byte {persistent.offset:,} of the pickle that is no storage's")
+        _, cls, key, device, numel = pid[:5]
+        text = str(key)[:100] if isinstance(key, str) or (type(key) is int and 0 <= key < 2**63) else ""
+        if not _KEY.fullmatch(text):
+            raise UnreadableError(f"a storage key that names no record: {show(text, 80)}")
+        dtype = storage_type(cls)
+        nbytes = storage_bytes(dtype, numel)
+        if text in self._seen:
+            if self._seen[text] != (dtype, nbytes):
+                raise UnreadableError(f"storage {show(text)} is named with two types or sizes")
+            known = self.contents.storages[self.prefix + text]
+            if known.device == device:
+                return known
+            # torch loads a storage to the device of the first id that names it.
+            return known
+        record = self.archive.find(f"{self.folder}/{text}")
+        if record is None:
+            raise UnreadableError(f"storage {show(text)} has no record {show(self.archive.root, 40)}/{self.folder}/{show(text)}")
+        if record.size < nbytes:
+            raise UnreadableError(f"storage {show(text)} has {record.size:,} bytes, its tensors need {nbytes:,}")
+        made = make_storage(self.prefix + text, device, dtype, nbytes, record.place(self.archive.source), record.crc)
+        self._seen[text] = (dtype, nbytes)
+        self.contents.storages[made.id] = made
+        if record.size > nbytes:
+            self._longer.append(f"{text} ({record.size:,} bytes for {nbytes:,})")
+        return made
+
+    _longer: list[str] = field(default_factory=list)
+
+    def check_sizes(self) -> None:
+        pass

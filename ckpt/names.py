@@ -1,0 +1,141 @@
+"""Names: making text printable, dotted names, globs, natural order, the prefixes that wrappers leave.
+
+Every string that came from a file passes `show` on its way to a terminal; nothing here trusts its input.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from fnmatch import translate
+
+Key = str | int
+"""One step of a path; keys of other types travel as `NamedKey`."""
+
+
+class NamedKey(str):
+    """A key that is neither a string nor an int (bytes, float, tuple, object …), by a text that names it.
+
+    `kind` is the type that the file gave it.
+    """
+
+    __slots__ = ("kind",)
+    kind: str
+
+    def __new__(cls, text: str, kind: str) -> NamedKey:
+        key = super().__new__(cls, text)
+        key.kind = kind
+        return key
+
+
+Path = tuple[Key, ...]
+
+TEXT_LIMIT = 200
+"""Characters of one string from a file that text and messages show."""
+
+# Control characters, line separators, bidi marks, zero-width and tag characters, surrogates: what moves the
+# cursor, reorders or hides text. The backslash is doubled so that an escape can be told from its source.
+_UNPRINTABLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
+    "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff\U000e0000-\U000e0fff\\\\]"
+)
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
+
+
+def show(text: str, limit: int | None = TEXT_LIMIT) -> str:
+    """`text` as one line that is safe on a terminal: escapes for what is not printable, cut at `limit`."""
+    if limit is not None and len(text) > limit:
+        return f"{_escaped(text[: limit - 1])}…"
+    return _escaped(text)
+
+
+def _escaped(text: str) -> str:
+    if text.isascii() and text.isprintable() and "\\" not in text:
+        return text
+    return _UNPRINTABLE.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    char = match[0]
+    if char in _SHORT:
+        return _SHORT[char]
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def dotted(path: Sequence[Key]) -> str:
+    """The name that a path reads as: its keys joined with dots. Two paths may share one name."""
+    return ".".join([key if type(key) is str else str(key) for key in path])
+
+
+def natural(text: str) -> tuple[tuple[int, int | str], ...]:
+    """A sort key that puts `layers.2` before `layers.10`."""
+    return tuple(
+        (0, int(part)) if part.isascii() and part.isdigit() and len(part) < 19 else (1, part)
+        for part in re.split(r"(\d+)", text)
+        if part
+    )
+
+
+class Globs:
+    """`--include` and `--exclude`: shell patterns on dotted names; `*` crosses dots."""
+
+    def __init__(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:
+        self._include = _union(include)
+        self._exclude = _union(exclude)
+
+    def __bool__(self) -> bool:
+        return self._include is not None or self._exclude is not None
+
+    def match(self, *names: str) -> bool:
+        """Whether any of the names that one tensor goes by is included, and none excluded."""
+        if self._include is not None and not any(self._include.match(name) for name in names):
+            return False
+        return self._exclude is None or not any(self._exclude.match(name) for name in names)
+
+
+def _union(patterns: Sequence[str]) -> re.Pattern[str] | None:
+    return re.compile("|".join(map(translate, patterns))) if patterns else None
+
+
+def nearest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
+    """The names most like `name`, best first: those that end in it, then those spelled alike."""
+    pool = list(dict.fromkeys(names))
+    ending = [other for other in pool if other.endswith("." + name)]
+    if len(ending) >= count or len(name) > TEXT_LIMIT:
+        return ending[:count]
+    from difflib import get_close_matches  # here: only a typo pays for it
+
+    alike = get_close_matches(name, [other for other in pool[:20_000] if len(other) <= TEXT_LIMIT], count)
+    return list(dict.fromkeys(ending + alike))[:count]
+
+
+WRAPPERS = {
+    "module": "DataParallel or DDP",
+    "_orig_mod": "torch.compile",
+    "_fsdp_wrapped_module": "FSDP",
+    "_checkpoint_wrapped_module": "activation checkpointing",
+    "_forward_module": "Lightning or DeepSpeed",
+}
+"""Attribute names under which wrappers keep the model they wrap, and who writes them."""
+
+
+def wrapper_prefix(name: str) -> str:
+    """The wrappers' attributes that `name` begins with, with the last dot: `_orig_mod.module.`, or ``."""
+    end = 0
+    for part in name.split("."):
+        if part not in WRAPPERS or end + len(part) + 1 > len(name) - 1:
+            break
+        end += len(part) + 1
+    return name[:end]
+
+
+def inner_wrappers(name: str) -> list[str]:
+    """The wrappers' attributes inside `name`, after its leading ones, that no model is likely to use itself."""
+    rest = name[len(wrapper_prefix(name)) :].split(".")
+    return [part for part in rest[:-1] if part in WRAPPERS and part.startswith("_")]
+
+
+def writers(prefix: str) -> str:
+    """Who writes a prefix of wrappers: `torch.compile around DataParallel or DDP`."""
+    return " around ".join(WRAPPERS[part] for part in prefix.rstrip(".").split("."))

@@ -1,0 +1,442 @@
+"""The pickle machine: the bytes of one pickle -> an inert tree. Nothing that it names is imported or called.
+
+Every length is compared with the bytes that are left before anything is made of it, the memo is a dict,
+dicts are lists of pairs, and there is no recursion: what the file says bounds neither stack nor memory.
+Opcodes and their meaning: Lib/pickletools.py of CPython.
+"""
+
+from __future__ import annotations
+
+from codecs import escape_decode
+from dataclasses import dataclass, field
+from struct import Struct
+from struct import error as StructError
+
+from ckpt.checkpoint import ByteStr, Dict, Global, Node, Opaque, PersistentId, Set
+from ckpt.errors import LimitError, UnreadableError
+from ckpt.limits import Limits
+from ckpt.names import show
+from ckpt.pickles.opcodes import *  # noqa: F403  # the vocabulary of this room
+
+TUPLE_DEPTH = 64
+"""Tuples inside tuples. Deeper ones exist only to overflow the stack of whoever hashes or prints them."""
+LINE_BYTES = 65_536
+NAME_CHARACTERS = 1_000
+DIGITS = 4_300
+
+_INT32, _UINT16, _UINT32, _UINT64, _DOUBLE = (Struct(code) for code in ("<i", "<H", "<I", "<Q", ">d"))
+
+
+@dataclass(slots=True)
+class Pickle:
+    """What one pickle holds. `end` is the offset after its STOP, `calls` every object it asks for, in order."""
+
+    root: Node = None
+    end: int = 0
+    protocol: int = 0
+    globals: dict[tuple[str, str], Global] = field(default_factory=dict)
+    calls: list[Opaque] = field(default_factory=list)
+    persistent: list[PersistentId] = field(default_factory=list)
+    foreign_opcodes: dict[int, int] = field(default_factory=dict)
+    """Opcodes that torch's weights_only machine does not know: the offset of the first of each."""
+    bytestrings: bool = False
+    """Whether a Python 2 `str` holds bytes that are not ASCII."""
+
+
+class MachineError(UnreadableError):
+    """The pickle is damaged, or does what no pickle does. `seen` are the globals met until then."""
+
+    def __init__(self, problem: str, offset: int) -> None:
+        super().__init__(f"damaged pickle: {problem} at byte {offset:,}")
+        self.seen: list[Global] = []
+
+
+class TruncatedPickleError(MachineError):
+    """The bytes end before the pickle does: there may be more of them."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__("it ends in the middle", offset)
+
+
+def run(data: bytes, limits: Limits, start: int = 0) -> Pickle:
+    """The pickle that begins at byte `start` of `data`, as an inert tree.
+
+    Raises TruncatedPickleError when `data` ends first, MachineError when the pickle is malformed, LimitError
+    when it costs more than `limits` allow.
+    """
+    out = Pickle()
+    try:
+        _run(data, limits, start, out)
+    except MachineError as error:
+        error.seen = list(out.globals.values())
+        raise
+    return out
+
+
+def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
+    stack: list[Node] = []
+    outer: list[list[Node]] = []  # the stacks below the open MARKs
+    push, pop = stack.append, stack.pop
+    memo: dict[int, Node] = {}
+    size = len(data)
+    values = limits.values
+    deep: dict[int, int] = {}  # id of a tuple that holds tuples -> its depth
+    kept: list[Node] = []  # keeps those ids from being used again
+    calls, persistent = out.calls, out.persistent
+    at = pos = start
+
+    def resolve(module: str, name: str) -> Global:
+        found = out.globals.get((module, name))
+        if found is None:
+            if len(module) > NAME_CHARACTERS or len(name) > NAME_CHARACTERS:
+                raise MachineError(f"a name of over {NAME_CHARACTERS:,} characters", at)
+            if len(out.globals) >= limits.globals:
+                raise LimitError("a pickle imports too many names", "globals", limits.globals)
+            found = out.globals[module, name] = Global(module, name, at)
+        return found
+
+    def close_mark() -> list[Node]:
+        nonlocal stack, push, pop
+        items = stack
+        if not outer:
+            raise MachineError("no MARK for this opcode", at)
+        stack = outer.pop()
+        push, pop = stack.append, stack.pop
+        return items
+
+    def tuple_of(items: tuple[Node, ...]) -> tuple[Node, ...]:
+        inner = max((deep.get(id(item), 1) for item in items if type(item) is tuple), default=0)
+        if inner:
+            if inner >= TUPLE_DEPTH:
+                raise MachineError(f"tuples nested deeper than {TUPLE_DEPTH}", at)
+            deep[id(items)] = inner + 1
+            kept.append(items)
+        return items
+
+    def call(how: str, func: Node, args: Node, kwargs: Dict | None = None) -> None:
+        if type(func) not in (Global, Opaque, PersistentId):
+            raise MachineError(f"a call of {_kind(func)}", at)
+        if type(args) is not tuple:
+            raise MachineError(f"a call with {_kind(args)} for its arguments", at)
+        made = Opaque(how, func, args, kwargs, at)
+        calls.append(made)
+        push(made)
+
+    def add_items(target: Node, items: list[Node]) -> None:
+        if type(target) is list:
+            target.extend(items)
+        elif type(target) is Opaque:
+            target.items.extend(items)
+        else:
+            raise MachineError(f"items appended to {_kind(target)}", at)
+
+    def set_items(target: Node, items: list[Node]) -> None:
+        if len(items) % 2:
+            raise MachineError("a key without a value", at)
+        if type(target) is not Dict and type(target) is not Opaque:
+            raise MachineError(f"items set on {_kind(target)}", at)
+        target.keys += items[::2]
+        target.values += items[1::2]
+
+    try:
+        for _ in range(limits.operations):
+            at = pos
+            op = data[pos]
+            pos += 1
+            # The opcodes of a state dict, most frequent first; then all others.
+            if op == BINPUT:
+                memo[data[pos]] = stack[-1]
+                pos += 1
+            elif op == BINGET:
+                push(memo[data[pos]])
+                pos += 1
+            elif op == LONG_BINPUT:
+                memo[_UINT32.unpack_from(data, pos)[0]] = stack[-1]
+                pos += 4
+            elif op == LONG_BINGET:
+                push(memo[_UINT32.unpack_from(data, pos)[0]])
+                pos += 4
+            elif op == BININT1:
+                push(data[pos])
+                pos += 1
+            elif op == BINUNICODE:
+                end = pos + 4 + _UINT32.unpack_from(data, pos)[0]
+                if end > size:
+                    raise TruncatedPickleError(at)
+                push(str(data[pos + 4 : end], "utf-8", "surrogatepass"))
+                pos = end
+                values -= 1
+            elif op == MARK:
+                outer.append(stack)
+                stack = []
+                push, pop = stack.append, stack.pop
+                values -= 1
+            elif op == TUPLE:
+                items = close_mark()
+                push(tuple_of(tuple(items)))
+                values -= 1
+            elif op == TUPLE2:
+                second = pop()
+                push(tuple_of((pop(), second)))
+                values -= 1
+            elif op == TUPLE1:
+                push(tuple_of((pop(),)))
+                values -= 1
+            elif op == REDUCE:
+                args = pop()
+                call("reduce", pop(), args)
+                values -= 1
+            elif op == BINPERSID:
+                persistent.append(PersistentId(pop(), at))
+                push(persistent[-1])
+                values -= 1
+            elif op == BININT2:
+                push(_UINT16.unpack_from(data, pos)[0])
+                pos += 2
+            elif op == BININT:
+                push(_INT32.unpack_from(data, pos)[0])
+                pos += 4
+            elif op == EMPTY_TUPLE:
+                push(())
+            elif op == NEWFALSE:
+                push(False)
+            elif op == NEWTRUE:
+                push(True)
+            elif op == NONE:
+                push(None)
+            elif op == BINFLOAT:
+                push(_DOUBLE.unpack_from(data, pos)[0])
+                pos += 8
+            elif op == TUPLE3:
+                third, second = pop(), pop()
+                push(tuple_of((pop(), second, third)))
+                values -= 1
+            elif op == EMPTY_DICT:
+                push(Dict())
+                values -= 1
+            elif op == EMPTY_LIST:
+                push([])
+                values -= 1
+            elif op == SETITEMS:
+                items = close_mark()
+                set_items(stack[-1], items)
+            elif op == SETITEM:
+                value = pop()
+                key = pop()
+                set_items(stack[-1], [key, value])
+            elif op == APPENDS:
+                items = close_mark()
+                add_items(stack[-1], items)
+            elif op == APPEND:
+                value = pop()
+                add_items(stack[-1], [value])
+            elif op == GLOBAL:
+                module, pos = _line(data, pos, at)
+                name, pos = _line(data, pos, at)
+                push(resolve(module.decode("utf-8"), name.decode("utf-8")))
+            elif op == BUILD:
+                state = pop()
+                if type(stack[-1]) is not Opaque:
+                    raise MachineError(f"a state set on {_kind(stack[-1])}", at)
+                stack[-1].states.append(state)
+            elif op == NEWOBJ:
+                args = pop()
+                call("newobj", pop(), args)
+                values -= 1
+            elif op == SHORT_BINSTRING:
+                end = pos + 1 + data[pos]
+                if end > size:
+                    raise TruncatedPickleError(at)
+                push(_bytestring(data[pos + 1 : end], out))
+                pos = end
+                values -= 1
+            elif op == LONG1:
+                end = pos + 1 + data[pos]
+                if end > size:
+                    raise TruncatedPickleError(at)
+                push(int.from_bytes(data[pos + 1 : end], "little", signed=True))
+                pos = end
+            elif op == EMPTY_SET:
+                push(Set([], frozen=False))
+                values -= 1
+            elif op == PROTO:
+                out.protocol = data[pos]
+                if out.protocol > 5:
+                    raise MachineError(f"protocol {out.protocol}", at)
+                pos += 1
+            elif op == STOP:
+                if outer:
+                    raise MachineError("STOP inside an open MARK", at)
+                out.root = pop()
+                out.end = pos
+                return
+            else:
+                out.foreign_opcodes.setdefault(op, at)
+                values -= 1
+                if op == MEMOIZE:
+                    memo[len(memo)] = stack[-1]
+                elif op == SHORT_BINUNICODE:
+                    end = pos + 1 + data[pos]
+                    if end > size:
+                        raise TruncatedPickleError(at)
+                    push(str(data[pos + 1 : end], "utf-8", "surrogatepass"))
+                    pos = end
+                elif op == STACK_GLOBAL:
+                    name, module = pop(), pop()
+                    if not isinstance(name, str) or not isinstance(module, str):
+                        raise MachineError("a global whose name is no text", at)
+                    push(resolve(str(module), str(name)))
+                elif op == FRAME:
+                    pos += 8
+                    if pos + _UINT64.unpack_from(data, pos - 8)[0] > size:
+                        raise TruncatedPickleError(at)
+                elif op == POP:
+                    if stack:
+                        pop()
+                    else:
+                        close_mark()
+                elif op == POP_MARK:
+                    close_mark()
+                elif op == DUP:
+                    push(stack[-1])
+                elif op == LIST:
+                    items = close_mark()
+                    push(items)
+                elif op == DICT:
+                    items = close_mark()
+                    made = Dict()
+                    set_items(made, items)
+                    push(made)
+                elif op == FROZENSET:
+                    items = close_mark()
+                    push(Set(items, frozen=True))
+                elif op == ADDITEMS:
+                    items = close_mark()
+                    if type(stack[-1]) is Set and not stack[-1].frozen:
+                        stack[-1].items.extend(items)
+                    else:
+                        add_items(stack[-1], items)
+                elif op == OBJ:
+                    func, *rest = close_mark() or [None]
+                    call("obj", func, tuple_of(tuple(rest)))
+                elif op == INST:
+                    module, pos = _line(data, pos, at)
+                    name, pos = _line(data, pos, at)
+                    items = close_mark()
+                    func = resolve(module.decode("utf-8"), name.decode("utf-8"))
+                    call("inst", func, tuple_of(tuple(items)))
+                elif op == NEWOBJ_EX:
+                    kwargs, args = pop(), pop()
+                    if type(kwargs) is not Dict:
+                        raise MachineError(f"a call with {_kind(kwargs)} for its keywords", at)
+                    call("newobj_ex", pop(), args, kwargs)
+                elif op == PERSID:
+                    text, pos = _line(data, pos, at)
+                    persistent.append(PersistentId(text.decode("ascii"), at))
+                    push(persistent[-1])
+                elif op in (GET, PUT):
+                    text, pos = _line(data, pos, at)
+                    slot = _decimal(text, at)
+                    if op == PUT:
+                        memo[slot] = stack[-1]
+                    else:
+                        push(memo[slot])
+                elif op in (STRING, BINSTRING):
+                    raw, pos = _python2_string(op, data, pos, at)
+                    push(_bytestring(raw, out))
+                else:
+                    value, pos = _literal(op, data, pos, at)
+                    push(value)
+            if values < 0:
+                raise LimitError("a pickle makes too many values", "values", limits.values)
+    except IndexError:
+        if at + 1 + ARGUMENT_BYTES.get(data[at], 0) > size if at < size else True:
+            raise TruncatedPickleError(at) from None
+        raise MachineError("nothing on the stack for this opcode", at) from None
+    except StructError:
+        raise TruncatedPickleError(at) from None
+    except KeyError:
+        raise MachineError("a memo slot that was never filled", at) from None
+    except UnicodeDecodeError:
+        raise MachineError("text that is not UTF-8", at) from None
+    raise LimitError("a pickle has too many operations", "operations", limits.operations)
+
+
+def _bytestring(raw: bytes, out: Pickle) -> ByteStr:
+    out.bytestrings = out.bytestrings or not raw.isascii()
+    return ByteStr(raw, "latin-1")
+
+
+def _line(data: bytes, pos: int, at: int) -> tuple[bytes, int]:
+    end = data.find(b"\n", pos, pos + LINE_BYTES)
+    if end < 0:
+        if len(data) - pos < LINE_BYTES:
+            raise TruncatedPickleError(at)
+        raise MachineError(f"a line of over {LINE_BYTES:,} bytes", at)
+    return data[pos:end], end + 1
+
+
+def _decimal(text: bytes, at: int) -> int:
+    digits = text[1:] if text[:1] in (b"-", b"+") else text
+    if not digits.isdigit() or len(digits) > DIGITS:
+        raise MachineError("a number that is none", at)
+    return int(text)
+
+
+def _python2_string(op: int, data: bytes, pos: int, at: int) -> tuple[bytes, int]:
+    if op == BINSTRING:
+        length = _INT32.unpack_from(data, pos)[0]
+        if length < 0:
+            raise MachineError("a negative length", at)
+        if pos + 4 + length > len(data):
+            raise TruncatedPickleError(at)
+        return data[pos + 4 : pos + 4 + length], pos + 4 + length
+    text, pos = _line(data, pos, at)
+    if len(text) < 2 or text[0] != text[-1] or text[:1] not in (b"'", b'"'):
+        raise MachineError("a string without quotes", at)
+    try:
+        return escape_decode(text[1:-1])[0], pos
+    except ValueError:
+        raise MachineError("a string with a broken escape", at) from None
+
+
+def _literal(op: int, data: bytes, pos: int, at: int) -> tuple[Node, int]:
+    """The value of an opcode that only pushes one, and the offset after it."""
+    if op in (SHORT_BINBYTES, BINBYTES, BINBYTES8, BYTEARRAY8, BINUNICODE8, LONG4):
+        width = {SHORT_BINBYTES: 1, BINBYTES: 4, LONG4: 4}.get(op, 8)
+        if pos + width > len(data):
+            raise TruncatedPickleError(at)
+        begin = pos + width
+        end = begin + int.from_bytes(data[pos:begin], "little")
+        if end > len(data):
+            raise TruncatedPickleError(at)
+        raw = data[begin:end]
+        if op == BINUNICODE8:
+            return str(raw, "utf-8", "surrogatepass"), end
+        if op == LONG4:
+            return int.from_bytes(raw, "little", signed=True), end
+        return (bytearray(raw) if op == BYTEARRAY8 else raw), end
+    if op not in (INT, LONG, FLOAT, UNICODE):
+        known = NAMES.get(op)
+        raise MachineError(f"{known} is refused" if known else f"unknown opcode 0x{op:02x}", at)
+    text, pos = _line(data, pos, at)
+    if op == INT:
+        if text in (b"00", b"01"):
+            return text == b"01", pos
+        return _decimal(text, at), pos
+    if op == LONG:
+        return _decimal(text.removesuffix(b"L"), at), pos
+    if op == UNICODE:
+        return str(text, "raw-unicode-escape"), pos
+    try:
+        return float(text[:64]), pos
+    except ValueError:
+        raise MachineError("a number that is none", at) from None
+
+
+def _kind(node: Node) -> str:
+    if type(node) is Global:
+        return f"the name {show(node.qualified, 80)}"
+    if type(node) is PersistentId:
+        return "a persistent id"
+    return f"a {type(node).__name__.lower()}"

@@ -1,0 +1,412 @@
+"""torch's rebuild calls in an inert tree -> what they stand for: tensor references, composites, nested trees.
+
+`annotate` writes the meaning beside each call; the tree itself stays as the file has it. One function checks
+the geometry of every tensor, whatever call it comes from. Calls: torch/_utils.py, torch/_tensor.py,
+torch/storage.py of torch 0.1 to 2.13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import prod
+
+from ckpt.arrays import array, as_bytes
+from ckpt.checkpoint import (
+    Composite,
+    Dict,
+    Global,
+    Nested,
+    Node,
+    Opaque,
+    PersistentId,
+    Range,
+    Storage,
+    Tensor,
+    TensorRef,
+)
+from ckpt.dtypes import BY_NAME, BY_STORAGE, UINT8, DType
+from ckpt.errors import UnreadableError
+from ckpt.names import show
+from ckpt.objects import device_text
+from ckpt.pickles.machine import Pickle
+
+DIMENSIONS = 64
+_TOO_MANY = 2**63
+
+UNTYPED = ("UntypedStorage", "_UntypedStorage")
+
+
+class Rebuilder:
+    """Finds the meaning of the calls of one pickle. `nested` opens a checkpoint that lies in bytes."""
+
+    def __init__(self, nested: Callable[[bytes], Node]) -> None:
+        self._nested = nested
+        self._meta = 0
+
+    def annotate(self, pickle: Pickle) -> None:
+        """Set `meaning` of every call that torch would turn into a tensor. Raises UnreadableError."""
+        for call in pickle.calls:  # in the order of the file: the parts of a call come before it
+            func = call.func
+            if type(func) is Global:
+                build = _BUILDERS.get((func.module, func.name))
+                if build is not None:
+                    try:
+                        call.meaning = build(self, call.args, call)
+                    except _BadCallError as error:
+                        problem = f"damaged pickle: {func.name} at byte {call.offset:,}: {error}"
+                        raise UnreadableError(problem) from None
+
+    # --- one method a call; `args` are those of the rebuild function, `call` is the node in the tree ------
+
+    def _tensor(self, args: tuple[Node, ...], call: Opaque) -> TensorRef:
+        _arity(args, 4)
+        storage = _storage(args[0])
+        return strided(storage, _typed(storage), args[2], args[3], args[1])
+
+    def _tensor_v2(self, args: tuple[Node, ...], call: Opaque) -> TensorRef:
+        _arity(args, 5)
+        storage = _storage(args[0])
+        flags = args[6] if len(args) > 6 else None
+        return _flagged(storage, _typed(storage), args, args[4], flags)
+
+    def _tensor_v3(self, args: tuple[Node, ...], call: Opaque) -> TensorRef:
+        _arity(args, 7)
+        return _flagged(_storage(args[0]), _dtype(args[6]), args, args[4], args[7] if len(args) > 7 else None)
+
+    def _parameter(self, args: tuple[Node, ...], call: Opaque) -> Tensor:
+        _arity(args, 2)
+        return replace(_tensor(args[0]), is_parameter=True, requires_grad=_flag(args[1]))
+
+    def _old_parameter(self, args: tuple[Node, ...], call: Opaque) -> Tensor | None:
+        data = args[0] if args else call.states[0][0] if _is_tuple_state(call) else None
+        if _meaning(data) is None:
+            return None
+        requires_grad = args[1] if len(args) > 1 else None
+        for state in call.states:  # (requires_grad, volatile, hooks) of 0.1 to 0.3
+            if type(state) is tuple and state and type(state[0]) is bool:
+                requires_grad = state[0]
+        is_parameter = type(call.func) is Global and call.func.name == "Parameter"
+        return replace(_tensor(data), is_parameter=is_parameter, requires_grad=_flag(requires_grad))
+
+    def _from_type(self, args: tuple[Node, ...], call: Opaque) -> Tensor | None:
+        _arity(args, 4)
+        func, subclass, inner, state = args[:4]
+        if type(func) is not Global or type(inner) is not tuple:
+            return None
+        build = _BUILDERS.get((func.module, func.name))
+        if build is None or build is Rebuilder._from_type:
+            return None
+        made = build(self, inner, call)
+        if not isinstance(made, (TensorRef, Composite)):
+            return None
+        attributes = _attributes(state)
+        if isinstance(made, Composite) and made.layout == "wrapper":
+            made = replace(made, parts=_inner_tensors(attributes))
+        is_parameter = made.is_parameter or attributes.get("_is_param") is True
+        if type(subclass) is Global and subclass.name in ("Parameter", "UninitializedParameter"):
+            is_parameter = True
+        return replace(made, is_parameter=is_parameter, is_buffer=attributes.get("_is_buffer") is True)
+
+    def _wrapper(self, args: tuple[Node, ...], call: Opaque) -> Composite:
+        _arity(args, 8)
+        cls, dtype, size, _stride, _offset, layout, device, requires_grad = args[:8]
+        return Composite(
+            layout="wrapper",
+            dtype=_dtype(dtype),
+            shape=_sizes(size),
+            parts=_inner_tensors(_attributes(call.states[0])) if call.states else (),
+            own_device=device_text(device),
+            requires_grad=_flag(requires_grad),
+            detail=cls.qualified if type(cls) is Global else None,
+        )
+
+    def _quantized(self, args: tuple[Node, ...], call: Opaque) -> Composite:
+        _arity(args, 6)
+        storage = _storage(args[0])
+        data = strided(storage, _typed(storage), args[2], args[3], args[1])
+        scheme = args[4] if type(args[4]) is tuple and args[4] else (None,)
+        name = scheme[0].name if type(scheme[0]) is Global else "quantized"
+        parts = [("int_repr", data)]
+        for label, node in zip(("scales", "zero_points"), scheme[1:], strict=False):
+            part = _meaning(node)
+            if isinstance(part, TensorRef):
+                parts.append((label, part))
+        return Composite(
+            "quantized", data.dtype, data.shape, tuple(parts), requires_grad=_flag(args[5]), detail=name
+        )
+
+    def _sparse(self, args: tuple[Node, ...], call: Opaque) -> Composite:
+        _arity(args, 2)
+        layout = _layout(args[0])
+        data = args[1]
+        labels = ("indices", "values") if layout == "sparse_coo" else ("compressed_indices", "plain_indices", "values")
+        if type(data) is not tuple or len(data) <= len(labels):
+            raise _BadCallError("its data is not a tuple of tensors and a size")
+        tensors = [_tensor(node) for node in data[: len(labels)]]
+        parts = tuple((label, part) for label, part in zip(labels, tensors, strict=True) if isinstance(part, TensorRef))
+        if len(parts) != len(labels):
+            raise _BadCallError("its parts are not plain tensors")
+        return Composite(layout, tensors[-1].dtype, _sizes(data[len(labels)]), parts)
+
+    def _meta_tensor(self, args: tuple[Node, ...], call: Opaque) -> TensorRef:
+        _arity(args, 4)
+        dtype = _dtype(args[0])
+        size, stride = _sizes(args[1]), _sizes(args[2])
+        if len(size) != len(stride):
+            raise _BadCallError("as many strides as sizes are needed")
+        numel = 1 + sum((s - 1) * t for s, t in zip(size, stride, strict=True)) if prod(size) else 0
+        storage = Storage(f"meta:{self._meta}", "meta", dtype, dtype.nbytes(numel), None)
+        self._meta += 1
+        return strided(storage, dtype, size, stride, 0, requires_grad=_flag(args[3]))
+
+    def _nested_tensor(self, args: tuple[Node, ...], call: Opaque) -> Composite:
+        _arity(args, 4)
+        labels = ("values", "sizes", "strides", "offsets")
+        parts = tuple((label, _plain(node)) for label, node in zip(labels, args, strict=False))
+        values, sizes = parts[0][1], parts[1][1]
+        return Composite("nested", values.dtype, sizes.shape[:1], parts, elements=values.numel)
+
+    def _jagged(self, args: tuple[Node, ...], call: Opaque) -> Composite | None:
+        fields = _attributes(args[0]) if args else {}
+        parts = tuple(
+            (label, part)
+            for label in ("values", "offsets", "lengths")
+            if isinstance(part := _meaning(fields.get(label)), TensorRef)
+        )
+        if not parts or parts[0][0] != "values":
+            return None
+        values = parts[0][1]
+        rows = parts[1][1].numel - 1 if len(parts) > 1 else 0
+        return Composite("jagged", values.dtype, (max(rows, 0),), parts, elements=values.numel)
+
+    def _on_device(self, args: tuple[Node, ...], call: Opaque) -> Composite | None:
+        _arity(args, 4)
+        dtype, device, requires_grad = _dtype(args[1]), device_text(args[2]), _flag(args[3])
+        data = _meaning(args[0])
+        if isinstance(data, TensorRef):
+            return Composite("strided", dtype, data.shape, (("data", data),), device, requires_grad)
+        stored = array(args[0])
+        if stored is None:
+            return None
+        return Composite("strided", dtype, _sizes(stored.shape), (), device, requires_grad, detail="numpy")
+
+    def _oldest_tensor(self, args: tuple[Node, ...], call: Opaque) -> TensorRef | None:
+        # torch.FloatTensor() with (storage, offset, size, stride) set on it: torch 0.1.
+        if not _is_tuple_state(call) or len(call.states[0]) < 4:
+            return None
+        storage, offset, size, stride = call.states[0][:4]
+        found = _storage(storage)
+        return strided(found, _typed(found), size, stride, offset)
+
+    def _from_bytes(self, args: tuple[Node, ...], call: Opaque) -> Nested | None:
+        data = as_bytes(args[0]) if args else None
+        return None if data is None else Nested(self._nested(data))
+
+
+def strided(
+    storage: Storage, dtype: DType, size: Node, stride: Node, offset: Node, requires_grad: bool | None = None
+) -> TensorRef:
+    """A tensor that is sure to lie within its storage. Sizes, strides and offset in elements of `dtype`."""
+    shape, steps = _sizes(size), _sizes(stride)
+    if len(shape) != len(steps):
+        raise _BadCallError(f"{len(shape)} sizes and {len(steps)} strides")
+    if type(offset) is not int or not 0 <= offset < _TOO_MANY:
+        raise _BadCallError("its offset is no element of a storage")
+    numel = prod(shape)
+    if numel >= _TOO_MANY:
+        raise _BadCallError("more than 2^63 elements")
+    if numel:
+        last = offset
+        for count, step in zip(shape, steps, strict=True):
+            last += (count - 1) * step
+        if (last + 1) * dtype.bits > storage.nbytes * 8:
+            raise _BadCallError(
+                f"size {_brief(shape)} with stride {_brief(steps)} at offset {_brief((offset,))} reaches past the "
+                f"{storage.nbytes:,} bytes of storage {show(storage.id, 80)}"
+            )
+    return TensorRef(storage, dtype, shape, steps, offset, requires_grad)
+
+
+def storage_type(node: Node) -> DType | None:
+    """The element type of a storage class named in a pickle, None for an untyped one. Raises UnreadableError.
+
+    The class name decides, as in torch: files of old name `torch.cuda.FloatStorage`.
+    """
+    if type(node) is Global:
+        if node.name in BY_STORAGE:
+            return BY_STORAGE[node.name]
+        if node.name in UNTYPED:
+            return None
+        raise UnreadableError(f"unknown storage class {show(node.qualified, 80)}")
+    raise UnreadableError("a storage without a class")
+
+
+def storage_bytes(dtype: DType | None, numel: Node) -> int:
+    """Bytes of a storage of `numel` elements; an untyped one counts bytes. Raises UnreadableError.
+
+    Classes of less than a byte an element (QUInt4x2Storage) count bytes as well.
+    """
+    if type(numel) is not int or not 0 <= numel < _TOO_MANY:
+        raise UnreadableError("a storage whose size is no number of elements")
+    return numel * max(1, dtype.bits // 8) if dtype else numel
+
+
+def make_storage(
+    id: str, device: Node, dtype: DType | None, nbytes: int, place: Range | None, crc: int | None = None
+) -> Storage:
+    """A storage with the tag as the file has it. Raises UnreadableError when the tag is no text."""
+    if not isinstance(device, str) or len(device) > 256:
+        raise UnreadableError(f"storage {show(id, 80)}: its device is no text")
+    return Storage(id, str(device), dtype, nbytes, place, crc)
+
+
+class _BadCallError(Exception):
+    """What is wrong with the arguments of one call; `annotate` adds which call it was."""
+
+
+def _arity(args: tuple[Node, ...], least: int) -> None:
+    if len(args) < least:
+        raise _BadCallError(f"{len(args)} arguments, {least} are needed")
+
+
+def _storage(node: Node) -> Storage:
+    if type(node) is Opaque and type(node.meaning) is Nested:
+        node = node.meaning.root
+    if type(node) is PersistentId and type(node.meaning) is Storage:
+        return node.meaning
+    raise _BadCallError("its first argument is no storage")
+
+
+def _typed(storage: Storage) -> DType:
+    # A view into an untyped storage has the type of bytes, as torch gives it.
+    return storage.dtype or UINT8
+
+
+def _dtype(node: Node) -> DType:
+    if type(node) is Global and node.module == "torch" and node.name in BY_NAME:
+        return BY_NAME[node.name]
+    raise _BadCallError("an unknown dtype")
+
+
+def _sizes(node: Node) -> tuple[int, ...]:
+    if type(node) is Opaque and node.class_name == "torch.Size" and len(node.args) == 1:
+        node = node.args[0]
+    if type(node) is list:
+        node = tuple(node)
+    if type(node) is not tuple:
+        raise _BadCallError("sizes and strides must be tuples")
+    if len(node) > DIMENSIONS:
+        raise _BadCallError(f"{len(node):,} dimensions, at most {DIMENSIONS} are read")
+    for number in node:
+        if type(number) is not int or not 0 <= number < _TOO_MANY:
+            raise _BadCallError("a size or stride that is no whole number of elements")
+    return node
+
+
+def _flag(node: Node) -> bool | None:
+    return node if type(node) is bool else None
+
+
+def _flagged(storage: Storage, dtype: DType, args: tuple[Node, ...], requires_grad: Node, flags: Node) -> TensorRef:
+    ref = strided(storage, dtype, args[2], args[3], args[1], _flag(requires_grad))
+    if type(flags) is Dict and flags.keys:
+        bits = _attributes(flags)
+        ref = replace(ref, conj=bits.get("conj") is True, neg=bits.get("neg") is True)
+    return ref
+
+
+def _meaning(node: Node) -> Tensor | None:
+    found = node.meaning if type(node) is Opaque else None
+    if type(found) is Nested:
+        return _meaning(found.root)
+    return found if isinstance(found, (TensorRef, Composite)) else None
+
+
+def _tensor(node: Node) -> Tensor:
+    found = _meaning(node)
+    if found is None:
+        raise _BadCallError("one of its arguments is no tensor")
+    return found
+
+
+def _plain(node: Node) -> TensorRef:
+    found = _tensor(node)
+    if not isinstance(found, TensorRef):
+        raise _BadCallError("one of its arguments is no plain tensor")
+    return found
+
+
+def _layout(node: Node) -> str:
+    if type(node) is Opaque and node.class_name == "torch.serialization._get_layout" and node.args:
+        if isinstance(node.args[0], str):
+            return str(node.args[0]).removeprefix("torch.")[:40]
+    if type(node) is Global and node.module == "torch":
+        return node.name
+    raise _BadCallError("an unknown layout")
+
+
+def _is_tuple_state(call: Opaque) -> bool:
+    return bool(call.states) and type(call.states[0]) is tuple and bool(call.states[0])
+
+
+def _attributes(state: Node) -> dict[str, Node]:
+    """The attributes in a state: a dict, or a pair of the instance's dict and its slots."""
+    found: dict[str, Node] = {}
+    for part in state if type(state) is tuple else (state,):
+        if type(part) is Dict:
+            found.update(
+                (str(key), value) for key, value in zip(part.keys, part.values, strict=True) if isinstance(key, str)
+            )
+    return found
+
+
+def _inner_tensors(attributes: dict[str, Node]) -> tuple[tuple[str, TensorRef], ...]:
+    parts: list[tuple[str, TensorRef]] = []
+    for label, node in attributes.items():
+        found = _meaning(node)
+        if isinstance(found, TensorRef):
+            parts.append((label, found))
+        elif isinstance(found, Composite):
+            parts += [(f"{label}.{inner}", part) for inner, part in found.parts]
+    return tuple(parts)
+
+
+def _brief(numbers: tuple[int, ...]) -> str:
+    shown = [f"{n}" if n.bit_length() < 80 else f"(int of {n.bit_length()} bits)" for n in numbers[:8]]
+    return f"[{', '.join(shown)}{', …' if len(numbers) > 8 else ''}]"
+
+
+_Builder = Callable[[Rebuilder, tuple[Node, ...], Opaque], Tensor | Nested | None]
+
+_BUILDERS: dict[tuple[str, str], _Builder] = {
+    ("torch._utils", "_rebuild_tensor"): Rebuilder._tensor,
+    ("torch._utils", "_rebuild_tensor_v2"): Rebuilder._tensor_v2,
+    ("torch._utils", "_rebuild_tensor_v3"): Rebuilder._tensor_v3,
+    ("torch._utils", "_rebuild_parameter"): Rebuilder._parameter,
+    ("torch._utils", "_rebuild_parameter_with_state"): Rebuilder._parameter,
+    ("torch._tensor", "_rebuild_from_type_v2"): Rebuilder._from_type,
+    ("torch._tensor", "_rebuild_from_type"): Rebuilder._from_type,
+    ("torch.tensor", "_rebuild_from_type"): Rebuilder._from_type,
+    ("torch._utils", "_rebuild_qtensor"): Rebuilder._quantized,
+    ("torch._utils", "_rebuild_sparse_tensor"): Rebuilder._sparse,
+    ("torch._utils", "_rebuild_sparse_csr_tensor"): Rebuilder._sparse,
+    ("torch._utils", "_rebuild_meta_tensor_no_storage"): Rebuilder._meta_tensor,
+    ("torch._utils", "_rebuild_nested_tensor"): Rebuilder._nested_tensor,
+    ("torch.nested._internal.nested_tensor", "_rebuild_njt"): Rebuilder._jagged,
+    ("torch._utils", "_rebuild_wrapper_subclass"): Rebuilder._wrapper,
+    ("torch._utils", "_rebuild_device_tensor_from_cpu_tensor"): Rebuilder._on_device,
+    ("torch._utils", "_rebuild_device_tensor_from_numpy"): Rebuilder._on_device,
+    ("torch._utils", "_rebuild_xla_tensor"): Rebuilder._on_device,
+    ("torch._utils", "_rebuild_mlc_tensor"): Rebuilder._on_device,
+    ("torch.storage", "_load_from_bytes"): Rebuilder._from_bytes,
+    ("torch.nn.parameter", "Parameter"): Rebuilder._old_parameter,
+    ("torch.autograd.variable", "Variable"): Rebuilder._old_parameter,
+    **{
+        (module, f"{kind}Tensor"): Rebuilder._oldest_tensor
+        for module in ("torch", "torch.cuda")
+        for kind in (name.removesuffix("Storage") for name in BY_STORAGE)
+    },
+}
+REBUILD_CALLS = frozenset(_BUILDERS)
+"""The globals that stand for tensors when they are called."""

@@ -1,0 +1,115 @@
+"""Whether `torch.load(weights_only=True)` accepts a pickle, told from the inert tree alone.
+
+It follows torch/_weights_only_unpickler.py of torch 2.13 (accepted opcodes are the same since 1.13; the
+list of globals grew until 2.6). The tests hold every answer against torch's own.
+"""
+
+from __future__ import annotations
+
+from ckpt.checkpoint import Dict, Global, Node, Opaque, PersistentId
+from ckpt.dtypes import BY_NAME, BY_STORAGE
+from ckpt.pickles.imports import python3_name
+from ckpt.pickles.machine import Pickle
+from ckpt.pickles.opcodes import NAMES
+
+TORCH = "2.13"
+"""The torch whose answer this is."""
+
+_REBUILD = (
+    "_rebuild_parameter _rebuild_parameter_with_state _rebuild_qtensor _rebuild_tensor _rebuild_tensor_v2 "
+    "_rebuild_tensor_v3 _rebuild_sparse_tensor _rebuild_meta_tensor_no_storage _rebuild_nested_tensor "
+    "_rebuild_wrapper_subclass _rebuild_device_tensor_from_numpy _rebuild_device_tensor_from_cpu_tensor"
+).split()
+_QSCHEMES = (
+    "per_tensor_affine per_tensor_symmetric per_channel_affine per_channel_symmetric per_channel_affine_float_qparams"
+).split()
+_ALIASES = frozenset("float double half long int short chalf cfloat cdouble".split())
+_KINDS = [name.removesuffix("Storage") for name in BY_STORAGE if not name.startswith(("Q", "ComplexHalf"))]
+_TENSOR_KINDS = [kind for kind in _KINDS if not kind.startswith("Complex")]
+
+ALLOWED: frozenset[tuple[str, str]] = frozenset(
+    {
+        ("collections", "OrderedDict"),
+        ("collections", "Counter"),
+        ("torch.nn.parameter", "Parameter"),
+        ("torch.serialization", "_get_layout"),
+        ("torch", "Size"),
+        ("torch", "Tensor"),
+        ("torch", "device"),
+        ("_codecs", "encode"),
+        ("builtins", "bytearray"),
+        ("builtins", "set"),
+        ("builtins", "complex"),
+        ("torch._tensor", "_rebuild_from_type_v2"),
+        ("torch.storage", "UntypedStorage"),
+        ("torch.storage", "TypedStorage"),
+        *(("torch._utils", name) for name in _REBUILD),
+        *(("torch", name) for name in _QSCHEMES),
+        *(("torch", name) for name in BY_NAME if name not in _ALIASES and not name.startswith("float6_")),
+        *(("torch", name) for name in BY_STORAGE if name != "ComplexHalfStorage"),
+        *(("torch.cuda", f"{kind}Storage") for kind in _KINDS),
+        *(("torch", f"{kind}Tensor") for kind in _TENSOR_KINDS),
+        *(("torch.cuda", f"{kind}Tensor") for kind in _TENSOR_KINDS),
+        *(
+            (module, f"{kind}Tensor")
+            for module in ("torch.sparse", "torch.cuda.sparse")
+            for kind in _TENSOR_KINDS
+            if kind != "Bool"
+        ),
+    }
+)
+
+_BUILD_TARGETS = frozenset(
+    {
+        *(pair for pair in ALLOWED if pair[1][0].isupper() and pair[1] != "Size"),
+        ("builtins", "set"),
+        ("builtins", "bytearray"),
+    }
+)
+_TENSOR_CALLS = frozenset(pair for pair in ALLOWED if pair[1].startswith("_rebuild"))
+
+
+def refusals(pickle: Pickle) -> list[tuple[str, Node | None]]:
+    """Why torch refuses the pickle: (reason, the node in the tree that causes it or None). Empty: it loads."""
+    reasons: list[tuple[str, Node | None]] = [
+        (f"opcode {NAMES.get(op, hex(op))} at byte {offset:,} (protocol {pickle.protocol})", None)
+        for op, offset in pickle.foreign_opcodes.items()
+    ]
+    for name in pickle.globals.values():
+        if not _allowed(name):
+            reasons.append((name.qualified, name))
+    for call in pickle.calls:
+        reasons += [(reason, call) for reason in _call_refusals(call)]
+    for persistent in pickle.persistent:
+        pid = persistent.pid
+        if type(pid) is not tuple or not pid or pid[0] != "storage":
+            if not (type(pid) is int):
+                reasons.append(("a persistent id that is no storage", persistent))
+    return reasons
+
+
+def _allowed(node: Node) -> bool:
+    return type(node) is Global and python3_name(node.module, node.name) in ALLOWED and node.module != "torch.tensor"
+
+
+def _call_refusals(call: Opaque) -> list[str]:
+    func = call.func
+    if type(func) is not Global:
+        return ["a call of the result of a call" if type(func) is Opaque else "an object of a class in the file"]
+    if not _allowed(func):
+        return []  # the name is refused already
+    pair = python3_name(func.module, func.name)
+    found = []
+    if call.items:
+        found.append(f"items appended to {func.qualified}")
+    if call.keys and pair not in (("collections", "OrderedDict"), ("collections", "Counter")):
+        found.append(f"items set on {func.qualified}")
+    if call.states and pair not in _BUILD_TARGETS and pair not in _TENSOR_CALLS:
+        found.append(f"a state set on {func.qualified}")
+    if pair == ("collections", "OrderedDict") and any(type(state) is not Dict for state in call.states):
+        found.append("a state of OrderedDict that is no dict")
+    if pair == ("torch._tensor", "_rebuild_from_type_v2") and call.args and not _allowed(call.args[0]):
+        found.append("a rebuild of a type by a function that is not allowed")
+    return found
+
+

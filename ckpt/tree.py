@@ -1,0 +1,322 @@
+"""Walking the inert tree: its flat views (tensors, values, containers), and finding a node by its name.
+
+Iterative, by identity: cycles are cut, a subtree without tensors that is met again is named once, and what a
+small file unfolds to is bounded by the limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ckpt.checkpoint import (
+    Composite,
+    Container,
+    Entry,
+    Global,
+    Node,
+    Opaque,
+    PersistentId,
+    Role,
+    Storage,
+    TensorRef,
+    Value,
+    key_of,
+)
+from ckpt.errors import LimitError
+from ckpt.limits import Limits
+from ckpt.names import Path
+from ckpt.objects import SCALARS, View, look, tensor_of
+
+ROW_ITEMS = 100
+"""A dict of more scalars than this (a vocabulary) is one value, not a row each."""
+REPEAT_LENGTH = 256
+"""A string or list of at least this length is named, not shown, when it is met again."""
+
+# Attributes that every nn.Module has: nothing that a reader of a checkpoint looks for while they are empty.
+_MODULE_HOOKS = frozenset(
+    """_backward_hooks _backward_pre_hooks _forward_hooks _forward_hooks_always_called _forward_hooks_with_kwargs
+    _forward_pre_hooks _forward_pre_hooks_with_kwargs _state_dict_hooks _state_dict_pre_hooks
+    _load_state_dict_pre_hooks _load_state_dict_post_hooks _is_full_backward_hook _non_persistent_buffers_set
+    _backend _compiled_call_impl""".split()
+)
+
+
+@dataclass(slots=True)
+class Flat:
+    """The flat views of one tree, in file order, and where its globals and persistent ids are met."""
+
+    tensors: list[Entry] = field(default_factory=list)
+    values: list[Value] = field(default_factory=list)
+    containers: list[Container] = field(default_factory=list)
+    where: dict[int, list[str]] = field(default_factory=dict)
+    """id of a Global, or of an Opaque that is no tensor -> names of the places that hold it."""
+
+
+@dataclass(slots=True)
+class _Frame:
+    node: Node
+    view: View
+    path: Path
+    name: str
+    steps: Iterator[tuple[Path, str, Node, Role | None, bool, bool]]
+    registered: bool
+    tensors: int
+    container: int | None
+
+
+def flatten(root: Node, limits: Limits) -> Flat:
+    """The tensors, values and containers of a tree. Raises LimitError when it unfolds beyond the limits."""
+    return _Walk(limits).run(root)
+
+
+class _Walk:
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._out = Flat()
+        self._open: set[int] = set()  # containers above the current node
+        self._barren: dict[int, str] = {}  # containers and long scalars met before, without tensors: their name
+        self._visits = 0
+
+    def run(self, root: Node) -> Flat:
+        stack: list[_Frame] = []
+        first = self._visit(root, (), "", None, True, True, 0)
+        if first is not None:
+            stack.append(first)
+        while stack:
+            frame = stack[-1]
+            entered = None
+            for path, name, node, kind, registered, persistent in frame.steps:
+                entered = self._visit(node, path, name, kind, registered, persistent, len(stack))
+                if entered is not None:
+                    break
+            if entered is not None:
+                stack.append(entered)
+            else:
+                stack.pop()
+                self._leave(frame)
+        return self._out
+
+    def _visit(
+        self, node: Node, path: Path, name: str, kind: Role | None, registered: bool, persistent: bool, depth: int
+    ) -> _Frame | None:
+        """Record a leaf, or open a container."""
+        self._visits += 1
+        if self._visits > self._limits.values:
+            raise LimitError("the tree of the file unfolds to too many values", "values", self._limits.values)
+        out = self._out
+        tensor = tensor_of(node)
+        if tensor is not None:
+            self._tensor(tensor, path, name, kind, registered, persistent)
+            return None
+        if type(node) is Global or type(node) is Opaque:
+            self._where(node, name)
+        if type(node) is PersistentId and type(node.meaning) is Storage:
+            storage = node.meaning
+            count = storage.nbytes if storage.dtype is None else storage.nbytes * 8 // max(8, storage.dtype.bits)
+            bare = bare_storage(storage, count)
+            out.tensors.append(Entry(path, name, bare, None, None, registered, persistent))
+            return None
+        marker = id(node)
+        if marker in self._open:
+            out.values.append(Value(path, name, "cycle", same_as="an object above it"))
+            return None
+        if marker in self._barren and type(node) not in _SMALL:
+            view = look(node)
+            if view.kind != "scalar" and len(view.children) and not _is_short_row(view):
+                out.values.append(Value(path, name, view.type, same_as=self._barren[marker]))
+                return None
+            if view.kind == "scalar" and _long(view.value):
+                out.values.append(Value(path, name, view.type, same_as=self._barren[marker]))
+                return None
+        view = look(node)
+        if view.kind == "scalar":
+            out.values.append(Value(path, name, view.type, node))
+            if _long(view.value):
+                self._barren[marker] = name
+            return None
+        if depth >= self._limits.depth:
+            raise LimitError("the tree of the file is nested too deep", "depth", self._limits.depth)
+        if _is_row(view):
+            out.values.append(Value(path, name, view.type, node))
+            self._barren[marker] = name
+            return None
+        return self._enter(node, view, path, name, registered)
+
+    def _tensor(
+        self, tensor: TensorRef | Composite, path: Path, name: str, kind: Role | None, registered: bool, persistent: bool
+    ) -> None:
+        source = "module" if kind else None
+        if kind is None and tensor.is_parameter:
+            kind, source = "parameter", "Parameter"
+        elif kind is None and tensor.is_buffer:
+            kind, source = "buffer", "Buffer"
+        self._out.tensors.append(Entry(path, name, tensor, kind, source, registered, persistent))
+
+    def _where(self, node: Node, name: str) -> None:
+        places = [node]
+        if type(node) is Opaque:
+            places += [node.func, *(part for part in node.args if type(part) is Global)]
+            if type(node.func) is PersistentId:
+                places.append(node.func.meaning)
+            elif type(node.func) is Opaque:
+                places += [node.func.func, *(part for part in node.func.args if type(part) is Global)]
+        for place in places:
+            if type(place) is Global or type(place) is Opaque:
+                names = self._out.where.setdefault(id(place), [])
+                if len(names) < 1000:
+                    names.append(name)
+
+    def _enter(self, node: Node, view: View, path: Path, name: str, registered: bool) -> _Frame:
+        out = self._out
+        self._open.add(id(node))
+        container = None
+        if view.kind != "sequence" or len(path) < 3:
+            keys = tuple(key for key in view.keys if isinstance(key, (str, int))) if view.kind != "sequence" else ()
+            row = Container(
+                path, name, view.type, keys, len(out.tensors), 0, view.kind == "module", view.metadata is not None
+            )
+            container = len(out.containers)
+            out.containers.append(row)
+        if view.kind in ("object", "module"):
+            out.values.append(Value(path, name, view.type, fields=len(view.children)))
+        if view.kind == "module":
+            steps = _module_steps(view, path, name, registered)
+        else:
+            steps = _steps(view, path, name, registered)
+        if view.metadata is not None:
+            self._where_metadata(view.metadata, name)
+        return _Frame(node, view, path, name, steps, registered, len(out.tensors), container)
+
+    def _where_metadata(self, metadata: Node, name: str) -> None:
+        if type(metadata) is Opaque:
+            self._where(metadata, f"{name}._metadata" if name else "_metadata")
+
+    def _leave(self, frame: _Frame) -> None:
+        out = self._out
+        self._open.discard(id(frame.node))
+        if frame.tensors == len(out.tensors):
+            self._barren[id(frame.node)] = frame.name
+        if frame.container is not None:
+            row = out.containers[frame.container]
+            out.containers[frame.container] = Container(
+                row.path, row.name, row.type, row.keys, row.first, len(out.tensors), row.is_module, row.has_metadata
+            )
+
+
+_SMALL = frozenset({int, float, bool, type(None)})
+
+
+def bare_storage(storage: Storage, numel: int) -> Composite:
+    """A storage that is in the tree itself, without a tensor around it."""
+    from ckpt.dtypes import UINT8
+
+    dtype = storage.dtype or UINT8
+    view = TensorRef(storage, dtype, (numel,), (1,), 0)
+    return Composite("storage", dtype, (numel,), (("storage", view),))
+
+
+def _steps(
+    view: View, path: Path, name: str, registered: bool
+) -> Iterator[tuple[Path, str, Node, Role | None, bool, bool]]:
+    prefix = f"{name}." if name else ""
+    keys: Sequence[Node] = view.keys if view.kind != "sequence" else range(len(view.children))
+    for index, (key, child) in enumerate(zip(keys, view.children, strict=True)):
+        step = key if type(key) is str else key_of(key, index)
+        yield (*path, step), f"{prefix}{step}", child, None, registered, True
+
+
+def _module_steps(
+    view: View, path: Path, name: str, registered: bool
+) -> Iterator[tuple[Path, str, Node, Role | None, bool, bool]]:
+    """The order of state_dict(): own parameters, own buffers, children; then what it does not look at."""
+    state = dict(zip(view.keys, view.children, strict=True))
+    prefix = f"{name}." if name else ""
+    transient = look(state.get("_non_persistent_buffers_set"))
+    hidden = {str(item) for item in transient.children if isinstance(item, str)}
+    kinds: tuple[tuple[str, Role | None], ...] = (("_parameters", "parameter"), ("_buffers", "buffer"), ("_modules", None))
+    for attribute, kind in kinds:
+        inner = look(state.get(attribute))
+        if inner.kind != "mapping":
+            continue
+        for index, (key, child) in enumerate(zip(inner.keys, inner.children, strict=True)):
+            if child is None:
+                continue  # a parameter, buffer or child that the module declares and does not have
+            step = key_of(key, index)
+            persistent = not (kind == "buffer" and str(step) in hidden)
+            yield (*path, attribute, step), f"{prefix}{step}", child, kind, registered, persistent
+    for key, child in state.items():
+        if key in ("_parameters", "_buffers", "_modules"):
+            continue
+        if key in _MODULE_HOOKS and (type(child) in _SMALL or not len(look(child).children)):
+            continue
+        if key == "_non_persistent_buffers_set":
+            continue
+        yield (*path, key), f"{prefix}{key}", child, None, False, True
+
+
+def _is_row(view: View) -> bool:
+    """Whether a container is shown as one value: a sequence of scalars, or a large mapping of them."""
+    if view.type.startswith("numpy.ndarray") and "object" not in view.type:
+        return True
+    if view.kind == "sequence":
+        return all(type(child) in SCALARS or _is_scalar_row(child) for child in view.children)
+    if view.kind != "mapping" or view.metadata is not None:
+        return False
+    if not view.children:
+        return True
+    return len(view.children) > ROW_ITEMS and all(type(child) in SCALARS for child in view.children)
+
+
+def _is_scalar_row(node: Node) -> bool:
+    # Rows of a small array: lists of scalars inside a list.
+    return type(node) is list and len(node) <= ROW_ITEMS and all(type(child) in SCALARS for child in node)
+
+
+def _is_short_row(view: View) -> bool:
+    return view.kind == "sequence" and len(view.children) < REPEAT_LENGTH and _is_row(view)
+
+
+def _long(value: Node) -> bool:
+    return isinstance(value, (str, bytes, bytearray)) and len(value) >= REPEAT_LENGTH
+
+
+def find(root: Node, name: str, limits: Limits) -> list[tuple[Path, Node]]:
+    """The nodes that go by a dotted name, with their paths; keys may hold dots themselves.
+
+    Modules answer to state-dict names and to their attributes. Raises LimitError on a tree built to branch.
+    """
+    found: list[tuple[Path, Node]] = []
+    todo: list[tuple[Node, Path, str]] = [(root, (), name)]
+    visits = 0
+    while todo:
+        node, path, rest = todo.pop()
+        visits += 1
+        if visits > limits.entries or len(path) > limits.depth:
+            raise LimitError("the name matches too many places", "entries", limits.entries)
+        if not rest:
+            found.append((path, node))
+            continue
+        if tensor_of(node) is not None:
+            continue
+        view = look(node)
+        if view.kind in ("scalar", "tensor", "storage"):
+            continue
+        if view.kind == "module":
+            steps = [(p[len(path) :], n, child) for p, n, child, *_ in _module_steps(view, (), "", True)]
+            matches = [((*path, *p), child, n) for p, n, child in steps]
+        else:
+            keys: Sequence[Node] = view.keys if view.kind != "sequence" else range(len(view.children))
+            matches = [
+                ((*path, step), child, str(step))
+                for index, (key, child) in enumerate(zip(keys, view.children, strict=True))
+                for step in (key_of(key, index),)
+            ]
+        for at, child, text in reversed(matches):
+            if rest == text:
+                todo.append((child, at, ""))
+            elif rest.startswith(f"{text}."):
+                todo.append((child, at, rest[len(text) + 1 :]))
+    return found
+
+
