@@ -68,13 +68,17 @@ class Global:
 
 
 class PersistentId:
-    """What torch keeps outside the pickle: a storage, or the class of a module in a legacy file."""
+    """What torch keeps outside the pickle: a storage, or the class of a module in a legacy file.
 
-    __slots__ = ("meaning", "offset", "pid")
+    `shift` is where its view of the storage begins, in elements: 0 but for views that torch wrote before 0.4.
+    """
+
+    __slots__ = ("meaning", "offset", "pid", "shift")
 
     def __init__(self, pid: Node, offset: int) -> None:
         self.pid = pid
         self.offset = offset
+        self.shift = 0
         self.meaning: Storage | Global | None = None
 
 

@@ -332,7 +332,7 @@ def language_model_in_half_precision(folder: Path) -> None:
         ),
         lm_head=linear(width, vocabulary),
     )
-    save(model.to(torch.bfloat16).state_dict(), folder / "bare_fp16.pth", gpu=0)
+    save(model.to(torch.bfloat16).state_dict(), folder / "llama_bf16.pth", gpu=0)
 
 
 def small_net() -> nn.Sequential:

@@ -1174,8 +1174,8 @@ def _payloads() -> Iterator[Case]:
         "REDUCE": (MALICIOUS, "the classic"),
         "OBJ": (op.mark() + SYSTEM + text(COMMAND) + op.obj(), ""),
         "INST": (op.mark() + text(COMMAND) + op.inst("posix", "system"), ""),
-        "NEWOBJ": (glob("subprocess", "Popen") + value((["touch", str(CANARY)],)) + op.newobj(), "a class whose __new__ and state do it"),
-        "NEWOBJ_EX": (glob("subprocess", "Popen") + value((["touch", str(CANARY)],)) + value({"shell": False}) + op.newobj_ex(), ""),
+        "NEWOBJ": (glob("builtins", "tuple") + op.mark() + glob("builtins", "map") + value((SYSTEM, [COMMAND])) + op.newobj() + op.tuple_() + op.newobj(), "tuple(map(system, …)) without one REDUCE"),
+        "NEWOBJ_EX": (glob("builtins", "tuple") + op.mark() + glob("builtins", "map") + value((SYSTEM, [COMMAND])) + value({}) + op.newobj_ex() + op.tuple_() + value({}) + op.newobj_ex(), ""),
         "STACK_GLOBAL": (op.stack_global("posix", "system") + arguments + op.reduce(), ""),
         "MEMO_GLOBAL": (memo + b"h\x00h\x01\x93" + arguments + op.reduce(), "names through the memo: only a machine that simulates it sees them"),
         "SPLIT_GLOBAL": (text8_global("posix", "system") + arguments + op.reduce(), "names as BINUNICODE8"),
@@ -1373,7 +1373,7 @@ def _opcodes() -> Iterator[Case]:
     """Programs that no pickler writes."""
     yield Case("pickle/empty.pt", torch_zip(b"", {}), "error")
     yield Case("pickle/only_stop.pt", torch_zip(b".", {}), "error", "", "nothing on the stack")
-    yield Case("pickle/no_stop.pt", torch_zip(b"\x80\x02}", {}), "error", "cut off")
+    yield Case("pickle/no_stop.pt", torch_zip(b"\x80\x02}", {}), "error", "ends")
     yield Case("pickle/two_values.pt", _holding(1, 2), "any", "", "one value is left under the result")
     yield Case("pickle/open_mark.pt", _holding(b"(", 1), "error", "mark")
     yield Case("pickle/stop_on_mark.pt", _holding(b"("), "error")
@@ -1425,7 +1425,7 @@ def _opcodes() -> Iterator[Case]:
         "",
         "PUT with a slot of 20 digits",
     )
-    yield Case("pickle/memo_negative.pt", torch_zip(b"Np-1\n.", {}), "error")
+    yield Case("pickle/memo_negative.pt", torch_zip(b"Np-1\n.", {}), "any")
     yield Case("pickle/memo_digits.pt", torch_zip(b"Np" + b"9" * 10000 + b"\n.", {}), "error")
     yield Case("pickle/memo_missing.pt", torch_zip(b"h\x05.", {}), "error", "memo")
     yield Case("pickle/memo_missing_long.pt", torch_zip(b"j\xff\xff\xff\xff.", {}), "error", "memo")
@@ -1447,13 +1447,22 @@ def _opcodes() -> Iterator[Case]:
             "",
             "takes what is not there",
         )
+        legal = name in {"TUPLE", "LIST", "DICT", "FROZENSET", "POP", "POP_MARK", "INST"}
         yield Case(
             f"pickle/under_mark_{name}.pt",
             torch_zip(b"\x80\x04NN(" + opcode + b".", {}),
-            "error",
+            "any" if legal else "error",
             "",
-            "takes what is below a mark",
+            "uses the mark itself" if legal else "takes what is below a mark",
         )
+    lenient = {
+        "build_dict",
+        "setitem_list",
+        "additems_list",
+        "persid_text",
+        "newobj_ex_keys",
+        "stack_global_bytes",
+    }
     for name, program in {
         "reduce_int": value(5) + value(()) + op.reduce(),
         "reduce_text": value("posix.system") + value((COMMAND,)) + op.reduce(),
@@ -1482,11 +1491,7 @@ def _opcodes() -> Iterator[Case]:
         "stack_global_bytes": op.short_binary(b"posix") + op.short_binary(b"system") + b"\x93",
         "persid_text": op.line("P", "('storage',)"),
     }.items():
-        verdict: Expect = (
-            "any"
-            if name in {"build_dict", "setitem_list", "persid_text", "newobj_ex_keys", "stack_global_bytes"}
-            else "error"
-        )
+        verdict: Expect = "any" if name in lenient else "error"
         yield Case(
             f"pickle/type_{name}.pt",
             _holding(program, protocol=5),
@@ -1522,7 +1527,12 @@ def _claims() -> Iterator[Case]:
         data = (
             (op.proto(5) + program + op.stop()) if name != "off_by_one" else op.proto() + program + op.stop()
         )
-        yield Case(f"pickle/claim_{name}.pt", torch_zip(data, {}), "error", "cut off")
+        yield Case(
+            f"pickle/claim_{name}.pt",
+            torch_zip(data, {}),
+            "error",
+            "negative" if "string_n" in name else "ends",
+        )
     yield Case(
         "pickle/claim_frame.pt",
         torch_zip(op.proto(4) + op.frame(2**63) + b"N.", {}),
@@ -1848,7 +1858,6 @@ def _values() -> Iterator[Case]:
         "the first value is called, then lost",
     )
     yield Case("pickle/keys_nan.pt", _holding(op.mapping([(float("nan"), i) for i in range(10)])), "any")
-    yield Case("pickle/key_itself.pt", _holding(b"}q\0(h\0\x85Ku"), "error", "", "cut: SETITEMS with one")
     yield Case(
         "pickle/key_holds_dict.pt", _holding(b"}q\0h\0\x85K\1s"), "any", "", "a dict that is in its own key"
     )
@@ -1965,7 +1974,7 @@ def _geometry() -> Iterator[Case]:
         "key_int": ({"key": 0}, "any", "", "torch takes it: 'data/%s' % 0"),
         "key_none": ({"key": None}, "error", "", ""),
         "key_other": ({"key": "1"}, "error", "1", "no such record"),
-        "location_int": ({"location": 5}, "error", "", ""),
+        "location_int": ({"location": 5}, "any", "", "torch with a map_location takes it"),
         "location_none": ({"location": None}, "any", "", ""),
         "location_escapes": ({"location": "cuda:0\x1b[31m\nFAKE"}, "any", "", "the tag is printed"),
         "location_long": ({"location": "c" * 100_000}, "any", "", ""),

@@ -31,6 +31,7 @@ class Probe:
 
     @cached_property
     def archive(self) -> Archive | None:
+        """The directory of a zip archive, None for anything else; a damaged one raises UnreadableError."""
         if self.source is None or not self.head.startswith(b"PK\x03\x04"):
             return None
         return read_archive(self.source, self.limits)

@@ -26,7 +26,13 @@ _KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def sniff(probe: Probe) -> bool:
-    return probe.archive is not None and probe.archive.find("data.pkl") is not None
+    archive = probe.archive
+    return archive is not None and archive.find("data.pkl") is not None and not is_torch_1_4(archive)
+
+
+def is_torch_1_4(archive: Archive) -> bool:
+    """Whether an archive is of the zip format that torch 1.4 had as an option: storages as `tensors/KEY`."""
+    return any(name.startswith(f"{archive.root}/tensors/") for name in archive.records)
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
@@ -34,7 +40,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     assert archive is not None
     record = archive.find("data.pkl")
     assert record is not None
-    byteorder = _byteorder(archive)
+    byteorder = byteorder_of(archive)
     contents = Contents([], {}, list(archive.notices))
     data = archive.read(record, limits.pickle_bytes, "pickle-bytes")
     pickle = run(data, limits)
@@ -45,12 +51,12 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     interpret(pickle, contents, limits, folder.resolve, 0)
     if archive.find("version") is None and archive.find(".data/version") is None:
         contents.notices.append(Notice("container", "no record `version`: torch refuses such an archive"))
-    found = checkpoint(probe.path, NAME, probe.size, pickle.root, contents, limits, byteorder=byteorder)
-    folder.check_sizes()
-    return found
+    contents.notices += folder.notices()
+    return checkpoint(probe.path, NAME, probe.size, pickle.root, contents, limits, byteorder=byteorder)
 
 
-def _byteorder(archive: Archive) -> str:
+def byteorder_of(archive: Archive) -> str:
+    """`little` or `big`, as the record `byteorder` says; torch before 2.1 wrote none."""
     record = archive.find("byteorder")
     if record is None:
         return "little"
@@ -68,6 +74,7 @@ class StorageFolder:
     folder: str
     contents: Contents
     prefix: str = ""
+    longer: list[str] = field(default_factory=list)
     _seen: dict[str, tuple[DType | None, int]] = field(default_factory=dict)
 
     def resolve(self, persistent: PersistentId) -> Storage | Global:
@@ -84,24 +91,24 @@ class StorageFolder:
         if text in self._seen:
             if self._seen[text] != (dtype, nbytes):
                 raise UnreadableError(f"storage {show(text)} is named with two types or sizes")
-            known = self.contents.storages[self.prefix + text]
-            if known.device == device:
-                return known
-            # torch loads a storage to the device of the first id that names it.
-            return known
+            # As in torch: the first id that names a storage decides its device.
+            return self.contents.storages[self.prefix + text]
         record = self.archive.find(f"{self.folder}/{text}")
         if record is None:
-            raise UnreadableError(f"storage {show(text)} has no record {show(self.archive.root, 40)}/{self.folder}/{show(text)}")
+            wanted = f"{show(self.archive.root, 40)}/{self.folder}/{text}"
+            raise UnreadableError(f"storage {text} has no record {wanted}")
         if record.size < nbytes:
-            raise UnreadableError(f"storage {show(text)} has {record.size:,} bytes, its tensors need {nbytes:,}")
+            raise UnreadableError(f"storage {text} has {record.size:,} bytes, its tensors need {nbytes:,}")
+        if record.size > nbytes:
+            self.longer.append(f"{text} ({record.size:,} bytes for {nbytes:,})")
         made = make_storage(self.prefix + text, device, dtype, nbytes, record.place(self.archive.source), record.crc)
         self._seen[text] = (dtype, nbytes)
         self.contents.storages[made.id] = made
-        if record.size > nbytes:
-            self._longer.append(f"{text} ({record.size:,} bytes for {nbytes:,})")
         return made
 
-    _longer: list[str] = field(default_factory=list)
-
-    def check_sizes(self) -> None:
-        pass
+    def notices(self) -> list[Notice]:
+        """What is odd about the records, in one line."""
+        if not self.longer:
+            return []
+        more = f" and {len(self.longer) - 3} more" if len(self.longer) > 3 else ""
+        return [Notice("container", f"records longer than their storages: {', '.join(self.longer[:3])}{more}")]

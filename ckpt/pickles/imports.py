@@ -19,13 +19,15 @@ Group = Literal["known", "unknown", "called"]
 
 _MODULES = {"__builtin__": "builtins", "copy_reg": "copyreg", "numpy._core": "numpy.core", "torch.tensor": "torch._tensor"}
 
+_RENAMED = {"xrange": "range", "long": "int", "unicode": "str", "unichr": "chr"}
+
 
 def python3_name(module: str, name: str) -> tuple[str, str]:
     """The name under which Python 3 and numpy 1 know what older or newer ones wrote."""
     if module.startswith("numpy._core."):
         return "numpy.core." + module[12:], name
-    if (module, name) == ("__builtin__", "xrange"):
-        return "builtins", "range"
+    if module == "__builtin__" and name in _RENAMED:
+        return "builtins", _RENAMED[name]
     return _MODULES.get(module, module), name
 
 

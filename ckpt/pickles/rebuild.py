@@ -61,18 +61,15 @@ class Rebuilder:
 
     def _tensor(self, args: tuple[Node, ...], call: Opaque) -> TensorRef:
         _arity(args, 4)
-        storage = _storage(args[0])
-        return strided(storage, _typed(storage), args[2], args[3], args[1])
+        return _view(args[0], args[2], args[3], args[1])
 
     def _tensor_v2(self, args: tuple[Node, ...], call: Opaque) -> TensorRef:
         _arity(args, 5)
-        storage = _storage(args[0])
-        flags = args[6] if len(args) > 6 else None
-        return _flagged(storage, _typed(storage), args, args[4], flags)
+        return _flagged(args, None, args[6] if len(args) > 6 else None)
 
     def _tensor_v3(self, args: tuple[Node, ...], call: Opaque) -> TensorRef:
         _arity(args, 7)
-        return _flagged(_storage(args[0]), _dtype(args[6]), args, args[4], args[7] if len(args) > 7 else None)
+        return _flagged(args, _dtype(args[6]), args[7] if len(args) > 7 else None)
 
     def _parameter(self, args: tuple[Node, ...], call: Opaque) -> Tensor:
         _arity(args, 2)
@@ -123,8 +120,7 @@ class Rebuilder:
 
     def _quantized(self, args: tuple[Node, ...], call: Opaque) -> Composite:
         _arity(args, 6)
-        storage = _storage(args[0])
-        data = strided(storage, _typed(storage), args[2], args[3], args[1])
+        data = _view(args[0], args[2], args[3], args[1])
         scheme = args[4] if type(args[4]) is tuple and args[4] else (None,)
         name = scheme[0].name if type(scheme[0]) is Global else "quantized"
         parts = [("int_repr", data)]
@@ -196,8 +192,7 @@ class Rebuilder:
         if not _is_tuple_state(call) or len(call.states[0]) < 4:
             return None
         storage, offset, size, stride = call.states[0][:4]
-        found = _storage(storage)
-        return strided(found, _typed(found), size, stride, offset)
+        return _view(storage, size, stride, offset)
 
     def _from_bytes(self, args: tuple[Node, ...], call: Opaque) -> Nested | None:
         data = as_bytes(args[0]) if args else None
@@ -270,17 +265,19 @@ def _arity(args: tuple[Node, ...], least: int) -> None:
         raise _BadCallError(f"{len(args)} arguments, {least} are needed")
 
 
-def _storage(node: Node) -> Storage:
+def _view(
+    node: Node, size: Node, stride: Node, offset: Node, dtype: DType | None = None, requires_grad: bool | None = None
+) -> TensorRef:
+    """A tensor over the storage that `node` names; of the storage's own type unless `dtype` is given."""
     if type(node) is Opaque and type(node.meaning) is Nested:
         node = node.meaning.root
-    if type(node) is PersistentId and type(node.meaning) is Storage:
-        return node.meaning
-    raise _BadCallError("its first argument is no storage")
-
-
-def _typed(storage: Storage) -> DType:
-    # A view into an untyped storage has the type of bytes, as torch gives it.
-    return storage.dtype or UINT8
+    if type(node) is not PersistentId or type(node.meaning) is not Storage:
+        raise _BadCallError("its first argument is no storage")
+    storage = node.meaning
+    if node.shift and type(offset) is int:
+        offset += node.shift
+    # A tensor over an untyped storage without a dtype of its own is one of bytes, as in torch.
+    return strided(storage, dtype or storage.dtype or UINT8, size, stride, offset, requires_grad)
 
 
 def _dtype(node: Node) -> DType:
@@ -308,8 +305,8 @@ def _flag(node: Node) -> bool | None:
     return node if type(node) is bool else None
 
 
-def _flagged(storage: Storage, dtype: DType, args: tuple[Node, ...], requires_grad: Node, flags: Node) -> TensorRef:
-    ref = strided(storage, dtype, args[2], args[3], args[1], _flag(requires_grad))
+def _flagged(args: tuple[Node, ...], dtype: DType | None, flags: Node) -> TensorRef:
+    ref = _view(args[0], args[2], args[3], args[1], dtype, _flag(args[4]))
     if type(flags) is Dict and flags.keys:
         bits = _attributes(flags)
         ref = replace(ref, conj=bits.get("conj") is True, neg=bits.get("neg") is True)

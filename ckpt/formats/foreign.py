@@ -1,0 +1,188 @@
+"""Files that are no checkpoint, or none that this version reads: each is recognised and named.
+
+`NOT_YET` holds the place of readers to come. Nothing is read beyond the first bytes and a zip directory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from ckpt.checkpoint import Checkpoint
+from ckpt.errors import CkptError, UnreadableError, UnsupportedError
+from ckpt.formats.archive import Archive
+from ckpt.formats.probe import Probe
+from ckpt.limits import Limits
+
+NAME = "foreign"
+SUFFIXES = ()
+
+_SMALL = 1 << 20
+
+
+def sniff(probe: Probe) -> bool:
+    return True
+
+
+def read(probe: Probe, limits: Limits) -> Checkpoint:
+    raise _directory(probe.path) if probe.is_directory else _file(probe)
+
+
+# --- formats of checkpoints that get readers later ------------------------------------------------------------
+
+NOT_YET: dict[str, str] = {
+    "torch-tar": "the tar format of torch 0.1",
+    "torch-zip-1.4": "the zip format that torch 1.4 had as an option",
+    "torchscript-1.0": "a TorchScript archive of torch 1.0",
+    "torch-package": "a torch.package archive",
+    "pt2": "a PT2 archive (torch.export, AOTInductor)",
+    "dcp": "a distributed checkpoint (DCP)",
+    "deepspeed": "a DeepSpeed checkpoint",
+    "megatron": "a Megatron checkpoint",
+}
+"""Names of formats -> what they are, for those that are recognised and not read yet."""
+
+
+def _not_yet(name: str, hint: str | None = None) -> UnsupportedError:
+    return UnsupportedError(f"{NOT_YET[name]}: not read yet", hint=hint)
+
+
+# --- files ----------------------------------------------------------------------------------------------------
+
+_MAGICS: tuple[tuple[bytes, str, str | None], ...] = (
+    (b"version https://git-lfs", "a Git LFS pointer, not the file", "git lfs pull"),
+    (b"\x1f\x8b", "gzip around a file", "gunzip it first"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it first"),
+    (b"BZh", "bzip2 around a file", "bunzip2 it first"),
+    (b"\xfd7zXZ\0", "xz around a file", "unxz it first"),
+    (b"\x28\xb5\x2f\xfd", "zstd around a file", "unzstd it first"),
+    (b"Rar!", "a RAR archive", "unpack it first"),
+    (b"\x89HDF\r\n\x1a\n", "not a checkpoint of torch: HDF5 (Keras?)", None),
+    (b"GGUF", "not a checkpoint of torch: GGUF (llama.cpp)", None),
+    (b"\x93NUMPY", "not a checkpoint: a numpy array (.npy)", None),
+    (b"\x89PNG", "not a checkpoint: a PNG picture", None),
+    (b"\xff\xd8\xff", "not a checkpoint: a JPEG picture", None),
+    (b"%PDF", "not a checkpoint: a PDF", None),
+    (b"\x7fELF", "not a checkpoint: a program (ELF)", None),
+    (b"PYTORCH1", "a TorchScript preview of before torch 1.0, which no torch reads", None),
+    (b"PK\x05\x06", "not a checkpoint: an empty zip archive", None),
+)
+_HTML = (b"<!doctype", b"<html", b"<head", b"<?xml")
+
+
+def _file(probe: Probe) -> CkptError:
+    head, size = probe.head, probe.size
+    if not size:
+        return UnreadableError("an empty file", hint="an unfinished save, or a full disk?")
+    for magic, what, hint in _MAGICS:
+        if head.startswith(magic):
+            return UnsupportedError(what, hint=hint)
+    if probe.archive is not None:
+        return _archive(probe.archive)
+    if not head.strip(b"\0"):
+        whole = size <= _SMALL and not probe.file.read(0, size).strip(b"\0")
+        what = "all bytes are zero" if whole else f"the first {len(head):,} bytes are zero"
+        return UnreadableError(f"not a checkpoint: {what}", hint="an unfinished write?")
+    if head[257:262] == b"ustar":
+        return _tar(probe)
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:64].lower()
+    if text.startswith(_HTML):
+        return UnsupportedError("not a checkpoint: an HTML page", hint="a failed download?")
+    if head[4:8] in (b"PTMF", b"FF01"):
+        return UnsupportedError("a flatbuffer of the mobile interpreter: not a checkpoint")
+    if _is_onnx(head):
+        return UnsupportedError("not a checkpoint of torch: ONNX")
+    if head[:1] == b"\x80" and len(head) > 1 and head[1] <= 5 or head[:3] in (b"(dp", b"(lp") or head[:2] in (b"}q", b"]q"):
+        return UnsupportedError("a plain pickle, not one of torch.save", hint="ckpt never runs a pickle")
+    if text.startswith((b"{", b"[")):
+        what = "JSON"
+        hint = None
+        if b'"weight_map"' in head:
+            hint = "name it *.index.json to read the shards that it lists"
+        return UnsupportedError(f"not a checkpoint: {what}", hint=hint)
+    if _is_text(head):
+        return UnsupportedError("not a checkpoint: a text file")
+    return UnsupportedError("not a checkpoint: no format of torch or safetensors begins like this")
+
+
+def _archive(archive: Archive) -> CkptError:
+    names = archive.records
+    inner = {name.partition("/")[2] for name in names}
+    flat = set(names)
+    if not names:
+        return UnsupportedError("not a checkpoint: an empty zip archive")
+    if archive.find("data.pkl") is not None:
+        return _not_yet("torch-zip-1.4", "torch 1.4 reads it")
+    if any(name.endswith("/data.pkl") or name == "data.pkl" for name in names):
+        return UnreadableError("a torch archive whose data.pkl does not lie in its first folder")
+    if "model.json" in inner and any(name.startswith("tensors/") for name in inner):
+        return _not_yet("torchscript-1.0", "torch.jit.load, then torch.jit.save")
+    if ".data/extern_modules" in inner or ".data/python_version" in inner:
+        return _not_yet("torch-package")
+    if "archive_format" in inner or "serialized_exported_program.json" in flat:
+        return _not_yet("pt2")
+    if all(name.endswith(".npy") for name in names):
+        return UnsupportedError("not a checkpoint: numpy arrays (.npz)")
+    if "[Content_Types].xml" in flat:
+        return UnsupportedError("not a checkpoint: an office document")
+    if any(name.lower().endswith((".pth", ".pt", ".safetensors", ".ckpt", ".bin")) for name in names):
+        return UnsupportedError("a zip archive around checkpoints", hint="unzip it first")
+    return UnsupportedError("not a checkpoint: a zip archive without data.pkl")
+
+
+def _tar(probe: Probe) -> CkptError:
+    # Member headers are 512 bytes: name, size in octal at 124; the first three say whether it is torch's.
+    names: list[bytes] = []
+    at = 0
+    while at + 512 <= probe.size and len(names) < 8:
+        header = probe.file.read(at, 512)
+        name, digits = header[:100].rstrip(b"\0"), header[124:136].strip(b" \0")
+        if not name or not digits or not digits.isdigit() or len(digits) > 12:
+            break
+        names.append(name.removeprefix(b"./"))
+        try:
+            at += 512 + (int(digits, 8) + 511) // 512 * 512
+        except ValueError:
+            break
+    if {b"storages", b"tensors", b"pickle"} & set(names):
+        return _not_yet("torch-tar", "torch.load it with a torch that you trust it to, and save it again")
+    return UnsupportedError("a tar archive", hint="unpack it first")
+
+
+def _is_onnx(head: bytes) -> bool:
+    # A ModelProto begins with field 1 (ir_version, a small varint), then producer_name or graph.
+    return len(head) > 3 and head[0] == 0x08 and head[1] < 0x20 and head[2] in (0x12, 0x3A, 0x42)
+
+
+def _is_text(head: bytes) -> bool:
+    sample = head[:512]
+    try:
+        sample.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if error.start < len(sample) - 4:
+            return False
+    return all(byte >= 0x20 or byte in b"\t\n\r\x0c\x1b" for byte in sample)
+
+
+# --- directories ----------------------------------------------------------------------------------------------
+
+
+def _directory(path: str) -> CkptError:
+    try:
+        names = sorted(os.listdir(path))
+    except OSError as error:
+        return UnreadableError((error.strerror or "cannot be read").lower())
+    rules: tuple[tuple[str, Callable[[str], bool]], ...] = (
+        ("dcp", lambda name: name in (".metadata", ".metadata.tmp") or name.endswith(".distcp")),
+        ("deepspeed", lambda name: name.endswith(("_model_states.pt", "_optim_states.pt")) or name == "zero_to_fp32.py"),
+        ("megatron", lambda name: name.startswith("mp_rank_") or name == "latest_checkpointed_iteration.txt"),
+    )
+    for kind, test in rules:
+        if any(map(test, names)):
+            return _not_yet(kind)
+    files = [name for name in names if name.endswith((".pth", ".pt", ".ckpt", ".bin", ".safetensors"))]
+    if files:
+        return UnsupportedError(
+            f"a directory without an index, it holds {len(files)} checkpoint files", hint=f"name one, such as {files[0]}"
+        )
+    return UnsupportedError("a directory without a checkpoint")

@@ -1,0 +1,170 @@
+"""safetensors: eight bytes of length, a JSON header, the data. No strides, no sharing, no devices.
+
+Rules: the format's README and safetensors/src/tensor.rs of 0.8. Stricter than the library where it accepts
+what the rules forbid: duplicate keys, a header that does not begin with `{`.
+"""
+
+from __future__ import annotations
+
+import json
+from math import prod
+from typing import Any
+
+from ckpt.checkpoint import Checkpoint, Dict, Entry, Range, Storage, TensorRef, Value
+from ckpt.dtypes import BY_SAFETENSORS, DType
+from ckpt.errors import LimitError, UnreadableError
+from ckpt.formats.probe import Probe
+from ckpt.limits import Limits
+from ckpt.names import natural, show
+
+NAME = "safetensors"
+SUFFIXES = (".safetensors", ".sft")
+
+_FIELDS = {"dtype", "shape", "data_offsets"}
+_DIMENSIONS = 64
+
+
+def sniff(probe: Probe) -> bool:
+    # The suffix helps a damaged file to its own error; the content decides for all others.
+    if len(probe.head) < 9:
+        return False
+    length = int.from_bytes(probe.head[:8], "little")
+    if probe.head[8:9] == b"{" and length < 2**62 and not probe.head.startswith(b"{"):
+        return True
+    return probe.path.endswith(SUFFIXES) and probe.head[8:9] in (b" ", b"\t", b"\n")
+
+
+def read(probe: Probe, limits: Limits) -> Checkpoint:
+    length = int.from_bytes(probe.head[:8], "little")
+    if length > limits.header_bytes:
+        if length > probe.size - 8:
+            raise UnreadableError(f"a safetensors header of {length:,} bytes in a file of {probe.size:,}")
+        raise LimitError(f"a safetensors header of {length:,} bytes", "header-bytes", limits.header_bytes)
+    if length > probe.size - 8:
+        raise UnreadableError(f"cut off: the safetensors header needs {length:,} bytes, the file ends at {probe.size:,}")
+    header = parse_json(probe.file.read(8, length), "safetensors header")
+    if not isinstance(header, dict) or probe.head[8:9] != b"{":
+        raise UnreadableError("a safetensors header that does not begin with {")
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise UnreadableError("safetensors metadata must map text to text")
+    if len(header) > limits.entries:
+        raise LimitError(f"a safetensors file of {len(header):,} tensors", "entries", limits.entries)
+    begin = 8 + length
+    parsed = {name: _entry(name, fields) for name, fields in header.items()}
+    _check_cover(parsed, probe.size - begin)
+    return _checkpoint(probe, begin, parsed, metadata)
+
+
+def parse_json(data: bytes, what: str) -> Any:
+    """Strict JSON: UTF-8, no duplicate keys, no NaN, no lone surrogates. Raises UnreadableError."""
+
+    def refuse(constant: str) -> Any:
+        raise ValueError(f"{constant} is no JSON")
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            seen: set[str] = set()
+            twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+            raise ValueError(f"the duplicate key {show(twice, 80)}")
+        for key in found:
+            key.encode()
+        return found
+
+    try:
+        return json.loads(data.decode("utf-8"), parse_constant=refuse, object_pairs_hook=unique)
+    except UnicodeDecodeError:
+        problem = "it is not UTF-8"
+    except UnicodeEncodeError:
+        problem = "a name holds a lone surrogate"
+    except json.JSONDecodeError as error:
+        problem = f"{error.msg.lower()} at character {error.pos:,}"
+    except ValueError as error:
+        problem = str(error) if "digits" not in str(error) else "a number of too many digits"
+    except RecursionError:
+        problem = "it is nested too deep"
+    raise UnreadableError(f"damaged {what}: {problem}")
+
+
+def _entry(name: str, fields: object) -> tuple[DType, tuple[int, ...], int, int]:
+    """(dtype, shape as torch counts it, begin, end) of one tensor of the header."""
+    what = f"tensor {show(name, 80)}"
+    if not isinstance(fields, dict) or not fields.keys() >= _FIELDS:
+        raise UnreadableError(f"{what}: the header lacks its dtype, shape or offsets")
+    dtype = BY_SAFETENSORS.get(fields["dtype"]) if isinstance(fields["dtype"], str) else None
+    if dtype is None:
+        raise UnreadableError(f"{what}: unknown dtype {show(str(fields['dtype'])[:80], 40)}")
+    shape, offsets = fields["shape"], fields["data_offsets"]
+    if not _whole(shape) or len(shape) > _DIMENSIONS:
+        raise UnreadableError(f"{what}: its shape is no list of at most {_DIMENSIONS} whole numbers")
+    if not _whole(offsets) or len(offsets) != 2:
+        raise UnreadableError(f"{what}: its offsets are no pair of whole numbers")
+    bits = prod(shape) * (4 if dtype.safetensors == "F4" else dtype.bits)
+    begin, end = offsets
+    if bits >= 2**63 or bits % 8 or end - begin != bits // 8:
+        raise UnreadableError(f"{what}: offsets {begin:,} to {end:,} do not fit its shape and dtype")
+    if dtype.safetensors == "F4":
+        if shape and shape[-1] % 2:
+            raise UnreadableError(f"{what}: an odd number of 4-bit elements in a row, torch holds them in pairs")
+        shape = [*shape[:-1], shape[-1] // 2]
+    return dtype, tuple(shape), begin, end
+
+
+def _whole(numbers: object) -> bool:
+    return isinstance(numbers, list) and all(type(number) is int and 0 <= number < 2**63 for number in numbers)
+
+
+def _check_cover(parsed: dict[str, tuple[DType, tuple[int, ...], int, int]], size: int) -> None:
+    """Tensors lie side by side from 0 to the end of the file: no hole, no overlap, nothing behind."""
+    at = 0
+    for name, (_, _, begin, end) in sorted(parsed.items(), key=lambda item: item[1][2:]):
+        if begin != at:
+            kind = "overlap" if begin < at else "leave a hole"
+            raise UnreadableError(f"tensor {show(name, 80)}: its bytes {begin:,} to {end:,} {kind}, {at:,} was expected")
+        at = end
+    if at > size:
+        raise UnreadableError(f"cut off: the tensors need {at:,} bytes of data, the file has {size:,}")
+    if at < size:
+        raise UnreadableError(f"{size - at:,} bytes after the last tensor")
+
+
+def _checkpoint(
+    probe: Probe, begin: int, parsed: dict[str, tuple[DType, tuple[int, ...], int, int]], metadata: dict[str, str]
+) -> Checkpoint:
+    root = Dict()
+    entries: list[Entry] = []
+    storages: list[Storage] = []
+    for index, name in enumerate(sorted(parsed, key=natural)):
+        dtype, shape, start, end = parsed[name]
+        storage = Storage(str(index), None, dtype, end - start, Range(probe.file, begin + start, end - start))
+        ref = TensorRef(storage, dtype, shape, contiguous(shape), 0)
+        root.keys.append(name)
+        root.values.append(ref)
+        entries.append(Entry((name,), name, ref))
+        storages.append(storage)
+    values = [Value(("__metadata__", key), f"__metadata__.{key}", "str", value) for key, value in metadata.items()]
+    if metadata:
+        texts = Dict()
+        texts.keys, texts.values = list(metadata), list(metadata.values())
+        root.keys.append("__metadata__")
+        root.values.append(texts)
+    return Checkpoint(
+        path=probe.path,
+        format=NAME,
+        nbytes=probe.size,
+        root=root,
+        tensors=tuple(entries),
+        storages=tuple(storages),
+        values=tuple(values),
+    )
+
+
+def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of a contiguous tensor, in elements."""
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))

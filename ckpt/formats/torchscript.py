@@ -1,0 +1,105 @@
+"""TorchScript archives (torch.jit.save since 1.4): `data.pkl`, `constants.pkl`, code. Read-only.
+
+Which attribute is a parameter and which a buffer stands in the code, in lists that are read as text.
+Layout: torch/csrc/jit/serialization/{export_module,import,python_print}.cpp.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from ckpt.checkpoint import Checkpoint, Dict, Entry, Global, Opaque, Refusal, Role
+from ckpt.errors import UnreadableError
+from ckpt.formats.archive import Archive
+from ckpt.formats.pickled import Contents, checkpoint, interpret, run
+from ckpt.formats.probe import Probe
+from ckpt.formats.torch_zip import StorageFolder, byteorder_of
+from ckpt.limits import Limits
+from ckpt.names import Path
+from ckpt.tree import flatten
+
+NAME = "torchscript"
+SUFFIXES = (".pt", ".ptl", ".ts")
+
+_CLASS = re.compile(r"^class (\w+)\(", re.MULTILINE)
+_LIST = re.compile(r"^  __(parameters|buffers)__ = \[([^\]\n]*)\]", re.MULTILINE)
+_WORD = re.compile(r'"([^"]*)"')
+
+
+def sniff(probe: Probe) -> bool:
+    archive = probe.archive
+    return archive is not None and all(archive.find(name) is not None for name in ("data.pkl", "constants.pkl"))
+
+
+def read(probe: Probe, limits: Limits) -> Checkpoint:
+    archive = probe.archive
+    assert archive is not None
+    contents = Contents([], {}, list(archive.notices))
+    root = None
+    constants = Dict()
+    for name, folder, prefix in (("data.pkl", "data", ""), ("constants.pkl", "constants", "constants:")):
+        record = archive.find(name)
+        if record is None:
+            raise UnreadableError(f"a TorchScript archive without {name}")
+        pickle = run(archive.read(record, limits.pickle_bytes, "pickle-bytes"), limits)
+        interpret(pickle, contents, limits, StorageFolder(archive, folder, contents, prefix).resolve, 0)
+        if name == "data.pkl":
+            root = pickle.root
+        elif type(pickle.root) is tuple and pickle.root:
+            constants.keys.append("constants")
+            constants.values.append(pickle.root)
+    flat = flatten(root, limits)
+    kinds = _kinds(archive, limits)
+    flat.tensors = [_with_kind(entry, root, kinds) for entry in flat.tensors]
+    extra = flatten(constants, limits)
+    flat.tensors += extra.tensors
+    flat.values += extra.values
+    return checkpoint(
+        probe.path,
+        NAME,
+        probe.size,
+        root,
+        contents,
+        limits,
+        byteorder=byteorder_of(archive),
+        refusals=(Refusal("a TorchScript archive: torch.jit.load opens it", ()),),
+        flat=flat,
+    )
+
+
+def _kinds(archive: Archive, limits: Limits) -> dict[str, dict[str, Role]]:
+    """Qualified class name -> attribute -> parameter or buffer, from the lists in the code."""
+    found: dict[str, dict[str, Role]] = {}
+    prefix = f"{archive.root}/code/"
+    for name, record in archive.records.items():
+        if not name.startswith(prefix) or not name.endswith(".py"):
+            continue
+        module = name[len(prefix) : -3].replace("/", ".")
+        code = archive.read(record, limits.pickle_bytes, "pickle-bytes").decode("utf-8", "replace")
+        classes = list(_CLASS.finditer(code))
+        for index, match in enumerate(classes):
+            end = classes[index + 1].start() if index + 1 < len(classes) else len(code)
+            kinds = found.setdefault(f"{module}.{match[1]}", {})
+            for kind, names in _LIST.findall(code[match.end() : end]):
+                role: Role = "parameter" if kind == "parameters" else "buffer"
+                kinds.update(dict.fromkeys(_WORD.findall(names), role))
+    return found
+
+
+def _with_kind(entry: Entry, root: object, kinds: dict[str, dict[str, Role]]) -> Entry:
+    """The entry with what the class of the object that holds it says of its attribute."""
+    owner = _owner(root, entry.path)
+    kind = kinds.get(owner, {}).get(str(entry.path[-1])) if owner and entry.path else None
+    return entry if kind is None else replace(entry, kind=kind, source="torchscript")
+
+
+def _owner(root: object, path: Path) -> str | None:
+    """The class of the object whose attribute the last key of a path is."""
+    node = root
+    for key in path[:-1]:
+        if type(node) is not Opaque or not node.states or type(node.states[0]) is not Dict:
+            return None
+        state = node.states[0]
+        node = next((value for name, value in zip(state.keys, state.values, strict=True) if name == key), None)
+    return node.func.qualified if type(node) is Opaque and type(node.func) is Global else None
