@@ -320,3 +320,15 @@ def find(root: Node, name: str, limits: Limits) -> list[tuple[Path, Node]]:
     return found
 
 
+
+
+def children(node: Node) -> list[tuple[str | int, Node]]:
+    """The (key, child) pairs of a node as paths call them; none for a leaf. Modules give their attributes."""
+    if node is None or tensor_of(node) is not None:
+        return []
+    view = look(node)
+    if view.kind in ("scalar", "storage"):
+        return []
+    if view.kind == "module":
+        return list(zip(view.keys, view.children, strict=True))
+    return [(path[0], child) for path, _, child, *_ in _steps(view, (), "", True)]

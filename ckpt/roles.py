@@ -1,0 +1,127 @@
+"""Parameter or buffer: what the file itself says of each tensor, and on what evidence.
+
+Strongest first: the module, TorchScript's lists, Parameters and `param_names` (certain); siblings and dtypes
+(strong); well-known names (likely); else unknown, which callers treat as a parameter and say so. The
+evidence of an optimizer's order and state (used or unused) belongs here too, and is not drawn yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ckpt.checkpoint import Checkpoint, Entry, Node
+from ckpt.objects import look
+from ckpt.sections import Section
+from ckpt.tree import children
+
+RoleName = Literal["parameter", "buffer", "optimizer", "other", "unknown"]
+Trust = Literal["certain", "strong", "likely", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What a tensor is. `source` names the kind of evidence, `note` says it in words."""
+
+    role: RoleName
+    trust: Trust
+    source: str
+    note: str = ""
+
+
+_CERTAIN = {
+    "module": "listed by the module that is pickled here",
+    "torchscript": "listed by the class in the archive's code",
+    "Parameter": "saved as a Parameter",
+    "Buffer": "saved as a Buffer",
+}
+_BATCH_NORM = frozenset(("running_mean", "running_var", "num_batches_tracked"))
+_UNKNOWN = Role("unknown", "none", "none", "a state dict does not say; treated as a parameter")
+_LIKELY_BUFFERS = frozenset(
+    """position_ids inv_freq masked_bias relative_position_index relative_coords_table anchor_grid anchors pe queue
+    queue_ptr pos_enc mask attn_mask causal_mask""".split()
+)
+# Packed weights of quantized models are integers and no buffers of the usual kind.
+_QUANTIZED_NAMES = frozenset(("qweight", "qzeros", "g_idx", "weight", "weight_packed", "scales"))
+
+
+def roles(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> list[Role]:
+    """The role of each of `checkpoint.tensors`, in the same order."""
+    found = [Role("other", "none", "none", "outside the model")] * len(checkpoint.tensors)
+    named = _optimizer_names(checkpoint, sections)
+    for section in sections:
+        entries = checkpoint.tensors[section.first : section.last]
+        if section.kind == "optimizer":
+            found[section.first : section.last] = [Role("optimizer", "certain", "section")] * len(entries)
+        elif section.kind in ("model", "ema"):
+            found[section.first : section.last] = _model_roles(entries, section, named)
+    return [
+        Role(entry.kind, "certain", entry.source, _CERTAIN[entry.source])
+        if entry.kind is not None and entry.source is not None and role.role != "optimizer"
+        else role
+        for entry, role in zip(checkpoint.tensors, found, strict=True)
+    ]
+
+
+def _model_roles(entries: tuple[Entry, ...], section: Section, named: frozenset[str]) -> list[Role]:
+    start = len(section.name) + 1 if section.name else 0
+    names = [entry.name[start:] for entry in entries]
+    siblings: dict[str, set[str]] = {}
+    for name in names:
+        parent, _, leaf = name.rpartition(".")
+        siblings.setdefault(parent, set()).add(leaf)
+    return [_role(entry, name, siblings, named) for entry, name in zip(entries, names, strict=True)]
+
+
+def _role(entry: Entry, name: str, siblings: dict[str, set[str]], named: frozenset[str]) -> Role:
+    if name in named or name.removeprefix("module.") in named:
+        return Role("parameter", "certain", "param_names", "named by the optimizer")
+    parent, _, leaf = name.rpartition(".")
+    beside = siblings[parent]
+    if {"running_mean", "running_var"} <= beside:
+        if leaf in _BATCH_NORM:
+            return Role("buffer", "strong", "batchnorm", "statistics of a normalization layer")
+        if leaf in ("weight", "bias"):
+            return Role("parameter", "strong", "batchnorm", "beside the statistics of a normalization layer")
+    if "parametrizations" in parent.split("."):
+        if leaf.startswith("original"):
+            return Role("parameter", "strong", "parametrization", "the original of a parametrization")
+        if leaf in ("_u", "_v"):
+            return Role("buffer", "strong", "spectral_norm", "a vector of spectral_norm")
+    for base in ("weight", "bias"):
+        if f"{base}_orig" in beside and leaf in (f"{base}_u", f"{base}_v"):
+            return Role("buffer", "strong", "spectral_norm", f"beside {base}_orig")
+        if {f"{base}_g", f"{base}_v"} <= beside and leaf in (f"{base}_g", f"{base}_v"):
+            return Role("parameter", "strong", "weight_norm", f"{base}_g beside {base}_v")
+    kind = entry.tensor.dtype.kind
+    if kind in ("int", "bool") and leaf not in _QUANTIZED_NAMES:
+        return Role("buffer", "strong", "dtype", f"{entry.tensor.dtype.name} takes no gradient")
+    if leaf in _LIKELY_BUFFERS:
+        return Role("buffer", "likely", "name", f"{leaf} is usually a buffer")
+    return _UNKNOWN
+
+
+def _optimizer_names(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> frozenset[str]:
+    """Names that optimizers give their parameters: `param_names` (torch 2.6), or state keyed by name (FSDP)."""
+    names: set[str] = set()
+    for section in sections:
+        if section.kind != "optimizer":
+            continue
+        node = _at(checkpoint.root, section)
+        parts = dict(children(node))
+        state = parts.get("state")
+        if state is not None:
+            names.update(key for key, _ in children(state) if isinstance(key, str) and "." in key)
+        for _, group in children(parts.get("param_groups")):
+            fields = dict(children(group))
+            for key in ("param_names", "params"):
+                if key in fields and look(fields[key]).kind == "sequence":
+                    names.update(str(name) for _, name in children(fields[key]) if isinstance(name, str))
+    return frozenset(names)
+
+
+def _at(root: Node, section: Section) -> Node:
+    node = root
+    for key in section.path:
+        node = dict(children(node)).get(key)
+    return node
