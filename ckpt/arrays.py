@@ -37,12 +37,19 @@ class NumpyDType:
             return None
         order = ">" if self.order == ">" else "<"
         formats = {"f2": "e", "f4": "f", "f8": "d", "b1": "?"}
-        formats |= {f"{kind}{n}": code for kind, codes in (("i", "bhiq"), ("u", "BHIQ")) for n, code in zip((1, 2, 4, 8), codes, strict=True)}
+        formats |= {
+            f"{kind}{n}": code
+            for kind, codes in (("i", "bhiq"), ("u", "BHIQ"))
+            for n, code in zip((1, 2, 4, 8), codes, strict=True)
+        }
         if self.code in formats:
             return list(struct.unpack_from(f"{order}{count}{formats[self.code]}", data))
         if self.code in ("c8", "c16"):
             flat = struct.unpack_from(f"{order}{2 * count}{'f' if self.code == 'c8' else 'd'}", data)
-            return [f"({re!r}{'+' if im >= 0 else ''}{im!r}j)" for re, im in zip(flat[::2], flat[1::2], strict=True)]
+            return [
+                f"({re!r}{'+' if im >= 0 else ''}{im!r}j)"
+                for re, im in zip(flat[::2], flat[1::2], strict=True)
+            ]
         pieces = [data[i * size : (i + 1) * size] for i in range(count)]
         if self.code[:1] == "U":
             encoding = "utf-32-be" if order == ">" else "utf-32-le"
@@ -125,6 +132,11 @@ def as_bytes(node: Node) -> bytes | None:
                 return str(node.args[0]).encode("utf-8")
         except UnicodeEncodeError:
             return None
-    if node.class_name in ("builtins.bytes", "__builtin__.bytes", "builtins.bytearray", "__builtin__.bytearray"):
+    if node.class_name in (
+        "builtins.bytes",
+        "__builtin__.bytes",
+        "builtins.bytearray",
+        "__builtin__.bytearray",
+    ):
         return as_bytes(node.args[0]) if node.args else b""
     return None

@@ -92,7 +92,9 @@ class Opaque:
 
     __slots__ = ("args", "func", "how", "items", "keys", "kwargs", "meaning", "offset", "states", "values")
 
-    def __init__(self, how: str, func: Node, args: tuple[Node, ...], kwargs: Dict | None, offset: int) -> None:
+    def __init__(
+        self, how: str, func: Node, args: tuple[Node, ...], kwargs: Dict | None, offset: int
+    ) -> None:
         self.how = how
         self.func = func
         self.args = args
@@ -110,8 +112,8 @@ class Opaque:
         func = self.func.meaning if type(self.func) is PersistentId else self.func
         if type(func) is Global:
             return func.qualified
-        if type(func) is Opaque and func.class_name in ("builtins.getattr", "__builtin__.getattr"):
-            of, *inner = func.args
+        if type(func) is Opaque and type(func.func) is Global and func.func.name == "getattr":
+            of, *inner = func.args or (None,)  # a class inside a class, at protocol 2
             if type(of) is Global and inner and isinstance(inner[0], str):
                 return f"{of.qualified}.{inner[0]}"
         return "(the result of a call)"
@@ -190,7 +192,9 @@ class TensorRef:
         """The bytes of the storage that it looks at: first, and one past the last."""
         if not self.numel:
             return (0, 0)
-        last = self.offset + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
+        last = self.offset + sum(
+            (size - 1) * step for size, step in zip(self.shape, self.stride, strict=True)
+        )
         return (self.offset * self.dtype.bits // 8, ((last + 1) * self.dtype.bits + 7) // 8)
 
     @property
@@ -373,7 +377,9 @@ def key_of(node: Node, index: int) -> str | int:
     if type(node) is int and -(2**63) <= node < 2**63:
         return node
     if isinstance(node, ByteStr):
-        return str(node) if node.isascii() else NamedKey(node.raw.decode("utf-8", "backslashreplace"), "bytes")
+        return (
+            str(node) if node.isascii() else NamedKey(node.raw.decode("utf-8", "backslashreplace"), "bytes")
+        )
     if isinstance(node, (bytes, bytearray)):
         return NamedKey(node[:100].decode("utf-8", "backslashreplace"), "bytes")
     if node is None or isinstance(node, (bool, float)):
@@ -386,5 +392,3 @@ def key_of(node: Node, index: int) -> str | int:
     if type(node) is Opaque:
         return NamedKey(f"<{node.class_name} {index}>", node.class_name)
     return NamedKey(f"<{type(node).__name__.lower()} {index}>", type(node).__name__.lower())
-
-

@@ -46,7 +46,9 @@ class File:
 
     def read(self, offset: int, count: int) -> bytes:
         if offset < 0 or count < 0 or offset + count > self.size:
-            raise UnreadableError(f"cut off: bytes {offset:,} to {offset + count:,} needed, ends at {self.size:,}")
+            raise UnreadableError(
+                f"cut off: bytes {offset:,} to {offset + count:,} needed, ends at {self.size:,}"
+            )
         try:
             data = os.pread(self._fd, count, offset)
             while len(data) < count:
@@ -80,7 +82,9 @@ class Memory:
 
     def read(self, offset: int, count: int) -> bytes:
         if offset < 0 or count < 0 or offset + count > self.size:
-            raise UnreadableError(f"cut off: bytes {offset:,} to {offset + count:,} needed, ends at {self.size:,}")
+            raise UnreadableError(
+                f"cut off: bytes {offset:,} to {offset + count:,} needed, ends at {self.size:,}"
+            )
         return self._data[offset : offset + count]
 
 

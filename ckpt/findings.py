@@ -37,7 +37,9 @@ CATALOGUE: dict[str, Code] = {
         Code("optimizer-heavy", "info", "the optimizer's state outweighs the model", _INSPECT),
         Code("ambiguous-name", "warning", "two paths read as one name", _INSPECT),
         Code("trailing-data", "warning", "bytes that no loader looks at", _INSPECT),
-        Code("container", "warning", "the archive is unusual in a way that loaders treat differently", _INSPECT),
+        Code(
+            "container", "warning", "the archive is unusual in a way that loaders treat differently", _INSPECT
+        ),
         Code("shards", "warning", "the index and the shards disagree", _INSPECT),
         Code("unused", "info", "in the optimizer, never had a gradient"),
         Code("sometimes-unused", "info", "the step counter lags: sometimes no gradient"),

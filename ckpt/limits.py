@@ -21,7 +21,9 @@ class Limits:
     operations: int = 20_000_000
     """Opcodes of one pickle; about 30 a tensor."""
     values: int = 5_000_000
-    """Strings, containers and objects of one pickle, and paths of the tree that they unfold to."""
+    """Strings, containers and objects of one pickle."""
+    paths: int = 1_000_000
+    """Places of the tree that a file unfolds to: one object may be met on many paths."""
     globals: int = 10_000
     """Distinct names that one pickle imports; real files have under 100."""
     depth: int = 200

@@ -48,7 +48,10 @@ def load(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> Load:
         return Load(_sharded(checkpoint, options), note)
     if checkpoint.format == "safetensors":
         return Load(f"safetensors.torch.load_file({literal(checkpoint.path)})")
-    return Load(f"torch.load({literal(checkpoint.path)}, {', '.join(options)}){_model_path(checkpoint, sections)}", note)
+    return Load(
+        f"torch.load({literal(checkpoint.path)}, {', '.join(options)}){_model_path(checkpoint, sections)}",
+        note,
+    )
 
 
 _SUBSCRIPTED = frozenset(("dict", "OrderedDict", "list", "tuple"))
@@ -69,7 +72,7 @@ def _model_path(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> str:
 def _sharded(checkpoint: Checkpoint, options: list[str]) -> str:
     shards = [part for part in checkpoint.parts if not part.startswith("optimizer.")]
     folder = checkpoint.path
-    if folder.endswith(".json") or len(checkpoint.parts) == 1 and folder.endswith(checkpoint.parts[0]):
+    if folder.endswith(".json") or (len(checkpoint.parts) == 1 and folder.endswith(checkpoint.parts[0])):
         folder = folder.rpartition("/")[0]
     where = f"{folder.rstrip('/')}/" if folder else ""
     if shards[0].endswith(".safetensors"):

@@ -115,7 +115,12 @@ def _object(call: Opaque) -> View:
 def class_of(call: Opaque) -> str:
     """The class of an object in Python 3's words, by the names that made it."""
     name = call.class_name
-    if name in ("copy_reg._reconstructor", "copyreg._reconstructor", "copyreg.__newobj__", "copy_reg.__newobj__"):
+    if name in (
+        "copy_reg._reconstructor",
+        "copyreg._reconstructor",
+        "copyreg.__newobj__",
+        "copy_reg.__newobj__",
+    ):
         if call.args and type(call.args[0]) is Global:
             name = call.args[0].qualified
     return "builtins." + name[12:] if name.startswith("__builtin__.") else name
@@ -354,9 +359,16 @@ def device_text(node: Node) -> str | None:
     """A torch.device object, or a device string, as text: `cuda:1`. None for anything else."""
     if isinstance(node, str):
         return str(node)
-    if type(node) is Opaque and node.class_name == "torch.device" and node.args and isinstance(node.args[0], str):
+    if (
+        type(node) is Opaque
+        and node.class_name == "torch.device"
+        and node.args
+        and isinstance(node.args[0], str)
+    ):
         index = node.args[1] if len(node.args) > 1 else None
-        return f"{node.args[0]}:{index}" if type(index) is int and index.bit_length() < 64 else str(node.args[0])
+        return (
+            f"{node.args[0]}:{index}" if type(index) is int and index.bit_length() < 64 else str(node.args[0])
+        )
     return None
 
 

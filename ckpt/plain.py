@@ -62,7 +62,13 @@ def plain(node: Node, limit: int = 1_000_000, depth: int = 200) -> Any:
             return [convert(child, depth - 1) for child in view.children]
         found: dict[str, Any] = {}
         for key, child in zip(view.keys, view.children, strict=True):
-            text = str(key) if isinstance(key, str) else scalar_text(look(key)) if look(key).kind == "scalar" else "?"
+            text = (
+                str(key)
+                if isinstance(key, str)
+                else scalar_text(look(key))
+                if look(key).kind == "scalar"
+                else "?"
+            )
             while text in found:
                 text += "#"
             found[text] = convert(child, depth - 1)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ckpt.checkpoint import Checkpoint, Entry, Node
+from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.objects import look
 from ckpt.sections import Section
-from ckpt.tree import children
+from ckpt.tree import children, node_at
 
 RoleName = Literal["parameter", "buffer", "optimizer", "other", "unknown"]
 Trust = Literal["certain", "strong", "likely", "none"]
@@ -38,8 +38,7 @@ _CERTAIN = {
 _BATCH_NORM = frozenset(("running_mean", "running_var", "num_batches_tracked"))
 _UNKNOWN = Role("unknown", "none", "none", "a state dict does not say; treated as a parameter")
 _LIKELY_BUFFERS = frozenset(
-    """position_ids inv_freq masked_bias relative_position_index relative_coords_table anchor_grid anchors pe queue
-    queue_ptr pos_enc mask attn_mask causal_mask""".split()
+    ["position_ids", "inv_freq", "masked_bias", "relative_position_index", "relative_coords_table", "anchor_grid", "anchors", "pe", "queue", "queue_ptr", "pos_enc", "mask", "attn_mask", "causal_mask"]
 )
 # Packed weights of quantized models are integers and no buffers of the usual kind.
 _QUANTIZED_NAMES = frozenset(("qweight", "qzeros", "g_idx", "weight", "weight_packed", "scales"))
@@ -107,8 +106,7 @@ def _optimizer_names(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> f
     for section in sections:
         if section.kind != "optimizer":
             continue
-        node = _at(checkpoint.root, section)
-        parts = dict(children(node))
+        parts = dict(children(node_at(checkpoint.root, section.path)))
         state = parts.get("state")
         if state is not None:
             names.update(key for key, _ in children(state) if isinstance(key, str) and "." in key)
@@ -118,10 +116,3 @@ def _optimizer_names(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> f
                 if key in fields and look(fields[key]).kind == "sequence":
                     names.update(str(name) for _, name in children(fields[key]) if isinstance(name, str))
     return frozenset(names)
-
-
-def _at(root: Node, section: Section) -> Node:
-    node = root
-    for key in section.path:
-        node = dict(children(node)).get(key)
-    return node

@@ -21,7 +21,17 @@ _KEYS = {
     "rng": ("rng", "random_state", "rng_state", "cuda_rng"),
 }
 _EMA = ("ema", "averaged", "shadow")
-_MODEL_KEYS = ("state_dict", "model", "net", "network", "weights", "params", "module", "generator", "discriminator")
+_MODEL_KEYS = (
+    "state_dict",
+    "model",
+    "net",
+    "network",
+    "weights",
+    "params",
+    "module",
+    "generator",
+    "discriminator",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +141,9 @@ class _Finder:
         """Whether a container below this one is an optimizer's state (a list of optimizers, say)."""
         depth = len(row.path)
         return any(
-            other.path[:depth] == row.path and len(other.path) > depth and {"state", "param_groups"} <= set(other.keys)
+            other.path[:depth] == row.path
+            and len(other.path) > depth
+            and {"state", "param_groups"} <= set(other.keys)
             for other in self._containers
         )
 

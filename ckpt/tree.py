@@ -30,15 +30,14 @@ from ckpt.objects import SCALARS, View, look, tensor_of
 
 ROW_ITEMS = 100
 """A dict of more scalars than this (a vocabulary) is one value, not a row each."""
+_NAME_CHARACTERS = 100
+"""Characters of the names of all places, on average: bounds the memory that long keys multiply to."""
 REPEAT_LENGTH = 256
 """A string or list of at least this length is named, not shown, when it is met again."""
 
 # Attributes that every nn.Module has: nothing that a reader of a checkpoint looks for while they are empty.
 _MODULE_HOOKS = frozenset(
-    """_backward_hooks _backward_pre_hooks _forward_hooks _forward_hooks_always_called _forward_hooks_with_kwargs
-    _forward_pre_hooks _forward_pre_hooks_with_kwargs _state_dict_hooks _state_dict_pre_hooks
-    _load_state_dict_pre_hooks _load_state_dict_post_hooks _is_full_backward_hook _non_persistent_buffers_set
-    _backend _compiled_call_impl""".split()
+    ["_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_hooks_always_called", "_forward_hooks_with_kwargs", "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks", "_is_full_backward_hook", "_non_persistent_buffers_set", "_backend", "_compiled_call_impl"]
 )
 
 
@@ -75,8 +74,11 @@ class _Walk:
         self._limits = limits
         self._out = Flat()
         self._open: set[int] = set()  # containers above the current node
-        self._barren: dict[int, str] = {}  # containers and long scalars met before, without tensors: their name
+        self._barren: dict[
+            int, str
+        ] = {}  # containers and long scalars met before, without tensors: their name
         self._visits = 0
+        self._characters = 0
 
     def run(self, root: Node) -> Flat:
         stack: list[_Frame] = []
@@ -98,12 +100,20 @@ class _Walk:
         return self._out
 
     def _visit(
-        self, node: Node, path: Path, name: str, kind: Role | None, registered: bool, persistent: bool, depth: int
+        self,
+        node: Node,
+        path: Path,
+        name: str,
+        kind: Role | None,
+        registered: bool,
+        persistent: bool,
+        depth: int,
     ) -> _Frame | None:
         """Record a leaf, or open a container."""
         self._visits += 1
-        if self._visits > self._limits.values:
-            raise LimitError("the tree of the file unfolds to too many values", "values", self._limits.values)
+        self._characters += len(name)
+        if self._visits > self._limits.paths or self._characters > self._limits.paths * _NAME_CHARACTERS:
+            raise LimitError("the tree of the file unfolds to too many places", "paths", self._limits.paths)
         out = self._out
         tensor = tensor_of(node)
         if tensor is not None:
@@ -113,7 +123,9 @@ class _Walk:
             self._where(node, name)
         if type(node) is PersistentId and type(node.meaning) is Storage:
             storage = node.meaning
-            count = storage.nbytes if storage.dtype is None else storage.nbytes * 8 // max(8, storage.dtype.bits)
+            count = (
+                storage.nbytes if storage.dtype is None else storage.nbytes * 8 // max(8, storage.dtype.bits)
+            )
             bare = bare_storage(storage, count)
             out.tensors.append(Entry(path, name, bare, None, None, registered, persistent))
             return None
@@ -144,7 +156,13 @@ class _Walk:
         return self._enter(node, view, path, name, registered)
 
     def _tensor(
-        self, tensor: TensorRef | Composite, path: Path, name: str, kind: Role | None, registered: bool, persistent: bool
+        self,
+        tensor: TensorRef | Composite,
+        path: Path,
+        name: str,
+        kind: Role | None,
+        registered: bool,
+        persistent: bool,
     ) -> None:
         source = "module" if kind else None
         if kind is None and tensor.is_parameter:
@@ -172,9 +190,20 @@ class _Walk:
         self._open.add(id(node))
         container = None
         if view.kind != "sequence" or len(path) < 3:
-            keys = tuple(key for key in view.keys if isinstance(key, (str, int))) if view.kind != "sequence" else ()
+            keys = (
+                tuple(key for key in view.keys if isinstance(key, (str, int)))
+                if view.kind != "sequence"
+                else ()
+            )
             row = Container(
-                path, name, view.type, keys, len(out.tensors), 0, view.kind == "module", view.metadata is not None
+                path,
+                name,
+                view.type,
+                keys,
+                len(out.tensors),
+                0,
+                view.kind == "module",
+                view.metadata is not None,
             )
             container = len(out.containers)
             out.containers.append(row)
@@ -200,7 +229,14 @@ class _Walk:
         if frame.container is not None:
             row = out.containers[frame.container]
             out.containers[frame.container] = Container(
-                row.path, row.name, row.type, row.keys, row.first, len(out.tensors), row.is_module, row.has_metadata
+                row.path,
+                row.name,
+                row.type,
+                row.keys,
+                row.first,
+                len(out.tensors),
+                row.is_module,
+                row.has_metadata,
             )
 
 
@@ -234,7 +270,11 @@ def _module_steps(
     prefix = f"{name}." if name else ""
     transient = look(state.get("_non_persistent_buffers_set"))
     hidden = {str(item) for item in transient.children if isinstance(item, str)}
-    kinds: tuple[tuple[str, Role | None], ...] = (("_parameters", "parameter"), ("_buffers", "buffer"), ("_modules", None))
+    kinds: tuple[tuple[str, Role | None], ...] = (
+        ("_parameters", "parameter"),
+        ("_buffers", "buffer"),
+        ("_modules", None),
+    )
     for attribute, kind in kinds:
         inner = look(state.get(attribute))
         if inner.kind != "mapping":
@@ -320,8 +360,6 @@ def find(root: Node, name: str, limits: Limits) -> list[tuple[Path, Node]]:
     return found
 
 
-
-
 def children(node: Node) -> list[tuple[str | int, Node]]:
     """The (key, child) pairs of a node as paths call them; none for a leaf. Modules give their attributes."""
     if node is None or tensor_of(node) is not None:
@@ -332,3 +370,11 @@ def children(node: Node) -> list[tuple[str | int, Node]]:
     if view.kind == "module":
         return list(zip(view.keys, view.children, strict=True))
     return [(path[0], child) for path, _, child, *_ in _steps(view, (), "", True)]
+
+
+def node_at(root: Node, path: Path) -> Node:
+    """The node at a path of keys as `children` gives them; None where there is none."""
+    node = root
+    for key in path:
+        node = next((child for step, child in children(node) if step == key), None)
+    return node

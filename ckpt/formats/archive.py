@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from struct import Struct
+from zlib import crc32
 
 from ckpt.checkpoint import Notice, Range
 from ckpt.errors import LimitError, UnreadableError
@@ -59,7 +60,11 @@ class Archive:
         if record.size > limit:
             raise LimitError(f"{what} has {record.size:,} bytes", limit_name, limit)
         data = self.source.read(record.offset, record.stored)
-        return inflate(data, record.size, what) if record.deflated else data
+        if record.deflated:
+            data = inflate(data, record.size, what)
+        if record.crc is not None and crc32(data) != record.crc:
+            raise UnreadableError(f"{what}: damaged, its bytes do not have the recorded CRC")
+        return data
 
 
 def read_archive(source: Source, limits: Limits) -> Archive:
@@ -83,15 +88,23 @@ def read_archive(source: Source, limits: Limits) -> Archive:
     first = records[0].name.partition("/")[0] if records else ""
     root = first if len(roots) == 1 else ""
     if not root:
-        holding = [name for record in records if (name := record.name).endswith("/data.pkl") and name.count("/") == 1]
+        holding = [
+            name for record in records if (name := record.name).endswith("/data.pkl") and name.count("/") == 1
+        ]
         if len(holding) == 1:
             root = holding[0].partition("/")[0]
             outside = [record.name for record in records if not record.name.startswith(f"{root}/")]
-            notices.append(
-                Notice("container", f"{len(outside)} records outside {show(root, 40)}/: torch refuses such an archive")
-            )
+            if outside:
+                notices.append(
+                    Notice(
+                        "container",
+                        f"{len(outside)} records outside {show(root, 40)}/: torch refuses such an archive",
+                    )
+                )
         elif len(holding) > 1:
-            raise UnreadableError("an archive with two roots: " + ", ".join(show(name, 60) for name in holding[:2]))
+            raise UnreadableError(
+                "an archive with two roots: " + ", ".join(show(name, 60) for name in holding[:2])
+            )
     return Archive(source, root, {record.name: record for record in records}, tuple(notices))
 
 
@@ -108,7 +121,7 @@ def _find_end(source: Source) -> tuple[int, int, int, int]:
         at = tail.rfind(b"PK\x05\x06", 0, at)
     if at < 0:
         stray = tail.rfind(b"PK\x05\x06")
-        if stray >= 0 and b"PK\x01\x02" in tail[:stray]:
+        if stray >= 0 and span - stray >= _END.size and b"PK\x01\x02" in tail[:stray]:
             extra = span - stray - _END.size
             raise UnreadableError(f"a zip archive with {extra:,} bytes after its end record")
         raise UnreadableError(
@@ -121,7 +134,7 @@ def _find_end(source: Source) -> tuple[int, int, int, int]:
         raise UnreadableError("a zip archive in several parts")
     if end >= _LOCATOR.size + 4 and source.read(end - _LOCATOR.size, 4) == b"PK\x06\x07":
         return _find_end64(source, end, (count, size, offset))
-    if 0xFFFF == count or 0xFFFFFFFF in (size, offset):
+    if count == 0xFFFF or 0xFFFFFFFF in (size, offset):
         raise UnreadableError("a zip archive without the zip64 record that it needs")
     return count, size, offset, end
 
@@ -132,9 +145,17 @@ def _find_end64(source: Source, end: int, plain: tuple[int, int, int]) -> tuple[
         raise UnreadableError("a zip archive with a damaged zip64 locator")
     found = _END64.unpack(source.read(at, _END64.size))
     signature, length, disk, start, here, count, size, offset = found[0], found[1], *found[4:]
-    if signature != b"PK\x06\x06" or at + 12 + length != end - _LOCATOR.size or disk or start or here != count:
+    if (
+        signature != b"PK\x06\x06"
+        or at + 12 + length != end - _LOCATOR.size
+        or disk
+        or start
+        or here != count
+    ):
         raise UnreadableError("a zip archive with a damaged zip64 end record")
-    for value, short, full in zip((count, size, offset), plain, (0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF), strict=True):
+    for value, short, full in zip(
+        (count, size, offset), plain, (0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF), strict=True
+    ):
         if short not in (value, full):
             raise UnreadableError("a zip archive whose two end records disagree")
     return count, size, offset, at
@@ -165,7 +186,9 @@ def _parse_directory(source: Source, data: bytes, count: int, directory: int) ->
         if flags & _REFUSED_FLAGS:
             raise UnreadableError(f"record {show(name, 80)} is encrypted or patched")
         if method not in (0, 8):
-            raise UnreadableError(f"record {show(name, 80)} is packed by method {method}, torch knows 0 and 8")
+            raise UnreadableError(
+                f"record {show(name, 80)} is packed by method {method}, torch knows 0 and 8"
+            )
         if method == 0 and stored != full:
             raise UnreadableError(f"record {show(name, 80)} is stored, and has two sizes")
         offset = _check_local(source, header, raw, flags, method, stored, full, name, directory)
@@ -183,13 +206,16 @@ def _decode(raw: bytes) -> str:
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
-        return raw.decode("cp437")
+        raise UnreadableError(f"a record name that is not UTF-8: {show(raw.decode('latin-1'), 80)}") from None
 
 
 def _zip64(extra: bytes, full: int, stored: int, header: int, name: str) -> tuple[int, int, int]:
     at = 0
     while at + 4 <= len(extra):
-        tag, length = int.from_bytes(extra[at : at + 2], "little"), int.from_bytes(extra[at + 2 : at + 4], "little")
+        tag, length = (
+            int.from_bytes(extra[at : at + 2], "little"),
+            int.from_bytes(extra[at + 2 : at + 4], "little"),
+        )
         field = extra[at + 4 : at + 4 + length]
         if tag == 1:
             values = [int.from_bytes(field[i : i + 8], "little") for i in range(0, len(field) - 7, 8)]
@@ -206,7 +232,15 @@ def _zip64(extra: bytes, full: int, stored: int, header: int, name: str) -> tupl
 
 
 def _check_local(
-    source: Source, header: int, raw: bytes, flags: int, method: int, stored: int, full: int, name: str, directory: int
+    source: Source,
+    header: int,
+    raw: bytes,
+    flags: int,
+    method: int,
+    stored: int,
+    full: int,
+    name: str,
+    directory: int,
 ) -> int:
     """Where the data of a record begins, after its local header agreed with the directory."""
     what = f"record {show(name, 80)}"
@@ -214,11 +248,26 @@ def _check_local(
         raise UnreadableError(f"{what} begins at byte {header:,}, beyond the data of the archive")
     local = source.read(header, _LOCAL.size + len(raw))
     fields = _LOCAL.unpack_from(local)
-    signature, local_flags, local_method, local_stored, local_full = fields[0], fields[2], fields[3], fields[7], fields[8]
-    if signature != b"PK\x03\x04" or fields[9] != len(raw) or local[_LOCAL.size :] != raw or local_method != method:
+    signature, local_flags, local_method, local_stored, local_full = (
+        fields[0],
+        fields[2],
+        fields[3],
+        fields[7],
+        fields[8],
+    )
+    if (
+        signature != b"PK\x03\x04"
+        or fields[9] != len(raw)
+        or local[_LOCAL.size :] != raw
+        or local_method != method
+    ):
         raise UnreadableError(f"{what}: its local header and the directory disagree")
     # With a data descriptor (bit 3) the sizes stand behind the data, and 0 or zip64 marks here.
-    if not (local_flags | flags) & 8 or local_full not in (0, 0xFFFFFFFF, full) or local_stored not in (0, 0xFFFFFFFF, stored):
+    if (
+        not (local_flags | flags) & 8
+        or local_full not in (0, 0xFFFFFFFF, full)
+        or local_stored not in (0, 0xFFFFFFFF, stored)
+    ):
         for written, true in ((local_stored, stored), (local_full, full)):
             if written not in (true, 0xFFFFFFFF):
                 raise UnreadableError(f"{what}: its local header and the directory give different sizes")
@@ -238,10 +287,14 @@ def _check_names(records: list[Record]) -> list[Notice]:
         if folded not in seen:
             seen[folded] = record.name
         elif seen[folded] == record.name:
-            raise UnreadableError(f"two records called {show(record.name, 80)}: a duplicate could hide either")
+            raise UnreadableError(
+                f"two records called {show(record.name, 80)}: a duplicate could hide either"
+            )
         else:
             both = f"{show(seen[folded], 60)} and {show(record.name, 60)}"
-            notices.append(Notice("container", f"records that differ only in case: {both}; torch takes either"))
+            notices.append(
+                Notice("container", f"records that differ only in case: {both}; torch takes either")
+            )
     return notices
 
 

@@ -92,7 +92,13 @@ def _file(probe: Probe) -> CkptError:
         return UnsupportedError("a flatbuffer of the mobile interpreter: not a checkpoint")
     if _is_onnx(head):
         return UnsupportedError("not a checkpoint of torch: ONNX")
-    if head[:1] == b"\x80" and len(head) > 1 and head[1] <= 5 or head[:3] in (b"(dp", b"(lp") or head[:2] in (b"}q", b"]q"):
+    if (
+        (head[:1] == b"\x80"
+        and len(head) > 1
+        and head[1] <= 5)
+        or head[:3] in (b"(dp", b"(lp")
+        or head[:2] in (b"}q", b"]q")
+    ):
         return UnsupportedError("a plain pickle, not one of torch.save", hint="ckpt never runs a pickle")
     if text.startswith((b"{", b"[")):
         what = "JSON"
@@ -174,7 +180,10 @@ def _directory(path: str) -> CkptError:
         return UnreadableError((error.strerror or "cannot be read").lower())
     rules: tuple[tuple[str, Callable[[str], bool]], ...] = (
         ("dcp", lambda name: name in (".metadata", ".metadata.tmp") or name.endswith(".distcp")),
-        ("deepspeed", lambda name: name.endswith(("_model_states.pt", "_optim_states.pt")) or name == "zero_to_fp32.py"),
+        (
+            "deepspeed",
+            lambda name: name.endswith(("_model_states.pt", "_optim_states.pt")) or name == "zero_to_fp32.py",
+        ),
         ("megatron", lambda name: name.startswith("mp_rank_") or name == "latest_checkpointed_iteration.txt"),
     )
     for kind, test in rules:
@@ -183,6 +192,7 @@ def _directory(path: str) -> CkptError:
     files = [name for name in names if name.endswith((".pth", ".pt", ".ckpt", ".bin", ".safetensors"))]
     if files:
         return UnsupportedError(
-            f"a directory without an index, it holds {len(files)} checkpoint files", hint=f"name one, such as {files[0]}"
+            f"a directory without an index, it holds {len(files)} checkpoint files",
+            hint=f"name one, such as {files[0]}",
         )
     return UnsupportedError("a directory without a checkpoint")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ckpt.checkpoint import Checkpoint, Global, Import, Node, Notice, Opaque, PersistentId, Refusal, Storage
-from ckpt.errors import LimitError, UnreadableError
+from ckpt.errors import LimitError
 from ckpt.limits import Limits
 from ckpt.names import show
 from ckpt.objects import call_text
@@ -35,17 +35,19 @@ def run(data: bytes, limits: Limits, start: int = 0) -> Pickle:
     """`machine.run`; a damaged pickle is refused with the unknown names that it imported until then."""
     try:
         return machine.run(data, limits, start)
-    except machine.TruncatedPickleError:
-        raise
     except MachineError as error:
         names = [show(name.qualified, 60) for name in error.seen if not imports.is_known(name)]
         if names:
-            raise UnreadableError(error.problem, hint=f"it imports {', '.join(names[:5])}") from None
+            error.hint = f"it imports {', '.join(names[:5])}"
         raise
 
 
 def interpret(
-    pickle: Pickle, contents: Contents, limits: Limits, storage_of: Callable[[PersistentId], Storage | Global], depth: int
+    pickle: Pickle,
+    contents: Contents,
+    limits: Limits,
+    storage_of: Callable[[PersistentId], Storage | Global],
+    depth: int,
 ) -> None:
     """Give every persistent id and every call of a pickle its meaning. Raises UnreadableError."""
     contents.pickles.append(pickle)

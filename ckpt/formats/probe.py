@@ -39,5 +39,3 @@ class Probe:
     def close(self) -> None:
         if self.source is not None:
             self.source.close()
-
-

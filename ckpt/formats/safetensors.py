@@ -41,12 +41,16 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
             raise UnreadableError(f"a safetensors header of {length:,} bytes in a file of {probe.size:,}")
         raise LimitError(f"a safetensors header of {length:,} bytes", "header-bytes", limits.header_bytes)
     if length > probe.size - 8:
-        raise UnreadableError(f"cut off: the safetensors header needs {length:,} bytes, the file ends at {probe.size:,}")
+        raise UnreadableError(
+            f"cut off: the safetensors header needs {length:,} bytes, the file ends at {probe.size:,}"
+        )
     header = parse_json(probe.file.read(8, length), "safetensors header")
     if not isinstance(header, dict) or probe.head[8:9] != b"{":
         raise UnreadableError("a safetensors header that does not begin with {")
     metadata = header.pop("__metadata__", {})
-    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+    if not isinstance(metadata, dict) or not all(
+        isinstance(value, str) and _is_text(value) for value in metadata.values()
+    ):
         raise UnreadableError("safetensors metadata must map text to text")
     if len(header) > limits.entries:
         raise LimitError(f"a safetensors file of {len(header):,} tensors", "entries", limits.entries)
@@ -87,6 +91,10 @@ def parse_json(data: bytes, what: str) -> Any:
     raise UnreadableError(f"damaged {what}: {problem}")
 
 
+def _is_text(value: str) -> bool:
+    return value.isascii() or not any(0xD800 <= ord(char) < 0xE000 for char in value)
+
+
 def _entry(name: str, fields: object) -> tuple[DType, tuple[int, ...], int, int]:
     """(dtype, shape as torch counts it, begin, end) of one tensor of the header."""
     what = f"tensor {show(name, 80)}"
@@ -106,13 +114,17 @@ def _entry(name: str, fields: object) -> tuple[DType, tuple[int, ...], int, int]
         raise UnreadableError(f"{what}: offsets {begin:,} to {end:,} do not fit its shape and dtype")
     if dtype.safetensors == "F4":
         if shape and shape[-1] % 2:
-            raise UnreadableError(f"{what}: an odd number of 4-bit elements in a row, torch holds them in pairs")
+            raise UnreadableError(
+                f"{what}: an odd number of 4-bit elements in a row, torch holds them in pairs"
+            )
         shape = [*shape[:-1], shape[-1] // 2]
     return dtype, tuple(shape), begin, end
 
 
 def _whole(numbers: object) -> bool:
-    return isinstance(numbers, list) and all(type(number) is int and 0 <= number < 2**63 for number in numbers)
+    return isinstance(numbers, list) and all(
+        type(number) is int and 0 <= number < 2**63 for number in numbers
+    )
 
 
 def _check_cover(parsed: dict[str, tuple[DType, tuple[int, ...], int, int]], size: int) -> None:
@@ -121,7 +133,9 @@ def _check_cover(parsed: dict[str, tuple[DType, tuple[int, ...], int, int]], siz
     for name, (_, _, begin, end) in sorted(parsed.items(), key=lambda item: item[1][2:]):
         if begin != at:
             kind = "overlap" if begin < at else "leave a hole"
-            raise UnreadableError(f"tensor {show(name, 80)}: its bytes {begin:,} to {end:,} {kind}, {at:,} was expected")
+            raise UnreadableError(
+                f"tensor {show(name, 80)}: its bytes {begin:,} to {end:,} {kind}, {at:,} was expected"
+            )
         at = end
     if at > size:
         raise UnreadableError(f"cut off: the tensors need {at:,} bytes of data, the file has {size:,}")
@@ -130,7 +144,10 @@ def _check_cover(parsed: dict[str, tuple[DType, tuple[int, ...], int, int]], siz
 
 
 def _checkpoint(
-    probe: Probe, begin: int, parsed: dict[str, tuple[DType, tuple[int, ...], int, int]], metadata: dict[str, str]
+    probe: Probe,
+    begin: int,
+    parsed: dict[str, tuple[DType, tuple[int, ...], int, int]],
+    metadata: dict[str, str],
 ) -> Checkpoint:
     root = Dict()
     entries: list[Entry] = []
@@ -143,7 +160,9 @@ def _checkpoint(
         root.values.append(ref)
         entries.append(Entry((name,), name, ref))
         storages.append(storage)
-    values = [Value(("__metadata__", key), f"__metadata__.{key}", "str", value) for key, value in metadata.items()]
+    values = [
+        Value(("__metadata__", key), f"__metadata__.{key}", "str", value) for key, value in metadata.items()
+    ]
     if metadata:
         texts = Dict()
         texts.keys, texts.values = list(metadata), list(metadata.values())

@@ -19,7 +19,12 @@ NAME = "sharded"
 SUFFIXES = (".index.json",)
 
 _INDEXES = (".safetensors.index.json", ".bin.index.json")
-_SINGLE = ("model.safetensors", "pytorch_model.bin", "diffusion_pytorch_model.safetensors", "adapter_model.safetensors")
+_SINGLE = (
+    "model.safetensors",
+    "pytorch_model.bin",
+    "diffusion_pytorch_model.safetensors",
+    "adapter_model.safetensors",
+)
 _OPTIMIZERS = ("optimizer.pt", "optimizer.bin")
 _LISTED = 10
 
@@ -40,16 +45,22 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
             missing = [shard for shard in names if not os.path.isfile(os.path.join(folder, shard))]
             if missing:
                 listed = ", ".join(show(shard, 80) for shard in missing[:_LISTED])
-                lost = sum(shard in set(missing) for shard in weight_map.values())
+                gone = set(missing)
+                lost = sum(shard in gone for shard in weight_map.values())
                 raise UnreadableError(
-                    f"{len(missing)} of {len(names)} shards missing, with {lost:,} tensors: {listed}", hint="an unfinished download?"
+                    f"{len(missing)} of {len(names)} shards missing, with {lost:,} tensors: {listed}",
+                    hint="an unfinished download?",
                 )
         else:
             weight_map, names = None, [name]
         for shard in names:
             parts.append((shard, _open(os.path.join(folder, shard), limits)))
         notices = _compare(weight_map, parts) if weight_map is not None else []
-        extra = [beside for beside in _OPTIMIZERS if probe.is_directory and os.path.isfile(os.path.join(folder, beside))]
+        extra = [
+            beside
+            for beside in _OPTIMIZERS
+            if probe.is_directory and os.path.isfile(os.path.join(folder, beside))
+        ]
         for beside in extra[:1]:
             parts.append((beside, _open(os.path.join(folder, beside), limits)))
         notices += _unread(probe, folder, name)
@@ -80,14 +91,20 @@ def _find(probe: Probe) -> str | None:
         if len(pick) == 1:
             return os.path.join(probe.path, pick[0])
         if len(pick) > 1:
-            raise UnreadableError(f"a directory with {len(pick)} checkpoints: {', '.join(pick)}", hint="name one")
+            raise UnreadableError(
+                f"a directory with {len(pick)} checkpoints: {', '.join(pick)}", hint="name one"
+            )
     return None
 
 
 def _unread(probe: Probe, folder: str, chosen: str) -> list[Notice]:
     if not probe.is_directory:
         return []
-    others = [name for name in sorted(os.listdir(folder)) if name != chosen and (name.endswith(_INDEXES) or name in _SINGLE)]
+    others = [
+        name
+        for name in sorted(os.listdir(folder))
+        if name != chosen and (name.endswith(_INDEXES) or name in _SINGLE)
+    ]
     return [Notice("shards", f"{show(name, 80)} lies beside {chosen} and was not read") for name in others]
 
 
@@ -101,9 +118,21 @@ def _weight_map(path: str, limits: Limits) -> dict[str, str]:
     if not isinstance(weight_map, dict) or not weight_map:
         raise UnreadableError("an index without a weight_map")
     for name, shard in weight_map.items():
-        if not isinstance(shard, str) or not shard or shard != os.path.basename(shard) or "\\" in shard or "\0" in shard:
-            raise UnreadableError(f"the index puts {show(name, 80)} into {show(str(shard), 80)}, which is no plain file name")
-        if shard in (".", "..") or os.path.islink(os.path.join(os.path.dirname(path), shard)) and _leaves(path, shard):
+        if (
+            not isinstance(shard, str)
+            or not shard
+            or shard != os.path.basename(shard)
+            or "\\" in shard
+            or "\0" in shard
+        ):
+            raise UnreadableError(
+                f"the index puts {show(name, 80)} into {show(str(shard), 80)}, which is no plain file name"
+            )
+        if (
+            shard in (".", "..")
+            or (os.path.islink(os.path.join(os.path.dirname(path), shard))
+            and _leaves(path, shard))
+        ):
             raise UnreadableError(f"the index names {show(shard, 80)}, which is no file beside it")
     return weight_map
 
@@ -131,7 +160,9 @@ def _compare(weight_map: dict[str, str], parts: list[tuple[str, Checkpoint]]) ->
         raise UnreadableError(f"the index lists {len(lost):,} tensors that no shard holds: {listed}")
     twice = [name for name, shards in holds.items() if len(shards) > 1]
     if twice:
-        raise UnreadableError(f"tensor {show(twice[0], 80)} lies in two shards: {', '.join(holds[twice[0]][:3])}")
+        raise UnreadableError(
+            f"tensor {show(twice[0], 80)} lies in two shards: {', '.join(holds[twice[0]][:3])}"
+        )
     wrong = tuple(name for name, shard in weight_map.items() if shard not in holds[name])
     unlisted = tuple(name for name in holds if name not in weight_map)
     notices = []
@@ -146,7 +177,9 @@ def _compare(weight_map: dict[str, str], parts: list[tuple[str, Checkpoint]]) ->
     return notices
 
 
-def _merge(probe: Probe, parts: list[tuple[str, Checkpoint]], under_name: list[str], notices: list[Notice]) -> Checkpoint:
+def _merge(
+    probe: Probe, parts: list[tuple[str, Checkpoint]], under_name: list[str], notices: list[Notice]
+) -> Checkpoint:
     """One checkpoint over all parts. Those in `under_name` become a section called by their file."""
     root = Dict()
     entries: list[Entry] = []
@@ -157,7 +190,8 @@ def _merge(probe: Probe, parts: list[tuple[str, Checkpoint]], under_name: list[s
     for number, (shard, part) in enumerate(parts, 1):
         section = shard.rpartition(".")[0] if shard in under_name else ""
         renamed = {
-            id(old): replace(old, id=f"{section or f'shard-{number}'}:{old.id}") if several else old for old in part.storages
+            id(old): replace(old, id=f"{section or f'shard-{number}'}:{old.id}") if several else old
+            for old in part.storages
         }
         storages += renamed.values()
         prefix: Path = (section,) if section else ()
@@ -184,15 +218,23 @@ def _merge(probe: Probe, parts: list[tuple[str, Checkpoint]], under_name: list[s
                 for row in part.containers
             ]
         values += [
-            replace(value, path=prefix + value.path, name=f"{section}.{value.name}" if section else value.name)
+            replace(
+                value, path=prefix + value.path, name=f"{section}.{value.name}" if section else value.name
+            )
             for value in part.values
             if section or not value.name.startswith("__metadata__")
         ]
         imports += part.imports
         refusals += part.weights_only or ()
         notices += part.notices
-    weights = [entry for entry in entries if entry.path[:1] not in [(name.rpartition(".")[0],) for name in under_name]]
-    rest = [entry for entry in entries if entry.path[:1] in [(name.rpartition(".")[0],) for name in under_name]]
+    weights = [
+        entry
+        for entry in entries
+        if entry.path[:1] not in [(name.rpartition(".")[0],) for name in under_name]
+    ]
+    rest = [
+        entry for entry in entries if entry.path[:1] in [(name.rpartition(".")[0],) for name in under_name]
+    ]
     return Checkpoint(
         path=probe.path,
         format=NAME,
@@ -217,5 +259,8 @@ def _over(tensor: Tensor, storages: dict[int, Storage]) -> Tensor:
     if isinstance(tensor, TensorRef):
         return replace(tensor, storage=storages.get(id(tensor.storage), tensor.storage))
     assert isinstance(tensor, Composite)
-    parts = tuple((label, replace(part, storage=storages.get(id(part.storage), part.storage))) for label, part in tensor.parts)
+    parts = tuple(
+        (label, replace(part, storage=storages.get(id(part.storage), part.storage)))
+        for label, part in tensor.parts
+    )
     return replace(tensor, parts=parts)

@@ -43,7 +43,9 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     root = stream.read()
     if stream.end < probe.size:
         contents.notices.append(_trailing(probe.file, stream.end))
-    untyped = any(pickled.name in UNTYPED for pickle in contents.pickles for pickled in pickle.globals.values())
+    untyped = any(
+        pickled.name in UNTYPED for pickle in contents.pickles for pickled in pickle.globals.values()
+    )
     return checkpoint(
         probe.path,
         NAME,
@@ -68,7 +70,9 @@ def _trailing(source: Source, end: int) -> Notice:
     left = source.size - end
     head = source.read(end, min(left, 32))
     if head.startswith(_MAGICS) or head.startswith(b"PK\x03\x04"):
-        return Notice("trailing-data", f"a second checkpoint at byte {end:,}: torch.load on the path reads the first")
+        return Notice(
+            "trailing-data", f"a second checkpoint at byte {end:,}: torch.load on the path reads the first"
+        )
     return Notice("trailing-data", f"{left:,} bytes after the last storage")
 
 
@@ -98,7 +102,13 @@ class _Stream:
         keys = self._pickle()
         self._contents.pickles += [magic, protocol, keys]
         places = self._places(keys.root, main)
-        interpret(main, self._contents, self._limits, lambda persistent: self._resolve(persistent, places), self._depth)
+        interpret(
+            main,
+            self._contents,
+            self._limits,
+            lambda persistent: self._resolve(persistent, places),
+            self._depth,
+        )
         return main.root
 
     def _pickle(self) -> Pickle:
@@ -107,10 +117,11 @@ class _Stream:
         while True:
             try:
                 pickle = run(self._buffer, self._limits)
-            except TruncatedPickleError:
+            except TruncatedPickleError as error:
                 if not self._grow(start):
                     size = self._source.size
-                    raise UnreadableError(f"cut off: the file ends at {size:,} bytes, inside a pickle") from None
+                    problem = f"cut off: the file ends at {size:,} bytes, inside a pickle"
+                    raise UnreadableError(problem, hint=error.hint) from None
                 continue
             self._buffer = self._buffer[pickle.end :]
             self.end = start + pickle.end
@@ -133,7 +144,12 @@ class _Stream:
         widths = {}
         for persistent in main.persistent:
             pid = persistent.pid
-            if type(pid) is tuple and len(pid) in (5, 6) and pid[0] == "storage" and isinstance(pid[2], (str, int)):
+            if (
+                type(pid) is tuple
+                and len(pid) in (5, 6)
+                and pid[0] == "storage"
+                and isinstance(pid[2], (str, int))
+            ):
                 dtype = storage_type(pid[1])
                 widths.setdefault(str(pid[2]), (dtype, pid[4]))
         found: dict[str, tuple[int, int]] = {}
@@ -146,10 +162,14 @@ class _Stream:
                 raise UnreadableError(f"storage {show(text, 80)} is listed, and no tensor names it")
             dtype, expected = widths[text]
             if at + 8 > self._source.size:
-                raise UnreadableError(f"cut off: storage {show(text, 80)} is missing, the file ends at {self._source.size:,}")
+                raise UnreadableError(
+                    f"cut off: storage {show(text, 80)} is missing, the file ends at {self._source.size:,}"
+                )
             numel = int.from_bytes(self._source.read(at, 8), "little")
             if numel != expected:
-                raise UnreadableError(f"storage {show(text, 80)} has {numel:,} elements, its tensors need {_count(expected)}")
+                raise UnreadableError(
+                    f"storage {show(text, 80)} has {numel:,} elements, its tensors need {_count(expected)}"
+                )
             nbytes = storage_bytes(dtype, numel)
             at += 8
             if at + nbytes > self._source.size:
@@ -162,7 +182,9 @@ class _Stream:
         self.end = at
         missing = widths.keys() - found.keys()
         if missing:
-            raise UnreadableError(f"storage {show(min(missing), 80)} is used, and the list of storages lacks it")
+            raise UnreadableError(
+                f"storage {show(min(missing), 80)} is used, and the list of storages lacks it"
+            )
         return found
 
     def _resolve(self, persistent: PersistentId, places: dict[str, tuple[int, int]]) -> Storage | Global:
@@ -184,7 +206,9 @@ class _Stream:
             persistent.shift = _view_offset(view, root, dtype, text)
         return root
 
-    def _root(self, key: str, dtype: DType | None, numel: Node, device: Node, places: dict[str, tuple[int, int]]) -> Storage:
+    def _root(
+        self, key: str, dtype: DType | None, numel: Node, device: Node, places: dict[str, tuple[int, int]]
+    ) -> Storage:
         nbytes = storage_bytes(dtype, numel)
         known = self._made.get(key)
         if known is not None:
@@ -204,9 +228,10 @@ def _view_offset(view: Node, root: Storage, dtype: DType | None, key: str) -> in
         width = max(1, dtype.bits // 8) if dtype else 1
         if min(offset, size) >= 0 and (offset + size) * width <= root.nbytes:
             return offset
-    raise UnreadableError(f"a view of storage {show(key, 80)} that does not lie within its {root.nbytes:,} bytes")
+    raise UnreadableError(
+        f"a view of storage {show(key, 80)} that does not lie within its {root.nbytes:,} bytes"
+    )
 
 
 def _count(node: Node) -> str:
     return f"{node:,}" if type(node) is int and node.bit_length() < 80 else "another number"
-

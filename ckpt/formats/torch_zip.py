@@ -46,7 +46,9 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     pickle = run(data, limits)
     if pickle.end < len(data):
         left = len(data) - pickle.end
-        contents.notices.append(Notice("trailing-data", f"{left:,} bytes after the pickle in {show(record.name, 60)}"))
+        contents.notices.append(
+            Notice("trailing-data", f"{left:,} bytes after the pickle in {show(record.name, 60)}")
+        )
     folder = StorageFolder(archive, "data", contents)
     interpret(pickle, contents, limits, folder.resolve, 0)
     if archive.find("version") is None and archive.find(".data/version") is None:
@@ -81,7 +83,9 @@ class StorageFolder:
         """The storage that `('storage', class, key, location, numel)` names. Raises UnreadableError."""
         pid = persistent.pid
         if type(pid) is not tuple or len(pid) not in (5, 6) or pid[0] != "storage":
-            raise UnreadableError(f"a persistent id at byte {persistent.offset:,} of the pickle that is no storage's")
+            raise UnreadableError(
+                f"a persistent id at byte {persistent.offset:,} of the pickle that is no storage's"
+            )
         _, cls, key, device, numel = pid[:5]
         text = str(key)[:100] if isinstance(key, str) or (type(key) is int and 0 <= key < 2**63) else ""
         if not _KEY.fullmatch(text):
@@ -101,7 +105,9 @@ class StorageFolder:
             raise UnreadableError(f"storage {text} has {record.size:,} bytes, its tensors need {nbytes:,}")
         if record.size > nbytes:
             self.longer.append(f"{text} ({record.size:,} bytes for {nbytes:,})")
-        made = make_storage(self.prefix + text, device, dtype, nbytes, record.place(self.archive.source), record.crc)
+        made = make_storage(
+            self.prefix + text, device, dtype, nbytes, record.place(self.archive.source), record.crc
+        )
         self._seen[text] = (dtype, nbytes)
         self.contents.storages[made.id] = made
         return made
@@ -111,4 +117,6 @@ class StorageFolder:
         if not self.longer:
             return []
         more = f" and {len(self.longer) - 3} more" if len(self.longer) > 3 else ""
-        return [Notice("container", f"records longer than their storages: {', '.join(self.longer[:3])}{more}")]
+        return [
+            Notice("container", f"records longer than their storages: {', '.join(self.longer[:3])}{more}")
+        ]

@@ -29,7 +29,9 @@ _WORD = re.compile(r'"([^"]*)"')
 
 def sniff(probe: Probe) -> bool:
     archive = probe.archive
-    return archive is not None and all(archive.find(name) is not None for name in ("data.pkl", "constants.pkl"))
+    return archive is not None and all(
+        archive.find(name) is not None for name in ("data.pkl", "constants.pkl")
+    )
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
@@ -101,5 +103,7 @@ def _owner(root: object, path: Path) -> str | None:
         if type(node) is not Opaque or not node.states or type(node.states[0]) is not Dict:
             return None
         state = node.states[0]
-        node = next((value for name, value in zip(state.keys, state.values, strict=True) if name == key), None)
+        node = next(
+            (value for name, value in zip(state.keys, state.values, strict=True) if name == key), None
+        )
     return node.func.qualified if type(node) is Opaque and type(node.func) is Global else None

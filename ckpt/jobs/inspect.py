@@ -93,9 +93,13 @@ def inspect(checkpoint: Checkpoint, select: Globs | None = None, section: str | 
         if not chosen:
             names = [part.name for part in parts]
             listed = ", ".join(name or "(the root)" for name in nearest(section, names) or names[:8])
-            raise UsageError(f"no section {section}", path=checkpoint.path, hint=f"sections: {listed or 'none'}")
+            raise UsageError(
+                f"no section {section}", path=checkpoint.path, hint=f"sections: {listed or 'none'}"
+            )
         rows = [row for row in rows if row.section in chosen]
-        values = tuple(value for value in values if any(value.path[: len(part.path)] == part.path for part in chosen))
+        values = tuple(
+            value for value in values if any(value.path[: len(part.path)] == part.path for part in chosen)
+        )
     if select:
         rows = [row for row in rows if select.match(row.entry.name, row.relative)]
     everything = shared(checkpoint)
@@ -138,7 +142,10 @@ def _prefixes(checkpoint: Checkpoint, parts: tuple[Section, ...]) -> tuple[Prefi
             prefix = wrapper_prefix(entry.name[start:])
             if prefix:
                 counts[prefix] = counts.get(prefix, 0) + 1
-        found += [Prefix(prefix, writers(prefix), part.name, count, part.tensors) for prefix, count in counts.items()]
+        found += [
+            Prefix(prefix, writers(prefix), part.name, count, part.tensors)
+            for prefix, count in counts.items()
+        ]
     return tuple(found)
 
 
@@ -176,7 +183,10 @@ def _findings(report: InspectReport) -> Iterable[Finding]:
         count = f"all {prefix.of:,}" if prefix.count == prefix.of else f"{prefix.count:,} of {prefix.of:,}"
         tensors = "tensor" if prefix.of == 1 else "tensors"
         yield Finding(
-            "prefix", f"{prefix.prefix}* on {count} {tensors}{where}: {prefix.writer}", (), "ckpt strip FILE -o OUT"
+            "prefix",
+            f"{prefix.prefix}* on {count} {tensors}{where}: {prefix.writer}",
+            (),
+            "ckpt strip FILE -o OUT",
         )
     yield from _sharing(report)
     heavy = sum(part.nbytes for part in report.sections if part.kind == "optimizer")
@@ -207,7 +217,9 @@ def _imports(checkpoint: Checkpoint) -> Iterable[Finding]:
     unknown = [f"{row.module}.{row.name}" for row in checkpoint.imports if row.group == "unknown"]
     if unknown and checkpoint.format != "torchscript":
         more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
-        yield Finding("unknown-import", f"loading would import {', '.join(unknown[:3])}{more}", (), "--imports")
+        yield Finding(
+            "unknown-import", f"loading would import {', '.join(unknown[:3])}{more}", (), "--imports"
+        )
 
 
 def _devices(report: InspectReport) -> Iterable[Finding]:
@@ -219,7 +231,11 @@ def _devices(report: InspectReport) -> Iterable[Finding]:
         text = f"a bare torch.load puts {listed}"
         if checkpoint.format == "torchscript":
             text = text.replace("torch.load", "torch.jit.load")
-        gpus = [int(tag[5:]) for tag in away if tag.startswith("cuda:") and tag[5:].isascii() and tag[5:].isdigit() and len(tag) < 9]
+        gpus = [
+            int(tag[5:])
+            for tag in away
+            if tag.startswith("cuda:") and tag[5:].isascii() and tag[5:].isdigit() and len(tag) < 9
+        ]
         if any(tag.partition(":")[0] == "cuda" for tag in away):
             text += ", and a CUDA context of some hundred MiB, in every process"
         if max(gpus, default=0):
@@ -230,11 +246,16 @@ def _devices(report: InspectReport) -> Iterable[Finding]:
     for part in report.sections:
         tags: dict[str, int] = {}
         for entry in checkpoint.tensors[part.first : part.last]:
-            if entry.tensor.shape and entry.tensor.device is not None:  # counters stay where the optimizer made them
+            if (
+                entry.tensor.shape and entry.tensor.device is not None
+            ):  # counters stay where the optimizer made them
                 tags[entry.tensor.device] = tags.get(entry.tensor.device, 0) + 1
         if len(tags) > 1:
             listed = ", ".join(f"{count:,} on {tag}" for tag, count in tags.items())
-            yield Finding("device-mixed", f"the tensors of {part.name or 'the file'} are saved on several devices: {listed}")
+            yield Finding(
+                "device-mixed",
+                f"the tensors of {part.name or 'the file'} are saved on several devices: {listed}",
+            )
 
 
 def _sharing(report: InspectReport) -> Iterable[Finding]:
@@ -249,7 +270,9 @@ def _sharing(report: InspectReport) -> Iterable[Finding]:
         worst = max(held, key=lambda row: row.held)
         seen = ", ".join(worst.tensors[:2])
         more = f" and {len(held) - 1:,} more" if len(held) > 1 else ""
-        text = f"{size_text(total)} are kept alive by views: {seen} of {size_text(worst.storage.nbytes)}{more}"
+        text = (
+            f"{size_text(total)} are kept alive by views: {seen} of {size_text(worst.storage.nbytes)}{more}"
+        )
         names = tuple(name for row in held for name in row.tensors)
         yield Finding("bloat", text, names, "ckpt slim FILE -o OUT")
 
@@ -272,5 +295,3 @@ def devices(report: InspectReport) -> dict[str, dict[str, int]]:
             totals["tensors"] += 1
             totals["bytes"] += row.tensor.nbytes
     return dict(sorted(found.items(), key=lambda item: -item[1]["bytes"]))
-
-

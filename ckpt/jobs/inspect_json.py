@@ -54,7 +54,13 @@ def document(report: InspectReport) -> dict[str, Any]:
             for part in report.sections
         ],
         "prefixes": [
-            {"prefix": row.prefix, "writer": row.writer, "section": row.section, "tensors": row.count, "of": row.of}
+            {
+                "prefix": row.prefix,
+                "writer": row.writer,
+                "section": row.section,
+                "tensors": row.count,
+                "of": row.of,
+            }
             for row in report.prefixes
         ],
         "values": [value_json(value) for value in report.values],
@@ -145,7 +151,12 @@ def tensor_json(row: Row) -> dict[str, Any]:
 
 def value_json(value: Value) -> dict[str, Any]:
     """One value: the entry of `values[]`."""
-    found: dict[str, Any] = {"name": value.name, "path": path_json(value.path), "type": value.type, "value": None}
+    found: dict[str, Any] = {
+        "name": value.name,
+        "path": path_json(value.path),
+        "type": value.type,
+        "value": None,
+    }
     if value.same_as is not None:
         found["same_as"] = value.same_as
     elif value.fields is not None:

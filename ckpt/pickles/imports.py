@@ -17,7 +17,12 @@ from ckpt.pickles.rebuild import REBUILD_CALLS, UNTYPED
 
 Group = Literal["known", "unknown", "called"]
 
-_MODULES = {"__builtin__": "builtins", "copy_reg": "copyreg", "numpy._core": "numpy.core", "torch.tensor": "torch._tensor"}
+_MODULES = {
+    "__builtin__": "builtins",
+    "copy_reg": "copyreg",
+    "numpy._core": "numpy.core",
+    "torch.tensor": "torch._tensor",
+}
 
 _RENAMED = {"xrange": "range", "long": "int", "unicode": "str", "unichr": "chr"}
 

@@ -136,11 +136,17 @@ class Rebuilder:
         _arity(args, 2)
         layout = _layout(args[0])
         data = args[1]
-        labels = ("indices", "values") if layout == "sparse_coo" else ("compressed_indices", "plain_indices", "values")
+        labels = (
+            ("indices", "values")
+            if layout == "sparse_coo"
+            else ("compressed_indices", "plain_indices", "values")
+        )
         if type(data) is not tuple or len(data) <= len(labels):
             raise _BadCallError("its data is not a tuple of tensors and a size")
         tensors = [_tensor(node) for node in data[: len(labels)]]
-        parts = tuple((label, part) for label, part in zip(labels, tensors, strict=True) if isinstance(part, TensorRef))
+        parts = tuple(
+            (label, part) for label, part in zip(labels, tensors, strict=True) if isinstance(part, TensorRef)
+        )
         if len(parts) != len(labels):
             raise _BadCallError("its parts are not plain tensors")
         return Composite(layout, tensors[-1].dtype, _sizes(data[len(labels)]), parts)
@@ -266,7 +272,12 @@ def _arity(args: tuple[Node, ...], least: int) -> None:
 
 
 def _view(
-    node: Node, size: Node, stride: Node, offset: Node, dtype: DType | None = None, requires_grad: bool | None = None
+    node: Node,
+    size: Node,
+    stride: Node,
+    offset: Node,
+    dtype: DType | None = None,
+    requires_grad: bool | None = None,
 ) -> TensorRef:
     """A tensor over the storage that `node` names; of the storage's own type unless `dtype` is given."""
     if type(node) is Opaque and type(node.meaning) is Nested:
@@ -353,7 +364,9 @@ def _attributes(state: Node) -> dict[str, Node]:
     for part in state if type(state) is tuple else (state,):
         if type(part) is Dict:
             found.update(
-                (str(key), value) for key, value in zip(part.keys, part.values, strict=True) if isinstance(key, str)
+                (str(key), value)
+                for key, value in zip(part.keys, part.values, strict=True)
+                if isinstance(key, str)
             )
     return found
 

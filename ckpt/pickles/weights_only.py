@@ -6,7 +6,7 @@ list of globals grew until 2.6). The tests hold every answer against torch's own
 
 from __future__ import annotations
 
-from ckpt.checkpoint import Dict, Global, Node, Opaque, PersistentId
+from ckpt.checkpoint import Dict, Global, Node, Opaque
 from ckpt.dtypes import BY_NAME, BY_STORAGE
 from ckpt.pickles.imports import python3_name
 from ckpt.pickles.machine import Pickle
@@ -15,15 +15,9 @@ from ckpt.pickles.opcodes import NAMES
 TORCH = "2.13"
 """The torch whose answer this is."""
 
-_REBUILD = (
-    "_rebuild_parameter _rebuild_parameter_with_state _rebuild_qtensor _rebuild_tensor _rebuild_tensor_v2 "
-    "_rebuild_tensor_v3 _rebuild_sparse_tensor _rebuild_meta_tensor_no_storage _rebuild_nested_tensor "
-    "_rebuild_wrapper_subclass _rebuild_device_tensor_from_numpy _rebuild_device_tensor_from_cpu_tensor"
-).split()
-_QSCHEMES = (
-    "per_tensor_affine per_tensor_symmetric per_channel_affine per_channel_symmetric per_channel_affine_float_qparams"
-).split()
-_ALIASES = frozenset("float double half long int short chalf cfloat cdouble".split())
+_REBUILD = ["_rebuild_parameter", "_rebuild_parameter_with_state", "_rebuild_qtensor", "_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_sparse_tensor", "_rebuild_meta_tensor_no_storage", "_rebuild_nested_tensor", "_rebuild_wrapper_subclass", "_rebuild_device_tensor_from_numpy", "_rebuild_device_tensor_from_cpu_tensor"]
+_QSCHEMES = ["per_tensor_affine", "per_tensor_symmetric", "per_channel_affine", "per_channel_symmetric", "per_channel_affine_float_qparams"]
+_ALIASES = frozenset(["float", "double", "half", "long", "int", "short", "chalf", "cfloat", "cdouble"])
 _KINDS = [name.removesuffix("Storage") for name in BY_STORAGE if not name.startswith(("Q", "ComplexHalf"))]
 _TENSOR_KINDS = [kind for kind in _KINDS if not kind.startswith("Complex")]
 
@@ -83,19 +77,25 @@ def refusals(pickle: Pickle) -> list[tuple[str, Node | None]]:
     for persistent in pickle.persistent:
         pid = persistent.pid
         if type(pid) is not tuple or not pid or pid[0] != "storage":
-            if not (type(pid) is int):
+            if type(pid) is not int:
                 reasons.append(("a persistent id that is no storage", persistent))
     return reasons
 
 
 def _allowed(node: Node) -> bool:
-    return type(node) is Global and python3_name(node.module, node.name) in ALLOWED and node.module != "torch.tensor"
+    return (
+        type(node) is Global
+        and python3_name(node.module, node.name) in ALLOWED
+        and node.module != "torch.tensor"
+    )
 
 
 def _call_refusals(call: Opaque) -> list[str]:
     func = call.func
     if type(func) is not Global:
-        return ["a call of the result of a call" if type(func) is Opaque else "an object of a class in the file"]
+        return [
+            "a call of the result of a call" if type(func) is Opaque else "an object of a class in the file"
+        ]
     if not _allowed(func):
         return []  # the name is refused already
     pair = python3_name(func.module, func.name)
@@ -111,5 +111,3 @@ def _call_refusals(call: Opaque) -> list[str]:
     if pair == ("torch._tensor", "_rebuild_from_type_v2") and call.args and not _allowed(call.args[0]):
         found.append("a rebuild of a type by a function that is not allowed")
     return found
-
-

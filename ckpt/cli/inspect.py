@@ -1,0 +1,134 @@
+"""`ckpt inspect`: open, one call, one form, a code."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Optional
+
+import typer
+
+from ckpt import formats
+from ckpt.cli import output
+from ckpt.cli.options import (
+    Exclude,
+    FailOn,
+    Include,
+    Json,
+    LimitOption,
+    NoHeader,
+    Paths,
+    SectionOption,
+    Table,
+    Tsv,
+    codes_of,
+    limits_of,
+)
+from ckpt.errors import CkptError, UsageError
+from ckpt.jobs.inspect import InspectReport, inspect
+from ckpt.names import Globs, show
+from ckpt.render import inspect as render
+
+
+def command(
+    paths: Paths,
+    json: Json = False,
+    tsv: Tsv = False,
+    table: Table = None,
+    no_header: NoHeader = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Every tensor on a line of its own, nothing folded.")
+    ] = False,
+    depth: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option("--depth", metavar="N", min=0, max=64, help="Open the tree of names N levels deep."),
+    ] = None,
+    include: Include = None,
+    exclude: Exclude = None,
+    section: SectionOption = None,
+    storages: Annotated[
+        bool, typer.Option("--storages", help="A row a storage: device, bytes, kind, who shares it.")
+    ] = False,
+    values: Annotated[bool, typer.Option("--values", help="Everything that is no tensor.")] = False,
+    imports: Annotated[
+        bool, typer.Option("--imports", help="Every name that the pickles import, and where.")
+    ] = False,
+    fail_on: FailOn = None,
+    limit: LimitOption = None,
+) -> int:
+    """What a checkpoint holds: tensors, devices, sharing, prefixes, values, imports; and how to load it.
+
+    Nothing in the file is run, and no tensor data is read.
+
+    \b
+    ckpt inspect runs/epoch_12.pth
+    ckpt inspect model/ --include '*.bias' --tsv
+    """
+    limits = limits_of(limit)
+    codes = codes_of(fail_on, "inspect")
+    select = Globs(include or (), exclude or ())
+    views = [
+        make
+        for asked, make in (
+            (storages, render.storage_table),
+            (values, render.value_table),
+            (imports, render.import_table),
+        )
+        if asked
+    ]
+    if sum((json, tsv, table is not None)) > 1:
+        raise UsageError("--json, --tsv and --table exclude each other")
+    if (tsv and len(views) > 1) or (json and views):
+        raise UsageError(
+            "one form at a time",
+            hint="--json holds everything; --tsv takes one of --storages --values --imports",
+        )
+    _check_table(table)
+    worst = 0
+    documents: list[dict[str, Any]] = []
+    for number, path in enumerate(paths):
+        try:
+            with formats.open(path, limits) as checkpoint:
+                report = inspect(checkpoint, select, section)
+                if json:
+                    documents.append(report.to_json())
+                elif tsv or table is not None:
+                    rows = (views[0] if views else render.tensor_table)(report)
+                    if len(paths) > 1:
+                        name = show(path, None)
+                        rows = [["file", *rows[0]], *([name, *row] for row in rows[1:])]
+                    header = not no_header and (number == 0 or table is not None)
+                    output.write_table(rows, tsv=tsv, table=table, header=header)
+                else:
+                    _write_text(report, views, depth, everything, number)
+        except CkptError as error:
+            output.fail(error)
+            worst = 2
+            continue
+        if codes & {finding.code for finding in report.findings}:
+            worst = max(worst, 1)
+    if documents:
+        output.write_json(documents)
+    return worst
+
+
+def _write_text(
+    report: InspectReport, views: list[Any], depth: int | None, everything: bool, number: int
+) -> None:
+    width = output.screen_width()
+    if number:
+        output.write_lines([[]])
+    if not views:
+        output.write_lines(render.inspect_lines(report, width=width, depth=depth, everything=everything))
+        return
+    output.write_lines([render.header(report), *render.calls(report)])
+    for make in views:
+        output.write_lines([[]])
+        output.write_table(make(report), tsv=False, table=None)
+
+
+def _check_table(name: str | None) -> None:
+    if name is None:
+        return
+    from tabulate import tabulate_formats
+
+    if name not in tabulate_formats:
+        raise UsageError(f"--table {name}: no such format", hint="formats: " + " ".join(tabulate_formats))

@@ -1,0 +1,67 @@
+"""Options that several commands share, so that help reads the same everywhere."""
+
+from __future__ import annotations
+
+from typing import Annotated, Optional
+
+import typer
+
+from ckpt.errors import UsageError
+from ckpt.findings import CATALOGUE
+from ckpt.limits import Limits
+
+Paths = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="PATH...", help="Checkpoint files, indexes of shards, or directories.", show_default=False
+    ),
+]
+OnePath = Annotated[str, typer.Argument(metavar="PATH", help="A checkpoint.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document (one a line for several PATHs).")]
+Tsv = Annotated[bool, typer.Option("--tsv", help="One row a line, tab-separated, exact, escaped.")]
+NoHeader = Annotated[bool, typer.Option("--no-header", help="Leave out the header of --tsv and --table.")]
+Table = Annotated[
+    Optional[str],  # noqa: UP045  # typer reads the annotation
+    typer.Option("--table", metavar="NAME", help="Rows as plain, simple, github, or any format of tabulate."),
+]
+Include = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option(
+        "--include", metavar="GLOB", help="Only tensors whose name matches; * crosses dots. Repeatable."
+    ),
+]
+Exclude = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--exclude", metavar="GLOB", help="Not the tensors whose name matches. Repeatable."),
+]
+SectionOption = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--section", metavar="PATH", help="Only this part of the checkpoint, such as optimizer."),
+]
+FailOn = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option(
+        "--fail-on", metavar="CODE", help="Exit 1 when this was found; repeatable, or comma-separated."
+    ),
+]
+LimitOption = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--limit", metavar="NAME=N", help="Raise a limit of the reader, as in pickle-bytes=1GiB."),
+]
+
+
+def limits_of(settings: list[str] | None) -> Limits:
+    """The reader's limits as the command line sets them. Raises UsageError."""
+    return Limits().raised(settings or [])
+
+
+def codes_of(values: list[str] | None, command: str) -> frozenset[str]:
+    """The codes of `--fail-on`. Raises UsageError for one that the command does not make: it would never fail."""
+    codes = [code.strip() for value in values or [] for code in value.split(",") if code.strip()]
+    possible = [row.code for row in CATALOGUE.values() if command in row.by]
+    for code in codes:
+        if code not in possible:
+            raise UsageError(
+                f"--fail-on {code}: not a finding of {command}", hint="codes: " + " ".join(possible)
+            )
+    return frozenset(codes)

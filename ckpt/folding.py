@@ -1,0 +1,275 @@
+"""Folding names: thousands of tensors as the few lines that a person reads.
+
+Numbered runs of equal blocks fold (`layers.0-31`), equal siblings brace (`{q,k,v,o}_proj`), single-child
+chains join, small groups of leaves move up, and the deepest uniform depth that fits is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field, replace
+
+LINES = 40
+SHUT = 24
+"""A node with more folded children than this stays shut, unless a depth was asked for."""
+_PARTS = 64
+_INLINE = 2
+_BRACED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A tensor as folding sees it: its dotted name, `look` (what makes two of them equal), and its sums."""
+
+    name: str
+    look: Hashable
+    numel: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """A folded node. `times` equal blocks stand for it; sums are over all of them. `look` is None unless all
+    tensors in it look the same; a leaf has no children."""
+
+    label: str
+    look: Hashable | None
+    tensors: int
+    numel: int
+    nbytes: int
+    times: int = 1
+    children: tuple[Fold, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line to print: a fold at a level; `shut` when it has children that are not shown."""
+
+    level: int
+    fold: Fold
+    shut: bool
+
+
+@dataclass(slots=True)
+class _Node:
+    children: dict[str, _Node] = field(default_factory=dict)
+    leaf: Leaf | None = None
+
+
+def fold(leaves: Iterable[Leaf]) -> tuple[Fold, ...]:
+    """The folded tree of dotted names, in the order of first appearance."""
+    root = _Node()
+    for leaf in leaves:
+        node = root
+        for part in leaf.name.split(".", _PARTS - 1):
+            found = node.children.get(part)
+            if found is None:
+                found = node.children[part] = _Node()
+            node = found
+        node.leaf = leaf
+    return _Folder().children(root)
+
+
+def lines(folds: tuple[Fold, ...], depth: int | None = None, most: int = LINES) -> list[Line]:
+    """The lines to print: opened down to `depth`, or to the deepest depth that fits into `most` lines."""
+    if depth is not None:
+        return _opened(folds, depth, None)
+    best = _opened(folds, 0, SHUT)
+    for level in range(1, _PARTS):
+        deeper = _opened(folds, level, SHUT)
+        if len(deeper) > most or (len(deeper) == len(best) and all(not line.shut for line in best)):
+            break
+        best = deeper
+    return best
+
+
+def _opened(folds: tuple[Fold, ...], depth: int, shut: int | None) -> list[Line]:
+    out: list[Line] = []
+
+    def add(fold: Fold, level: int) -> None:
+        closed = bool(fold.children) and (level >= depth or (shut is not None and len(fold.children) > shut))
+        out.append(Line(level, fold, closed))
+        if not closed:
+            for child in fold.children:
+                add(child, level + 1)
+
+    for fold in folds:
+        add(fold, 0)
+    return out
+
+
+class _Folder:
+    """Folds bottom-up. Equal subtrees get equal numbers, so that comparing two costs nothing."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+        self._done: dict[int, int] = {}
+
+    def children(self, node: _Node) -> tuple[Fold, ...]:
+        items = list(node.children.items())
+        if all(name.isascii() and name.isdigit() and len(name) < 10 for name, _ in items):
+            items.sort(key=lambda item: int(item[0]))
+        folds: list[Fold] = []
+        for names, child in self._groups(items):
+            folds += self._folds(names, child)
+        return tuple(_brace_leaves(folds))
+
+    def _groups(self, items: list[tuple[str, _Node]]) -> list[tuple[list[str], _Node]]:
+        """Neighbours that are equal, as one: (their names, one of them)."""
+        groups: list[tuple[list[str], _Node]] = []
+        numbers: list[int] = []
+        for name, child in items:
+            number = self._number(child)
+            if groups and numbers[-1] == number and child.children and _continues(groups[-1][0], name):
+                groups[-1][0].append(name)
+            else:
+                groups.append(([name], child))
+                numbers.append(number)
+        return groups
+
+    def _folds(self, names: list[str], node: _Node) -> list[Fold]:
+        label, times = _group_label(names), len(names)
+        if node.leaf is not None:
+            own = Fold(label, node.leaf.look, times, node.leaf.numel * times, node.leaf.nbytes * times)
+            if not node.children:
+                return [own]
+            return [own, *self._folds(names, _Node(node.children))]
+        inner = [_scaled(fold, times) for fold in self.children(node)]
+        if len(inner) == 1 and (times == 1 or inner[0].times == times):
+            only = inner[0]
+            return [replace(only, label=f"{label}.{only.label}")]
+        if len(inner) <= _INLINE and not any(fold.children for fold in inner):
+            return [replace(fold, label=f"{label}.{fold.label}") for fold in inner]
+        looks = {fold.look for fold in inner}
+        return [
+            Fold(
+                label,
+                looks.pop() if len(looks) == 1 else None,
+                sum(fold.tensors for fold in inner),
+                sum(fold.numel for fold in inner),
+                sum(fold.nbytes for fold in inner),
+                times,
+                tuple(inner),
+            )
+        ]
+
+    def _number(self, node: _Node) -> int:
+        known = self._done.get(id(node))
+        if known is None:
+            key = (
+                node.leaf.look if node.leaf else None,
+                tuple((name, self._number(child)) for name, child in node.children.items()),
+            )
+            known = self._done[id(node)] = self._numbers.setdefault(key, len(self._numbers))
+        return known
+
+
+def _scaled(fold: Fold, times: int) -> Fold:
+    if times == 1:
+        return fold
+    return replace(
+        fold,
+        tensors=fold.tensors * times,
+        numel=fold.numel * times,
+        nbytes=fold.nbytes * times,
+        children=tuple(_scaled(child, times) for child in fold.children),
+    )
+
+
+def _continues(names: list[str], name: str) -> bool:
+    last = names[-1]
+    if _is_number(last) or _is_number(name):
+        return _is_number(last) and _is_number(name) and int(name) == int(last) + 1
+    return True
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdigit() and len(name) < 10
+
+
+def _group_label(names: list[str]) -> str:
+    if len(names) == 1:
+        return names[0]
+    if _is_number(names[0]):
+        return f"{names[0]}-{names[-1]}"
+    return _braced(names)
+
+
+def _braced(names: list[str]) -> str:
+    """`{q,k,v,o}_proj` for names that share a beginning or an end, up to a dot or an underscore."""
+    first, last = min(names), max(names)
+    size = next(
+        (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last))
+    )
+    head = first[: max(first.rfind(mark, 0, size) for mark in "._") + 1]
+    turned = [name[len(head) :][::-1] for name in names]
+    low, high = min(turned), max(turned)
+    size = next(
+        (i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high))
+    )
+    tail = low[: max(low.rfind(mark, 0, size) for mark in "._") + 1][::-1]
+    middles = [name[len(head) : len(name) - len(tail)] for name in names]
+    if len(middles) > _BRACED:
+        middles = [*middles[: _BRACED - 1], f"… {len(names) - _BRACED + 1} more"]
+    return f"{head}{{{','.join(middles)}}}{tail}"
+
+
+def _brace_leaves(folds: list[Fold]) -> list[Fold]:
+    """Leaves of one look and one last word, or without dots, as one line at the place of the first."""
+    groups: dict[Hashable, list[Fold]] = {}
+    for index, fold in enumerate(folds):
+        number, dot, rest = fold.label.partition(".")
+        if fold.children:
+            groups["alone", index] = [fold]
+        elif _range(number):
+            groups.setdefault(("numbered", fold.look, rest), []).append(fold)
+        elif "{" in fold.label:
+            groups["alone", index] = [fold]
+        else:
+            word = fold.label.rpartition(".")[2] if dot else None
+            groups.setdefault((fold.look, word), []).append(fold)
+    out: list[Fold] = []
+    for key, same in groups.items():
+        labels = [fold.label for fold in same]
+        if len(same) == 1:
+            out += same
+        elif isinstance(key, tuple) and key[0] == "numbered":
+            out.append(_sum(same, _ranges(labels)))
+        else:
+            out.append(_sum(same, _braced(labels)))
+    return out
+
+
+def _range(text: str) -> tuple[int, int] | None:
+    """The numbers that `3` or `4-7` stand for."""
+    first, dash, last = text.partition("-")
+    if not _is_number(first) or (dash and not _is_number(last)):
+        return None
+    return int(first), int(last or first)
+
+
+def _ranges(labels: list[str]) -> str:
+    """`{1-2,4-5}.step` for labels that begin with numbers and end alike; one range without braces."""
+    spans: list[tuple[int, int]] = []
+    for label in labels:
+        span = _range(label.partition(".")[0])
+        assert span is not None
+        if spans and span[0] == spans[-1][1] + 1:
+            spans[-1] = (spans[-1][0], span[1])
+        else:
+            spans.append(span)
+    texts = [str(first) if first == last else f"{first}-{last}" for first, last in spans]
+    if len(texts) > _BRACED:
+        texts = [*texts[: _BRACED - 1], f"… {len(texts) - _BRACED + 1} more"]
+    _, dot, rest = labels[0].partition(".")
+    return (texts[0] if len(texts) == 1 else f"{{{','.join(texts)}}}") + dot + rest
+
+
+def _sum(folds: list[Fold], label: str) -> Fold:
+    return Fold(
+        label,
+        folds[0].look,
+        sum(fold.tensors for fold in folds),
+        sum(fold.numel for fold in folds),
+        sum(fold.nbytes for fold in folds),
+    )

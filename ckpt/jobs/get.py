@@ -1,0 +1,78 @@
+"""`ckpt get`: values of a checkpoint by their dotted names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ckpt.checkpoint import Checkpoint, Node
+from ckpt.errors import UsageError
+from ckpt.jobs.inspect import Row, inspect
+from ckpt.jobs.inspect_json import tensor_json
+from ckpt.limits import Limits
+from ckpt.names import Path, nearest
+from ckpt.objects import look, tensor_of
+from ckpt.plain import path_json, plain, scalar_json
+from ckpt.tree import find
+
+SCHEMA = {"name": "ckpt.get", "version": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What goes by one name: a node of the tree, or the row of a tensor."""
+
+    name: str
+    path: Path
+    node: Node
+    row: Row | None
+
+    def to_json(self) -> dict[str, Any]:
+        """`{name, path, type, value}`; of a tensor the entry of `tensors[]` of `ckpt.inspect`."""
+        if self.row is not None:
+            return {"schema": SCHEMA, **tensor_json(self.row)}
+        view = look(self.node)
+        found: dict[str, Any] = {
+            "schema": SCHEMA,
+            "name": self.name,
+            "path": path_json(self.path),
+            "type": view.type,
+        }
+        if view.kind == "scalar":
+            found["value"], otherwise = scalar_json(view)
+            if otherwise is not None:
+                found["value_is"] = otherwise
+        else:
+            found["value"] = plain(self.node)
+        return found
+
+
+def get(checkpoint: Checkpoint, names: list[str], limits: Limits) -> list[Found]:
+    """What each of the names stands for, in their order. Raises UsageError with the nearest names."""
+    rows: dict[str, Row] | None = None
+    found: list[Found] = []
+    for name in names:
+        matches = find(checkpoint.root, name, limits)
+        if len(matches) > 1 and len({id(node) for _, node in matches}) > 1:
+            raise UsageError(
+                f"{len(matches)} values are called {name}",
+                path=checkpoint.path,
+                hint="ckpt inspect --values shows them",
+            )
+        if matches and tensor_of(matches[0][1]) is None and look(matches[0][1]).kind != "storage":
+            found.append(Found(name, *matches[0], None))
+            continue
+        if rows is None:
+            rows = {row.entry.name: row for row in inspect(checkpoint).rows}
+        row = rows.get(name) or next((row for row in rows.values() if row.relative == name), None)
+        if row is None:
+            raise _unknown(checkpoint, name)
+        found.append(Found(row.entry.name, row.entry.path, row.tensor, row))
+    return found
+
+
+def _unknown(checkpoint: Checkpoint, name: str) -> UsageError:
+    names = [value.name for value in checkpoint.values] + [entry.name for entry in checkpoint.tensors]
+    alike = nearest(name, names)
+    hint = f"did you mean {', '.join(alike)}?" if alike else "ckpt inspect --values FILE lists them"
+    return UsageError(f"no value called {name}", path=checkpoint.path, hint=hint)

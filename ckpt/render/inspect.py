@@ -1,0 +1,380 @@
+"""`ckpt inspect` as text: what the file is, its parts, its tensors folded, the findings, how to load it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ckpt.checkpoint import Value
+from ckpt.folding import Fold, Leaf, fold, lines
+from ckpt.jobs.inspect import InspectReport, Row
+from ckpt.names import show
+from ckpt.objects import look, scalar_text
+from ckpt.optimizers import optimizer
+from ckpt.render.text import Line, columns, cut
+from ckpt.sections import Section
+from ckpt.units import count_text, plural, size_text
+
+FORMATS = {
+    "torch-zip": "PyTorch zip",
+    "torch-legacy": "PyTorch legacy",
+    "torchscript": "TorchScript",
+    "safetensors": "safetensors",
+    "sharded": "sharded",
+}
+_VALUES = 8
+_LEVELS = {"error": "error", "warning": "warning", "info": "info"}
+
+
+def inspect_lines(
+    report: InspectReport, *, width: int | None = None, depth: int | None = None, everything: bool = False
+) -> list[Line]:
+    """The report as a person reads it."""
+    out = [header(report)]
+    out += calls(report)
+    out += _parts(report, width)
+    if report.rows:
+        out.append([])
+        out += _tensors(report, width, depth, everything)
+    out += closing(report)
+    return out
+
+
+def closing(report: InspectReport) -> list[Line]:
+    """The findings, and how to load the file."""
+    out: list[Line] = [[]]
+    for finding in report.findings:
+        # Said above; or said by the line that tells how to load the file.
+        if finding.code == "called-on-load" or (finding.code == "weights-only" and report.load.expression):
+            continue
+        out.append(
+            [
+                ("! ", _LEVELS[finding.level]),
+                (finding.code, _LEVELS[finding.level]),
+                (f": {_safe(finding.message)}", ""),
+            ]
+        )
+        if finding.hint and finding.hint.startswith("ckpt "):
+            out.append([(f"  ({command(finding.hint, report.checkpoint.path)})", "dim")])
+    return out + _loading(report)
+
+
+def command(hint: str, path: str) -> str:
+    """A command of a hint with the file's own path, ready to paste."""
+    from shlex import quote
+
+    return hint.replace("FILE", show(quote(path), None), 1)
+
+
+def _safe(text: str) -> str:
+    return show(text, 2000)
+
+
+def calls(report: InspectReport) -> list[Line]:
+    """What loading would call that is not known: shown before everything else."""
+    return [
+        [("!! ", "error"), (f"called-on-load: {_safe(finding.message)}", "error")]
+        for finding in report.findings
+        if finding.code == "called-on-load"
+    ]
+
+
+# --- the first lines ------------------------------------------------------------------------------------------
+
+
+def header(report: InspectReport) -> Line:
+    """The first line: what the file is."""
+    checkpoint = report.checkpoint
+    rows = report.rows
+    text = FORMATS.get(checkpoint.format, checkpoint.format)
+    if checkpoint.parts:
+        text = f"{plural(len(checkpoint.parts), 'file')}"
+    if checkpoint.byteorder == "big":
+        text += ", big-endian"
+    text += f", {plural(len(rows), 'tensor')}" + (" selected" if report.selected else "")
+    if rows:
+        numel, nbytes = sum(row.tensor.numel for row in rows), sum(row.tensor.nbytes for row in rows)
+        text += f", {count_text(numel)} {'element' if numel == 1 else 'elements'}, {size_text(nbytes)}"
+        dtypes = {row.tensor.dtype.name for row in rows}
+        if len(dtypes) == 1:
+            text += f", all {dtypes.pop()}"
+        text += _places(report)
+    return [(show(checkpoint.path, None), "name"), (f"  {text}", "")]
+
+
+def _places(report: InspectReport) -> str:
+    """Where the tensors are saved: one device, or the bytes on each and what only counts steps."""
+    found: dict[str, list[Row]] = {}
+    for row in report.rows:
+        if row.tensor.device is not None:
+            found.setdefault(row.tensor.device, []).append(row)
+    if len(found) < 2:
+        return "".join(f" on {show(tag, 40)}" for tag in found)
+    texts = []
+    for tag, rows in sorted(found.items(), key=lambda item: -sum(row.tensor.nbytes for row in item[1])):
+        text = f"{size_text(sum(row.tensor.nbytes for row in rows))} on {show(tag, 40)}"
+        if all(not row.tensor.shape for row in rows):
+            steps = all(row.entry.path and row.entry.path[-1] == "step" for row in rows)
+            text += " (step counters)" if steps else " (0-dim counters)"
+        texts.append(text)
+    return ": " + ", ".join(texts)
+
+
+def _parts(report: InspectReport, width: int | None) -> list[Line]:
+    """A line a section, when there is more than the weights; then the values, in one line."""
+    out: list[Line] = []
+    named = [part for part in report.sections if part.name]
+    if named and not report.selected:
+        texts = [(show(part.name, 40), part) for part in _collapsed(named)]
+        size = max(len(name) for name, _ in texts)
+        for name, part in texts:
+            kind = "" if part.kind in (part.name, "other") else f"{part.kind}, "
+            out.append([(f"  {name.ljust(size)}  ", "name"), (kind + _part(report, part), "")])
+    values = _values(report)
+    for text in values:
+        out.append([("  ", ""), (cut(text, width - 2) if width else text, "")])
+    return out
+
+
+def _collapsed(parts: Sequence[Section]) -> list[Section]:
+    """The sections that get a line; several loose tensors under one key are one line."""
+    seen: dict[tuple[str, str], Section] = {}
+    for part in parts:
+        seen.setdefault((part.name, part.kind), part)
+    return list(seen.values())
+
+
+def _part(report: InspectReport, part: Section) -> str:
+    checkpoint = report.checkpoint
+    same = [other for other in report.sections if (other.name, other.kind) == (part.name, part.kind)]
+    tensors, numel, nbytes = (
+        sum(values) for values in zip(*((s.tensors, s.numel, s.nbytes) for s in same), strict=True)
+    )
+    if part.kind == "optimizer":
+        facts = optimizer(checkpoint, part)
+        if facts is None:
+            return f"{plural(tensors, 'tensor')}  {size_text(nbytes)}"
+        kind = "no state yet" if not facts.with_state else facts.family or "with state"
+        text = f"{kind}, {facts.with_state:,} of {plural(facts.parameters, 'parameter')} have state"
+        text += f"  {size_text(nbytes)}" if nbytes else ""
+        rates = ", ".join(f"{rate:g}" for rate in facts.rates[:4])
+        return text + (f"   lr {rates}" if rates else "")
+    if not tensors:
+        return "no tensors"
+    text = f"{plural(tensors, 'tensor')}  {count_text(numel)} el.  {size_text(nbytes)}"
+    for prefix in report.prefixes:
+        if prefix.section == part.name and part.kind in ("model", "ema"):
+            text += f"   prefix {prefix.prefix} ({prefix.writer})"
+    return text
+
+
+def _values(report: InspectReport) -> list[str]:
+    """The values outside of the sections, one piece a top-level key."""
+    covered = {part.path for part in report.sections if part.path}
+    groups: dict[object, list[Value]] = {}
+    for value in report.checkpoint.values:
+        if report.selected or any(value.path[: len(path)] == path for path in covered) or not value.path:
+            continue
+        groups.setdefault(value.path[0], []).append(value)
+    pieces = []
+    for key, values in groups.items():
+        first = values[0]
+        name = show(str(key), 40)
+        if len(first.path) == 1:
+            pieces.append(f"{name} {value_text(first)}")
+        else:
+            pieces.append(f"{name} {plural(len(values), 'value')}")
+    if len(pieces) > _VALUES:
+        pieces = [*pieces[:_VALUES], f"{len(pieces) - _VALUES} more (--values)"]
+    return [" · ".join(pieces)] if pieces else []
+
+
+def value_text(value: Value, limit: int = 60) -> str:
+    """A value in a few words: a scalar as Python writes it, a list by its length, an object by its class."""
+    if value.same_as is not None:
+        return f"{show(value.type, limit)}, same as {show(value.same_as, limit)}"
+    if value.fields is not None:
+        return f"{show(value.type, limit)}, {plural(value.fields, 'field')}"
+    view = look(value.node)
+    if view.kind == "scalar":
+        text = scalar_text(view, limit)
+        return show(text, None) if text.isascii() else show(text, limit + 40)
+    count = len(view.children)
+    if view.kind == "object":
+        return show(view.type, limit)
+    if count <= 6:
+        inner = ", ".join(
+            scalar_text(look(child), 16) for child in view.children if look(child).kind == "scalar"
+        )
+        if inner.count(", ") == max(count - 1, 0) and view.kind == "sequence":
+            opening, closing = {"list": "[]", "tuple": "()"}.get(view.type, (f"{view.type}[", "]"))
+            return show(f"{opening}{inner}{closing}", None)
+    return f"{show(view.type, limit)}, {plural(count, 'item')}"
+
+
+# --- the tensors ----------------------------------------------------------------------------------------------
+
+
+def _tensors(report: InspectReport, width: int | None, depth: int | None, everything: bool) -> list[Line]:
+    rows = report.rows
+    mixed_dtype = len({row.tensor.dtype.name for row in rows}) > 1
+    mixed_device = len({row.tensor.device for row in rows}) > 1
+    looks: dict[object, tuple[str, str, str]] = {}
+    leaves = []
+    for row in rows:
+        tensor = row.tensor
+        shape = shape_text(row)
+        look_of = (shape, tensor.dtype.name, tensor.device)
+        looks.setdefault(look_of, (shape, tensor.dtype.name, tensor.device or ""))
+        name = show(row.entry.name, None) + ("" if row.entry.registered else " (unregistered)")
+        leaves.append(Leaf(name, look_of, tensor.numel, tensor.nbytes))
+    table: list[list[str]] = [
+        [
+            "NAME",
+            "SHAPE",
+            *(["DTYPE"] if mixed_dtype else []),
+            *(["DEVICE"] if mixed_device else []),
+            "NUMEL",
+            "SIZE",
+        ]
+    ]
+
+    def cells(label: str, fold_: Fold, shut: bool) -> list[str]:
+        leaf = not fold_.children
+        shape, dtype, device = looks[fold_.look] if fold_.look is not None else ("", "", "")
+        if not leaf:
+            shape = plural(fold_.tensors, "tensor") if shut else ""
+            dtype, device = ("", "") if not shut else (dtype, device)
+        middle = [dtype] if mixed_dtype else []
+        middle += [show(device, 20)] if mixed_device else []
+        return [label, shape, *middle, count_text(fold_.numel), size_text(fold_.nbytes)]
+
+    left = 0
+    if everything:
+        for leaf, row in zip(leaves, rows, strict=True):
+            one = Fold(leaf.name, leaf.look, 1, row.tensor.numel, row.tensor.nbytes)
+            table.append(cells(leaf.name, one, False))
+    else:
+        opened = lines(fold(leaves), depth)
+        most = len(opened) if depth is not None else 60
+        left = max(0, len(opened) - most)
+        for line in opened[:most]:
+            label = "  " * line.level + line.fold.label
+            if line.fold.times > 1 and line.fold.children:
+                label += f"  ×{line.fold.times}"
+            table.append(cells(label, line.fold, line.shut))
+    last = len(table[0]) - 1
+    out = columns(table, right=frozenset((last - 1, last)), styles={1: "dim"}, width=width)
+    if left:
+        out.append([(f"… {left:,} more lines (--all, --tsv, --include GLOB)", "dim")])
+    return out
+
+
+def shape_text(row: Row) -> str:
+    """The shape in brackets, with what is unusual about the tensor."""
+    tensor = row.tensor
+    text = f"[{', '.join(map(str, tensor.shape))}]"
+    if tensor.layout != "strided":
+        text += f" {tensor.layout}"
+    return text
+
+
+# --- the last lines -------------------------------------------------------------------------------------------
+
+
+def _loading(report: InspectReport) -> list[Line]:
+    found = report.load
+    path = report.checkpoint.path
+    out: list[Line] = []
+    for name, device, kind in report.hidden_devices[:3]:
+        text = f"torch.device {device}" if kind == "torch.device" else f"'{device}'"
+        out.append(
+            [
+                ("device in a value: ", "dim"),
+                (f"{show(name)} = {show(text)}, which map_location leaves alone", ""),
+            ]
+        )
+    if len(report.hidden_devices) > 3:
+        out.append([(f"… {len(report.hidden_devices) - 3:,} more such values (--json)", "dim")])
+    if found.expression is None:
+        out.append([("load: ", "head"), (f"not by torch.load alone: {_safe(found.reason or '')}", "")])
+        if not report.checkpoint.not_loadable:
+            out.append([(f"      ({command('ckpt convert FILE --plain -o OUT', path)})", "dim")])
+        return out
+    note = f"   # {_safe(found.note)}" if found.note else ""
+    out.append([("load: ", "head"), (found.expression, ""), (note, "dim")])
+    if report.checkpoint.weights_only:
+        text = f"      ({command('ckpt convert FILE --plain -o OUT', path)} loads with weights_only=True)"
+        if report.checkpoint.format != "torchscript":
+            out.append([(text, "dim")])
+    return out
+
+
+# --- the other views ------------------------------------------------------------------------------------------
+
+
+def tensor_table(report: InspectReport) -> list[list[str]]:
+    """One tensor a row, exact: the columns of `--tsv` and `--table`."""
+    return row_table(report.rows)
+
+
+def row_table(selected: Sequence[Row]) -> list[list[str]]:
+    """The rows of some tensors, below their header."""
+    rows = [["name", "dtype", "shape", "device", "bytes", "role", "storage"]]
+    for row in selected:
+        tensor = row.tensor
+        shape = "x".join(map(str, tensor.shape)) if tensor.shape else "()"
+        parts = dict.fromkeys(part.storage.id for _, part in tensor.parts)
+        storage = ",".join(parts) if tensor.parts else tensor.storage.id if hasattr(tensor, "storage") else ""
+        rows.append(
+            [
+                show(row.entry.name, None),
+                tensor.dtype.name,
+                shape,
+                show(tensor.device or "", None),
+                str(tensor.nbytes),
+                row.role.role,
+                show(storage, None),
+            ]
+        )
+    return rows
+
+
+def storage_table(report: InspectReport) -> list[list[str]]:
+    """One storage a row: the view `--storages`."""
+    rows = [["storage", "device", "bytes", "used", "kind", "tensors"]]
+    for row in report.storages:
+        rows.append(
+            [
+                show(row.storage.id, None),
+                show(row.storage.device or "", None),
+                str(row.storage.nbytes),
+                str(row.used),
+                row.kind,
+                show(" ".join(row.tensors), None),
+            ]
+        )
+    return rows
+
+
+def value_table(report: InspectReport) -> list[list[str]]:
+    """One value a row: the view `--values`."""
+    rows = [["name", "type", "value"]]
+    for value in report.values:
+        text = "" if value.fields is not None else value_text(value, 200)
+        kind = f"{value.type}, {plural(value.fields, 'field')}" if value.fields is not None else value.type
+        rows.append([show(value.name or "(the root)", None), show(kind, None), text])
+    return rows
+
+
+def import_table(report: InspectReport) -> list[list[str]]:
+    """One imported name a row, the called ones first: the view `--imports`."""
+    rank = {"called": 0, "unknown": 1, "known": 2}
+    rows = [["group", "name", "where"]]
+    for row in sorted(report.checkpoint.imports, key=lambda row: rank[row.group]):
+        name = f"{row.module}.{row.name}"
+        where = ", ".join(place or "(the root)" for place in row.where[:3])
+        if len(row.where) > 3:
+            where += f", and {len(row.where) - 3:,} more"
+        rows.append([row.group, show(name, None), show(where, None)])
+        rows += [["", show(f"  {call}", None), ""] for call in row.calls]
+    return rows
