@@ -57,7 +57,7 @@ def tensor_of(node: Node) -> Tensor | None:
     """The tensor that a node stands for, None when it stands for none."""
     if type(node) is Opaque:
         found = node.meaning
-        return tensor_of(found.root) if type(found) is Nested else found if found is not None else None
+        return tensor_of(found.root) if isinstance(found, Nested) else found
     return node if type(node) is TensorRef or type(node) is Composite else None
 
 
@@ -385,6 +385,9 @@ def brief(node: Node, limit: int = 80, depth: int = 3) -> str:
     return text
 
 
+_BRACKETS = {"tuple": ("(", ")"), "list": ("[", "]"), "set": ("{", "}")}
+
+
 def _pieces(node: Node, limit: int, depth: int) -> Iterator[str]:
     view = look(node)
     if view.kind == "scalar":
@@ -396,7 +399,7 @@ def _pieces(node: Node, limit: int, depth: int) -> Iterator[str]:
     elif depth == 0:
         yield "…"
     elif view.kind == "sequence":
-        opening, closing = {"tuple": "()", "list": "[]", "set": "{}"}.get(view.type, (f"{view.type}([", "])"))
+        opening, closing = _BRACKETS.get(view.type, (f"{view.type}([", "])"))
         yield opening
         for index, child in enumerate(view.children):
             if index:

@@ -38,7 +38,22 @@ _CERTAIN = {
 _BATCH_NORM = frozenset(("running_mean", "running_var", "num_batches_tracked"))
 _UNKNOWN = Role("unknown", "none", "none", "a state dict does not say; treated as a parameter")
 _LIKELY_BUFFERS = frozenset(
-    ["position_ids", "inv_freq", "masked_bias", "relative_position_index", "relative_coords_table", "anchor_grid", "anchors", "pe", "queue", "queue_ptr", "pos_enc", "mask", "attn_mask", "causal_mask"]
+    [
+        "position_ids",
+        "inv_freq",
+        "masked_bias",
+        "relative_position_index",
+        "relative_coords_table",
+        "anchor_grid",
+        "anchors",
+        "pe",
+        "queue",
+        "queue_ptr",
+        "pos_enc",
+        "mask",
+        "attn_mask",
+        "causal_mask",
+    ]
 )
 # Packed weights of quantized models are integers and no buffers of the usual kind.
 _QUANTIZED_NAMES = frozenset(("qweight", "qzeros", "g_idx", "weight", "weight_packed", "scales"))

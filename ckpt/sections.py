@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ckpt.checkpoint import Checkpoint, Container
-from ckpt.names import Path
+from ckpt.names import Path, dotted
 
 OTHER_SHARE = 0.01
 """A candidate for a model with under this share of the largest one's elements (`{mean, std}`) is other."""
@@ -104,19 +104,20 @@ class _Finder:
         taken = [False] * len(self._checkpoint.tensors)
         for section in found:
             taken[section.first : section.last] = [True] * section.tensors
-        rest: dict[object, list[int]] = {}
+        rest: dict[Path, list[int]] = {}
         for index, free in enumerate(taken):
             if not free:
                 rest.setdefault(self._checkpoint.tensors[index].path[:1], []).append(index)
         if not found and rest:
-            return [Section((), "", "model", 0, len(taken))]
+            return [Section((), "", "other", 0, len(taken))]
         for path, indices in rest.items():
-            start = previous = indices[0]
-            for index in [*indices[1:], None]:
-                if index != previous + 1 if index is not None else True:
-                    found.append(Section(path, ".".join(map(str, path)), "other", start, previous + 1))
-                    start = index if index is not None else 0
-                previous = index if index is not None else previous
+            runs = [[indices[0], indices[0] + 1]]
+            for index in indices[1:]:
+                if index == runs[-1][1]:
+                    runs[-1][1] += 1
+                else:
+                    runs.append([index, index + 1])
+            found += [Section(path, dotted(path), "other", first, last) for first, last in runs]
         return sorted(found, key=lambda section: (section.first, section.last))
 
     def _kind(self, row: Container) -> str | None:
@@ -127,7 +128,7 @@ class _Finder:
             return "optimizer"
         if row.is_module:
             return "ema" if _is_ema(row.path) else "model"
-        if row.path and row.type != "sequence":
+        if len(row.path) == 1:
             for kind, words in _KEYS.items():
                 if any(word in last for word in words) and not self._holds_sections(row):
                     return kind

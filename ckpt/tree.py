@@ -37,7 +37,23 @@ REPEAT_LENGTH = 256
 
 # Attributes that every nn.Module has: nothing that a reader of a checkpoint looks for while they are empty.
 _MODULE_HOOKS = frozenset(
-    ["_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_hooks_always_called", "_forward_hooks_with_kwargs", "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks", "_is_full_backward_hook", "_non_persistent_buffers_set", "_backend", "_compiled_call_impl"]
+    [
+        "_backward_hooks",
+        "_backward_pre_hooks",
+        "_forward_hooks",
+        "_forward_hooks_always_called",
+        "_forward_hooks_with_kwargs",
+        "_forward_pre_hooks",
+        "_forward_pre_hooks_with_kwargs",
+        "_state_dict_hooks",
+        "_state_dict_pre_hooks",
+        "_load_state_dict_pre_hooks",
+        "_load_state_dict_post_hooks",
+        "_is_full_backward_hook",
+        "_non_persistent_buffers_set",
+        "_backend",
+        "_compiled_call_impl",
+    ]
 )
 
 

@@ -32,7 +32,14 @@ class Reader(Protocol):
         ...
 
 
-FORMATS: tuple[Reader, ...] = (sharded, torchscript, torch_zip, torch_legacy, safetensors, foreign)
+FORMATS: tuple[Reader, ...] = (
+    sharded,
+    torchscript,
+    torch_zip,
+    torch_legacy,
+    safetensors,
+    foreign,
+)
 
 
 def open(path: str, limits: Limits | None = None) -> Checkpoint:

@@ -271,7 +271,7 @@ def _check_local(
         for written, true in ((local_stored, stored), (local_full, full)):
             if written not in (true, 0xFFFFFFFF):
                 raise UnreadableError(f"{what}: its local header and the directory give different sizes")
-    offset = header + _LOCAL.size + fields[9] + fields[10]
+    offset: int = header + _LOCAL.size + fields[9] + fields[10]
     if offset + stored > directory:
         raise UnreadableError(
             f"{what}: cut off, needs bytes {offset:,} to {offset + stored:,}, the data of the archive ends at {directory:,}"

@@ -15,7 +15,7 @@ from ckpt.formats.probe import Probe
 from ckpt.limits import Limits
 
 NAME = "foreign"
-SUFFIXES = ()
+SUFFIXES: tuple[str, ...] = ()
 
 _SMALL = 1 << 20
 
@@ -93,9 +93,7 @@ def _file(probe: Probe) -> CkptError:
     if _is_onnx(head):
         return UnsupportedError("not a checkpoint of torch: ONNX")
     if (
-        (head[:1] == b"\x80"
-        and len(head) > 1
-        and head[1] <= 5)
+        (head[:1] == b"\x80" and len(head) > 1 and head[1] <= 5)
         or head[:3] in (b"(dp", b"(lp")
         or head[:2] in (b"}q", b"]q")
     ):

@@ -18,7 +18,7 @@ from ckpt.limits import Limits
 from ckpt.names import natural, show
 
 NAME = "safetensors"
-SUFFIXES = (".safetensors", ".sft")
+SUFFIXES: tuple[str, ...] = (".safetensors", ".sft")
 
 _FIELDS = {"dtype", "shape", "data_offsets"}
 _DIMENSIONS = 64

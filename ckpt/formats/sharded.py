@@ -7,7 +7,20 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from ckpt.checkpoint import Checkpoint, Composite, Dict, Entry, Notice, Storage, Tensor, TensorRef
+from ckpt.checkpoint import (
+    Checkpoint,
+    Composite,
+    Container,
+    Dict,
+    Entry,
+    Import,
+    Notice,
+    Refusal,
+    Storage,
+    Tensor,
+    TensorRef,
+    Value,
+)
 from ckpt.errors import UnreadableError
 from ckpt.files import File, read_limited
 from ckpt.formats.probe import Probe
@@ -16,7 +29,7 @@ from ckpt.limits import Limits
 from ckpt.names import Path, natural, show
 
 NAME = "sharded"
-SUFFIXES = (".index.json",)
+SUFFIXES: tuple[str, ...] = (".index.json",)
 
 _INDEXES = (".safetensors.index.json", ".bin.index.json")
 _SINGLE = (
@@ -128,10 +141,8 @@ def _weight_map(path: str, limits: Limits) -> dict[str, str]:
             raise UnreadableError(
                 f"the index puts {show(name, 80)} into {show(str(shard), 80)}, which is no plain file name"
             )
-        if (
-            shard in (".", "..")
-            or (os.path.islink(os.path.join(os.path.dirname(path), shard))
-            and _leaves(path, shard))
+        if shard in (".", "..") or (
+            os.path.islink(os.path.join(os.path.dirname(path), shard)) and _leaves(path, shard)
         ):
             raise UnreadableError(f"the index names {show(shard, 80)}, which is no file beside it")
     return weight_map
@@ -184,8 +195,10 @@ def _merge(
     root = Dict()
     entries: list[Entry] = []
     storages: list[Storage] = []
-    values, containers, imports = [], [], []
-    refusals: list = []
+    values: list[Value] = []
+    containers: list[Container] = []
+    imports: list[Import] = []
+    refusals: list[Refusal] = []
     several = len(parts) > 1
     for number, (shard, part) in enumerate(parts, 1):
         section = shard.rpartition(".")[0] if shard in under_name else ""
@@ -235,6 +248,11 @@ def _merge(
     rest = [
         entry for entry in entries if entry.path[:1] in [(name.rpartition(".")[0],) for name in under_name]
     ]
+
+    def close() -> None:
+        for _, part in parts:
+            part.close()
+
     return Checkpoint(
         path=probe.path,
         format=NAME,
@@ -250,7 +268,7 @@ def _merge(
         encoding=next((part.encoding for _, part in parts if part.encoding), None),
         notices=tuple(notices),
         parts=tuple(shard for shard, _ in parts),
-        close=lambda: [part.close() for _, part in parts] and None,
+        close=close,
     )
 
 

@@ -18,7 +18,7 @@ from ckpt.pickles.machine import Pickle, TruncatedPickleError
 from ckpt.pickles.rebuild import UNTYPED, make_storage, storage_bytes, storage_type
 
 NAME = "torch-legacy"
-SUFFIXES = (".pth", ".pt", ".bin", ".tar")
+SUFFIXES: tuple[str, ...] = (".pth", ".pt", ".bin", ".tar")
 
 MAGIC = 0x1950A86A20F9469CFC6C
 PROTOCOL = 1001
@@ -141,7 +141,7 @@ class _Stream:
         """Key -> (offset of its data, numel), by walking the data part with the sizes that the ids give."""
         if type(keys) is not list:
             raise UnreadableError("a legacy stream without its list of storage keys")
-        widths = {}
+        widths: dict[str, tuple[DType | None, Node]] = {}
         for persistent in main.persistent:
             pid = persistent.pid
             if (
@@ -227,7 +227,7 @@ def _view_offset(view: Node, root: Storage, dtype: DType | None, key: str) -> in
         offset, size = view[1:]
         width = max(1, dtype.bits // 8) if dtype else 1
         if min(offset, size) >= 0 and (offset + size) * width <= root.nbytes:
-            return offset
+            return int(offset)
     raise UnreadableError(
         f"a view of storage {show(key, 80)} that does not lie within its {root.nbytes:,} bytes"
     )

@@ -20,7 +20,7 @@ from ckpt.names import show
 from ckpt.pickles.rebuild import make_storage, storage_bytes, storage_type
 
 NAME = "torch-zip"
-SUFFIXES = (".pth", ".pt", ".bin", ".ckpt", ".tar")
+SUFFIXES: tuple[str, ...] = (".pth", ".pt", ".bin", ".ckpt", ".tar")
 
 _KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 

@@ -20,7 +20,7 @@ from ckpt.names import Path
 from ckpt.tree import flatten
 
 NAME = "torchscript"
-SUFFIXES = (".pt", ".ptl", ".ts")
+SUFFIXES: tuple[str, ...] = (".pt", ".ptl", ".ts")
 
 _CLASS = re.compile(r"^class (\w+)\(", re.MULTILINE)
 _LIST = re.compile(r"^  __(parameters|buffers)__ = \[([^\]\n]*)\]", re.MULTILINE)

@@ -9,14 +9,79 @@ from __future__ import annotations
 
 from codecs import escape_decode
 from dataclasses import dataclass, field
-from struct import Struct
-from struct import error as StructError
+from struct import Struct, error
 
 from ckpt.checkpoint import ByteStr, Dict, Global, Node, Opaque, PersistentId, Set
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.limits import Limits
 from ckpt.names import show
-from ckpt.pickles.opcodes import *  # noqa: F403  # the vocabulary of this room
+from ckpt.pickles.opcodes import (
+    ADDITEMS,
+    APPEND,
+    APPENDS,
+    ARGUMENT_BYTES,
+    BINBYTES,
+    BINBYTES8,
+    BINFLOAT,
+    BINGET,
+    BININT,
+    BININT1,
+    BININT2,
+    BINPERSID,
+    BINPUT,
+    BINSTRING,
+    BINUNICODE,
+    BINUNICODE8,
+    BUILD,
+    BYTEARRAY8,
+    DICT,
+    DUP,
+    EMPTY_DICT,
+    EMPTY_LIST,
+    EMPTY_SET,
+    EMPTY_TUPLE,
+    FLOAT,
+    FRAME,
+    FROZENSET,
+    GET,
+    GLOBAL,
+    INST,
+    INT,
+    LIST,
+    LONG,
+    LONG1,
+    LONG4,
+    LONG_BINGET,
+    LONG_BINPUT,
+    MARK,
+    MEMOIZE,
+    NAMES,
+    NEWFALSE,
+    NEWOBJ,
+    NEWOBJ_EX,
+    NEWTRUE,
+    NONE,
+    OBJ,
+    PERSID,
+    POP,
+    POP_MARK,
+    PROTO,
+    PUT,
+    REDUCE,
+    SETITEM,
+    SETITEMS,
+    SHORT_BINBYTES,
+    SHORT_BINSTRING,
+    SHORT_BINUNICODE,
+    STACK_GLOBAL,
+    STOP,
+    STRING,
+    TUPLE,
+    TUPLE1,
+    TUPLE2,
+    TUPLE3,
+    UNICODE,
+)
 
 TUPLE_DEPTH = 64
 """Tuples inside tuples. Deeper ones exist only to overflow the stack of whoever hashes or prints them."""
@@ -67,8 +132,8 @@ def run(data: bytes, limits: Limits, start: int = 0) -> Pickle:
     out = Pickle()
     try:
         _run(data, limits, start, out)
-    except MachineError as error:
-        error.seen = list(out.globals.values())
+    except MachineError as failure:
+        failure.seen = list(out.globals.values())
         raise
     return out
 
@@ -353,7 +418,7 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
         if at + 1 + ARGUMENT_BYTES.get(data[at], 0) > size if at < size else True:
             raise TruncatedPickleError(at) from None
         raise MachineError("nothing on the stack for this opcode", at) from None
-    except StructError:
+    except error:
         raise TruncatedPickleError(at) from None
     except KeyError:
         raise MachineError("a memo slot that was never filled", at) from None

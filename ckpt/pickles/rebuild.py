@@ -107,7 +107,7 @@ class Rebuilder:
 
     def _wrapper(self, args: tuple[Node, ...], call: Opaque) -> Composite:
         _arity(args, 8)
-        cls, dtype, size, _stride, _offset, layout, device, requires_grad = args[:8]
+        cls, dtype, size, _stride, _offset, _layout, device, requires_grad = args[:8]
         return Composite(
             layout="wrapper",
             dtype=_dtype(dtype),

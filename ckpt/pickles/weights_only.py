@@ -15,8 +15,27 @@ from ckpt.pickles.opcodes import NAMES
 TORCH = "2.13"
 """The torch whose answer this is."""
 
-_REBUILD = ["_rebuild_parameter", "_rebuild_parameter_with_state", "_rebuild_qtensor", "_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_sparse_tensor", "_rebuild_meta_tensor_no_storage", "_rebuild_nested_tensor", "_rebuild_wrapper_subclass", "_rebuild_device_tensor_from_numpy", "_rebuild_device_tensor_from_cpu_tensor"]
-_QSCHEMES = ["per_tensor_affine", "per_tensor_symmetric", "per_channel_affine", "per_channel_symmetric", "per_channel_affine_float_qparams"]
+_REBUILD = [
+    "_rebuild_parameter",
+    "_rebuild_parameter_with_state",
+    "_rebuild_qtensor",
+    "_rebuild_tensor",
+    "_rebuild_tensor_v2",
+    "_rebuild_tensor_v3",
+    "_rebuild_sparse_tensor",
+    "_rebuild_meta_tensor_no_storage",
+    "_rebuild_nested_tensor",
+    "_rebuild_wrapper_subclass",
+    "_rebuild_device_tensor_from_numpy",
+    "_rebuild_device_tensor_from_cpu_tensor",
+]
+_QSCHEMES = [
+    "per_tensor_affine",
+    "per_tensor_symmetric",
+    "per_channel_affine",
+    "per_channel_symmetric",
+    "per_channel_affine_float_qparams",
+]
 _ALIASES = frozenset(["float", "double", "half", "long", "int", "short", "chalf", "cfloat", "cdouble"])
 _KINDS = [name.removesuffix("Storage") for name in BY_STORAGE if not name.startswith(("Q", "ComplexHalf"))]
 _TENSOR_KINDS = [kind for kind in _KINDS if not kind.startswith("Complex")]

@@ -22,6 +22,7 @@ FORMATS = {
     "sharded": "sharded",
 }
 _VALUES = 8
+_BRACKETS = {"list": ("[", "]"), "tuple": ("(", ")")}
 _LEVELS = {"error": "error", "warning": "warning", "info": "info"}
 
 
@@ -206,7 +207,7 @@ def value_text(value: Value, limit: int = 60) -> str:
             scalar_text(look(child), 16) for child in view.children if look(child).kind == "scalar"
         )
         if inner.count(", ") == max(count - 1, 0) and view.kind == "sequence":
-            opening, closing = {"list": "[]", "tuple": "()"}.get(view.type, (f"{view.type}[", "]"))
+            opening, closing = _BRACKETS.get(view.type, (f"{view.type}[", "]"))
             return show(f"{opening}{inner}{closing}", None)
     return f"{show(view.type, limit)}, {plural(count, 'item')}"
 
