@@ -22,8 +22,8 @@ class Limits:
     """Opcodes of one pickle; about 30 a tensor."""
     values: int = 5_000_000
     """Strings, containers and objects of one pickle."""
-    paths: int = 1_000_000
-    """Places of the tree that a file unfolds to: one object may be met on many paths."""
+    paths: int = 200_000
+    """Places at which objects are met again: a tree may unfold to far more than the file holds."""
     globals: int = 10_000
     """Distinct names that one pickle imports; real files have under 100."""
     depth: int = 200

@@ -30,8 +30,8 @@ from ckpt.objects import SCALARS, View, look, tensor_of
 
 ROW_ITEMS = 100
 """A dict of more scalars than this (a vocabulary) is one value, not a row each."""
-_NAME_CHARACTERS = 100
-"""Characters of the names of all places, on average: bounds the memory that long keys multiply to."""
+_NAME_CHARACTERS = 300_000_000
+"""Characters in the names of all places: bounds the memory that long keys multiply to."""
 REPEAT_LENGTH = 256
 """A string or list of at least this length is named, not shown, when it is met again."""
 
@@ -93,7 +93,8 @@ class _Walk:
         self._barren: dict[
             int, str
         ] = {}  # containers and long scalars met before, without tensors: their name
-        self._visits = 0
+        self._entered: set[int] = set()
+        self._left = limits.paths  # places that may still be met; each container allows for its own once
         self._characters = 0
 
     def run(self, root: Node) -> Flat:
@@ -126,9 +127,9 @@ class _Walk:
         depth: int,
     ) -> _Frame | None:
         """Record a leaf, or open a container."""
-        self._visits += 1
+        self._left -= 1
         self._characters += len(name)
-        if self._visits > self._limits.paths or self._characters > self._limits.paths * _NAME_CHARACTERS:
+        if self._left < 0 or self._characters > _NAME_CHARACTERS:
             raise LimitError("the tree of the file unfolds to too many places", "paths", self._limits.paths)
         out = self._out
         tensor = tensor_of(node)
@@ -204,6 +205,10 @@ class _Walk:
     def _enter(self, node: Node, view: View, path: Path, name: str, registered: bool) -> _Frame:
         out = self._out
         self._open.add(id(node))
+        first = id(node) not in self._entered
+        if first:
+            self._entered.add(id(node))
+            self._left += len(view.children)
         container = None
         if view.kind != "sequence" or len(path) < 3:
             keys = (
@@ -226,6 +231,7 @@ class _Walk:
         if view.kind in ("object", "module"):
             out.values.append(Value(path, name, view.type, fields=len(view.children)))
         if view.kind == "module":
+            self._left += 16 + sum(len(look(child).children) for child in view.children[:64]) if first else 0
             steps = _module_steps(view, path, name, registered)
         else:
             steps = _steps(view, path, name, registered)
@@ -316,12 +322,24 @@ def _is_row(view: View) -> bool:
     if view.type.startswith("numpy.ndarray") and "object" not in view.type:
         return True
     if view.kind == "sequence":
-        return all(type(child) in SCALARS or _is_scalar_row(child) for child in view.children)
+        rows = all(type(child) in SCALARS or _is_scalar_row(child) for child in view.children)
+        return rows and not _repeats_text(view.children)
     if view.kind != "mapping" or view.metadata is not None:
         return False
     if not view.children:
         return True
     return len(view.children) > ROW_ITEMS and all(type(child) in SCALARS for child in view.children)
+
+
+def _repeats_text(nodes: Sequence[Node]) -> bool:
+    """Whether long texts stand in a list so often that writing each out would multiply the file."""
+    texts = {
+        id(node): len(node) for node in nodes if isinstance(node, (str, bytes)) and len(node) >= REPEAT_LENGTH
+    }
+    if not texts:
+        return False
+    total = sum(texts.get(id(node), 0) for node in nodes)
+    return total > 1_000_000 and total > 2 * sum(texts.values())
 
 
 def _is_scalar_row(node: Node) -> bool:

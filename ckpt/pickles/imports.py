@@ -180,6 +180,10 @@ def is_known(node: Node) -> bool:
     )
 
 
+_KEPT = 1_000
+"""Calls that are kept of each name."""
+
+
 def calls_of_unknown(pickle: Pickle) -> dict[Global, list[Opaque]]:
     """The calls that loading would make of names that are not known, by the name that is called.
 
@@ -198,7 +202,9 @@ def calls_of_unknown(pickle: Pickle) -> dict[Global, list[Opaque]]:
                 found.setdefault(call.func, []).append(call)  # a codec of the file's choice
             continue
         for culprit in _called(call):
-            found.setdefault(culprit, []).append(call)
+            made = found.setdefault(culprit, [])
+            if len(made) < _KEPT:
+                made.append(call)
     return found
 
 
@@ -214,7 +220,7 @@ def _called(call: Opaque) -> list[Global]:
     """The names behind what a call calls: itself, or what the called object was made with."""
     names: list[Global] = []
     todo, seen = [call.func], 0
-    while todo and seen < 100:
+    while todo and seen < 20:
         node = todo.pop()
         seen += 1
         if type(node) is Global:
