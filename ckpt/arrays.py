@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ckpt.checkpoint import ByteStr, Node, Opaque
 
 
-@dataclass(frozen=True, slots=True)
-class NumpyDType:
+class NumpyDType(NamedTuple):
     """A numpy dtype as its pickle names it: `code` like `f4`, `order` one of `<`, `>`, `|`."""
 
     code: str
@@ -59,8 +58,7 @@ class NumpyDType:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class NumpyArray:
+class NumpyArray(NamedTuple):
     """A numpy array as its pickle holds it: raw `data`, or `items` for an array of objects."""
 
     shape: tuple[int, ...]

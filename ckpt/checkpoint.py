@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from ckpt.dtypes import DType
 from ckpt.files import Source
@@ -129,8 +129,7 @@ class Nested:
 # --- bytes ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(NamedTuple):
     """Bytes of a source: `size` of them at `offset`, deflated when `inflated` is not None (their true size)."""
 
     source: Source
@@ -250,8 +249,7 @@ Tensor = TensorRef | Composite
 Role = Literal["parameter", "buffer"]
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """A tensor at a place of the tree. `path` is exact; `name` is for people, under state-dict names.
 
     `kind` is what the format itself says (a module's `_parameters`, TorchScript's lists), None where it
@@ -268,8 +266,7 @@ class Entry:
     persistent: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(NamedTuple):
     """Something at a place of the tree that is no tensor: a scalar, a list of scalars, an object by its class.
 
     `node` is the inert node for scalars and lists of them, None for objects (their `fields` follow as rows
@@ -284,8 +281,7 @@ class Value:
     same_as: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Import:
+class Import(NamedTuple):
     """A name that a pickle of the checkpoint imports, and the names of the places that use it."""
 
     module: str
@@ -296,16 +292,14 @@ class Import:
     """The calls made of it while loading, as inert text: `posix.system('touch x')`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(NamedTuple):
     """One reason why `torch.load(weights_only=True)` refuses a pickle, and where it meets it."""
 
     reason: str
     where: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(NamedTuple):
     """What the reader noticed and read on: a code of the catalogue of findings, and the sentence."""
 
     code: str
@@ -313,8 +307,7 @@ class Notice:
     tensors: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Container:
+class Container(NamedTuple):
     """A node of the tree that holds tensors below it: what `sections` decides by.
 
     `kind` is its type (`dict`, `OrderedDict`, a class name); `keys` its children's keys; `modules` the

@@ -5,14 +5,12 @@ torch's names are the vocabulary everywhere: text, TSV and JSON. Never imports t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Kind = Literal["float", "int", "bool", "complex", "quantized", "bits"]
 
 
-@dataclass(frozen=True, slots=True)
-class DType:
+class DType(NamedTuple):
     """An element type. `bits` is the width of one element as its shape counts them."""
 
     name: str

@@ -5,14 +5,12 @@ Codes are a contract: `--fail-on` takes them, JSON carries them, docs/findings.m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Level = Literal["error", "warning", "info"]
 
 
-@dataclass(frozen=True, slots=True)
-class Code:
+class Code(NamedTuple):
     """An entry of the catalogue. `by` are the commands that make it, empty while none does."""
 
     code: str
@@ -61,8 +59,7 @@ CATALOGUE: dict[str, Code] = {
 """All codes, the most serious first. Those without a command are kept for the commands to come."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """One finding: a code of the catalogue, one sentence, the tensors it is about, the command that helps."""
 
     code: str

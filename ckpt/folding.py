@@ -7,7 +7,7 @@ chains join, small groups of leaves move up, and the deepest uniform depth that 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 LINES = 40
 SHUT = 24
@@ -17,8 +17,7 @@ _INLINE = 2
 _BRACED = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(NamedTuple):
     """A tensor as folding sees it: its dotted name, `look` (what makes two of them equal), and its sums."""
 
     name: str
@@ -27,8 +26,7 @@ class Leaf:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Fold:
+class Fold(NamedTuple):
     """A folded node. `times` equal blocks stand for it; sums are over all of them. `look` is None unless all
     tensors in it look the same; a leaf has no children."""
 
@@ -41,8 +39,7 @@ class Fold:
     children: tuple[Fold, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """One line to print: a fold at a level; `shut` when it has children that are not shown."""
 
     level: int
@@ -50,10 +47,12 @@ class Line:
     shut: bool
 
 
-@dataclass(slots=True)
 class _Node:
-    children: dict[str, _Node] = field(default_factory=dict)
-    leaf: Leaf | None = None
+    __slots__ = ("children", "leaf")
+
+    def __init__(self, children: dict[str, _Node] | None = None) -> None:
+        self.children: dict[str, _Node] = {} if children is None else children
+        self.leaf: Leaf | None = None
 
 
 def fold(leaves: Iterable[Leaf]) -> tuple[Fold, ...]:
@@ -137,9 +136,9 @@ class _Folder:
         inner = [_scaled(fold, times) for fold in self.children(node)]
         if len(inner) == 1 and (times == 1 or inner[0].times == times):
             only = inner[0]
-            return [replace(only, label=f"{label}.{only.label}")]
+            return [only._replace(label=f"{label}.{only.label}")]
         if len(inner) <= _INLINE and not any(fold.children for fold in inner):
-            return [replace(fold, label=f"{label}.{fold.label}") for fold in inner]
+            return [fold._replace(label=f"{label}.{fold.label}") for fold in inner]
         looks = {fold.look for fold in inner}
         return [
             Fold(
@@ -167,8 +166,7 @@ class _Folder:
 def _scaled(fold: Fold, times: int) -> Fold:
     if times == 1:
         return fold
-    return replace(
-        fold,
+    return fold._replace(
         tensors=fold.tensors * times,
         numel=fold.numel * times,
         nbytes=fold.nbytes * times,

@@ -5,15 +5,14 @@ The defaults keep memory under 1 GB and time linear in the file's size. `--limit
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
 
 from ckpt.errors import UsageError
 
 _SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """Bounds on reading. Bytes where the name says bytes, else a count."""
 
     pickle_bytes: int = 256 * 2**20
@@ -41,14 +40,14 @@ class Limits:
 
     def raised(self, settings: list[str]) -> Limits:
         """These limits with `NAME=VALUE` settings applied (`pickle-bytes=1GiB`). Raises UsageError."""
-        known = {field.name.replace("_", "-"): field.name for field in fields(self)}
+        known = {field.replace("_", "-"): field for field in self._fields}
         changes: dict[str, int] = {}
         for setting in settings:
             name, _, value = setting.partition("=")
             if name not in known:
                 raise UsageError(f"no limit called {name}", hint="limits: " + " ".join(known))
             changes[known[name]] = _number(setting, value)
-        return replace(self, **changes)
+        return self._replace(**changes)
 
 
 def _number(setting: str, value: str) -> int:

@@ -5,15 +5,14 @@ Never `weights_only=False` beside a name that is not known: then there is no exp
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.names import NamedKey, Path
 from ckpt.sections import Section, models
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(NamedTuple):
     """The expression (`torch.load(...)["model"]`), or None and the `reason`; `note` is a comment beside it."""
 
     expression: str | None

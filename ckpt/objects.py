@@ -7,10 +7,9 @@ number. Nothing is imported; what is not understood stays an object, by its clas
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from math import prod
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ckpt.arrays import array, as_bytes, numpy_dtype
 from ckpt.checkpoint import (
@@ -35,8 +34,7 @@ ARRAY_ELEMENTS = 1_000
 SCALARS = frozenset({str, int, float, bool, type(None), bytes, bytearray, ByteStr})
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """What one node is.
 
     `kind`: tensor, storage, scalar (`value` says it), sequence, mapping, object (both by `children`), or

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.objects import look
@@ -25,8 +25,7 @@ _FAMILIES: tuple[tuple[frozenset[str], str], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Optimizer:
+class Optimizer(NamedTuple):
     """The state of one optimizer. `parameters` were handed to it, `with_state` of them have state."""
 
     family: str | None

@@ -7,8 +7,7 @@ evidence of an optimizer's order and state (used or unused) belongs here too, an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.objects import look
@@ -19,8 +18,7 @@ RoleName = Literal["parameter", "buffer", "optimizer", "other", "unknown"]
 Trust = Literal["certain", "strong", "likely", "none"]
 
 
-@dataclass(frozen=True, slots=True)
-class Role:
+class Role(NamedTuple):
     """What a tensor is. `source` names the kind of evidence, `note` says it in words."""
 
     role: RoleName

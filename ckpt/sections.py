@@ -6,7 +6,7 @@ pickled module), then well-known keys. Never the values.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Container
 from ckpt.names import Path, dotted
@@ -34,8 +34,7 @@ _MODEL_KEYS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(NamedTuple):
     """A part of a checkpoint. Its tensors are `checkpoint.tensors[first:last]`, all below `path`."""
 
     path: Path
@@ -58,7 +57,7 @@ def sections(checkpoint: Checkpoint) -> tuple[Section, ...]:
     sized = [_sized(checkpoint, section) for section in found]
     largest = max((section.numel for section in sized if section.kind in ("model", "ema")), default=0)
     return tuple(
-        replace(section, kind="other")
+        section._replace(kind="other")
         if section.kind == "model" and not section.is_module and section.numel < OTHER_SHARE * largest
         else section
         for section in sized
@@ -72,8 +71,7 @@ def models(found: tuple[Section, ...]) -> list[Section]:
 
 def _sized(checkpoint: Checkpoint, section: Section) -> Section:
     entries = checkpoint.tensors[section.first : section.last]
-    return replace(
-        section,
+    return section._replace(
         numel=sum(entry.tensor.numel for entry in entries),
         nbytes=sum(entry.tensor.nbytes for entry in entries),
     )

@@ -7,7 +7,7 @@ small file unfolds to is bounded by the limits.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ckpt.checkpoint import (
     Composite,
@@ -57,19 +57,20 @@ _MODULE_HOOKS = frozenset(
 )
 
 
-@dataclass(slots=True)
 class Flat:
-    """The flat views of one tree, in file order, and where its globals and persistent ids are met."""
+    """The flat views of one tree, in file order, and where its globals and objects are met.
 
-    tensors: list[Entry] = field(default_factory=list)
-    values: list[Value] = field(default_factory=list)
-    containers: list[Container] = field(default_factory=list)
-    where: dict[int, list[str]] = field(default_factory=dict)
-    """id of a Global, or of an Opaque that is no tensor -> names of the places that hold it."""
+    `where`: id of a Global, or of an Opaque that is no tensor -> names of the places that hold it.
+    """
+
+    def __init__(self) -> None:
+        self.tensors: list[Entry] = []
+        self.values: list[Value] = []
+        self.containers: list[Container] = []
+        self.where: dict[int, list[str]] = {}
 
 
-@dataclass(slots=True)
-class _Frame:
+class _Frame(NamedTuple):
     node: Node
     view: View
     path: Path

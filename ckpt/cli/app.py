@@ -60,22 +60,29 @@ class Group(TyperGroup):
         name = args[0] if args else ""
         if name not in self.commands and not name.startswith("-"):
             if name in _PLANNED:
-                raise CkptError(
-                    f"{name}: not in this version", hint="it has " + ", ".join(sorted(self.commands))
-                )
+                raise CkptError(f"{name}: not in this version", hint=f"it has {', '.join(COMMANDS)}")
             if os.path.exists(name):
                 raise CkptError(f"{name}: not a command", hint=f"ckpt inspect {name}")
         return super().resolve_command(ctx, args)
 
 
-app = typer.Typer(
-    cls=Group,
-    name="ckpt",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
+COMMANDS = ("inspect", "get")
+
+
+def program(names: tuple[str, ...] = COMMANDS) -> typer.Typer:
+    """The program with these commands. Each is a module of this package; only those named are imported."""
+    app = typer.Typer(
+        cls=Group,
+        name="ckpt",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    app.callback()(_main)
+    for name in names:
+        app.command(name)(import_module(f"ckpt.cli.{name}").command)
+    return app
 
 
 def _version(asked: bool) -> None:
@@ -84,17 +91,12 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _main(
     version: bool = typer.Option(
         False, "--version", help="Show the version and exit.", callback=_version, is_eager=True
     ),
 ) -> None:
     """Inspect, compare and migrate PyTorch checkpoints, without running anything they name."""
-
-
-for _name in ("inspect", "get"):
-    app.command(_name)(import_module(f"ckpt.cli.{_name}").command)
 
 
 def main() -> None:
@@ -104,8 +106,9 @@ def main() -> None:
     gc.disable()  # one short job: its trees are needed to the end
     output.prepare()
     signal.signal(signal.SIGTERM, _terminate)
+    asked = sys.argv[1] if len(sys.argv) > 1 else ""
     try:
-        app(standalone_mode=True)
+        program((asked,) if asked in COMMANDS else COMMANDS)(standalone_mode=True)
     except (SystemExit, CkptError):
         raise
     except Exception:

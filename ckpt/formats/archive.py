@@ -6,8 +6,8 @@ Not a format of the table: torch-zip, TorchScript and others are made of it. No 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from struct import Struct
+from typing import NamedTuple
 from zlib import crc32
 
 from ckpt.checkpoint import Notice, Range
@@ -25,8 +25,7 @@ _DESCRIPTOR = b"PK\x07\x08"
 _REFUSED_FLAGS = 0x2061  # encrypted, patched, strongly encrypted, masked headers
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One file of the archive. `offset` is where its data begins, `stored` the bytes that it takes there."""
 
     name: str
@@ -41,8 +40,7 @@ class Record:
         return Range(source, self.offset, self.stored, self.size if self.deflated else None)
 
 
-@dataclass(frozen=True, slots=True)
-class Archive:
+class Archive(NamedTuple):
     """A zip archive whose directory is consistent. `root` is the folder that all of torch's records share."""
 
     source: Source

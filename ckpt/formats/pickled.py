@@ -5,8 +5,7 @@ Not a format of the table; torch-zip, legacy and TorchScript end here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 
 from ckpt.checkpoint import Checkpoint, Global, Import, Node, Notice, Opaque, PersistentId, Refusal, Storage
 from ckpt.errors import LimitError
@@ -21,14 +20,14 @@ from ckpt.tree import Flat, flatten
 _CALLS_SHOWN = 20
 
 
-@dataclass(slots=True)
 class Contents:
-    """The pickles of one file, with those nested in them, and every storage that they name."""
+    """The pickles of one file, with those nested in them, and every storage that they name, by its id."""
 
-    pickles: list[Pickle]
-    storages: dict[str, Storage]
-    notices: list[Notice]
-    bytestrings: bool = False
+    def __init__(self, notices: Iterable[Notice] = ()) -> None:
+        self.pickles: list[Pickle] = []
+        self.storages: dict[str, Storage] = {}
+        self.notices = list(notices)
+        self.bytestrings = False
 
 
 def run(data: bytes, limits: Limits, start: int = 0) -> Pickle:

@@ -213,7 +213,7 @@ def _merge(
             path = prefix + entry.path
             name = f"{section}.{entry.name}" if section else entry.name
             tensor = _over(entry.tensor, renamed) if several else entry.tensor
-            entries.append(replace(entry, path=path, name=name, tensor=tensor))
+            entries.append(entry._replace(path=path, name=name, tensor=tensor))
             if not section:
                 root.keys.append(entry.name)
                 root.values.append(tensor)
@@ -221,8 +221,7 @@ def _merge(
             root.keys.append(section)
             root.values.append(part.root)
             containers += [
-                replace(
-                    row,
+                row._replace(
                     path=prefix + row.path,
                     name=f"{section}.{row.name}" if row.name else section,
                     first=row.first + first,
@@ -231,8 +230,8 @@ def _merge(
                 for row in part.containers
             ]
         values += [
-            replace(
-                value, path=prefix + value.path, name=f"{section}.{value.name}" if section else value.name
+            value._replace(
+                path=prefix + value.path, name=f"{section}.{value.name}" if section else value.name
             )
             for value in part.values
             if section or not value.name.startswith("__metadata__")

@@ -38,7 +38,7 @@ def sniff(probe: Probe) -> bool:
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
-    contents = Contents([], {}, [])
+    contents = Contents()
     stream = _Stream(probe.file, contents, limits, "", 0)
     root = stream.read()
     if stream.end < probe.size:

@@ -7,7 +7,6 @@ short cut (`.storage_alignment`) is never trusted.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 
 from ckpt.checkpoint import Checkpoint, Global, Notice, PersistentId, Storage
 from ckpt.dtypes import DType
@@ -41,7 +40,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     record = archive.find("data.pkl")
     assert record is not None
     byteorder = byteorder_of(archive)
-    contents = Contents([], {}, list(archive.notices))
+    contents = Contents(archive.notices)
     data = archive.read(record, limits.pickle_bytes, "pickle-bytes")
     pickle = run(data, limits)
     if pickle.end < len(data):
@@ -68,16 +67,16 @@ def byteorder_of(archive: Archive) -> str:
     return text.decode()
 
 
-@dataclass(slots=True)
 class StorageFolder:
     """The storages of one folder of records (`data/KEY`), made as persistent ids name them."""
 
-    archive: Archive
-    folder: str
-    contents: Contents
-    prefix: str = ""
-    longer: list[str] = field(default_factory=list)
-    _seen: dict[str, tuple[DType | None, int]] = field(default_factory=dict)
+    def __init__(self, archive: Archive, folder: str, contents: Contents, prefix: str = "") -> None:
+        self._archive = archive
+        self._folder = folder
+        self._contents = contents
+        self._prefix = prefix
+        self._seen: dict[str, tuple[DType | None, int]] = {}
+        self._longer: list[str] = []
 
     def resolve(self, persistent: PersistentId) -> Storage | Global:
         """The storage that `('storage', class, key, location, numel)` names. Raises UnreadableError."""
@@ -96,27 +95,27 @@ class StorageFolder:
             if self._seen[text] != (dtype, nbytes):
                 raise UnreadableError(f"storage {show(text)} is named with two types or sizes")
             # As in torch: the first id that names a storage decides its device.
-            return self.contents.storages[self.prefix + text]
-        record = self.archive.find(f"{self.folder}/{text}")
+            return self._contents.storages[self._prefix + text]
+        record = self._archive.find(f"{self._folder}/{text}")
         if record is None:
-            wanted = f"{show(self.archive.root, 40)}/{self.folder}/{text}"
+            wanted = f"{show(self._archive.root, 40)}/{self._folder}/{text}"
             raise UnreadableError(f"storage {text} has no record {wanted}")
         if record.size < nbytes:
             raise UnreadableError(f"storage {text} has {record.size:,} bytes, its tensors need {nbytes:,}")
         if record.size > nbytes:
-            self.longer.append(f"{text} ({record.size:,} bytes for {nbytes:,})")
+            self._longer.append(f"{text} ({record.size:,} bytes for {nbytes:,})")
         made = make_storage(
-            self.prefix + text, device, dtype, nbytes, record.place(self.archive.source), record.crc
+            self._prefix + text, device, dtype, nbytes, record.place(self._archive.source), record.crc
         )
         self._seen[text] = (dtype, nbytes)
-        self.contents.storages[made.id] = made
+        self._contents.storages[made.id] = made
         return made
 
     def notices(self) -> list[Notice]:
         """What is odd about the records, in one line."""
-        if not self.longer:
+        if not self._longer:
             return []
-        more = f" and {len(self.longer) - 3} more" if len(self.longer) > 3 else ""
+        more = f" and {len(self._longer) - 3} more" if len(self._longer) > 3 else ""
         return [
-            Notice("container", f"records longer than their storages: {', '.join(self.longer[:3])}{more}")
+            Notice("container", f"records longer than their storages: {', '.join(self._longer[:3])}{more}")
         ]

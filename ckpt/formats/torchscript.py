@@ -7,7 +7,6 @@ Layout: torch/csrc/jit/serialization/{export_module,import,python_print}.cpp.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from ckpt.checkpoint import Checkpoint, Dict, Entry, Global, Opaque, Refusal, Role
 from ckpt.errors import UnreadableError
@@ -37,7 +36,7 @@ def sniff(probe: Probe) -> bool:
 def read(probe: Probe, limits: Limits) -> Checkpoint:
     archive = probe.archive
     assert archive is not None
-    contents = Contents([], {}, list(archive.notices))
+    contents = Contents(archive.notices)
     root = None
     constants = Dict()
     for name, folder, prefix in (("data.pkl", "data", ""), ("constants.pkl", "constants", "constants:")):
@@ -93,7 +92,7 @@ def _with_kind(entry: Entry, root: object, kinds: dict[str, dict[str, Role]]) ->
     """The entry with what the class of the object that holds it says of its attribute."""
     owner = _owner(root, entry.path)
     kind = kinds.get(owner, {}).get(str(entry.path[-1])) if owner and entry.path else None
-    return entry if kind is None else replace(entry, kind=kind, source="torchscript")
+    return entry if kind is None else entry._replace(kind=kind, source="torchscript")
 
 
 def _owner(root: object, path: Path) -> str | None:

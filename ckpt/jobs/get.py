@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Node
 from ckpt.errors import UsageError
@@ -18,8 +17,7 @@ from ckpt.tree import find
 SCHEMA = {"name": "ckpt.get", "version": 1}
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """What goes by one name: a node of the tree, or the row of a tensor."""
 
     name: str

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry, Tensor, Value
 from ckpt.errors import UsageError
@@ -23,8 +22,7 @@ _BLOAT_BYTES = 1024
 _HEAVY = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """A tensor with all that is known of it."""
 
     entry: Entry
@@ -42,19 +40,17 @@ class Row:
         return self.entry.name[start:]
 
 
-@dataclass(frozen=True, slots=True)
-class Prefix:
-    """A wrapper's prefix on `count` of the `of` tensors of a section."""
+class Prefix(NamedTuple):
+    """A wrapper's prefix on `tensors` of the `of` tensors of a section."""
 
     prefix: str
     writer: str
     section: str
-    count: int
+    tensors: int
     of: int
 
 
-@dataclass(frozen=True, slots=True)
-class InspectReport:
+class InspectReport(NamedTuple):
     """What `ckpt inspect` found. `rows` are the tensors that were selected, all else is of the whole file."""
 
     checkpoint: Checkpoint
@@ -67,7 +63,7 @@ class InspectReport:
     load: Load
     findings: tuple[Finding, ...]
     selected: bool = False
-    values: tuple[Value, ...] = field(default=())
+    values: tuple[Value, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The document `ckpt.inspect`; docs/json.md is its contract."""
@@ -118,7 +114,7 @@ def inspect(checkpoint: Checkpoint, select: Globs | None = None, section: str | 
         selected=bool(select) or section is not None,
         values=values,
     )
-    return replace(report, findings=order(list(_findings(report))))
+    return report._replace(findings=order(list(_findings(report))))
 
 
 def _marked(entries: tuple[Entry, ...]) -> list[Entry]:
@@ -127,7 +123,7 @@ def _marked(entries: tuple[Entry, ...]) -> list[Entry]:
     marked = []
     for entry in entries:
         count = seen[entry.name] = seen.get(entry.name, 0) + 1
-        marked.append(entry if count == 1 else replace(entry, name=f"{entry.name}#{count}"))
+        marked.append(entry if count == 1 else entry._replace(name=f"{entry.name}#{count}"))
     return marked
 
 
@@ -180,7 +176,9 @@ def _findings(report: InspectReport) -> Iterable[Finding]:
     yield from _devices(report)
     for prefix in report.prefixes:
         where = f" of {prefix.section}" if prefix.section else ""
-        count = f"all {prefix.of:,}" if prefix.count == prefix.of else f"{prefix.count:,} of {prefix.of:,}"
+        count = (
+            f"all {prefix.of:,}" if prefix.tensors == prefix.of else f"{prefix.tensors:,} of {prefix.of:,}"
+        )
         tensors = "tensor" if prefix.of == 1 else "tensors"
         yield Finding(
             "prefix",

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Storage, TensorRef
 
 Kind = Literal["own", "tied", "packed", "overlapping"]
 
 
-@dataclass(frozen=True, slots=True)
-class Shared:
+class Shared(NamedTuple):
     """A storage and the tensors over it, in file order.
 
     `kind`: own (one tensor, or none), tied (all see equal ranges), packed (disjoint slices, as cuDNN keeps

@@ -8,7 +8,6 @@ Opcodes and their meaning: Lib/pickletools.py of CPython.
 from __future__ import annotations
 
 from codecs import escape_decode
-from dataclasses import dataclass, field
 from struct import Struct, error
 
 from ckpt.checkpoint import ByteStr, Dict, Global, Node, Opaque, PersistentId, Set
@@ -92,20 +91,22 @@ DIGITS = 4_300
 _INT32, _UINT16, _UINT32, _UINT64, _DOUBLE = (Struct(code) for code in ("<i", "<H", "<I", "<Q", ">d"))
 
 
-@dataclass(slots=True)
 class Pickle:
-    """What one pickle holds. `end` is the offset after its STOP, `calls` every object it asks for, in order."""
+    """What one pickle holds. `end` is the offset after its STOP, `calls` every object it asks for, in order.
 
-    root: Node = None
-    end: int = 0
-    protocol: int = 0
-    globals: dict[tuple[str, str], Global] = field(default_factory=dict)
-    calls: list[Opaque] = field(default_factory=list)
-    persistent: list[PersistentId] = field(default_factory=list)
-    foreign_opcodes: dict[int, int] = field(default_factory=dict)
-    """Opcodes that torch's weights_only machine does not know: the offset of the first of each."""
-    bytestrings: bool = False
-    """Whether a Python 2 `str` holds bytes that are not ASCII."""
+    `foreign_opcodes` are those that torch's weights_only machine does not know, with the offset of the first
+    of each; `bytestrings` says whether a Python 2 `str` holds bytes that are not ASCII.
+    """
+
+    def __init__(self) -> None:
+        self.root: Node = None
+        self.end = 0
+        self.protocol = 0
+        self.globals: dict[tuple[str, str], Global] = {}
+        self.calls: list[Opaque] = []
+        self.persistent: list[PersistentId] = []
+        self.foreign_opcodes: dict[int, int] = {}
+        self.bytestrings = False
 
 
 class MachineError(UnreadableError):
