@@ -5,7 +5,7 @@ Nothing here is an object of the file's classes, and nothing here reads a byte o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from types import TracebackType
@@ -40,6 +40,11 @@ class Dict:
     def __init__(self) -> None:
         self.keys: list[Node] = []
         self.values: list[Node] = []
+
+    def set(self, keys: list[Node], values: list[Node]) -> None:
+        """Add keys with their values, as SETITEMS does."""
+        self.keys += keys
+        self.values += values
 
 
 class Set:
@@ -100,11 +105,27 @@ class Opaque:
         self.args = args
         self.kwargs = kwargs
         self.offset = offset
-        self.states: list[Node] = []
-        self.items: list[Node] = []
-        self.keys: list[Node] = []
-        self.values: list[Node] = []
+        # Tuples until there is something: most calls are tensors, and an empty list costs as much as a call.
+        self.states: Sequence[Node] = ()
+        self.items: Sequence[Node] = ()
+        self.keys: Sequence[Node] = ()
+        self.values: Sequence[Node] = ()
         self.meaning: TensorRef | Composite | Nested | None = None
+
+    def append(self, items: list[Node]) -> None:
+        """Add items, as APPENDS does."""
+        if type(self.items) is list:
+            self.items += items
+        else:
+            self.items = list(items)
+
+    def set(self, keys: list[Node], values: list[Node]) -> None:
+        """Add keys with their values, as SETITEMS does."""
+        if type(self.keys) is list and type(self.values) is list:
+            self.keys += keys
+            self.values += values
+        else:
+            self.keys, self.values = list(keys), list(values)
 
     @property
     def class_name(self) -> str:

@@ -48,11 +48,12 @@ class Line(NamedTuple):
 
 
 class _Node:
-    __slots__ = ("children", "leaf")
+    __slots__ = ("children", "leaf", "number")
 
     def __init__(self, children: dict[str, _Node] | None = None) -> None:
         self.children: dict[str, _Node] = {} if children is None else children
         self.leaf: Leaf | None = None
+        self.number = -1
 
 
 def fold(leaves: Iterable[Leaf]) -> tuple[Fold, ...]:
@@ -102,7 +103,6 @@ class _Folder:
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
-        self._done: dict[int, int] = {}
 
     def children(self, node: _Node) -> tuple[Fold, ...]:
         items = list(node.children.items())
@@ -153,14 +153,12 @@ class _Folder:
         ]
 
     def _number(self, node: _Node) -> int:
-        known = self._done.get(id(node))
-        if known is None:
-            key = (
-                node.leaf.look if node.leaf else None,
-                tuple((name, self._number(child)) for name, child in node.children.items()),
-            )
-            known = self._done[id(node)] = self._numbers.setdefault(key, len(self._numbers))
-        return known
+        if node.number < 0:
+            parts: list[Hashable] = [node.leaf.look if node.leaf else None]
+            for name, child in node.children.items():
+                parts += (name, self._number(child))
+            node.number = self._numbers.setdefault(tuple(parts), len(self._numbers))
+        return node.number
 
 
 def _scaled(fold: Fold, times: int) -> Fold:

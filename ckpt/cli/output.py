@@ -71,12 +71,24 @@ def write_lines(lines: Sequence[Line]) -> None:
 
 
 def write_json(documents: Sequence[dict[str, Any]]) -> None:
-    """One document indented, several a line each."""
-    if len(documents) == 1:
-        sys.stdout.write(json.dumps(documents[0], ensure_ascii=True, allow_nan=False, indent=2) + "\n")
+    """One document with a row a line, several documents a line each."""
+    if len(documents) != 1:
+        for document in documents:
+            sys.stdout.write(f"{_compact(document)}\n")
         return
-    for document in documents:
-        sys.stdout.write(json.dumps(document, ensure_ascii=True, allow_nan=False) + "\n")
+    fields = []
+    for key, value in documents[0].items():
+        if isinstance(value, list) and value and isinstance(value[0], (dict, list)):
+            rows = ",\n    ".join(map(_compact, value))
+            fields.append(f"  {_compact(key)}: [\n    {rows}\n  ]")
+        else:
+            fields.append(f"  {_compact(key)}: {_compact(value)}")
+    sys.stdout.write("{\n" + ",\n".join(fields) + "\n}\n")
+
+
+def _compact(value: Any) -> str:
+    # Without indent: only then is json's encoder the fast one.
+    return json.dumps(value, ensure_ascii=True, allow_nan=False)
 
 
 def write_table(rows: Sequence[Sequence[str]], *, tsv: bool, table: str | None, header: bool = True) -> None:

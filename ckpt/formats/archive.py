@@ -16,8 +16,10 @@ from ckpt.files import Source, inflate
 from ckpt.limits import Limits
 from ckpt.names import show
 
-_LOCAL = Struct("<4s5H3I2H")
-_CENTRAL = Struct("<4s6H3I5H2I")
+_LOCAL = Struct("<4s2xHH8xIIHH")  # signature, flags, method, stored, full, name length, extra length
+_CENTRAL = Struct(
+    "<4s4xHH4xIIIHHHH6xI"
+)  # the same with crc, comment length, disk, offset of the local header
 _END = Struct("<4s4H2IH")
 _END64 = Struct("<4sQ2H2I4Q")
 _LOCATOR = Struct("<4sIQI")
@@ -165,37 +167,57 @@ def _parse_directory(source: Source, data: bytes, count: int, directory: int) ->
     for _ in range(count):
         if at + _CENTRAL.size > size:
             raise UnreadableError(f"the zip directory holds fewer than the {count:,} records that it counts")
-        fields = _CENTRAL.unpack_from(data, at)
-        signature, flags, method, crc, stored, full, name_length, extra_length, comment, disk = (
-            fields[0], fields[3], fields[4], fields[7], fields[8], fields[9], fields[10], fields[11], fields[12], fields[13],
-        )  # fmt: skip
-        header = fields[16]
+        signature, flags, method, crc, stored, full, names, extras, comment, disk, header = (
+            _CENTRAL.unpack_from(data, at)
+        )
         begin = at + _CENTRAL.size
-        at = begin + name_length + extra_length + comment
+        at = begin + names + extras + comment
         if signature != b"PK\x01\x02" or at > size:
             raise UnreadableError("the zip directory is damaged")
-        raw = data[begin : begin + name_length]
+        raw = data[begin : begin + names]
         name = _decode(raw)
-        if 0xFFFFFFFF in (stored, full, header) or disk == 0xFFFF:
-            extra = data[begin + name_length : begin + name_length + extra_length]
+        if disk == 0xFFFF or 0xFFFFFFFF in (stored, full, header):
+            extra = data[begin + names : begin + names + extras]
             full, stored, header = _zip64(extra, full, stored, header, name)
         elif disk:
             raise UnreadableError("a zip archive in several parts")
         if flags & _REFUSED_FLAGS:
-            raise UnreadableError(f"record {show(name, 80)} is encrypted or patched")
+            raise _refusal(name, " is encrypted or patched")
         if method not in (0, 8):
-            raise UnreadableError(
-                f"record {show(name, 80)} is packed by method {method}, torch knows 0 and 8"
-            )
+            raise _refusal(name, f" is packed by method {method}, torch knows 0 and 8")
         if method == 0 and stored != full:
-            raise UnreadableError(f"record {show(name, 80)} is stored, and has two sizes")
-        offset = _check_local(source, header, raw, flags, method, stored, full, name, directory)
+            raise _refusal(name, " is stored, and has two sizes")
         # torch writes 0 for "not computed" (set_crc32_options(False)); of an empty record 0 is the true one.
         checksum = crc if crc or not full else None
-        records.append(Record(name, offset, stored, full, method == 8, checksum, header))
+        record = Record(name, 0, stored, full, method == 8, checksum, header)
+        records.append(record._replace(offset=_data_offset(source, record, raw, flags, method, directory)))
     if at != size:
         raise UnreadableError(f"the zip directory holds more than the {count:,} records that it counts")
     return records
+
+
+def _data_offset(source: Source, record: Record, raw: bytes, flags: int, method: int, directory: int) -> int:
+    """Where the data of a record begins, after its local header agreed with the directory."""
+    name, header = record.name, record.header
+    if header + _LOCAL.size + len(raw) > directory:
+        raise _refusal(name, f" begins at byte {header:,}, beyond the data of the archive")
+    local = source.read(header, _LOCAL.size + len(raw))
+    signature, local_flags, local_method, stored, full, names, extras = _LOCAL.unpack_from(local)
+    if signature != b"PK\x03\x04" or names != len(raw) or local_method != method or not local.endswith(raw):
+        raise _refusal(name, ": its local header and the directory disagree")
+    # With a data descriptor (bit 3) the sizes stand behind the data, and 0 or a zip64 mark here.
+    unknown = (0, 0xFFFFFFFF) if (local_flags | flags) & 8 else (0xFFFFFFFF,)
+    if (stored != record.stored and stored not in unknown) or (full != record.size and full not in unknown):
+        raise _refusal(name, ": its local header and the directory give different sizes")
+    offset = header + _LOCAL.size + int(names + extras)
+    if offset + record.stored > directory:
+        needed = f"needs bytes {offset:,} to {offset + record.stored:,}"
+        raise _refusal(name, f": cut off, {needed}, the data of the archive ends at {directory:,}")
+    return offset
+
+
+def _refusal(name: str, problem: str) -> UnreadableError:
+    return UnreadableError(f"record {show(name, 80)}{problem}")
 
 
 def _decode(raw: bytes) -> str:
@@ -226,7 +248,7 @@ def _zip64(extra: bytes, full: int, stored: int, header: int, name: str) -> tupl
             header = next(left) if header == 0xFFFFFFFF else header
             return full, stored, header
         at += 4 + length
-    raise UnreadableError(f"record {show(name, 80)}: its zip64 field is missing or too short")
+    raise _refusal(name, ": its zip64 field is missing or too short")
 
 
 def _check_local(

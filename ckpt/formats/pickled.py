@@ -7,7 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ckpt.checkpoint import Checkpoint, Global, Import, Node, Notice, Opaque, PersistentId, Refusal, Storage
+from ckpt.checkpoint import (
+    Checkpoint,
+    Global,
+    Import,
+    Node,
+    Notice,
+    Opaque,
+    PersistentId,
+    Refusal,
+    Storage,
+    Tensor,
+    TensorRef,
+)
 from ckpt.errors import LimitError
 from ckpt.limits import Limits
 from ckpt.names import show
@@ -112,13 +124,11 @@ def _storages(contents: Contents, flat: Flat) -> tuple[Storage, ...]:
     return tuple(found.values())
 
 
-def storages_of(tensor: object) -> tuple[Storage, ...]:
+def storages_of(tensor: Tensor) -> tuple[Storage, ...]:
     """The storages that a tensor looks into."""
-    from ckpt.checkpoint import Composite, TensorRef
-
     if isinstance(tensor, TensorRef):
         return (tensor.storage,)
-    return tuple(part.storage for _, part in tensor.parts) if isinstance(tensor, Composite) else ()
+    return tuple(part.storage for _, part in tensor.parts)
 
 
 def _refusals(contents: Contents, flat: Flat) -> tuple[Refusal, ...]:

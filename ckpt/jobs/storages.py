@@ -32,10 +32,11 @@ def shared(checkpoint: Checkpoint) -> tuple[Shared, ...]:
     """Every storage of a checkpoint, in the order in which the file names them."""
     users: dict[int, list[tuple[str, TensorRef]]] = {id(storage): [] for storage in checkpoint.storages}
     for entry in checkpoint.tensors:
-        if isinstance(entry.tensor, TensorRef):
-            users[id(entry.tensor.storage)].append((entry.name, entry.tensor))
+        tensor = entry.tensor
+        if isinstance(tensor, TensorRef):
+            users[id(tensor.storage)].append((entry.name, tensor))
         else:
-            for label, part in entry.tensor.parts:
+            for label, part in tensor.parts:
                 users[id(part.storage)].append((f"{entry.name}[{label}]", part))
     return tuple(_shared(storage, users[id(storage)]) for storage in checkpoint.storages)
 

@@ -171,6 +171,7 @@ _CALLS_AN_ARGUMENT = frozenset(
     }
 )
 """Known functions that call what they are handed."""
+_LOOKED_INTO = _CALLS_AN_ARGUMENT | {("_codecs", "encode")}
 
 
 def is_known(node: Node) -> bool:
@@ -190,10 +191,12 @@ def calls_of_unknown(pickle: Pickle) -> dict[Global, list[Opaque]]:
     An object that is made without calling (NEWOBJ runs `__new__` of a class only) does not count.
     """
     found: dict[Global, list[Opaque]] = {}
+    known = {name for name in pickle.globals.values() if is_known(name)}
+    harmless = {name for name in known if python3_name(name.module, name.name) not in _LOOKED_INTO}
     for call in pickle.calls:
-        if call.how == "newobj" or call.how == "newobj_ex":
+        if call.func in harmless or call.how == "newobj" or call.how == "newobj_ex":
             continue
-        if type(call.func) is Global and is_known(call.func):
+        if call.func in known:
             if python3_name(call.func.module, call.func.name) in _CALLS_AN_ARGUMENT:
                 for arg in call.args[: 2 if call.func.name == "_reconstructor" else None]:
                     if type(arg) is Global and not is_known(arg) and not _is_plain_class(call, arg):

@@ -90,6 +90,10 @@ DIGITS = 4_300
 
 _INT32, _UINT16, _UINT32, _UINT64, _DOUBLE = (Struct(code) for code in ("<i", "<H", "<I", "<Q", ">d"))
 
+_CALLABLE = (Global, Opaque, PersistentId)
+_CLOSING = frozenset((LIST, DICT, FROZENSET, ADDITEMS, OBJ, INST, POP_MARK, POP))
+"""Opcodes beside TUPLE, SETITEMS and APPENDS that take all down to the last MARK."""
+
 
 class Pickle:
     """What one pickle holds. `end` is the offset after its STOP, `calls` every object it asks for, in order.
@@ -148,7 +152,9 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
     values = limits.values
     deep: dict[int, int] = {}  # id of a tuple that holds tuples -> its depth
     kept: list[Node] = []  # keeps those ids from being used again
-    calls, persistent = out.calls, out.persistent
+    persistent = out.persistent
+    uint32 = _UINT32.unpack_from
+    op = 0
     at = pos = start
 
     def resolve(module: str, name: str) -> Global:
@@ -161,17 +167,12 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
             found = out.globals[module, name] = Global(module, name, at)
         return found
 
-    def close_mark() -> list[Node]:
-        nonlocal stack, push, pop
-        items = stack
-        if not outer:
-            raise MachineError("no MARK for this opcode", at)
-        stack = outer.pop()
-        push, pop = stack.append, stack.pop
-        return items
-
     def tuple_of(items: tuple[Node, ...]) -> tuple[Node, ...]:
-        inner = max((deep.get(id(item), 1) for item in items if type(item) is tuple), default=0)
+        """`items`, after a look at how deep tuples lie in it."""
+        inner = 0
+        for item in items:
+            if type(item) is tuple:
+                inner = max(inner, deep.get(id(item), 1))
         if inner:
             if inner >= TUPLE_DEPTH:
                 raise MachineError(f"tuples nested deeper than {TUPLE_DEPTH}", at)
@@ -179,19 +180,19 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
             kept.append(items)
         return items
 
-    def call(how: str, func: Node, args: Node, kwargs: Dict | None = None) -> None:
-        if type(func) not in (Global, Opaque, PersistentId):
+    def call(how: str, func: Node, args: Node, kwargs: Dict | None = None) -> Opaque:
+        if type(func) not in _CALLABLE:
             raise MachineError(f"a call of {_kind(func)}", at)
         if type(args) is not tuple:
             raise MachineError(f"a call with {_kind(args)} for its arguments", at)
         made = Opaque(how, func, args, kwargs, at)
-        calls.append(made)
-        push(made)
+        out.calls.append(made)
+        return made
 
     def add_items(target: Node, items: list[Node]) -> None:
         if type(target) is list:
             target.extend(items)
-        elif type(target) is Opaque:
+        elif type(target) is Opaque or (type(target) is Set and not target.frozen and op == ADDITEMS):
             target.items.extend(items)
         else:
             raise MachineError(f"items appended to {_kind(target)}", at)
@@ -210,23 +211,23 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
             op = data[pos]
             pos += 1
             # The opcodes of a state dict, most frequent first; then all others.
-            if op == BINPUT:
-                memo[data[pos]] = stack[-1]
-                pos += 1
+            if op == LONG_BINPUT:
+                memo[uint32(data, pos)[0]] = stack[-1]
+                pos += 4
             elif op == BINGET:
                 push(memo[data[pos]])
                 pos += 1
-            elif op == LONG_BINPUT:
-                memo[_UINT32.unpack_from(data, pos)[0]] = stack[-1]
-                pos += 4
+            elif op == BINPUT:
+                memo[data[pos]] = stack[-1]
+                pos += 1
             elif op == LONG_BINGET:
-                push(memo[_UINT32.unpack_from(data, pos)[0]])
+                push(memo[uint32(data, pos)[0]])
                 pos += 4
             elif op == BININT1:
                 push(data[pos])
                 pos += 1
             elif op == BINUNICODE:
-                end = pos + 4 + _UINT32.unpack_from(data, pos)[0]
+                end = pos + 4 + uint32(data, pos)[0]
                 if end > size:
                     raise TruncatedPickleError(at)
                 push(str(data[pos + 4 : end], "utf-8", "surrogatepass"))
@@ -238,19 +239,26 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
                 push, pop = stack.append, stack.pop
                 values -= 1
             elif op == TUPLE:
-                items = close_mark()
+                items = stack
+                stack = outer.pop()
+                push, pop = stack.append, stack.pop
                 push(tuple_of(tuple(items)))
                 values -= 1
             elif op == TUPLE2:
                 second = pop()
-                push(tuple_of((pop(), second)))
+                first = pop()
+                if type(first) is tuple or type(second) is tuple:
+                    push(tuple_of((first, second)))
+                else:
+                    push((first, second))
                 values -= 1
             elif op == TUPLE1:
-                push(tuple_of((pop(),)))
+                first = pop()
+                push(tuple_of((first,)) if type(first) is tuple else (first,))
                 values -= 1
             elif op == REDUCE:
                 args = pop()
-                call("reduce", pop(), args)
+                push(call("reduce", pop(), args))
                 values -= 1
             elif op == BINPERSID:
                 persistent.append(PersistentId(pop(), at))
@@ -284,14 +292,18 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
                 push([])
                 values -= 1
             elif op == SETITEMS:
-                items = close_mark()
+                items = stack
+                stack = outer.pop()
+                push, pop = stack.append, stack.pop
                 set_items(stack[-1], items)
             elif op == SETITEM:
                 value = pop()
                 key = pop()
                 set_items(stack[-1], [key, value])
             elif op == APPENDS:
-                items = close_mark()
+                items = stack
+                stack = outer.pop()
+                push, pop = stack.append, stack.pop
                 add_items(stack[-1], items)
             elif op == APPEND:
                 value = pop()
@@ -307,7 +319,7 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
                 stack[-1].states.append(state)
             elif op == NEWOBJ:
                 args = pop()
-                call("newobj", pop(), args)
+                push(call("newobj", pop(), args))
                 values -= 1
             elif op == SHORT_BINSTRING:
                 end = pos + 1 + data[pos]
@@ -356,46 +368,38 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
                     pos += 8
                     if pos + _UINT64.unpack_from(data, pos - 8)[0] > size:
                         raise TruncatedPickleError(at)
-                elif op == POP:
-                    if stack:
-                        pop()
-                    else:
-                        close_mark()
-                elif op == POP_MARK:
-                    close_mark()
+                elif op == POP and stack:
+                    pop()
                 elif op == DUP:
                     push(stack[-1])
-                elif op == LIST:
-                    items = close_mark()
-                    push(items)
-                elif op == DICT:
-                    items = close_mark()
-                    made = Dict()
-                    set_items(made, items)
-                    push(made)
-                elif op == FROZENSET:
-                    items = close_mark()
-                    push(Set(items, frozen=True))
-                elif op == ADDITEMS:
-                    items = close_mark()
-                    if type(stack[-1]) is Set and not stack[-1].frozen:
-                        stack[-1].items.extend(items)
-                    else:
+                elif op in _CLOSING:
+                    if op == INST:
+                        module, pos = _line(data, pos, at)
+                        name, pos = _line(data, pos, at)
+                    items = stack
+                    stack = outer.pop()
+                    push, pop = stack.append, stack.pop
+                    if op == LIST:
+                        push(items)
+                    elif op == DICT:
+                        made = Dict()
+                        set_items(made, items)
+                        push(made)
+                    elif op == FROZENSET:
+                        push(Set(items, frozen=True))
+                    elif op == ADDITEMS:
                         add_items(stack[-1], items)
-                elif op == OBJ:
-                    func, *rest = close_mark() or [None]
-                    call("obj", func, tuple_of(tuple(rest)))
-                elif op == INST:
-                    module, pos = _line(data, pos, at)
-                    name, pos = _line(data, pos, at)
-                    items = close_mark()
-                    func = resolve(module.decode("utf-8"), name.decode("utf-8"))
-                    call("inst", func, tuple_of(tuple(items)))
+                    elif op == OBJ:
+                        func, *rest = items or [None]
+                        push(call("obj", func, tuple_of(tuple(rest))))
+                    elif op == INST:
+                        func = resolve(module.decode("utf-8"), name.decode("utf-8"))
+                        push(call("inst", func, tuple_of(tuple(items))))
                 elif op == NEWOBJ_EX:
                     kwargs, args = pop(), pop()
                     if type(kwargs) is not Dict:
                         raise MachineError(f"a call with {_kind(kwargs)} for its keywords", at)
-                    call("newobj_ex", pop(), args, kwargs)
+                    push(call("newobj_ex", pop(), args, kwargs))
                 elif op == PERSID:
                     text, pos = _line(data, pos, at)
                     persistent.append(PersistentId(text.decode("ascii"), at))

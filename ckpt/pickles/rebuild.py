@@ -46,16 +46,15 @@ class Rebuilder:
 
     def annotate(self, pickle: Pickle) -> None:
         """Set `meaning` of every call that torch would turn into a tensor. Raises UnreadableError."""
+        builders = {name: build for pair, name in pickle.globals.items() if (build := _BUILDERS.get(pair))}
         for call in pickle.calls:  # in the order of the file: the parts of a call come before it
-            func = call.func
-            if type(func) is Global:
-                build = _BUILDERS.get((func.module, func.name))
-                if build is not None:
-                    try:
-                        call.meaning = build(self, call.args, call)
-                    except _BadCallError as error:
-                        problem = f"damaged pickle: {func.name} at byte {call.offset:,}: {error}"
-                        raise UnreadableError(problem) from None
+            build = builders.get(call.func)
+            if build is not None:
+                try:
+                    call.meaning = build(self, call.args, call)
+                except _BadCallError as error:
+                    problem = f"damaged pickle: {call.func.name} at byte {call.offset:,}: {error}"
+                    raise UnreadableError(problem) from None
 
     # --- one method a call; `args` are those of the rebuild function, `call` is the node in the tree ------
 

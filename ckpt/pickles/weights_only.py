@@ -88,11 +88,15 @@ def refusals(pickle: Pickle) -> list[tuple[str, Node | None]]:
         (f"opcode {NAMES.get(op, hex(op))} at byte {offset:,} (protocol {pickle.protocol})", None)
         for op, offset in pickle.foreign_opcodes.items()
     ]
+    plain: set[Global] = set()  # what may be called, when nothing is done to the result
     for name in pickle.globals.values():
         if not _allowed(name):
             reasons.append((name.qualified, name))
+        elif name.name not in ("_rebuild_from_type_v2", "OrderedDict"):
+            plain.add(name)
     for call in pickle.calls:
-        reasons += [(reason, call) for reason in _call_refusals(call)]
+        if call.func not in plain or call.states or call.keys or call.items:
+            reasons += [(reason, call) for reason in _call_refusals(call)]
     for persistent in pickle.persistent:
         pid = persistent.pid
         if type(pid) is not tuple or not pid or pid[0] != "storage":

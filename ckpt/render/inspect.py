@@ -219,15 +219,17 @@ def _tensors(report: InspectReport, width: int | None, depth: int | None, everyt
     rows = report.rows
     mixed_dtype = len({row.tensor.dtype.name for row in rows}) > 1
     mixed_device = len({row.tensor.device for row in rows}) > 1
-    looks: dict[object, tuple[str, str, str]] = {}
+    # Tensors that look alike get one number: folding compares numbers.
+    numbers: dict[tuple[str, str, str], int] = {}
     leaves = []
     for row in rows:
         tensor = row.tensor
-        shape = shape_text(row)
-        look_of = (shape, tensor.dtype.name, tensor.device)
-        looks.setdefault(look_of, (shape, tensor.dtype.name, tensor.device or ""))
-        name = show(row.entry.name, None) + ("" if row.entry.registered else " (unregistered)")
-        leaves.append(Leaf(name, look_of, tensor.numel, tensor.nbytes))
+        number = numbers.setdefault((shape_text(row), tensor.dtype.name, tensor.device or ""), len(numbers))
+        name = show(row.entry.name, None)
+        if not row.entry.registered:
+            name += " (unregistered)"
+        leaves.append(Leaf(name, number, tensor.numel, tensor.nbytes))
+    looks = list(numbers)
     table: list[list[str]] = [
         [
             "NAME",
@@ -241,7 +243,7 @@ def _tensors(report: InspectReport, width: int | None, depth: int | None, everyt
 
     def cells(label: str, fold_: Fold, shut: bool) -> list[str]:
         leaf = not fold_.children
-        shape, dtype, device = looks[fold_.look] if fold_.look is not None else ("", "", "")
+        shape, dtype, device = looks[fold_.look] if isinstance(fold_.look, int) else ("", "", "")
         if not leaf:
             shape = plural(fold_.tensors, "tensor") if shut else ""
             dtype, device = ("", "") if not shut else (dtype, device)

@@ -1,0 +1,182 @@
+"""Times whole processes, interleaved, and judges medians against targets. It never fails because of a time.
+
+A job is what a user waits for: from before the process is made until its output has been read to the end and it is
+gone. The jobs of a round run one after the other, and rounds repeat (A B C A B C ...), so that what slows the machine
+down for a while slows all of them.
+"""
+
+from __future__ import annotations
+
+import os
+import pty
+import resource
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+HEADINGS = ("job", "ckpt (s)", "peer", "peer (s)", "result", "target", "met", "peak MB")
+SCREEN = (24, 80)  # rows, columns
+_BLOCK = 1 << 16  # bytes: what a pipe holds
+_TAIL = 2000  # bytes of output that a failure shows
+# Settings that would make ckpt draw something else, or any Python do extra work, than it does for most users.
+_UNSET = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "PYTHONDONTWRITEBYTECODE", "PYTHONPROFILEIMPORTTIME")
+_NONE = "–"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A command line to time. Its stdout is a pipe, or with `terminal` all three streams are a pseudo-terminal."""
+
+    name: str
+    command: tuple[str, ...]
+    terminal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One run: wall time in seconds, and the most memory that the process held, in bytes."""
+
+    seconds: float
+    peak: int
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The medians of a job's runs: seconds, and peak memory in MB (10⁶ bytes)."""
+
+    name: str
+    seconds: float
+    peak_mb: float
+
+
+def own_peak_mb() -> float:
+    """Peak memory of this process in MB: Linux hands it on to a child, so no child is reported below it.
+
+    This is why the modules here never import torch themselves, and import little before they have measured
+    (setmax_mm_hiwater_rss in the kernel's fs/exec.c).
+    """
+    return _bytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) / 1e6
+
+
+def interleaved(jobs: Sequence[Job], runs: int) -> list[Result]:
+    """The medians of `runs` rounds over the jobs, in their order, after a round that warms up and is not counted.
+
+    Raises SystemExit with the job's output when one fails: the time of a failure means nothing.
+    """
+    samples: list[list[Sample]] = [[] for _ in jobs]
+    for number in range(runs + 1):
+        print(f"round {number} of {runs}" if number else "warm-up", file=sys.stderr)
+        for job, taken in zip(jobs, samples, strict=True):
+            sample = run(job)
+            if number:
+                taken.append(sample)
+    return [
+        Result(job.name, _median([one.seconds for one in taken]), _median([one.peak for one in taken]) / 1e6)
+        for job, taken in zip(jobs, samples, strict=True)
+    ]
+
+
+def _median(values: Sequence[float]) -> float:
+    ordered = sorted(values)  # the module statistics would cost memory, see own_peak_mb
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def run(job: Job) -> Sample:
+    """Runs a job once, and reads all that it prints. Raises SystemExit when it fails."""
+    environment = {name: value for name, value in os.environ.items() if name not in _UNSET}
+    environment["TERM"] = "xterm-256color"
+    with tempfile.TemporaryFile() as errors:
+        if job.terminal:
+            reader, writer = pty.openpty()
+            termios.tcsetwinsize(writer, SCREEN)
+            stdin, stderr = writer, writer
+        else:
+            reader, writer = os.pipe()
+            stdin, stderr = subprocess.DEVNULL, errors.fileno()
+        try:
+            start = time.perf_counter()
+            try:
+                process = subprocess.Popen(
+                    job.command, stdin=stdin, stdout=writer, stderr=stderr, env=environment
+                )
+            finally:
+                os.close(writer)
+            output = _read_all(reader)
+            _, status, usage = os.wait4(process.pid, 0)
+            seconds = time.perf_counter() - start
+        finally:
+            os.close(reader)
+        process.returncode = os.waitstatus_to_exitcode(status)  # or Popen waits for a process that is gone
+        if process.returncode:
+            errors.seek(0)
+            said = (errors.read()[-_TAIL:] or output).decode(errors="replace")
+            sys.exit(f"{job.name}: exit code {process.returncode}\n{said}")
+    return Sample(seconds, _bytes(usage.ru_maxrss))
+
+
+def _read_all(reader: int) -> bytes:
+    """Reads to the end, and returns the last bytes only: what is kept here shows up in every later peak."""
+    buffer = bytearray(_BLOCK)
+    tail = b""
+    while True:
+        try:
+            count = os.readv(reader, [buffer])
+        except OSError:  # EIO is how Linux says that nobody has the terminal open any more
+            count = 0
+        if not count:
+            return tail
+        tail = (tail + buffer[:count])[-_TAIL:]
+
+
+def _bytes(maxrss: int) -> int:
+    return maxrss if sys.platform == "darwin" else maxrss * 1024
+
+
+def ratio_row(ours: Result, peer: Result, most: float) -> list[str]:
+    """A row of the table that wants at most `most` times the peer's time."""
+    ratio = ours.seconds / peer.seconds
+    return _row(ours, peer, _times(ratio), f"≤ {_times(most)}", ratio <= most)
+
+
+def difference_row(ours: Result, peer: Result, most_ms: float | None = None) -> list[str]:
+    """A row of the table that wants at most `most_ms` milliseconds more than the peer; None wants nothing."""
+    more = (ours.seconds - peer.seconds) * 1000
+    if most_ms is None:
+        return _row(ours, peer, f"{more:+.0f} ms", _NONE, None)
+    return _row(ours, peer, f"{more:+.0f} ms", f"≤ +{most_ms:.0f} ms", more <= most_ms)
+
+
+def memory_row(ours: Result, most_mb: float) -> list[str]:
+    """A row of the table that wants at most `most_mb` MB of peak memory."""
+    return _row(ours, None, f"{ours.peak_mb:.1f} MB", f"≤ {most_mb:.0f} MB", ours.peak_mb <= most_mb)
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """The rows under HEADINGS, as a GitHub table."""
+    from tabulate import tabulate
+
+    align = ("left", "right", "left", "right", "right", "right", "left", "right")
+    text: str = tabulate(rows, HEADINGS, tablefmt="github", colalign=align, disable_numparse=True)
+    return text
+
+
+def _row(ours: Result, peer: Result | None, result: str, target: str, met: bool | None) -> list[str]:
+    return [
+        ours.name,
+        f"{ours.seconds:.3f}",
+        peer.name if peer else _NONE,
+        f"{peer.seconds:.3f}" if peer else _NONE,
+        result,
+        target,
+        _NONE if met is None else "yes" if met else "no",
+        f"{ours.peak_mb:.1f}",
+    ]
+
+
+def _times(ratio: float) -> str:
+    return f"1/{1 / ratio:.3g}" if ratio < 1 else f"{ratio:.2f} ×"
