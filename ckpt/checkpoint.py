@@ -56,6 +56,10 @@ class Set:
         self.items = items
         self.frozen = frozen
 
+    def append(self, items: list[Node]) -> None:
+        """Add items, as ADDITEMS does."""
+        self.items += items
+
 
 class Global:
     """A name that the pickle imports. One node a distinct pair; `offset` is the byte of its first opcode."""

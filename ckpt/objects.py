@@ -128,7 +128,7 @@ def _state(call: Opaque) -> dict[str, Node]:
     """Attributes set by BUILD: of the instance's dict, then of its slots. Empty when the state is no dict."""
     found: dict[str, Node] = {}
     states = call.states
-    if class_of(call) != call.class_name and len(call.args) > 2:
+    if len(call.args) > 2 and class_of(call) != call.class_name:
         states = [call.args[2], *states]
     for state in states:
         for part in state if type(state) is tuple and len(state) == 2 else (state,):
@@ -203,7 +203,7 @@ def _collection(call: Opaque, name: str) -> View | None:
         if type(arg) not in (list, tuple, Set):
             return None
         items += arg.items if type(arg) is Set else arg
-    return View("sequence", short, children=items + call.items)
+    return View("sequence", short, children=[*items, *call.items])
 
 
 def _size(call: Opaque, name: str) -> View | None:

@@ -193,7 +193,7 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
         if type(target) is list:
             target.extend(items)
         elif type(target) is Opaque or (type(target) is Set and not target.frozen and op == ADDITEMS):
-            target.items.extend(items)
+            target.append(items)
         else:
             raise MachineError(f"items appended to {_kind(target)}", at)
 
@@ -202,8 +202,7 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
             raise MachineError("a key without a value", at)
         if type(target) is not Dict and type(target) is not Opaque:
             raise MachineError(f"items set on {_kind(target)}", at)
-        target.keys += items[::2]
-        target.values += items[1::2]
+        target.set(items[::2], items[1::2])
 
     try:
         for _ in range(limits.operations):
@@ -316,7 +315,7 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
                 state = pop()
                 if type(stack[-1]) is not Opaque:
                     raise MachineError(f"a state set on {_kind(stack[-1])}", at)
-                stack[-1].states.append(state)
+                stack[-1].states = [*stack[-1].states, state]
             elif op == NEWOBJ:
                 args = pop()
                 push(call("newobj", pop(), args))
