@@ -31,7 +31,7 @@ def load(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> Load:
         called = next((row for row in strange if row.group == "called"), None)
         row = called or strange[0]
         verb = "call" if called else "import"
-        return Load(None, reason=f"torch.load would have to {verb} {row.module}.{row.name}")
+        return Load(None, reason=f"it would have to {verb} {row.module}.{row.name}")
     refused = checkpoint.weights_only
     options = ['map_location="cpu"']
     if refused:

@@ -49,6 +49,13 @@ def show(text: str, limit: int | None = TEXT_LIMIT) -> str:
     return _escaped(text)
 
 
+def show_literal(text: str) -> str:
+    """A text that holds Python literals already, made safe: as `show`, with its backslashes as they are."""
+    if text.isascii() and text.isprintable():
+        return text
+    return _UNPRINTABLE.sub(lambda match: "\\" if match[0] == "\\" else _escape(match), text)
+
+
 def _escaped(text: str) -> str:
     if text.isascii() and text.isprintable() and "\\" not in text:
         return text

@@ -155,7 +155,7 @@ class _Finder:
             return False
         dotted = sum("." in str(entry.path[-1]) for entry in direct)
         if len(direct) == len(entries) or dotted:
-            named = bool(row.path) and any(word in str(row.path[-1]).lower() for word in _MODEL_KEYS)
+            named = bool(row.path) and not _MODEL_WORDS.isdisjoint(_WORDS.findall(str(row.path[-1]).lower()))
             if 2 * dotted >= len(direct) and 2 * len(direct) >= len(entries):
                 return True
             return named or (not row.path and len(direct) == len(row.keys))

@@ -244,10 +244,10 @@ def _devices(report: InspectReport) -> Iterable[Finding]:
     for part in report.sections:
         tags: dict[str, int] = {}
         for entry in checkpoint.tensors[part.first : part.last]:
-            if (
-                entry.tensor.shape and entry.tensor.device is not None
-            ):  # counters stay where the optimizer made them
-                tags[entry.tensor.device] = tags.get(entry.tensor.device, 0) + 1
+            # Counters stay where the optimizer made them; on meta there is nothing.
+            device = entry.tensor.device
+            if entry.tensor.shape and device not in (None, "meta"):
+                tags[str(device)] = tags.get(str(device), 0) + 1
         if len(tags) > 1:
             listed = ", ".join(f"{count:,} on {tag}" for tag, count in tags.items())
             yield Finding(

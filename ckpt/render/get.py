@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ckpt.checkpoint import Node
-from ckpt.names import show
+from ckpt.names import show_literal
 from ckpt.objects import View, brief, look, scalar_text
 
 
@@ -12,14 +12,13 @@ def get_text(node: Node) -> str:
     view = look(node)
     if view.kind == "scalar":
         return _bare(view)
-    return show(brief(node, 100_000, 20), None)
+    return show_literal(brief(node, 100_000, 20))
 
 
 def _bare(view: View) -> str:
+    # Backslashes stay as they are: a path of Windows must come out as it went in. --json is exact for all.
     value = view.value
     if isinstance(value, str):
-        return show(str(value), None)
-    return show(
-        scalar_text(View("scalar", type(value).__name__ if value is not None else "None", value), 100_000),
-        None,
-    )
+        return show_literal(str(value))
+    kind = "None" if value is None else type(value).__name__
+    return show_literal(scalar_text(View("scalar", kind, value), 100_000))

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from ckpt.checkpoint import Value
 from ckpt.folding import Fold, Leaf, fold, lines
 from ckpt.jobs.inspect import InspectReport, Row
-from ckpt.names import show
+from ckpt.names import show, show_literal
 from ckpt.objects import look, scalar_text
 from ckpt.optimizers import optimizer
-from ckpt.render.text import Line, columns, cut
+from ckpt.render.text import Line, cells, columns, cut
 from ckpt.sections import Section
 from ckpt.units import count_text, plural, size_text
 
@@ -22,6 +22,8 @@ FORMATS = {
     "sharded": "sharded",
 }
 _VALUES = 8
+_WIDTH = 100
+"""Columns that lines of values fill in a pipe."""
 _BRACKETS = {"list": ("[", "]"), "tuple": ("(", ")")}
 _LEVELS = {"error": "error", "warning": "warning", "info": "info"}
 
@@ -130,9 +132,20 @@ def _parts(report: InspectReport, width: int | None) -> list[Line]:
         for name, part in texts:
             kind = "" if part.kind in (part.name, "other") else f"{part.kind}, "
             out.append([(f"  {name.ljust(size)}  ", "name"), (kind + _part(report, part), "")])
-    values = _values(report)
-    for text in values:
-        out.append([("  ", ""), (cut(text, width - 2) if width else text, "")])
+    for text in _wrapped(_values(report), width or _WIDTH):
+        out.append([(f"  {text}", "")])
+    return out
+
+
+def _wrapped(pieces: Sequence[str], width: int) -> list[str]:
+    """Pieces side by side, in lines of at most `width` cells."""
+    out: list[str] = []
+    for piece in pieces:
+        piece = cut(piece, width - 2)
+        if out and cells(out[-1]) + 3 + cells(piece) <= width - 2:
+            out[-1] += f" · {piece}"
+        else:
+            out.append(piece)
     return out
 
 
@@ -161,7 +174,9 @@ def _part(report: InspectReport, part: Section) -> str:
         return text + (f"   lr {rates}" if rates else "")
     if not tensors:
         return "no tensors"
-    text = f"{plural(tensors, 'tensor')}  {count_text(numel)} el.  {size_text(nbytes)}"
+    module = next((value.type for value in checkpoint.values if value.path == part.path), None)
+    prefix_text = f"module {show(module, 80)}, " if part.is_module and module else ""
+    text = f"{prefix_text}{plural(tensors, 'tensor')}  {count_text(numel)} el.  {size_text(nbytes)}"
     for prefix in report.prefixes:
         if prefix.section == part.name and part.kind in ("model", "ema"):
             text += f"   prefix {prefix.prefix} ({prefix.writer})"
@@ -170,23 +185,26 @@ def _part(report: InspectReport, part: Section) -> str:
 
 def _values(report: InspectReport) -> list[str]:
     """The values outside of the sections, one piece a top-level key."""
+    if report.selected:
+        return []
     covered = {part.path for part in report.sections if part.path}
     groups: dict[object, list[Value]] = {}
-    for value in report.checkpoint.values:
-        if report.selected or any(value.path[: len(path)] == path for path in covered) or not value.path:
-            continue
-        groups.setdefault(value.path[0], []).append(value)
     pieces = []
+    for value in report.checkpoint.values:
+        if not value.path:
+            if value.fields is not None:
+                pieces.append(f"module {show(value.type, 80)}" if report.sections else show(value.type, 80))
+            continue
+        inner = value.path[0] in ("_modules", "_parameters", "_buffers")
+        if not inner and not any(value.path[: len(path)] == path for path in covered):
+            groups.setdefault(value.path[0], []).append(value)
     for key, values in groups.items():
-        first = values[0]
         name = show(str(key), 40)
-        if len(first.path) == 1:
-            pieces.append(f"{name} {value_text(first)}")
-        else:
-            pieces.append(f"{name} {plural(len(values), 'value')}")
+        text = value_text(values[0]) if len(values[0].path) == 1 else plural(len(values), "value")
+        pieces.append(f"{name} {text}")
     if len(pieces) > _VALUES:
         pieces = [*pieces[:_VALUES], f"{len(pieces) - _VALUES} more (--values)"]
-    return [" · ".join(pieces)] if pieces else []
+    return pieces
 
 
 def value_text(value: Value, limit: int = 60) -> str:
@@ -197,8 +215,7 @@ def value_text(value: Value, limit: int = 60) -> str:
         return f"{show(value.type, limit)}, {plural(value.fields, 'field')}"
     view = look(value.node)
     if view.kind == "scalar":
-        text = scalar_text(view, limit)
-        return show(text, None) if text.isascii() else show(text, limit + 40)
+        return show_literal(scalar_text(view, limit))
     count = len(view.children)
     if view.kind == "object":
         return show(view.type, limit)
@@ -208,7 +225,7 @@ def value_text(value: Value, limit: int = 60) -> str:
         )
         if inner.count(", ") == max(count - 1, 0) and view.kind == "sequence":
             opening, closing = _BRACKETS.get(view.type, (f"{view.type}[", "]"))
-            return show(f"{opening}{inner}{closing}", None)
+            return show_literal(f"{opening}{inner}{closing}")
     return f"{show(view.type, limit)}, {plural(count, 'item')}"
 
 
@@ -241,7 +258,7 @@ def _tensors(report: InspectReport, width: int | None, depth: int | None, everyt
         ]
     ]
 
-    def cells(label: str, fold_: Fold, shut: bool) -> list[str]:
+    def row_of(label: str, fold_: Fold, shut: bool) -> list[str]:
         leaf = not fold_.children
         shape, dtype, device = looks[fold_.look] if isinstance(fold_.look, int) else ("", "", "")
         if not leaf:
@@ -255,7 +272,7 @@ def _tensors(report: InspectReport, width: int | None, depth: int | None, everyt
     if everything:
         for leaf, row in zip(leaves, rows, strict=True):
             one = Fold(leaf.name, leaf.look, 1, row.tensor.numel, row.tensor.nbytes)
-            table.append(cells(leaf.name, one, False))
+            table.append(row_of(leaf.name, one, False))
     else:
         opened = lines(fold(leaves), depth)
         most = len(opened) if depth is not None else 60
@@ -264,7 +281,7 @@ def _tensors(report: InspectReport, width: int | None, depth: int | None, everyt
             label = "  " * line.level + line.fold.label
             if line.fold.times > 1 and line.fold.children:
                 label += f"  ×{line.fold.times}"
-            table.append(cells(label, line.fold, line.shut))
+            table.append(row_of(label, line.fold, line.shut))
     last = len(table[0]) - 1
     out = columns(table, right=frozenset((last - 1, last)), styles={1: "dim"}, width=width)
     if left:
