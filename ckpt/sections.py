@@ -21,17 +21,27 @@ _KEYS = {
     "rng": ("rng", "random_state", "rng_state", "cuda_rng"),
 }
 _EMA = ("ema", "averaged", "shadow")
-_MODEL_KEYS = (
-    "state_dict",
-    "model",
-    "net",
-    "network",
-    "weights",
-    "params",
-    "module",
-    "generator",
-    "discriminator",
+_MODEL_WORDS = frozenset(
+    [
+        "model",
+        "net",
+        "network",
+        "weights",
+        "params",
+        "module",
+        "generator",
+        "discriminator",
+        "netg",
+        "netd",
+        "g",
+        "d",
+        "encoder",
+        "decoder",
+        "backbone",
+        "state",
+    ]
 )
+_WORDS = re.compile(r"[a-z0-9]+")
 
 
 class Section(NamedTuple):
