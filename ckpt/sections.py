@@ -6,6 +6,7 @@ pickled module), then well-known keys. Never the values.
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Container
@@ -22,24 +23,8 @@ _KEYS = {
 }
 _EMA = ("ema", "averaged", "shadow")
 _MODEL_WORDS = frozenset(
-    [
-        "model",
-        "net",
-        "network",
-        "weights",
-        "params",
-        "module",
-        "generator",
-        "discriminator",
-        "netg",
-        "netd",
-        "g",
-        "d",
-        "encoder",
-        "decoder",
-        "backbone",
-        "state",
-    ]
+    ("model", "net", "network", "weights", "params", "module", "generator", "discriminator", "netg", "netd")
+    + ("g", "d", "encoder", "decoder", "backbone", "state")
 )
 _WORDS = re.compile(r"[a-z0-9]+")
 
