@@ -22,11 +22,10 @@ _KEYS = {
     "rng": ("rng", "random_state", "rng_state", "cuda_rng"),
 }
 _EMA = ("ema", "averaged", "shadow")
-_MODEL_WORDS = frozenset(
-    ("model", "net", "network", "weights", "params", "module", "generator", "discriminator", "netg", "netd")
-    + ("g", "d", "encoder", "decoder", "backbone", "state")
+_MODEL = re.compile(
+    r"(?:.*_)?(?:model|net|net[gd]|network|weights|params|module|generator|discriminator|encoder|decoder|backbone"
+    r"|state_dict|[gd])(?:_.*)?"
 )
-_WORDS = re.compile(r"[a-z0-9]+")
 
 
 class Section(NamedTuple):
@@ -48,15 +47,16 @@ class Section(NamedTuple):
 
 def sections(checkpoint: Checkpoint) -> tuple[Section, ...]:
     """The parts of a checkpoint in file order; they do not overlap. A bare state dict is one, at the root."""
-    found = _Finder(checkpoint).find()
-    sized = [_sized(checkpoint, section) for section in found]
-    largest = max((section.numel for section in sized if section.kind in ("model", "ema")), default=0)
-    return tuple(
-        section._replace(kind="other")
-        if section.kind == "model" and not section.is_module and section.numel < OTHER_SHARE * largest
-        else section
-        for section in sized
-    )
+    finder = _Finder(checkpoint)
+    found = [_sized(checkpoint, section) for section in finder.find()]
+    largest = max((section.numel for section in found if section.kind in ("model", "ema")), default=0)
+    kept = [
+        section
+        for section in found
+        if section.kind != "model" or section.is_module or section.numel >= OTHER_SHARE * largest
+    ]
+    rest = [_sized(checkpoint, section) for section in finder.rest(kept)]
+    return tuple(sorted(kept + rest, key=lambda section: (section.first, section.last)))
 
 
 def models(found: tuple[Section, ...]) -> list[Section]:
@@ -90,28 +90,29 @@ class _Finder:
             if kind is not None:
                 found.append(Section(row.path, row.name, kind, row.first, row.last, row.is_module))
                 covered.append(row.path)
-        return self._with_rest(found)
+        return found
 
-    def _with_rest(self, found: list[Section]) -> list[Section]:
-        """The sections, with one `other` a top-level key for the tensors that belong to none of them."""
+    def rest(self, found: list[Section]) -> list[Section]:
+        """A section `other` for each top-level key with tensors that belong to none of those found."""
         taken = [False] * len(self._checkpoint.tensors)
         for section in found:
             taken[section.first : section.last] = [True] * section.tensors
-        rest: dict[Path, list[int]] = {}
+        loose: dict[Path, list[int]] = {}
         for index, free in enumerate(taken):
             if not free:
-                rest.setdefault(self._checkpoint.tensors[index].path[:1], []).append(index)
-        if not found and rest:
+                loose.setdefault(self._checkpoint.tensors[index].path[:1], []).append(index)
+        if not found and loose:
             return [Section((), "", "other", 0, len(taken))]
-        for path, indices in rest.items():
+        sections: list[Section] = []
+        for path, indices in loose.items():
             runs = [[indices[0], indices[0] + 1]]
             for index in indices[1:]:
                 if index == runs[-1][1]:
                     runs[-1][1] += 1
                 else:
                     runs.append([index, index + 1])
-            found += [Section(path, dotted(path), "other", first, last) for first, last in runs]
-        return sorted(found, key=lambda section: (section.first, section.last))
+            sections += [Section(path, dotted(path), "other", first, last) for first, last in runs]
+        return sections
 
     def _kind(self, row: Container) -> str | None:
         """The kind of the section that a container is, None when it is not one but may hold some."""
@@ -150,7 +151,7 @@ class _Finder:
             return False
         dotted = sum("." in str(entry.path[-1]) for entry in direct)
         if len(direct) == len(entries) or dotted:
-            named = bool(row.path) and not _MODEL_WORDS.isdisjoint(_WORDS.findall(str(row.path[-1]).lower()))
+            named = bool(row.path) and _MODEL.fullmatch(str(row.path[-1]).lower()) is not None
             if 2 * dotted >= len(direct) and 2 * len(direct) >= len(entries):
                 return True
             return named or (not row.path and len(direct) == len(row.keys))

@@ -244,6 +244,9 @@ def _merge(
         for entry in entries
         if entry.path[:1] not in [(name.rpartition(".")[0],) for name in under_name]
     ]
+    # The weights are the section at the root; last, for what lies inside it is found before.
+    names = tuple(entry.name for entry in weights)
+    containers.append(Container((), "", "dict", names, 0, len(weights)))
     rest = [
         entry for entry in entries if entry.path[:1] in [(name.rpartition(".")[0],) for name in under_name]
     ]
