@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check format samples bench clean
+.PHONY: demo test check format samples docs bench clean
 .DEFAULT_GOAL := demo
 
 demo: .venv/.base
@@ -24,6 +24,9 @@ format: .venv/.dev
 
 samples: .venv/.dev
 	$(BIN)/python sample_checkpoints/make_samples.py
+
+docs: .venv/.dev
+	$(BIN)/python docs/refresh.py
 
 bench: .venv/.dev
 	$(BIN)/python -m benchmarks.inspect

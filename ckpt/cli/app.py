@@ -109,7 +109,7 @@ def main() -> None:
     asked = sys.argv[1] if len(sys.argv) > 1 else ""
     code: Any = 0
     try:
-        program((asked,) if asked in COMMANDS else COMMANDS)(standalone_mode=True)
+        program((asked,) if asked in COMMANDS else COMMANDS)(standalone_mode=True, prog_name="ckpt")
     except SystemExit as leaving:
         code = leaving.code
     except CkptError:

@@ -111,7 +111,8 @@ def _places(report: InspectReport) -> str:
         if row.tensor.device is not None:
             found.setdefault(row.tensor.device, []).append(row)
     if len(found) < 2:
-        return "".join(f" on {show(tag, 40)}" for tag in found)
+        known = sum(map(len, found.values())) == len(report.rows)
+        return "".join(f" on {show(tag, 40)}" for tag in found) if known else ""
     texts = []
     for tag, rows in sorted(found.items(), key=lambda item: -sum(row.tensor.nbytes for row in item[1])):
         text = f"{size_text(sum(row.tensor.nbytes for row in rows))} on {show(tag, 40)}"
@@ -235,7 +236,7 @@ def value_text(value: Value, limit: int = 60) -> str:
 def _tensors(report: InspectReport, width: int | None, depth: int | None, everything: bool) -> list[Line]:
     rows = report.rows
     mixed_dtype = len({row.tensor.dtype.name for row in rows}) > 1
-    mixed_device = len({row.tensor.device for row in rows}) > 1
+    mixed_device = len({row.tensor.device for row in rows} - {None}) > 1
     # Tensors that look alike get one number: folding compares numbers.
     numbers: dict[tuple[str, str, str], int] = {}
     leaves = []
