@@ -36,8 +36,8 @@ def command(
             output.write_json([item.to_json() for item in found])
             return 0
         for item in found:
-            if item.row is not None:
-                output.write_table(row_table([item.row]), tsv=True, table=None, header=False)
+            if item.row is not None and item.role is not None:
+                output.write_table(row_table([item.row], [item.role]), tsv=True, table=None, header=False)
             else:
                 sys.stdout.write(get_text(item.node) + "\n")
     return 0

@@ -85,10 +85,8 @@ class StorageFolder:
             raise UnreadableError(
                 f"a persistent id at byte {persistent.offset:,} of the pickle that is no storage's"
             )
-        _, cls, key, device, numel = pid[:5]
-        text = str(key)[:100] if isinstance(key, str) or (type(key) is int and 0 <= key < 2**63) else ""
-        if not _KEY.fullmatch(text):
-            raise UnreadableError(f"a storage key that names no record: {show(text, 80)}")
+        cls, key, device, numel = pid[1:5]
+        text = str(key) if isinstance(key, str) or (type(key) is int and 0 <= key < 2**63) else ""
         dtype = storage_type(cls)
         nbytes = storage_bytes(dtype, numel)
         if text in self._seen:
@@ -96,6 +94,8 @@ class StorageFolder:
                 raise UnreadableError(f"storage {show(text)} is named with two types or sizes")
             # As in torch: the first id that names a storage decides its device.
             return self._contents.storages[self._prefix + text]
+        if not _KEY.fullmatch(text):
+            raise UnreadableError(f"a storage key that names no record: {show(text, 80)}")
         record = self._archive.find(f"{self._folder}/{text}")
         if record is None:
             wanted = f"{show(self._archive.root, 40)}/{self._folder}/{text}"

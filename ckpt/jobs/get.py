@@ -12,6 +12,7 @@ from ckpt.limits import Limits
 from ckpt.names import Path, nearest
 from ckpt.objects import look, tensor_of
 from ckpt.plain import path_json, plain, scalar_json
+from ckpt.roles import Role
 from ckpt.tree import find
 
 SCHEMA = {"name": "ckpt.get", "version": 1}
@@ -23,12 +24,13 @@ class Found(NamedTuple):
     name: str
     path: Path
     node: Node
-    row: Row | None
+    row: Row | None = None
+    role: Role | None = None
 
     def to_json(self) -> dict[str, Any]:
         """`{name, path, type, value}`; of a tensor the entry of `tensors[]` of `ckpt.inspect`."""
-        if self.row is not None:
-            return {"schema": SCHEMA, **tensor_json(self.row)}
+        if self.row is not None and self.role is not None:
+            return {"schema": SCHEMA, **tensor_json(self.row, self.role)}
         view = look(self.node)
         found: dict[str, Any] = {
             "schema": SCHEMA,
@@ -47,7 +49,7 @@ class Found(NamedTuple):
 
 def get(checkpoint: Checkpoint, names: list[str], limits: Limits) -> list[Found]:
     """What each of the names stands for, in their order. Raises UsageError with the nearest names."""
-    rows: dict[str, Row] | None = None
+    rows: dict[str, tuple[Row, Role]] | None = None
     found: list[Found] = []
     for name in names:
         matches = find(checkpoint.root, name, limits)
@@ -58,14 +60,17 @@ def get(checkpoint: Checkpoint, names: list[str], limits: Limits) -> list[Found]
                 hint="ckpt inspect --values shows them",
             )
         if matches and tensor_of(matches[0][1]) is None and look(matches[0][1]).kind != "storage":
-            found.append(Found(name, *matches[0], None))
+            found.append(Found(name, *matches[0]))
             continue
         if rows is None:
-            rows = {row.entry.name: row for row in inspect(checkpoint).rows}
-        row = rows.get(name) or next((row for row in rows.values() if row.relative == name), None)
-        if row is None:
+            report = inspect(checkpoint)
+            pairs = list(zip(report.rows, report.roles(), strict=True))
+            rows = {row.relative: (row, role) for row, role in reversed(pairs)}
+            rows |= {row.entry.name: (row, role) for row, role in pairs}
+        if name not in rows:
             raise _unknown(checkpoint, name)
-        found.append(Found(row.entry.name, row.entry.path, row.tensor, row))
+        row, role = rows[name]
+        found.append(Found(row.entry.name, row.entry.path, row.tensor, row, role))
     return found
 
 

@@ -23,11 +23,11 @@ _HEAVY = 1.0
 
 
 class Row(NamedTuple):
-    """A tensor with all that is known of it."""
+    """A tensor, the section that it lies in, and its `place` in `Checkpoint.tensors`."""
 
     entry: Entry
     section: Section | None
-    role: Role
+    place: int
 
     @property
     def tensor(self) -> Tensor:
@@ -65,6 +65,11 @@ class InspectReport(NamedTuple):
     selected: bool = False
     values: tuple[Value, ...] = ()
 
+    def roles(self) -> list[Role]:
+        """The role of each of `rows`. Drawn when it is asked for: text does not show roles."""
+        known = roles(self.checkpoint, self.sections)
+        return [known[row.place] for row in self.rows]
+
     def to_json(self) -> dict[str, Any]:
         """The document `ckpt.inspect`; docs/json.md is its contract."""
         from ckpt.jobs.inspect_json import document
@@ -75,13 +80,12 @@ class InspectReport(NamedTuple):
 def inspect(checkpoint: Checkpoint, select: Globs | None = None, section: str | None = None) -> InspectReport:
     """The report on a checkpoint, over all tensors or those that are selected. Raises UsageError."""
     parts = sections(checkpoint)
-    known = roles(checkpoint, parts)
     owner: list[Section | None] = [None] * len(checkpoint.tensors)
     for part in parts:
         owner[part.first : part.last] = [part] * part.tensors
     rows = [
-        Row(entry, part, role)
-        for entry, part, role in zip(_marked(checkpoint.tensors), owner, known, strict=True)
+        Row(entry, part, place)
+        for place, (entry, part) in enumerate(zip(_marked(checkpoint.tensors), owner, strict=True))
     ]
     values = checkpoint.values
     if section is not None:

@@ -11,6 +11,7 @@ from ckpt.jobs.inspect import InspectReport, Row, devices
 from ckpt.objects import look
 from ckpt.pickles.weights_only import TORCH
 from ckpt.plain import path_json, plain, scalar_json
+from ckpt.roles import Role
 
 SCHEMA = {"name": "ckpt.inspect", "version": 1}
 
@@ -30,7 +31,7 @@ def document(report: InspectReport) -> dict[str, Any]:
             "parts": list(checkpoint.parts),
         },
         "totals": totals(report),
-        "tensors": [tensor_json(row) for row in report.rows],
+        "tensors": [tensor_json(row, role) for row, role in zip(report.rows, report.roles(), strict=True)],
         "storages": [
             {
                 "id": row.storage.id,
@@ -106,7 +107,7 @@ def totals(report: InspectReport) -> dict[str, Any]:
     }
 
 
-def tensor_json(row: Row) -> dict[str, Any]:
+def tensor_json(row: Row, role: Role) -> dict[str, Any]:
     """One tensor: the entry of `tensors[]`."""
     tensor, entry = row.tensor, row.entry
     plain_ref = tensor if isinstance(tensor, TensorRef) else None
@@ -124,8 +125,8 @@ def tensor_json(row: Row) -> dict[str, Any]:
         "storage": plain_ref.storage.id if plain_ref else None,
         "layout": tensor.layout,
         "requires_grad": tensor.requires_grad,
-        "role": row.role.role,
-        "evidence": {"trust": row.role.trust, "source": row.role.source, "note": row.role.note},
+        "role": role.role,
+        "evidence": {"trust": role.trust, "source": role.source, "note": role.note},
         "registered": entry.registered,
         "persistent": entry.persistent,
     }

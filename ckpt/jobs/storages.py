@@ -30,15 +30,15 @@ class Shared(NamedTuple):
 
 def shared(checkpoint: Checkpoint) -> tuple[Shared, ...]:
     """Every storage of a checkpoint, in the order in which the file names them."""
-    users: dict[int, list[tuple[str, TensorRef]]] = {id(storage): [] for storage in checkpoint.storages}
+    users: dict[int, list[tuple[str, TensorRef]]] = {}
     for entry in checkpoint.tensors:
         tensor = entry.tensor
         if isinstance(tensor, TensorRef):
-            users[id(tensor.storage)].append((entry.name, tensor))
+            users.setdefault(id(tensor.storage), []).append((entry.name, tensor))
         else:
             for label, part in tensor.parts:
-                users[id(part.storage)].append((f"{entry.name}[{label}]", part))
-    return tuple(_shared(storage, users[id(storage)]) for storage in checkpoint.storages)
+                users.setdefault(id(part.storage), []).append((f"{entry.name}[{label}]", part))
+    return tuple(_shared(storage, users.get(id(storage), [])) for storage in checkpoint.storages)
 
 
 def _shared(storage: Storage, users: list[tuple[str, TensorRef]]) -> Shared:

@@ -150,59 +150,12 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
     memo: dict[int, Node] = {}
     size = len(data)
     values = limits.values
-    deep: dict[int, int] = {}  # id of a tuple that holds tuples -> its depth
-    kept: list[Node] = []  # keeps those ids from being used again
+    deep: dict[
+        int, tuple[int, Node]
+    ] = {}  # id of a tuple that holds tuples -> its depth, and itself to keep the id
     persistent = out.persistent
     uint32 = _UINT32.unpack_from
-    op = 0
     at = pos = start
-
-    def resolve(module: str, name: str) -> Global:
-        found = out.globals.get((module, name))
-        if found is None:
-            if len(module) > NAME_CHARACTERS or len(name) > NAME_CHARACTERS:
-                raise MachineError(f"a name of over {NAME_CHARACTERS:,} characters", at)
-            if len(out.globals) >= limits.globals:
-                raise LimitError("a pickle imports too many names", "globals", limits.globals)
-            found = out.globals[module, name] = Global(module, name, at)
-        return found
-
-    def tuple_of(items: tuple[Node, ...]) -> tuple[Node, ...]:
-        """`items`, after a look at how deep tuples lie in it."""
-        inner = 0
-        for item in items:
-            if type(item) is tuple:
-                inner = max(inner, deep.get(id(item), 1))
-        if inner:
-            if inner >= TUPLE_DEPTH:
-                raise MachineError(f"tuples nested deeper than {TUPLE_DEPTH}", at)
-            deep[id(items)] = inner + 1
-            kept.append(items)
-        return items
-
-    def call(how: str, func: Node, args: Node, kwargs: Dict | None = None) -> Opaque:
-        if type(func) not in _CALLABLE:
-            raise MachineError(f"a call of {_kind(func)}", at)
-        if type(args) is not tuple:
-            raise MachineError(f"a call with {_kind(args)} for its arguments", at)
-        made = Opaque(how, func, args, kwargs, at)
-        out.calls.append(made)
-        return made
-
-    def add_items(target: Node, items: list[Node]) -> None:
-        if type(target) is list:
-            target.extend(items)
-        elif type(target) is Opaque or (type(target) is Set and not target.frozen and op == ADDITEMS):
-            target.append(items)
-        else:
-            raise MachineError(f"items appended to {_kind(target)}", at)
-
-    def set_items(target: Node, items: list[Node]) -> None:
-        if len(items) % 2:
-            raise MachineError("a key without a value", at)
-        if type(target) is not Dict and type(target) is not Opaque:
-            raise MachineError(f"items set on {_kind(target)}", at)
-        target.set(items[::2], items[1::2])
 
     try:
         for _ in range(limits.operations):
@@ -241,23 +194,23 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
                 items = stack
                 stack = outer.pop()
                 push, pop = stack.append, stack.pop
-                push(tuple_of(tuple(items)))
+                push(_nested(deep, at, tuple(items)))
                 values -= 1
             elif op == TUPLE2:
                 second = pop()
                 first = pop()
                 if type(first) is tuple or type(second) is tuple:
-                    push(tuple_of((first, second)))
+                    push(_nested(deep, at, (first, second)))
                 else:
                     push((first, second))
                 values -= 1
             elif op == TUPLE1:
                 first = pop()
-                push(tuple_of((first,)) if type(first) is tuple else (first,))
+                push(_nested(deep, at, (first,)) if type(first) is tuple else (first,))
                 values -= 1
             elif op == REDUCE:
                 args = pop()
-                push(call("reduce", pop(), args))
+                push(_call(out, at, "reduce", pop(), args))
                 values -= 1
             elif op == BINPERSID:
                 persistent.append(PersistentId(pop(), at))
@@ -282,7 +235,7 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
                 pos += 8
             elif op == TUPLE3:
                 third, second = pop(), pop()
-                push(tuple_of((pop(), second, third)))
+                push(_nested(deep, at, (pop(), second, third)))
                 values -= 1
             elif op == EMPTY_DICT:
                 push(Dict())
@@ -294,23 +247,23 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
                 items = stack
                 stack = outer.pop()
                 push, pop = stack.append, stack.pop
-                set_items(stack[-1], items)
+                _set_items(at, stack[-1], items)
             elif op == SETITEM:
                 value = pop()
                 key = pop()
-                set_items(stack[-1], [key, value])
+                _set_items(at, stack[-1], [key, value])
             elif op == APPENDS:
                 items = stack
                 stack = outer.pop()
                 push, pop = stack.append, stack.pop
-                add_items(stack[-1], items)
+                _add_items(at, stack[-1], items)
             elif op == APPEND:
                 value = pop()
-                add_items(stack[-1], [value])
+                _add_items(at, stack[-1], [value])
             elif op == GLOBAL:
                 module, pos = _line(data, pos, at)
                 name, pos = _line(data, pos, at)
-                push(resolve(module.decode("utf-8"), name.decode("utf-8")))
+                push(_resolve(out, limits, at, module.decode("utf-8"), name.decode("utf-8")))
             elif op == BUILD:
                 state = pop()
                 if type(stack[-1]) is not Opaque:
@@ -318,7 +271,7 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
                 stack[-1].states = [*stack[-1].states, state]
             elif op == NEWOBJ:
                 args = pop()
-                push(call("newobj", pop(), args))
+                push(_call(out, at, "newobj", pop(), args))
                 values -= 1
             elif op == SHORT_BINSTRING:
                 end = pos + 1 + data[pos]
@@ -362,7 +315,7 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
                     name, module = pop(), pop()
                     if not isinstance(name, str) or not isinstance(module, str):
                         raise MachineError("a global whose name is no text", at)
-                    push(resolve(str(module), str(name)))
+                    push(_resolve(out, limits, at, str(module), str(name)))
                 elif op == FRAME:
                     pos += 8
                     if pos + _UINT64.unpack_from(data, pos - 8)[0] > size:
@@ -382,23 +335,23 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
                         push(items)
                     elif op == DICT:
                         made = Dict()
-                        set_items(made, items)
+                        _set_items(at, made, items)
                         push(made)
                     elif op == FROZENSET:
                         push(Set(items, frozen=True))
                     elif op == ADDITEMS:
-                        add_items(stack[-1], items)
+                        _add_items(at, stack[-1], items, sets=True)
                     elif op == OBJ:
                         func, *rest = items or [None]
-                        push(call("obj", func, tuple_of(tuple(rest))))
+                        push(_call(out, at, "obj", func, _nested(deep, at, tuple(rest))))
                     elif op == INST:
-                        func = resolve(module.decode("utf-8"), name.decode("utf-8"))
-                        push(call("inst", func, tuple_of(tuple(items))))
+                        func = _resolve(out, limits, at, module.decode("utf-8"), name.decode("utf-8"))
+                        push(_call(out, at, "inst", func, _nested(deep, at, tuple(items))))
                 elif op == NEWOBJ_EX:
                     kwargs, args = pop(), pop()
                     if type(kwargs) is not Dict:
                         raise MachineError(f"a call with {_kind(kwargs)} for its keywords", at)
-                    push(call("newobj_ex", pop(), args, kwargs))
+                    push(_call(out, at, "newobj_ex", pop(), args, kwargs))
                 elif op == PERSID:
                     text, pos = _line(data, pos, at)
                     persistent.append(PersistentId(text.decode("ascii"), at))
@@ -429,6 +382,57 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
     except UnicodeDecodeError:
         raise MachineError("text that is not UTF-8", at) from None
     raise LimitError("a pickle has too many operations", "operations", limits.operations)
+
+
+def _resolve(out: Pickle, limits: Limits, at: int, module: str, name: str) -> Global:
+    found = out.globals.get((module, name))
+    if found is None:
+        if len(module) > NAME_CHARACTERS or len(name) > NAME_CHARACTERS:
+            raise MachineError(f"a name of over {NAME_CHARACTERS:,} characters", at)
+        if len(out.globals) >= limits.globals:
+            raise LimitError("a pickle imports too many names", "globals", limits.globals)
+        found = out.globals[module, name] = Global(module, name, at)
+    return found
+
+
+def _nested(deep: dict[int, tuple[int, Node]], at: int, items: tuple[Node, ...]) -> tuple[Node, ...]:
+    """`items`, after a look at how deep tuples lie in it."""
+    inner = 0
+    for item in items:
+        if type(item) is tuple:
+            inner = max(inner, deep[id(item)][0] if id(item) in deep else 1)
+    if inner:
+        if inner >= TUPLE_DEPTH:
+            raise MachineError(f"tuples nested deeper than {TUPLE_DEPTH}", at)
+        deep[id(items)] = inner + 1, items
+    return items
+
+
+def _call(out: Pickle, at: int, how: str, func: Node, args: Node, kwargs: Dict | None = None) -> Opaque:
+    if type(func) not in _CALLABLE:
+        raise MachineError(f"a call of {_kind(func)}", at)
+    if type(args) is not tuple:
+        raise MachineError(f"a call with {_kind(args)} for its arguments", at)
+    made = Opaque(how, func, args, kwargs, at)
+    out.calls.append(made)
+    return made
+
+
+def _add_items(at: int, target: Node, items: list[Node], sets: bool = False) -> None:
+    if type(target) is list:
+        target.extend(items)
+    elif type(target) is Opaque or (sets and type(target) is Set and not target.frozen):
+        target.append(items)
+    else:
+        raise MachineError(f"items appended to {_kind(target)}", at)
+
+
+def _set_items(at: int, target: Node, items: list[Node]) -> None:
+    if len(items) % 2:
+        raise MachineError("a key without a value", at)
+    if type(target) is not Dict and type(target) is not Opaque:
+        raise MachineError(f"items set on {_kind(target)}", at)
+    target.set(items[::2], items[1::2])
 
 
 def _bytestring(raw: bytes, out: Pickle) -> ByteStr:

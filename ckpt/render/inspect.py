@@ -11,6 +11,7 @@ from ckpt.names import show, show_literal
 from ckpt.objects import look, scalar_text
 from ckpt.optimizers import optimizer
 from ckpt.render.text import Line, cells, columns, cut
+from ckpt.roles import Role
 from ckpt.sections import Section
 from ckpt.units import count_text, plural, size_text
 
@@ -335,13 +336,13 @@ def _loading(report: InspectReport) -> list[Line]:
 
 def tensor_table(report: InspectReport) -> list[list[str]]:
     """One tensor a row, exact: the columns of `--tsv` and `--table`."""
-    return row_table(report.rows)
+    return row_table(report.rows, report.roles())
 
 
-def row_table(selected: Sequence[Row]) -> list[list[str]]:
+def row_table(selected: Sequence[Row], roles: Sequence[Role]) -> list[list[str]]:
     """The rows of some tensors, below their header."""
     rows = [["name", "dtype", "shape", "device", "bytes", "role", "storage"]]
-    for row in selected:
+    for row, role in zip(selected, roles, strict=True):
         tensor = row.tensor
         shape = "x".join(map(str, tensor.shape)) if tensor.shape else "()"
         parts = dict.fromkeys(part.storage.id for _, part in tensor.parts)
@@ -353,7 +354,7 @@ def row_table(selected: Sequence[Row]) -> list[list[str]]:
                 shape,
                 show(tensor.device or "", None),
                 str(tensor.nbytes),
-                row.role.role,
+                role.role,
                 show(storage, None),
             ]
         )
