@@ -106,15 +106,19 @@ def _union(patterns: Sequence[str]) -> re.Pattern[str] | None:
 
 
 def nearest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
-    """The names most like `name`, best first: those that end in it, then those spelled alike."""
+    """The names most like `name`, best first: those that end in it, then those that end in something alike."""
     pool = list(dict.fromkeys(names))
-    ending = [other for other in pool if other.endswith("." + name)]
-    if len(ending) >= count or len(name) > TEXT_LIMIT:
-        return ending[:count]
-    from difflib import get_close_matches  # here: only a typo pays for it
+    found = [other for other in pool if other.endswith(f".{name}")]
+    if len(found) < count and len(name) <= TEXT_LIMIT:
+        from difflib import get_close_matches  # here: only a typo pays for it
 
-    alike = get_close_matches(name, [other for other in pool[:20_000] if len(other) <= TEXT_LIMIT], count)
-    return list(dict.fromkeys(ending + alike))[:count]
+        depth = name.count(".") + 1
+        ends: dict[str, str] = {}
+        for other in pool[:20_000]:
+            if len(other) <= TEXT_LIMIT:
+                ends.setdefault(".".join(other.split(".")[-depth:]), other)
+        found += [ends[end] for end in get_close_matches(name, ends, count)]
+    return list(dict.fromkeys(found))[:count]
 
 
 WRAPPERS = {

@@ -14,6 +14,7 @@ from ckpt.checkpoint import (
     Container,
     Entry,
     Global,
+    Nested,
     Node,
     Opaque,
     PersistentId,
@@ -139,6 +140,8 @@ class _Walk:
             return None
         if type(node) is Global or type(node) is Opaque:
             self._where(node, name)
+            while type(node) is Opaque and type(node.meaning) is Nested:
+                node = node.meaning.root
         if type(node) is PersistentId and type(node.meaning) is Storage:
             storage = node.meaning
             count = (

@@ -110,8 +110,11 @@ def read_archive(source: Source, limits: Limits) -> Archive:
 
 def _find_end(source: Source) -> tuple[int, int, int, int]:
     """(entries, directory bytes, directory offset, offset of the first end record)."""
-    span = min(source.size, 65_535 + _END.size)
+    span = min(source.size, _END.size)
     tail = source.read(source.size - span, span)
+    if not tail.startswith(b"PK\x05\x06"):  # a comment, or no end record: only then is more of the file read
+        span = min(source.size, 65_535 + _END.size)
+        tail = source.read(source.size - span, span)
     at = tail.rfind(b"PK\x05\x06")
     while at >= 0:
         if at + _END.size <= span:

@@ -1,0 +1,93 @@
+"""Folding: known models come out in few lines, and no tensor is lost or counted twice."""
+
+from __future__ import annotations
+
+from math import prod
+
+import architectures
+import pytest
+from architectures import Shapes
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckpt.folding import Leaf, fold, lines
+
+
+def leaves(shapes: Shapes) -> list[Leaf]:
+    return [Leaf(name, shape, prod(shape), 4 * prod(shape)) for name, shape in shapes.items()]
+
+
+def labels(shapes: Shapes, depth: int | None = None) -> list[str]:
+    found = []
+    for line in lines(fold(leaves(shapes)), depth):
+        times = f" ×{line.fold.times}" if line.fold.times > 1 and line.fold.children else ""
+        found.append(f"{'  ' * line.level}{line.fold.label}{times}{' …' if line.shut else ''}")
+    return found
+
+
+def test_llama() -> None:
+    assert labels(architectures.llama()) == [
+        "model",
+        "  embed_tokens.weight",
+        "  layers.0-31 ×32",
+        "    self_attn.{q,k,v,o}_proj.weight",
+        "    mlp.{gate,up}_proj.weight",
+        "    mlp.down_proj.weight",
+        "    {input,post_attention}_layernorm.weight",
+        "  norm.weight",
+        "lm_head.weight",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "tensors", "most"),
+    [
+        (architectures.llama(), 291, 9),
+        (architectures.mixtral(), 995, 13),
+        (architectures.resnet50(), 320, 17),
+        (architectures.adam(architectures.resnet50()), 803, 19),
+    ],
+    ids=["llama-7b", "mixtral-8x7b", "resnet-50", "resnet-50 with adam"],
+)
+def test_known_models_fit_on_a_screen(shapes: Shapes, tensors: int, most: int) -> None:
+    folds = fold(leaves(shapes))
+
+    assert len(shapes) == tensors
+    assert len(lines(folds)) <= most
+    assert sum(one.tensors for one in folds) == tensors
+    assert sum(one.numel for one in folds) == sum(map(prod, shapes.values()))
+
+
+def test_depth_opens_what_would_stay_shut() -> None:
+    assert labels({f"a.b{i}.w{i}": (i,) for i in range(30)})[0] == "a …"
+    assert len(labels({f"a.b{i}.w{i}": (i,) for i in range(30)}, depth=5)) == 31
+
+
+def test_runs_fold_only_where_the_blocks_are_equal() -> None:
+    shapes: Shapes = {}
+    for i, width in enumerate((8, 8, 16, 16, 16)):
+        shapes |= {f"layers.{i}.{name}": (width, n) for n, name in enumerate("abc", 1)}
+
+    assert [label for label in labels(shapes, depth=1) if "…" in label] == ["  0-1 ×2 …", "  2-4 ×3 …"]
+
+
+def test_numbered_leaves_of_one_look_are_ranges() -> None:
+    shapes: Shapes = {f"state.{i}.step": () for i in range(5)} | {
+        f"state.{i}.avg": (i // 2,) for i in range(5)
+    }
+
+    assert labels(shapes) == ["state", "  0-4.step", "  0-1.avg", "  2-3.avg", "  4.avg"]
+
+
+def test_a_name_may_be_both_a_tensor_and_a_folder() -> None:
+    assert labels({"a": (1,), "a.b": (2,), "a.c": (3,)}) == ["a", "a.b", "a.c"]
+
+
+@given(st.dictionaries(st.text("ab.01_", max_size=8), st.tuples(st.integers(0, 3)), max_size=30))
+def test_no_tensor_is_lost(shapes: Shapes) -> None:
+    folds = fold(leaves(shapes))
+
+    assert sum(one.tensors for one in folds) == len(shapes)
+    assert sum(one.nbytes for one in folds) == sum(4 * prod(shape) for shape in shapes.values())
+    opened = lines(folds, depth=64)
+    assert sum(line.fold.tensors for line in opened if not line.fold.children) == len(shapes)

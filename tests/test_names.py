@@ -1,0 +1,88 @@
+"""Names: what is printed is safe, globs cross dots, prefixes tell their writers."""
+
+from __future__ import annotations
+
+import pytest
+
+from ckpt.names import Globs, dotted, natural, nearest, show, show_literal, wrapper_prefix, writers
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("layer.0.weight", "layer.0.weight"),
+        ("größe", "größe"),
+        ("a\nFAKE ROW", "a\\nFAKE ROW"),
+        ("tab\there", "tab\\there"),
+        ("\x1b[31mred", "\\x1b[31mred"),
+        ("\x9b31m", "\\x9b31m"),
+        ("\x1b]8;;http://x\x07", "\\x1b]8;;http://x\\x07"),
+        ("nul\0", "nul\\x00"),
+        ("right\u202eleft", "right\\u202eleft"),
+        ("zero\u200bwidth", "zero\\u200bwidth"),
+        ("line\u2028end", "line\\u2028end"),
+        ("lone\ud800", "lone\\ud800"),
+        ("tag\U000e0041", "tag\\U000e0041"),
+        ("back\\slash", "back\\\\slash"),
+        ("[/red]", "[/red]"),
+    ],
+)
+def test_show_escapes_what_is_not_printable(text: str, shown: str) -> None:
+    assert show(text) == shown
+
+
+def test_show_cuts_by_characters_and_says_so() -> None:
+    assert show("x" * 300) == "x" * 199 + "…"
+    assert show("x" * 300, None) == "x" * 300
+
+
+def test_literals_keep_their_backslashes() -> None:
+    assert show_literal("'C:\\\\dir'\u202e") == "'C:\\\\dir'\\u202e"
+
+
+def test_natural_order() -> None:
+    names = ["layers.10.w", "layers.2.w", "layers.2.a", "b", "10", "9", "9" * 30]
+
+    assert sorted(names, key=natural) == ["9", "10", "9" * 30, "b", "layers.2.a", "layers.2.w", "layers.10.w"]
+
+
+def test_globs_cross_dots_and_exclude_wins() -> None:
+    globs = Globs(["*.bias", "conv?.weight"], ["head.*"])
+
+    assert [
+        name for name in ("a.b.bias", "conv1.weight", "conv12.weight", "head.bias") if globs.match(name)
+    ] == [
+        "a.b.bias",
+        "conv1.weight",
+    ]
+    assert not Globs()
+    assert Globs(["fc.*"]).match("model.fc.weight", "fc.weight")
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix", "who"),
+    [
+        ("module.conv.weight", "module.", "DataParallel or DDP"),
+        ("_orig_mod.module.conv.weight", "_orig_mod.module.", "torch.compile around DataParallel or DDP"),
+        ("_forward_module.w", "_forward_module.", "Lightning or DeepSpeed"),
+        ("conv.module.weight", "", None),
+        ("module", "", None),
+        ("module.", "", None),
+        ("submodule.weight", "", None),
+    ],
+)
+def test_wrapper_prefixes(name: str, prefix: str, who: str | None) -> None:
+    assert wrapper_prefix(name) == prefix
+    assert who is None or writers(prefix) == who
+
+
+def test_nearest_names() -> None:
+    names = ["model.fc.weight", "model.fc.bias", "optimizer.lr", "args.lr"]
+
+    assert nearest("lr", names) == ["optimizer.lr", "args.lr"]
+    assert nearest("fc.weigth", names) == ["model.fc.weight"]
+    assert nearest("nothing.like.it", names) == []
+
+
+def test_a_path_is_joined_with_dots() -> None:
+    assert dotted(("state", 0, "exp_avg")) == "state.0.exp_avg"
