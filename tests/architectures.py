@@ -22,7 +22,9 @@ def mixtral() -> Shapes:
     found: Shapes = {"model.embed_tokens.weight": (32000, 4096)}
     for i in range(32):
         at = f"model.layers.{i}"
-        found |= {f"{at}.self_attn.{n}_proj.weight": (4096, 4096) if n in "qo" else (1024, 4096) for n in "qkvo"}
+        found |= {
+            f"{at}.self_attn.{n}_proj.weight": (4096, 4096) if n in "qo" else (1024, 4096) for n in "qkvo"
+        }
         found[f"{at}.block_sparse_moe.gate.weight"] = (8, 4096)
         for j in range(8):
             expert = f"{at}.block_sparse_moe.experts.{j}"
@@ -51,7 +53,11 @@ def resnet50() -> Shapes:
 
 def adam(model: Shapes) -> Shapes:
     """A training checkpoint: the model, and Adam's state of its parameters."""
-    parameters = [shape for name, shape in model.items() if not name.endswith(("running_mean", "running_var", "tracked"))]
+    parameters = [
+        shape
+        for name, shape in model.items()
+        if not name.endswith(("running_mean", "running_var", "tracked"))
+    ]
     found: Shapes = {f"model.{name}": shape for name, shape in model.items()}
     for i, shape in enumerate(parameters):
         found |= {f"optimizer.state.{i}.step": (), f"optimizer.state.{i}.exp_avg": shape}

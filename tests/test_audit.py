@@ -1,0 +1,428 @@
+"""What reading does to the machine: it opens the input and nothing else, imports nothing, runs nothing.
+
+SAFETY.md §6.6 and §7.1: an audit hook in a child, the modules that a command has loaded when it ends, and the source
+itself. Better evidence than a canary alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import hostile
+import pytest
+from hostile import CASES, Case
+from process import ROOT, SAMPLES, ckpt, python
+
+CHILD = """
+import json, os, sys
+
+def look(path):
+    from ckpt import formats
+    from ckpt.errors import CkptError
+    from ckpt.jobs.inspect import inspect
+    from ckpt.names import show
+    from ckpt.render.inspect import import_table, inspect_lines, storage_table, tensor_table, value_table
+    try:
+        with formats.open(path) as checkpoint:
+            report = inspect(checkpoint)
+            json.dumps(report.to_json(), allow_nan=False)
+            inspect_lines(report)
+            for table in (tensor_table, storage_table, value_table, import_table):
+                table(report)
+    except CkptError as error:
+        show(str(error), 2000)
+        return "error"
+    return "ok"
+
+listing, provoke = sys.argv[1:3]
+with open(listing) as file:
+    good, paths = json.load(file)
+for path in good:
+    look(path)
+HARMLESS = {"sys._getframe", "sys._getframemodulename", "gc.get_objects", "builtins.id", "object.__getattr__"}
+seen, current, folder = [], None, None
+
+def hook(event, arguments):
+    if current is None or event in HARMLESS:
+        return
+    if event == "open":
+        path, mode, flags = arguments
+        name = os.fsdecode(path) if isinstance(path, (str, bytes)) else repr(path)
+        writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+        beside = os.path.dirname(name) in (folder, current) and (os.path.isdir(current) or current.endswith(".json"))
+        if not writes and (name == current or beside):
+            return
+        seen.append([event, repr(arguments)])
+    elif event in ("os.listdir", "os.scandir"):
+        if os.fsdecode(arguments[0]) not in (folder, current):
+            seen.append([event, repr(arguments)])
+    else:
+        seen.append([event, repr(arguments)[:300]])
+
+sys.addaudithook(hook)
+outcomes = {}
+for path in paths:
+    seen.clear()
+    folder, current = os.path.dirname(path), path
+    outcome = look(path)
+    if provoke == "import":
+        import colorsys
+    elif provoke == "open":
+        open(os.devnull, "w").close()
+    elif provoke == "exec":
+        exec("1")
+    elif provoke == "pickle":
+        import pickle
+        pickle.loads(b"cposix\\ngetpid\\n.")
+    current = None
+    outcomes[path] = [outcome, list(seen)]
+print(json.dumps(outcomes))
+"""
+
+WHOLE = ("tar", "index", "name")
+"""Classes of which every case is watched; of the others every k-th, and all that carry a payload."""
+
+
+def _selected() -> list[Case]:
+    chosen = []
+    for number, case in enumerate(CASES):
+        kind, _, rest = case.name.partition("/")
+        payload = rest.startswith("mal_") or "evil" in rest
+        if kind == "fs" and rest.startswith(("proc", "sparse")):
+            continue
+        if callable(case.data) and kind not in ("index", "fs"):
+            continue
+        if payload or kind in WHOLE or number % 7 == 0:
+            chosen.append(case)
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Files that make the reader import all that it is made of: a plain one, one with a hint, one with text opcodes."""
+    folder = tmp_path_factory.mktemp("good")
+    names = ("ok/plain.pt", "ok/bigint.pt", "ok/protocol0.pt")
+    return [case.build(folder) for case in CASES if case.name in names]
+
+
+def _watch(
+    good: list[Path], paths: list[Path], tmp_path: Path, provoke: str = ""
+) -> dict[str, tuple[str, list[list[str]]]]:
+    """Path -> (outcome, audit events that reading it must not raise)."""
+    listing = tmp_path / "listing.json"
+    listing.write_text(json.dumps([[str(path) for path in good], [str(path) for path in paths]]))
+    done = python("-c", CHILD, listing, provoke)
+    assert (done.code, done.err) == (0, b""), done.err.decode()[-2000:]
+    found = json.loads(done.out)
+    assert len(found) == len(paths)
+    return found
+
+
+def test_hostile_files_raise_no_audit_event(good: list[Path], tmp_path: Path) -> None:
+    paths = {}
+    for number, case in enumerate(_selected()):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        try:
+            paths[case.build(folder)] = case.name
+        except pytest.skip.Exception:
+            continue
+    assert len(paths) > 150
+    found = _watch(good, list(paths), tmp_path)
+    bad = {paths[Path(path)]: events for path, (_, events) in found.items() if events}
+    assert bad == {}
+    outcomes = [outcome for outcome, _ in found.values()]
+    assert outcomes.count("ok") > 50
+    assert outcomes.count("error") > 50
+    assert not hostile.CANARY.exists()
+
+
+def test_samples_raise_no_audit_event(good: list[Path], tmp_path: Path) -> None:
+    paths = [
+        path
+        for path in sorted(SAMPLES.iterdir())
+        if path.suffix not in (".py", ".md") and path.name[0] not in "._"
+    ]
+    assert len(paths) > 10
+    found = _watch(good, paths, tmp_path)
+    assert {path: events for path, (_, events) in found.items() if events} == {}
+
+
+@pytest.mark.parametrize("provoke", ["import", "open", "exec", "pickle"])
+def test_watch_sees(provoke: str, good: list[Path], tmp_path: Path) -> None:
+    """The hook does notice what the two tests above rule out."""
+    ((_, events),) = _watch(good, good[:1], tmp_path, provoke).values()
+    assert {"pickle": "pickle.find_class"}.get(provoke, provoke) in {event for event, _ in events}
+
+
+# ---------------------------------------------------------------------------------------------- loaded modules
+
+NEVER = (
+    *(
+        "torch",
+        "numpy",
+        "rich",
+        "tabulate",
+        "safetensors",
+        "pickle",
+        "_pickle",
+        "zipfile",
+        "tarfile",
+        "marshal_",
+        "shelve",
+    ),
+    *("ctypes", "socket", "ssl", "http", "urllib.request", "multiprocessing", "runpy_", "pdb", "code_"),
+)
+MODULES = """
+import json, os, sys
+before = set(sys.modules)
+out, leave_at_once = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT), os._exit
+def leave(code):
+    os.write(out, json.dumps([code or 0, sorted(set(sys.modules) - before)]).encode())
+    leave_at_once(code or 0)
+os._exit = leave
+sys.argv[:] = ["ckpt", *sys.argv[2:]]
+from ckpt.cli.app import main
+try:
+    main()
+except SystemExit as end:
+    leave(end.code)
+"""
+
+
+def _modules(tmp_path: Path, *arguments: str) -> set[str]:
+    """The modules that a command in a pipe has loaded when it ends."""
+    listing = tmp_path / "modules.json"
+    done = python("-c", MODULES, listing, *arguments, cwd=SAMPLES)
+    assert done.err == b""
+    code, names = json.loads(listing.read_bytes())
+    assert code == 0
+    assert done.out
+    assert "ckpt.formats.torch_zip" in names
+    return set(names)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("inspect", "train_cuda.pth"),
+        ("inspect", "train_cuda.pth", "--json"),
+        ("inspect", "train_cuda.pth", "--tsv"),
+        ("inspect", "train_cuda.pth", "--storages", "--values", "--imports"),
+        ("inspect", "legacy.pth", "legacy_python2.pth", "dtypes.pth", "objects.pth", "whole_model.pth"),
+        ("inspect", "weights.safetensors", "sharded", "scripted.pt", "lightning.ckpt", "yolo_style.pt"),
+        ("inspect", "hostile.pth", "tied_and_bloated.pth", "compiled.pth"),
+        ("get", "train_cuda.pth", "epoch"),
+        ("get", "train_cuda.pth", "epoch", "--json"),
+    ],
+    ids=" ".join,
+)
+def test_modules_that_no_command_loads(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    found = _modules(tmp_path, *arguments)
+    assert sorted(found & set(NEVER)) == []
+    assert not [name for name in found if name.startswith(("torch.", "numpy.", "rich.", "safetensors."))]
+
+
+def test_tabulate_is_loaded_when_asked_for(tmp_path: Path) -> None:
+    """The list of modules is not empty by mistake."""
+    assert "tabulate" in _modules(tmp_path, "inspect", "legacy.pth", "--table", "github")
+
+
+# ---------------------------------------------------------------------------------------------- the source
+
+SOURCES = sorted((ROOT / "ckpt").rglob("*.py"))
+
+FORBIDDEN_MODULES = {
+    *(
+        "pickle",
+        "_pickle",
+        "cPickle",
+        "marshal",
+        "shelve",
+        "dill",
+        "cloudpickle",
+        "joblib",
+        "copyreg",
+        "zipfile",
+        "tarfile",
+    ),
+    *(
+        "ctypes",
+        "subprocess",
+        "socket",
+        "urllib",
+        "http",
+        "requests",
+        "pty",
+        "runpy",
+        "code",
+        "codeop",
+        "imp",
+        "pkgutil",
+    ),
+    *("mmap", "multiprocessing", "builtins", "webbrowser", "yaml"),
+}
+FORBIDDEN_CALLS = {
+    "eval",
+    "exec",
+    "compile",
+    "__import__",
+    "breakpoint",
+    "vars",
+    "setattr",
+    "delattr",
+    "input",
+}
+FORBIDDEN_ATTRIBUTES = {
+    *(
+        "Unpickler",
+        "Pickler",
+        "find_class",
+        "system",
+        "popen",
+        "fork",
+        "execv",
+        "execve",
+        "execvp",
+        "spawnv",
+        "posix_spawn",
+    ),
+    *("__import__", "__builtins__", "__subclasses__", "__globals__", "__code__", "dlopen", "memmap"),
+}
+WRITES = {
+    "remove",
+    "unlink",
+    "rename",
+    "rmdir",
+    "mkdir",
+    "makedirs",
+    "chmod",
+    "chown",
+    "symlink",
+    "link",
+    "truncate",
+}
+
+
+def _nodes(path: Path) -> Iterator[ast.AST]:
+    return ast.walk(ast.parse(path.read_bytes(), str(path)))
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def _suspicious(node: ast.AST) -> str | None:
+    """Why a node of the source is not one of a reader that runs nothing; None when it may be there."""
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+        names = [node.module or ""]
+    else:
+        names = []
+    for name in names:
+        if name.partition(".")[0] in FORBIDDEN_MODULES:
+            return f"import {name}"
+    if isinstance(node, ast.Call):
+        func = node.func
+        if isinstance(func, ast.Name) and func.id in FORBIDDEN_CALLS:
+            return f"{func.id}()"
+        if isinstance(func, ast.Name) and func.id == "getattr" and not isinstance(node.args[1], ast.Constant):
+            return "getattr() by a name that is not written here"
+        if (
+            isinstance(func, ast.Attribute)
+            and func.attr in ("load", "loads")
+            and ast.unparse(func) != "json.loads"
+        ):
+            return f"{ast.unparse(func)}()"
+        if isinstance(func, ast.Attribute) and func.attr == "import_module":
+            return "import_module()"
+    if isinstance(node, ast.Attribute) and node.attr in FORBIDDEN_ATTRIBUTES:
+        return f".{node.attr}"
+    if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "os" and node.attr in WRITES:
+        return f"os.{node.attr}"
+    if isinstance(node, ast.Name) and node.id in ("__builtins__", "Unpickler"):
+        return node.id
+    return None
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=_name)
+def test_source_runs_nothing(path: Path) -> None:
+    found = [
+        f"line {getattr(node, 'lineno', 0)}: {why}" for node in _nodes(path) if (why := _suspicious(node))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        *(
+            "import pickle",
+            "from pickle import load",
+            "import torch, zipfile",
+            "pickle.load(f)",
+            "torch.load(f)",
+        ),
+        *(
+            "eval(x)",
+            "exec(x)",
+            "__import__(x)",
+            "importlib.import_module(x)",
+            "getattr(torch, name)",
+            "os.system(x)",
+        ),
+        *("x = pickle.Unpickler", "class A(Unpickler): pass", "os.unlink(p)", "marshal.loads(x)"),
+    ],
+)
+def test_suspicious_source_is_seen(code: str) -> None:
+    assert any(_suspicious(node) for node in ast.walk(ast.parse(code)))
+
+
+def _imports_by_name(path: Path) -> list[ast.Call]:
+    return [
+        node
+        for node in _nodes(path)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "import_module"
+    ]
+
+
+def test_modules_are_imported_by_name_only_from_the_table_of_commands() -> None:
+    """`import_module` once, in cli/app.py, below `ckpt.cli`; what a user types is no name of a module."""
+    users = {_name(path): _imports_by_name(path) for path in SOURCES}
+    assert {name: len(calls) for name, calls in users.items() if calls} == {"ckpt/cli/app.py": 1}
+    (argument,) = users["ckpt/cli/app.py"][0].args
+    assert isinstance(argument, ast.JoinedStr) and isinstance(argument.values[0], ast.Constant)
+    assert argument.values[0].value == "ckpt.cli."
+    for word in ("output", "options", "app", "os", ".inspect", "../inspect"):
+        done = ckpt(word)
+        assert done.code == 2 and done.out == b"", word
+
+
+def test_safe_modules_are_alone() -> None:
+    """The machine that runs programs of opcodes imports data structures only."""
+    allowed = {
+        "__future__",
+        "codecs",
+        "collections",
+        "dataclasses",
+        "functools",
+        "math",
+        "re",
+        "struct",
+        "typing",
+        "zlib",
+    }
+    for path in SOURCES:
+        if path.parent.name != "pickles":
+            continue
+        for node in _nodes(path):
+            if isinstance(node, ast.Import):
+                assert {alias.name.partition(".")[0] for alias in node.names} <= allowed, path.name
+            elif isinstance(node, ast.ImportFrom):
+                module = (node.module or "").partition(".")[0]
+                assert module in allowed | {"ckpt"}, (path.name, module)
+                assert not (node.module or "").startswith(("ckpt.cli", "ckpt.render")), path.name

@@ -1,0 +1,354 @@
+"""The report of `ckpt inspect`: sections, roles with evidence, storages, prefixes, findings, values."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from ckpt import formats
+from ckpt.errors import UsageError
+from ckpt.jobs.inspect import InspectReport, inspect
+from ckpt.names import Globs
+
+Inspect = Callable[..., InspectReport]
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Inspect:
+    """Saves an object with torch and inspects it."""
+
+    def run(
+        saved: Any, select: Globs | None = None, section: str | None = None, **options: Any
+    ) -> InspectReport:
+        torch.save(saved, tmp_path / "saved.pth", **options)
+        with formats.open(str(tmp_path / "saved.pth")) as checkpoint:
+            return inspect(checkpoint, select, section)
+
+    return run
+
+
+def sample(samples: Path, name: str) -> InspectReport:
+    with formats.open(str(samples / name)) as checkpoint:
+        return inspect(checkpoint)
+
+
+def codes(found: InspectReport) -> list[str]:
+    return [finding.code for finding in found.findings]
+
+
+def kinds(found: InspectReport) -> dict[str, str]:
+    return {part.name: part.kind for part in found.sections}
+
+
+def roles(found: InspectReport) -> dict[str, tuple[str, str]]:
+    return {
+        row.entry.name: (role.role, role.trust) for row, role in zip(found.rows, found.roles(), strict=True)
+    }
+
+
+# --- sections ---------------------------------------------------------------------------------------------------
+
+
+def stepped(model: nn.Module, kind: type[torch.optim.Optimizer] = torch.optim.Adam) -> dict[str, Any]:
+    optimizer = kind(model.parameters(), lr=0.1)  # type: ignore[call-arg]
+    sum(p.sum() for p in model.parameters()).backward()  # type: ignore[union-attr]
+    optimizer.step()
+    return optimizer.state_dict()
+
+
+def test_a_bare_state_dict_is_one_section_at_the_root(report: Inspect) -> None:
+    assert kinds(report(nn.Linear(3, 2).state_dict())) == {"": "model"}
+    assert kinds(report({"weight": torch.ones(2), "bias": torch.ones(2)})) == {"": "model"}
+
+
+def test_a_training_checkpoint(report: Inspect) -> None:
+    model = nn.Sequential(nn.Linear(30, 20), nn.BatchNorm1d(20))
+    found = report(
+        {
+            "net": model.state_dict(),
+            "model_ema": model.state_dict(),
+            "optim": stepped(model),
+            "optimizer_d": {"state": {}, "param_groups": [{"params": [0], "lr": 0.1}]},
+            "lr_scheduler": {"last_epoch": 3},
+            "scaler": {"scale": 65536.0},
+            "rng_state": torch.get_rng_state(),
+            "norm": {"mean": torch.zeros(3), "std": torch.ones(3)},
+            "epoch": 3,
+        }
+    )
+
+    assert kinds(found) == {
+        "net": "model",
+        "model_ema": "ema",
+        "optim": "optimizer",
+        "optimizer_d": "optimizer",
+        "lr_scheduler": "scheduler",
+        "scaler": "scaler",
+        "rng_state": "other",
+        "norm": "other",
+    }
+    assert sum(part.tensors for part in found.sections) == len(found.rows)
+
+
+def test_lists_of_optimizers_and_models_below_lists(report: Inspect) -> None:
+    model = nn.Linear(3, 2)
+    found = report(
+        {"optimizer_states": [stepped(model), stepped(model)], "nets": [{"state_dict": model.state_dict()}]}
+    )
+
+    assert kinds(found) == {
+        "optimizer_states.0": "optimizer",
+        "optimizer_states.1": "optimizer",
+        "nets.0.state_dict": "model",
+    }
+
+
+def test_basicsr_and_yolo_styles(report: Inspect, samples: Path) -> None:
+    state = nn.Conv2d(3, 8, 3).state_dict()
+
+    assert kinds(report({"params": state, "params_ema": state})) == {"params": "model", "params_ema": "ema"}
+    assert kinds(sample(samples, "yolo_style.pt")) == {"model": "model"}
+    assert kinds(sample(samples, "lightning.ckpt")) == {
+        "state_dict": "model",
+        "callbacks": "other",
+        "optimizer_states.0": "optimizer",
+        "lr_schedulers": "scheduler",
+    }
+
+
+def test_sections_select(report: Inspect) -> None:
+    model = nn.Linear(3, 2)
+    saved = {"model": model.state_dict(), "optimizer": stepped(model), "epoch": 1}
+
+    assert [row.relative for row in report(saved, None, "model").rows] == ["weight", "bias"]
+    assert [row.entry.name for row in report(saved, Globs(["weight"])).rows] == ["model.weight"]
+    with pytest.raises(UsageError, match=r"no section models \(sections: model\)"):
+        report(saved, None, "models")
+
+
+# --- roles ------------------------------------------------------------------------------------------------------
+
+
+def test_a_whole_module_tells_for_certain(samples: Path) -> None:
+    found = sample(samples, "whole_model.pth")
+    told = roles(found)
+
+    assert told["scale"] == ("parameter", "certain")
+    assert told["mean"] == ("buffer", "certain")
+    assert told["stem.1.num_batches_tracked"] == ("buffer", "certain")
+    by_name = {row.entry.name: row.entry for row in found.rows}
+    assert [name for name, entry in by_name.items() if not entry.registered] == [
+        f"cells.{i}.{leaf}" for i in (0, 1) for leaf in ("weight", "bias")
+    ]
+    assert [name for name, entry in by_name.items() if not entry.persistent] == ["grid"]
+    assert by_name["stem.0.weight"].path == ("_modules", "stem", "_modules", "0", "_parameters", "weight")
+
+
+def test_names_of_a_module_are_those_of_its_state_dict(report: Inspect) -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.MultiheadAttention(4, 2), nn.LSTM(3, 4))
+
+    assert [row.entry.name for row in report({"m": model}).rows] == [
+        f"m.{name}" for name in model.state_dict()
+    ]
+
+
+def test_parameters_and_buffers_saved_as_such(report: Inspect) -> None:
+    model = nn.BatchNorm1d(3)
+    told = roles(report(model.state_dict(keep_vars=True)))
+
+    assert told["weight"] == ("parameter", "certain")
+    assert told["running_mean"] == ("buffer", "strong")
+
+
+def test_siblings_and_dtypes(report: Inspect) -> None:
+    plain = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4))
+    with pytest.warns(FutureWarning):
+        normed = nn.utils.weight_norm(nn.Linear(4, 4))
+    told = roles(report(nn.ModuleDict({"bn": nn.BatchNorm1d(3), "sn": plain, "wn": normed}).state_dict()))
+
+    assert told["bn.running_var"] == told["bn.num_batches_tracked"] == ("buffer", "strong")
+    assert told["bn.weight"] == ("parameter", "strong")
+    assert told["sn.parametrizations.weight.original"] == ("parameter", "strong")
+    assert told["sn.parametrizations.weight.0._u"] == ("buffer", "strong")
+    assert told["wn.weight_v"] == ("parameter", "strong")
+    assert told["wn.bias"] == ("unknown", "none")
+    assert roles(report({"m.weight": torch.ones(2), "m.position_ids": torch.arange(3)}))[
+        "m.position_ids"
+    ] == (
+        "buffer",
+        "strong",
+    )
+    assert roles(report({"rope.inv_freq": torch.ones(3), "w.w": torch.ones(2)}))["rope.inv_freq"] == (
+        "buffer",
+        "likely",
+    )
+
+
+def test_names_in_the_optimizer(report: Inspect) -> None:
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.1)
+    told = roles(report({"model": model.state_dict(), "optimizer": optimizer.state_dict()}))
+
+    assert set(told.values()) == {("parameter", "certain")}
+
+
+# --- storages ---------------------------------------------------------------------------------------------------
+
+
+def test_only_equal_ranges_are_ties(report: Inspect) -> None:
+    flat = torch.arange(24.0)
+    emb = torch.ones(4, 3)
+    found = report(
+        {
+            "own": torch.ones(2),
+            "emb": emb,
+            "head": emb,
+            "turned": emb.T,
+            "a": flat[:12],
+            "b": flat[12:],
+            "whole": torch.zeros(10)[:10],
+        }
+    )
+    rows = {row.tensors: (row.kind, row.held) for row in found.storages}
+
+    assert rows == {
+        ("own",): ("own", 0),
+        ("emb", "head", "turned"): ("tied", 0),
+        ("a", "b"): ("packed", 0),
+        ("whole",): ("own", 0),
+    }
+    assert codes(found) == ["tied"]
+    assert found.findings[0].tensors == ("emb", "head", "turned")
+
+
+def test_overlap_and_bytes_kept_alive(report: Inspect) -> None:
+    wide = torch.zeros(1000)
+    base = torch.zeros(10)
+    found = report({"slice": wide[10:20], "left": base[:6], "right": base[4:]})
+
+    assert [(row.kind, row.held) for row in found.storages] == [("own", 3960), ("overlapping", 0)]
+    assert codes(found) == ["bloat"]
+    assert found.findings[0].message == "3.87 KiB are kept alive by views: slice of 3.91 KiB"
+
+
+# --- findings ---------------------------------------------------------------------------------------------------
+
+
+def test_devices_are_told_with_what_a_bare_load_needs(samples: Path) -> None:
+    found = {finding.code: finding for finding in sample(samples, "train_cuda.pth").findings}
+
+    assert found["cuda"].message == (
+        "a bare torch.load puts 46.2 KiB on cuda:0 and 92 B on cuda:1, "
+        "and a CUDA context of some hundred MiB, in every process; it needs 2 GPUs"
+    )
+    assert len(found["cuda"].tensors) == 115
+    assert "device-mixed" not in found  # counters do not count
+
+
+def test_devices_hide_in_values(report: Inspect) -> None:
+    args = argparse.Namespace(device=torch.device("cuda", 1), gpu="cuda:0", name="cuda-model", cpu="cpu")
+    found = report({"args": args, "w": torch.ones(1)})
+
+    assert found.hidden_devices == (("args.device", "cuda:1", "torch.device"), ("args.gpu", "cuda:0", "str"))
+
+
+@pytest.mark.parametrize(
+    ("names", "prefixes"),
+    [
+        (["module.a.w", "module.b.w"], [("module.", 2, 2)]),
+        (["module.a.w", "b.w"], [("module.", 1, 2)]),
+        (["_orig_mod.module.a.w"], [("_orig_mod.module.", 1, 1)]),
+        (["a.w", "b.module.w"], []),
+    ],
+)
+def test_prefixes(report: Inspect, names: list[str], prefixes: list[tuple[str, int, int]]) -> None:
+    found = report({name: torch.ones(2) for name in names})
+
+    assert [(row.prefix, row.tensors, row.of) for row in found.prefixes] == prefixes
+    assert codes(found).count("prefix") == len(prefixes)
+
+
+def test_two_paths_with_one_name_are_marked_and_kept(report: Inspect) -> None:
+    found = report({"a.b": torch.ones(1), "a": {"b": torch.ones(2)}, 1: torch.ones(3), "1": torch.ones(4)})
+
+    assert [(row.entry.name, row.tensor.shape) for row in found.rows] == [
+        ("a.b", (1,)),
+        ("a.b#2", (2,)),
+        ("1", (3,)),
+        ("1#2", (4,)),
+    ]
+    assert [list(row.entry.path) for row in found.rows] == [["a.b"], ["a", "b"], [1], ["1"]]
+    assert codes(found) == ["ambiguous-name"]
+
+
+def test_clean_files_have_no_findings(report: Inspect, samples: Path) -> None:
+    assert codes(report(nn.Transformer(8, 2, 1, 1, 8).state_dict())) == []
+    assert codes(sample(samples, "weights.safetensors")) == []
+    assert codes(sample(samples, "sharded")) == []
+
+
+def test_what_loading_would_call_comes_first(samples: Path) -> None:
+    found = sample(samples, "hostile.pth")
+
+    assert codes(found) == ["called-on-load"]
+    assert found.findings[0].message == "loading would call posix.system('echo ckpt-sample') at version"
+    groups = {(row.module, row.name): row.group for row in found.checkpoint.imports}
+    assert groups["posix", "system"] == "called"
+    assert set(groups.values()) == {"called", "known"}
+
+
+# --- values -----------------------------------------------------------------------------------------------------
+
+
+def test_values_are_read_through_objects(samples: Path) -> None:
+    found = sample(samples, "objects.pth")
+    document = {row["name"]: row for row in found.to_json()["values"]}
+
+    assert document["path"]["value"] == "runs/demo/last.pth"
+    assert document["precision"]["value"] == "fp16"
+    assert document["train"]["fields"] == 4
+    assert document["datetime"]["value"] == "2024-02-19T10:21:07.412345"
+    assert document["device"]["value"] == "cuda:1"
+
+
+def test_repeats_and_cycles_are_named_once(report: Inspect) -> None:
+    shared = {"words": ["x" * 400], "deep": {"er": [1, {"a": 2}]}}
+    loop: list[Any] = [1, {"k": 2}]
+    loop.append(loop)
+    found = report({"first": shared, "second": shared, "loop": loop})
+    values = {value.name: value for value in found.values}
+
+    assert values["second"].same_as == "first"
+    assert values["loop.2"].type == "cycle"
+
+
+def test_the_document_is_strict_json(report: Inspect) -> None:
+    found = report(
+        {
+            "w": torch.ones(2),
+            "loss": float("nan"),
+            "best": float("-inf"),
+            "big": 2**62,
+            "huge": 1 << 20_000,
+            "raw": b"\x00\xff",
+            "list": [1, float("inf")],
+            ("a", 1): 2,
+        }
+    )
+    document = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    values = {row["name"]: row for row in document["values"]}
+
+    assert (values["loss"]["value"], values["loss"]["value_is"]) == (None, "nan")
+    assert (values["best"]["value"], values["best"]["value_is"]) == (None, "-inf")
+    assert values["big"]["value"] == 2**62
+    assert values["huge"]["value_is"] == "int of 20001 bits"
+    assert values["raw"]["value_is"] == "bytes 00ff"
+    assert values["list"]["value"] == [1, "inf"]
+    assert values["('a', 1)"]["path"] == [{"type": "tuple", "text": "('a', 1)"}]
