@@ -51,8 +51,12 @@ class NumpyDType(NamedTuple):
             ]
         pieces = [data[i * size : (i + 1) * size] for i in range(count)]
         if self.code[:1] == "U":
-            encoding = "utf-32-be" if order == ">" else "utf-32-le"
-            return [piece.decode(encoding, "replace").rstrip("\0") for piece in pieces]
+            # By hand: asking for the codec by name would import a module.
+            codes = [struct.unpack(f"{order}{size // 4}I", piece) for piece in pieces]
+            return [
+                "".join(chr(code) if code < 0x110000 else "\ufffd" for code in row).rstrip("\0")
+                for row in codes
+            ]
         if self.code[:1] == "S":
             return [piece.rstrip(b"\0") for piece in pieces]
         return None

@@ -31,6 +31,14 @@ class ByteStr(str):
     def raw(self) -> bytes:
         return self.encode("latin-1")
 
+    @property
+    def text(self) -> str:
+        """What it most likely says: its UTF-8, or its latin-1 when it is no UTF-8."""
+        try:
+            return self.raw.decode("utf-8")
+        except UnicodeDecodeError:
+            return str(self)
+
 
 class Dict:
     """A dict as its pairs in file order, never hashed: a file may hold keys that cannot be."""

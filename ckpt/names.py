@@ -117,7 +117,10 @@ def nearest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
         for other in pool[:20_000]:
             if len(other) <= TEXT_LIMIT:
                 ends.setdefault(".".join(other.split(".")[-depth:]), other)
-        found += [ends[end] for end in get_close_matches(name, ends, count)]
+        last = name.rpartition(".")[2]
+        for end in get_close_matches(name, ends, 4 * count):
+            if get_close_matches(last, [end.rpartition(".")[2]]):  # not alike by what stands before it only
+                found.append(ends[end])
     return list(dict.fromkeys(found))[:count]
 
 
@@ -141,10 +144,19 @@ def wrapper_prefix(name: str) -> str:
     return name[:end]
 
 
-def inner_wrappers(name: str) -> list[str]:
-    """The wrappers' attributes inside `name`, after its leading ones, that no model is likely to use itself."""
-    rest = name[len(wrapper_prefix(name)) :].split(".")
-    return [part for part in rest[:-1] if part in WRAPPERS and part.startswith("_")]
+def inner_wrappers(name: str) -> list[tuple[str, str]]:
+    """The wrappers' attributes inside `name`, after its leading ones, each with the name up to its dot.
+
+    Only those that no model is likely to use itself: `model._orig_mod.fc.weight` -> `_orig_mod`,
+    `model._orig_mod.`. Of an attribute that comes twice, the first.
+    """
+    found: dict[str, str] = {}
+    at = len(wrapper_prefix(name))
+    for part in name[at:].split(".")[:-1]:
+        at += len(part) + 1
+        if part in WRAPPERS and part.startswith("_"):
+            found.setdefault(part, name[:at])
+    return list(found.items())
 
 
 def writers(prefix: str) -> str:

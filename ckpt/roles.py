@@ -76,8 +76,7 @@ def roles(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> list[Role]:
 
 
 def _model_roles(entries: tuple[Entry, ...], section: Section, named: frozenset[str]) -> list[Role]:
-    start = len(section.name) + 1 if section.name else 0
-    names = [entry.name[start:] for entry in entries]
+    names = [section.relative(entry.name) for entry in entries]
     siblings: dict[str, set[str]] = {}
     for name in names:
         parent, _, leaf = name.rpartition(".")

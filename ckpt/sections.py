@@ -44,6 +44,10 @@ class Section(NamedTuple):
     def tensors(self) -> int:
         return self.last - self.first
 
+    def relative(self, name: str) -> str:
+        """The name, inside this section, of a tensor that lies in it."""
+        return name[len(self.name) + 1 :] if self.path else name
+
 
 def sections(checkpoint: Checkpoint) -> tuple[Section, ...]:
     """The parts of a checkpoint in file order; they do not overlap. A bare state dict is one, at the root."""

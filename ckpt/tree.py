@@ -95,6 +95,7 @@ class _Walk:
         self._barren: dict[
             int, str
         ] = {}  # containers and long scalars met before, without tensors: their name
+        self._registered: dict[int, str] = {}  # modules and their tensors, where state_dict() finds them
         self._entered: set[int] = set()
         self._left = limits.paths  # places that may still be met; each container allows for its own once
         self._characters = 0
@@ -135,8 +136,15 @@ class _Walk:
             raise LimitError("the tree of the file unfolds to too many places", "paths", self._limits.paths)
         out = self._out
         tensor = tensor_of(node)
+        if not registered and id(node) in self._registered:
+            # `self.layers = [self.conv1, self.conv2]`: no tensors of their own.
+            what = "torch.Tensor" if tensor is not None else look(node).type
+            out.values.append(Value(path, name, what, same_as=self._registered[id(node)]))
+            return None
         if tensor is not None:
             self._tensor(tensor, path, name, kind, registered, persistent)
+            if kind is not None and registered:
+                self._registered[id(node)] = name
             return None
         if type(node) is Global or type(node) is Opaque:
             self._where(node, name)
@@ -235,17 +243,19 @@ class _Walk:
         if view.kind in ("object", "module"):
             out.values.append(Value(path, name, view.type, fields=len(view.children)))
         if view.kind == "module":
+            if registered:
+                self._registered[id(node)] = name
             self._left += 16 + sum(len(look(child).children) for child in view.children[:64]) if first else 0
             steps = _module_steps(view, path, name, registered)
         else:
             steps = _steps(view, path, name, registered)
         if view.metadata is not None:
-            self._where_metadata(view.metadata, name)
+            self._where_metadata(view.metadata, f"{name}._metadata" if path else "_metadata")
         return _Frame(node, view, path, name, steps, registered, len(out.tensors), container)
 
     def _where_metadata(self, metadata: Node, name: str) -> None:
         if type(metadata) is Opaque:
-            self._where(metadata, f"{name}._metadata" if name else "_metadata")
+            self._where(metadata, name)
 
     def _leave(self, frame: _Frame) -> None:
         out = self._out
@@ -281,7 +291,7 @@ def bare_storage(storage: Storage, numel: int) -> Composite:
 def _steps(
     view: View, path: Path, name: str, registered: bool
 ) -> Iterator[tuple[Path, str, Node, Role | None, bool, bool]]:
-    prefix = f"{name}." if name else ""
+    prefix = f"{name}." if path else ""
     keys: Sequence[Node] = view.keys if view.kind != "sequence" else range(len(view.children))
     for index, (key, child) in enumerate(zip(keys, view.children, strict=True)):
         step = key if type(key) is str else key_of(key, index)
@@ -293,7 +303,7 @@ def _module_steps(
 ) -> Iterator[tuple[Path, str, Node, Role | None, bool, bool]]:
     """The order of state_dict(): own parameters, own buffers, children; then what it does not look at."""
     state = dict(zip(view.keys, view.children, strict=True))
-    prefix = f"{name}." if name else ""
+    prefix = f"{name}." if path else ""
     transient = look(state.get("_non_persistent_buffers_set"))
     hidden = {str(item) for item in transient.children if isinstance(item, str)}
     kinds: tuple[tuple[str, Role | None], ...] = (
@@ -365,14 +375,14 @@ def find(root: Node, name: str, limits: Limits) -> list[tuple[Path, Node]]:
     Modules answer to state-dict names and to their attributes. Raises LimitError on a tree built to branch.
     """
     found: list[tuple[Path, Node]] = []
-    todo: list[tuple[Node, Path, str]] = [(root, (), name)]
+    todo: list[tuple[Node, Path, str | None]] = [(root, (), name)]
     visits = 0
     while todo:
         node, path, rest = todo.pop()
         visits += 1
         if visits > limits.entries or len(path) > limits.depth:
             raise LimitError("the name matches too many places", "entries", limits.entries)
-        if not rest:
+        if rest is None:
             found.append((path, node))
             continue
         if tensor_of(node) is not None:
@@ -392,7 +402,7 @@ def find(root: Node, name: str, limits: Limits) -> list[tuple[Path, Node]]:
             ]
         for at, child, text in reversed(matches):
             if rest == text:
-                todo.append((child, at, ""))
+                todo.append((child, at, None))
             elif rest.startswith(f"{text}."):
                 todo.append((child, at, rest[len(text) + 1 :]))
     return found

@@ -79,7 +79,14 @@ def _fetch(wheel: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         pins = Path(folder, "pins.txt")
         pins.write_text(f"{requirement} --hash=sha256:{digest}\n")
-        options = ["--no-deps", "--only-binary=:all:", "--require-hashes", "--retries=1", "--timeout=10", "--no-input"]
+        options = [
+            "--no-deps",
+            "--only-binary=:all:",
+            "--require-hashes",
+            "--retries=1",
+            "--timeout=10",
+            "--no-input",
+        ]
         command = [sys.executable, "-m", "pip", "download", *options, "--dest", folder, "-r", str(pins)]
         try:
             ended = subprocess.run(command, capture_output=True, text=True, timeout=60)

@@ -167,7 +167,9 @@ def tensors(draw: st.DrawFn, bases: list[torch.Tensor]) -> torch.Tensor:
             return nn.Parameter(view, requires_grad=continuous and draw(st.booleans()))
         case 1:
             return nn.Buffer(view, persistent=draw(st.booleans()))
-        case 2 if continuous and str(view.dtype).removeprefix("torch.") in TYPED:  # others torch cannot read back
+        case 2 if (
+            continuous and str(view.dtype).removeprefix("torch.") in TYPED
+        ):  # others torch cannot read back
             return view.detach().requires_grad_()
         case 3 if view.dtype in (torch.complex64, torch.complex128):
             return view.conj()
@@ -216,7 +218,9 @@ class State:
 
     def _shown(self, thing: Any) -> str:
         if isinstance(thing, dict):
-            return f"{type(thing).__name__}({', '.join(f'{k!r}: {self._shown(v)}' for k, v in thing.items())})"
+            return (
+                f"{type(thing).__name__}({', '.join(f'{k!r}: {self._shown(v)}' for k, v in thing.items())})"
+            )
         if isinstance(thing, (list, tuple)):
             return f"{type(thing).__name__}({', '.join(map(self._shown, thing))})"
         if not isinstance(thing, torch.Tensor):

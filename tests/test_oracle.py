@@ -85,7 +85,9 @@ WAYS = {
     "big-endian": Way(lambda state: rezipped(saved(state), [STORED], byteorder=b"big"), byteorder="big"),
 }
 LEGACY = {
-    f"legacy-{protocol}": Way(lambda state, p=protocol: saved(state, p, legacy=True), "torch-legacy", crc=None)
+    f"legacy-{protocol}": Way(
+        lambda state, p=protocol: saved(state, p, legacy=True), "torch-legacy", crc=None
+    )
     for protocol in (2, 3, 4, 5)
 }
 
@@ -112,7 +114,9 @@ def check(file: Path, way: Way, state: Any) -> None:
 
 def tags(entries: Any) -> None:
     for entry in entries:
-        refs = [entry.tensor] if isinstance(entry.tensor, TensorRef) else [ref for _, ref in entry.tensor.parts]
+        refs = (
+            [entry.tensor] if isinstance(entry.tensor, TensorRef) else [ref for _, ref in entry.tensor.parts]
+        )
         for ref in refs:
             if ref.storage.place is not None:
                 assert ref.device == strategies.tag_of(ref.storage.nbytes)

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,12 +36,12 @@ FINDINGS = {
     "ddp_after.pth": ["prefix", "optimizer-heavy"],
     "ddp_before.pth": ["prefix", "optimizer-heavy"],
     "dtypes.pth": [],
-    "hostile.pth": ["called-on-load"],
+    "hostile.pth": ["called-on-load", "weights-only"],
     "legacy.pth": ["cuda"],
     "legacy_python2.pth": ["cuda"],
     "lightning.ckpt": ["cuda", "optimizer-heavy"],
     "llama_bf16.pth": ["cuda"],
-    "objects.pth": ["called-on-load", "unknown-import"],
+    "objects.pth": ["called-on-load", "unknown-import", "weights-only"],
     "scripted.pt": ["weights-only"],
     "sharded/model-00001-of-00002.safetensors": [],
     "sharded/model-00002-of-00002.safetensors": [],
@@ -48,8 +49,8 @@ FINDINGS = {
     "tied_and_bloated.pth": ["bloat", "tied"],
     "train_cuda.pth": ["weights-only", "cuda", "prefix", "optimizer-heavy"],
     "weights.safetensors": [],
-    "whole_model.pth": ["unknown-import"],
-    "yolo_style.pt": ["unknown-import", "cuda"],
+    "whole_model.pth": ["unknown-import", "weights-only"],
+    "yolo_style.pt": ["unknown-import", "weights-only", "cuda"],
 }
 
 
@@ -78,9 +79,21 @@ def test_a_sample_says_what_its_row_promises(name: str) -> None:
         assert report.to_json()["totals"]["tensors"] == len(checkpoint.tensors)
 
 
-def test_the_script_makes_the_same_bytes(tmp_path: Path) -> None:
+def test_the_script_makes_these_files(tmp_path: Path) -> None:
+    """The same but for the last bits of what a step computes, which depend on the processor."""
     subprocess.run([sys.executable, FOLDER / "make_samples.py", tmp_path], check=True, capture_output=True)
 
-    assert {name: (tmp_path / name).read_bytes() for name in FILES} == {
-        name: (FOLDER / name).read_bytes() for name in FILES
-    }
+    for name in FILES:
+        made = tmp_path / name
+        assert made.stat().st_size == (FOLDER / name).stat().st_size, name
+        assert document(made) == document(FOLDER / name), name
+
+
+def document(path: Path) -> dict[str, Any]:
+    """The report as JSON without the path, or the error."""
+    try:
+        with formats.open(str(path)) as checkpoint:
+            found = inspect(checkpoint).to_json()
+    except CkptError as error:
+        return {"error": error.problem}
+    return {key: value for key, value in found.items() if key not in ("file", "load")}

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -19,6 +21,7 @@ from ckpt.cli import output
 from ckpt.errors import CkptError
 
 TROUBLE, INTERRUPTED, PIPE_CLOSED, TERMINATED = 2, 130, 141, 143
+_CANNOT_WRITE = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF))
 
 _PLANNED = frozenset(
     ("rehome", "strip", "rename", "slim", "convert", "diff", "warmstart", "stats", "lint", "verify")
@@ -32,29 +35,16 @@ class Terminated(BaseException):
 class Group(TyperGroup):
     """Typer's group with our exit codes: 1 never means an error."""
 
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        return _answered(lambda: super(Group, self).make_context(*args, **kwargs))
+
     def invoke(self, ctx: Any) -> Any:
-        try:
-            code = super().invoke(ctx)
+        def run() -> Any:
+            code = super(Group, self).invoke(ctx)
             sys.stdout.flush()
-        except CkptError as error:
-            if os.environ.get("CKPT_DEBUG"):
-                raise
-            output.fail(error)
-            code = TROUBLE
-        except BrokenPipeError:
-            # Nobody reads: what is still buffered must not raise again at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            code = PIPE_CLOSED
-        except KeyboardInterrupt:
-            output.talk("ckpt: interrupted")
-            code = INTERRUPTED
-        except Terminated:
-            output.talk("ckpt: terminated")
-            code = TERMINATED
-        except MemoryError:
-            output.talk("ckpt: out of memory")
-            code = TROUBLE
-        raise typer.Exit(code or 0)
+            return code
+
+        raise typer.Exit(_answered(run) or 0)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0] if args else ""
@@ -64,6 +54,34 @@ class Group(TyperGroup):
             if os.path.exists(name):
                 raise CkptError(f"{name}: not a command", hint=f"ckpt inspect {name}")
         return super().resolve_command(ctx, args)
+
+
+def _answered(step: Callable[[], Any]) -> Any:
+    """What a step returns; how it fails becomes a line on stderr and a code."""
+    try:
+        return step()
+    except CkptError as error:
+        output.fail(error)
+        code = TROUBLE
+    except BrokenPipeError:
+        output.discard()
+        code = PIPE_CLOSED
+    except OSError as error:
+        if error.errno not in _CANNOT_WRITE:
+            raise
+        output.discard()
+        output.talk(f"ckpt: the output cannot be written: {(error.strerror or '').lower()}")
+        code = TROUBLE
+    except KeyboardInterrupt:
+        output.talk("ckpt: interrupted")
+        code = INTERRUPTED
+    except Terminated:
+        output.talk("ckpt: terminated")
+        code = TERMINATED
+    except MemoryError:
+        output.talk("ckpt: out of memory")
+        code = TROUBLE
+    raise typer.Exit(code)
 
 
 COMMANDS = ("inspect", "get")
@@ -88,6 +106,7 @@ def program(names: tuple[str, ...] = COMMANDS) -> typer.Typer:
 def _version(asked: bool) -> None:
     if asked:
         sys.stdout.write(f"ckpt {__version__}\n")
+        sys.stdout.flush()
         raise typer.Exit
 
 
@@ -112,8 +131,6 @@ def main() -> None:
         program((asked,) if asked in COMMANDS else COMMANDS)(standalone_mode=True, prog_name="ckpt")
     except SystemExit as leaving:
         code = leaving.code
-    except CkptError:
-        raise  # CKPT_DEBUG
     except Exception:
         import traceback
 
@@ -130,6 +147,8 @@ def _leave(code: int) -> None:
             stream.flush()
         except BrokenPipeError:
             code = PIPE_CLOSED
+        except OSError:
+            code = TROUBLE
     os._exit(code)
 
 

@@ -32,11 +32,10 @@ def command(
     limits = limits_of(limit)
     with formats.open(path, limits) as checkpoint:
         found = get(checkpoint, names, limits)
-        if json:
-            output.write_json([item.to_json() for item in found])
-            return 0
         for item in found:
-            if item.row is not None and item.role is not None:
+            if json:
+                output.write_json(item.to_json(), one_line=len(found) > 1)
+            elif item.row is not None and item.role is not None:
                 output.write_table(row_table([item.row], [item.role]), tsv=True, table=None, header=False)
             else:
                 sys.stdout.write(get_text(item.node) + "\n")

@@ -83,38 +83,37 @@ def command(
         )
     _check_table(table)
     worst = 0
-    documents: list[dict[str, Any]] = []
-    for number, path in enumerate(paths):
+    shown = 0
+    for path in paths:
         try:
             with formats.open(path, limits) as checkpoint:
                 report = inspect(checkpoint, select, section)
                 if json:
-                    documents.append(report.to_json())
+                    output.write_json(report.to_json(), one_line=len(paths) > 1)
                 elif tsv or table is not None:
                     rows = (views[0] if views else render.tensor_table)(report)
                     if len(paths) > 1:
                         name = show(path, None)
                         rows = [["file", *rows[0]], *([name, *row] for row in rows[1:])]
-                    header = not no_header and (number == 0 or table is not None)
+                    header = not no_header and (not shown or table is not None)
                     output.write_table(rows, tsv=tsv, table=table, header=header)
                 else:
-                    _write_text(report, views, depth, everything, number)
+                    _write_text(report, views, depth, everything, first=not shown)
         except CkptError as error:
             output.fail(error)
             worst = 2
             continue
+        shown += 1
         if codes & {finding.code for finding in report.findings}:
             worst = max(worst, 1)
-    if documents:
-        output.write_json(documents)
     return worst
 
 
 def _write_text(
-    report: InspectReport, views: list[Any], depth: int | None, everything: bool, number: int
+    report: InspectReport, views: list[Any], depth: int | None, everything: bool, *, first: bool
 ) -> None:
     width = output.screen_width()
-    if number:
+    if not first:
         output.write_lines([[]])
     if not views:
         output.write_lines(render.inspect_lines(report, width=width, depth=depth, everything=everything))

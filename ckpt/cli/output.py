@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TextIO
 
-from ckpt.names import show
-from ckpt.render.text import Line, columns, plain_text
+from ckpt.names import TEXT_LIMIT, show
+from ckpt.render.text import Line, columns, cut, plain_text
 
 _STYLES = {
     "head": "bold",
@@ -23,10 +24,25 @@ _STYLES = {
 
 def prepare() -> None:
     """Make both streams take any text: what their encoding lacks is escaped, never an exception."""
-    for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None:
-            reconfigure(errors="backslashreplace")
+    sys.stdout = _prepared(sys.stdout)
+    sys.stderr = _prepared(sys.stderr)
+
+
+def _prepared(stream: TextIO | None) -> TextIO:
+    if stream is None:  # closed by whoever started us
+        return open(os.devnull, "w")  # until the process ends
+    if not isinstance(stream, io.TextIOWrapper):
+        return stream
+    if isinstance(stream.buffer, io.RawIOBase):
+        # PYTHONUNBUFFERED: a raw stream drops what a pipe does not take at once.
+        stream = io.TextIOWrapper(io.BufferedWriter(stream.buffer), encoding=stream.encoding)
+    stream.reconfigure(errors="backslashreplace")
+    return stream
+
+
+def discard() -> None:
+    """Drop what is still buffered for stdout: nobody takes it, and it must not fail again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def coloured() -> bool:
@@ -70,14 +86,13 @@ def write_lines(lines: Sequence[Line]) -> None:
         console.print(text, soft_wrap=True)
 
 
-def write_json(documents: Sequence[dict[str, Any]]) -> None:
-    """One document with a row a line, several documents a line each."""
-    if len(documents) != 1:
-        for document in documents:
-            sys.stdout.write(f"{_compact(document)}\n")
+def write_json(document: dict[str, Any], *, one_line: bool = False) -> None:
+    """A document with a row a line; on one line where several follow each other."""
+    if one_line:
+        sys.stdout.write(f"{_compact(document)}\n")
         return
     fields = []
-    for key, value in documents[0].items():
+    for key, value in document.items():
         if isinstance(value, list) and value and isinstance(value[0], (dict, list)):
             rows = ",\n    ".join(map(_compact, value))
             fields.append(f"  {_compact(key)}: [\n    {rows}\n  ]")
@@ -106,7 +121,8 @@ def write_table(rows: Sequence[Sequence[str]], *, tsv: bool, table: str | None, 
         )
     else:
         numbers = frozenset(i for i, name in enumerate(rows[0]) if name in ("bytes", "used", "numel"))
-        write_lines(columns([[cell.upper() for cell in rows[0]], *rows[1:]], right=numbers))
+        cells = [[cut(cell, 2 * TEXT_LIMIT) for cell in row] for row in rows[1:]]
+        write_lines(columns([[cell.upper() for cell in rows[0]], *cells], right=numbers))
 
 
 def talk(text: str) -> None:
@@ -116,5 +132,9 @@ def talk(text: str) -> None:
 
 
 def fail(error: Exception) -> None:
-    """An error in one line on stderr, safe whatever the file put into it."""
+    """An error in one line on stderr, safe whatever the file put into it; CKPT_DEBUG shows where it arose."""
+    if os.environ.get("CKPT_DEBUG"):
+        import traceback
+
+        talk("".join(traceback.format_exception(error)).rstrip())
     talk(f"ckpt: {show(str(error), 2000)}")

@@ -254,54 +254,6 @@ def _zip64(extra: bytes, full: int, stored: int, header: int, name: str) -> tupl
     raise _refusal(name, ": its zip64 field is missing or too short")
 
 
-def _check_local(
-    source: Source,
-    header: int,
-    raw: bytes,
-    flags: int,
-    method: int,
-    stored: int,
-    full: int,
-    name: str,
-    directory: int,
-) -> int:
-    """Where the data of a record begins, after its local header agreed with the directory."""
-    what = f"record {show(name, 80)}"
-    if header + _LOCAL.size + len(raw) > directory:
-        raise UnreadableError(f"{what} begins at byte {header:,}, beyond the data of the archive")
-    local = source.read(header, _LOCAL.size + len(raw))
-    fields = _LOCAL.unpack_from(local)
-    signature, local_flags, local_method, local_stored, local_full = (
-        fields[0],
-        fields[2],
-        fields[3],
-        fields[7],
-        fields[8],
-    )
-    if (
-        signature != b"PK\x03\x04"
-        or fields[9] != len(raw)
-        or local[_LOCAL.size :] != raw
-        or local_method != method
-    ):
-        raise UnreadableError(f"{what}: its local header and the directory disagree")
-    # With a data descriptor (bit 3) the sizes stand behind the data, and 0 or zip64 marks here.
-    if (
-        not (local_flags | flags) & 8
-        or local_full not in (0, 0xFFFFFFFF, full)
-        or local_stored not in (0, 0xFFFFFFFF, stored)
-    ):
-        for written, true in ((local_stored, stored), (local_full, full)):
-            if written not in (true, 0xFFFFFFFF):
-                raise UnreadableError(f"{what}: its local header and the directory give different sizes")
-    offset: int = header + _LOCAL.size + fields[9] + fields[10]
-    if offset + stored > directory:
-        raise UnreadableError(
-            f"{what}: cut off, needs bytes {offset:,} to {offset + stored:,}, the data of the archive ends at {directory:,}"
-        )
-    return offset
-
-
 def _check_names(records: list[Record]) -> list[Notice]:
     seen: dict[str, str] = {}
     notices: list[Notice] = []

@@ -93,10 +93,10 @@ def checkpoint(
     flat = flatten(root, limits) if flat is None else flat
     if refusals is None:
         refusals = _refusals(contents, flat)
-    if not_loadable is None and contents.bytestrings:
-        encoding = "latin1"
-    else:
-        encoding = None
+    unhashable = [pickle.unhashable for pickle in contents.pickles if pickle.unhashable is not None]
+    if unhashable and not_loadable is None:
+        not_loadable = f"the dict at byte {unhashable[0]:,} of its pickle has a key that cannot be hashed"
+    encoding = "latin1" if not_loadable is None and contents.bytestrings else None
     return Checkpoint(
         path=path,
         format=format,

@@ -11,7 +11,7 @@ from ckpt.errors import UsageError
 from ckpt.findings import Finding, order
 from ckpt.jobs.storages import Shared, shared
 from ckpt.loading import Load, load
-from ckpt.names import Globs, nearest, wrapper_prefix, writers
+from ckpt.names import Globs, inner_wrappers, nearest, wrapper_prefix, writers
 from ckpt.objects import look
 from ckpt.roles import Role, roles
 from ckpt.sections import Section, sections
@@ -36,8 +36,7 @@ class Row(NamedTuple):
     @property
     def relative(self) -> str:
         """Its name inside its section."""
-        start = len(self.section.name) + 1 if self.section and self.section.name else 0
-        return self.entry.name[start:]
+        return self.section.relative(self.entry.name) if self.section else self.entry.name
 
 
 class Prefix(NamedTuple):
@@ -136,15 +135,29 @@ def _prefixes(checkpoint: Checkpoint, parts: tuple[Section, ...]) -> tuple[Prefi
     for part in parts:
         if part.kind not in ("model", "ema"):
             continue
-        start = len(part.name) + 1 if part.name else 0
-        counts: dict[str, int] = {}
+        leading: dict[str, int] = {}
+        inner: dict[str, list[str]] = {}
         for entry in checkpoint.tensors[part.first : part.last]:
-            prefix = wrapper_prefix(entry.name[start:])
+            name = part.relative(entry.name)
+            prefix = wrapper_prefix(name)
             if prefix:
-                counts[prefix] = counts.get(prefix, 0) + 1
+                leading[prefix] = leading.get(prefix, 0) + 1
+            if "._" in name:
+                for wrapper, place in inner_wrappers(name):
+                    inner.setdefault(wrapper, []).append(place)
         found += [
             Prefix(prefix, writers(prefix), part.name, count, part.tensors)
-            for prefix, count in counts.items()
+            for prefix, count in leading.items()
+        ]
+        found += [
+            Prefix(
+                places[0] if len(set(places)) == 1 else f"*.{wrapper}.",
+                writers(wrapper),
+                part.name,
+                len(places),
+                part.tensors,
+            )
+            for wrapper, places in inner.items()
         ]
     return tuple(found)
 
@@ -166,7 +179,7 @@ def _hidden_devices(values: Iterable[Value]) -> tuple[tuple[str, str, str], ...]
 def _findings(report: InspectReport) -> Iterable[Finding]:
     checkpoint = report.checkpoint
     yield from _imports(checkpoint)
-    if checkpoint.weights_only and not any(row.group != "known" for row in checkpoint.imports):
+    if checkpoint.weights_only:
         reasons = [refusal.reason for refusal in checkpoint.weights_only]
         places = [place for refusal in checkpoint.weights_only for place in refusal.where[:1]]
         at = f" at {places[0] or 'the root'}" if places else ""

@@ -59,7 +59,7 @@ def document(report: InspectReport) -> dict[str, Any]:
                 "prefix": row.prefix,
                 "writer": row.writer,
                 "section": row.section,
-                "tensors": row.count,
+                "tensors": row.tensors,
                 "of": row.of,
             }
             for row in report.prefixes

@@ -20,20 +20,21 @@ Group = Literal["known", "unknown", "called"]
 _MODULES = {
     "__builtin__": "builtins",
     "copy_reg": "copyreg",
-    "numpy._core": "numpy.core",
+    "UserDict": "collections",
+    "UserList": "collections",
+    "UserString": "collections",
     "torch.tensor": "torch._tensor",
 }
-
 _RENAMED = {"xrange": "range", "long": "int", "unicode": "str", "unichr": "chr"}
 
 
-def python3_name(module: str, name: str) -> tuple[str, str]:
-    """The name under which Python 3 and numpy 1 know what older or newer ones wrote."""
+def python3_name(module: str, name: str) -> str:
+    """The dotted name under which Python 3 and numpy 1 know what older or newer ones wrote."""
     if module.startswith("numpy._core."):
-        return "numpy.core." + module[12:], name
-    if module == "__builtin__" and name in _RENAMED:
-        return "builtins", _RENAMED[name]
-    return _MODULES.get(module, module), name
+        module = "numpy.core." + module[12:]
+    elif module == "__builtin__":
+        name = _RENAMED.get(name, name)
+    return f"{_MODULES.get(module, module)}.{name}"
 
 
 _NN = """
@@ -147,38 +148,36 @@ torch.utils.hooks: RemovableHandle
 """
 
 
-def _table() -> frozenset[tuple[str, str]]:
+def _table() -> frozenset[str]:
     found = set(REBUILD_CALLS)
     for text, prefix in ((_NN, "torch.nn.modules."), (_OTHERS, "")):
         for line in text.replace("\n  ", " ").strip().splitlines():
             module, _, names = line.partition(": ")
-            found.update((prefix + module, name) for name in names.split())
-    found.update(("torch", name) for name in BY_NAME)
-    found.update((module, name) for module in ("torch", "torch.cuda") for name in (*BY_STORAGE, *UNTYPED))
-    found.update(python3_name(module, name) for module, name in list(found))
+            found.update(f"{prefix}{module}.{name}" for name in names.split())
+    found.update(f"torch.{name}" for name in BY_NAME)
+    found.update(f"{module}.{name}" for module in ("torch", "torch.cuda") for name in (*BY_STORAGE, *UNTYPED))
     return frozenset(found)
 
 
 KNOWN = _table()
+"""Dotted names, in the words of Python 3 and numpy 1."""
 
 _CALLS_AN_ARGUMENT = frozenset(
-    {
-        ("copyreg", "_reconstructor"),  # base.__init__(object, state)
-        ("torch._tensor", "_rebuild_from_type"),  # func(*args)
-        ("torch._tensor", "_rebuild_from_type_v2"),
-        ("numpy.random._pickle", "__generator_ctor"),
-        ("numpy.random._pickle", "__randomstate_ctor"),
-    }
+    (
+        "copyreg._reconstructor",  # base.__init__(object, state)
+        "torch._tensor._rebuild_from_type",  # func(*args)
+        "torch._tensor._rebuild_from_type_v2",
+        "numpy.random._pickle.__generator_ctor",
+        "numpy.random._pickle.__randomstate_ctor",
+    )
 )
 """Known functions that call what they are handed."""
-_LOOKED_INTO = _CALLS_AN_ARGUMENT | {("_codecs", "encode")}
+_LOOKED_INTO = _CALLS_AN_ARGUMENT | {"_codecs.encode"}
 
 
 def is_known(node: Node) -> bool:
     """Whether a global is on the closed list."""
-    return type(node) is Global and (
-        (node.module, node.name) in KNOWN or python3_name(node.module, node.name) in KNOWN
-    )
+    return type(node) is Global and python3_name(node.module, node.name) in KNOWN
 
 
 _KEPT = 1_000

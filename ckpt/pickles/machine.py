@@ -95,11 +95,29 @@ _CLOSING = frozenset((LIST, DICT, FROZENSET, ADDITEMS, OBJ, INST, POP_MARK, POP)
 """Opcodes beside TUPLE, SETITEMS and APPENDS that take all down to the last MARK."""
 
 
+_HASHED = frozenset((str, int, ByteStr, float, bool, bytes, type(None)))
+_UNHASHABLE = frozenset(
+    (
+        "collections.OrderedDict",
+        "collections.Counter",
+        "collections.defaultdict",
+        "collections.deque",
+        "builtins.set",
+        "builtins.list",
+        "builtins.dict",
+        "builtins.bytearray",
+        "__builtin__.set",
+        "__builtin__.bytearray",
+    )
+)
+
+
 class Pickle:
     """What one pickle holds. `end` is the offset after its STOP, `calls` every object it asks for, in order.
 
     `foreign_opcodes` are those that torch's weights_only machine does not know, with the offset of the first
-    of each; `bytestrings` says whether a Python 2 `str` holds bytes that are not ASCII.
+    of each; `bytestrings` says whether a Python 2 `str` holds bytes that are not ASCII; `unhashable` is the
+    offset of the first opcode that sets a key which no dict takes.
     """
 
     def __init__(self) -> None:
@@ -111,6 +129,8 @@ class Pickle:
         self.persistent: list[PersistentId] = []
         self.foreign_opcodes: dict[int, int] = {}
         self.bytestrings = False
+        self.unhashable: int | None = None
+        self.hashed_tuples: dict[int, Node] = {}
 
 
 class MachineError(UnreadableError):
@@ -247,11 +267,11 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
                 items = stack
                 stack = outer.pop()
                 push, pop = stack.append, stack.pop
-                _set_items(at, stack[-1], items)
+                _set_items(out, at, stack[-1], items)
             elif op == SETITEM:
                 value = pop()
                 key = pop()
-                _set_items(at, stack[-1], [key, value])
+                _set_items(out, at, stack[-1], [key, value])
             elif op == APPENDS:
                 items = stack
                 stack = outer.pop()
@@ -335,7 +355,7 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
                         push(items)
                     elif op == DICT:
                         made = Dict()
-                        _set_items(at, made, items)
+                        _set_items(out, at, made, items)
                         push(made)
                     elif op == FROZENSET:
                         push(Set(items, frozen=True))
@@ -427,12 +447,33 @@ def _add_items(at: int, target: Node, items: list[Node], sets: bool = False) -> 
         raise MachineError(f"items appended to {_kind(target)}", at)
 
 
-def _set_items(at: int, target: Node, items: list[Node]) -> None:
+def _set_items(out: Pickle, at: int, target: Node, items: list[Node]) -> None:
     if len(items) % 2:
         raise MachineError("a key without a value", at)
     if type(target) is not Dict and type(target) is not Opaque:
         raise MachineError(f"items set on {_kind(target)}", at)
-    target.set(items[::2], items[1::2])
+    keys = items[::2]
+    if out.unhashable is None and not _HASHED.issuperset(map(type, keys)):
+        if _has_unhashable(keys, out.hashed_tuples):
+            out.unhashable = at
+    target.set(keys, items[1::2])
+
+
+def _has_unhashable(keys: list[Node], seen: dict[int, Node]) -> bool:
+    """Whether one of the keys is sure to be one that no dict takes. Each tuple is looked into once."""
+    todo = list(keys)
+    while todo:
+        key = todo.pop()
+        if type(key) is tuple:
+            if id(key) not in seen:
+                seen[id(key)] = key
+                todo += key
+        elif type(key) is Opaque:
+            if type(key.func) is Global and key.func.qualified in _UNHASHABLE:
+                return True
+        elif type(key) in (list, Dict, bytearray) or (type(key) is Set and not key.frozen):
+            return True
+    return False
 
 
 def _bytestring(raw: bytes, out: Pickle) -> ByteStr:

@@ -46,7 +46,9 @@ class Rebuilder:
 
     def annotate(self, pickle: Pickle) -> None:
         """Set `meaning` of every call that torch would turn into a tensor. Raises UnreadableError."""
-        builders = {name: build for pair, name in pickle.globals.items() if (build := _BUILDERS.get(pair))}
+        builders = {
+            name: build for name in pickle.globals.values() if (build := _BUILDERS.get(name.qualified))
+        }
         for call in pickle.calls:  # in the order of the file: the parts of a call come before it
             build = builders.get(call.func)
             if build is not None:
@@ -90,7 +92,7 @@ class Rebuilder:
         func, subclass, inner, state = args[:4]
         if type(func) is not Global or type(inner) is not tuple:
             return None
-        build = _BUILDERS.get((func.module, func.name))
+        build = _BUILDERS.get(func.qualified)
         if build is None or build is Rebuilder._from_type:
             return None
         made = build(self, inner, call)
@@ -388,34 +390,34 @@ def _brief(numbers: tuple[int, ...]) -> str:
 
 _Builder = Callable[[Rebuilder, tuple[Node, ...], Opaque], Tensor | Nested | None]
 
-_BUILDERS: dict[tuple[str, str], _Builder] = {
-    ("torch._utils", "_rebuild_tensor"): Rebuilder._tensor,
-    ("torch._utils", "_rebuild_tensor_v2"): Rebuilder._tensor_v2,
-    ("torch._utils", "_rebuild_tensor_v3"): Rebuilder._tensor_v3,
-    ("torch._utils", "_rebuild_parameter"): Rebuilder._parameter,
-    ("torch._utils", "_rebuild_parameter_with_state"): Rebuilder._parameter,
-    ("torch._tensor", "_rebuild_from_type_v2"): Rebuilder._from_type,
-    ("torch._tensor", "_rebuild_from_type"): Rebuilder._from_type,
-    ("torch.tensor", "_rebuild_from_type"): Rebuilder._from_type,
-    ("torch._utils", "_rebuild_qtensor"): Rebuilder._quantized,
-    ("torch._utils", "_rebuild_sparse_tensor"): Rebuilder._sparse,
-    ("torch._utils", "_rebuild_sparse_csr_tensor"): Rebuilder._sparse,
-    ("torch._utils", "_rebuild_meta_tensor_no_storage"): Rebuilder._meta_tensor,
-    ("torch._utils", "_rebuild_nested_tensor"): Rebuilder._nested_tensor,
-    ("torch.nested._internal.nested_tensor", "_rebuild_njt"): Rebuilder._jagged,
-    ("torch._utils", "_rebuild_wrapper_subclass"): Rebuilder._wrapper,
-    ("torch._utils", "_rebuild_device_tensor_from_cpu_tensor"): Rebuilder._on_device,
-    ("torch._utils", "_rebuild_device_tensor_from_numpy"): Rebuilder._on_device,
-    ("torch._utils", "_rebuild_xla_tensor"): Rebuilder._on_device,
-    ("torch._utils", "_rebuild_mlc_tensor"): Rebuilder._on_device,
-    ("torch.storage", "_load_from_bytes"): Rebuilder._from_bytes,
-    ("torch.nn.parameter", "Parameter"): Rebuilder._old_parameter,
-    ("torch.autograd.variable", "Variable"): Rebuilder._old_parameter,
+_BUILDERS: dict[str, _Builder] = {
+    "torch._utils._rebuild_tensor": Rebuilder._tensor,
+    "torch._utils._rebuild_tensor_v2": Rebuilder._tensor_v2,
+    "torch._utils._rebuild_tensor_v3": Rebuilder._tensor_v3,
+    "torch._utils._rebuild_parameter": Rebuilder._parameter,
+    "torch._utils._rebuild_parameter_with_state": Rebuilder._parameter,
+    "torch._tensor._rebuild_from_type_v2": Rebuilder._from_type,
+    "torch._tensor._rebuild_from_type": Rebuilder._from_type,
+    "torch.tensor._rebuild_from_type": Rebuilder._from_type,
+    "torch._utils._rebuild_qtensor": Rebuilder._quantized,
+    "torch._utils._rebuild_sparse_tensor": Rebuilder._sparse,
+    "torch._utils._rebuild_sparse_csr_tensor": Rebuilder._sparse,
+    "torch._utils._rebuild_meta_tensor_no_storage": Rebuilder._meta_tensor,
+    "torch._utils._rebuild_nested_tensor": Rebuilder._nested_tensor,
+    "torch.nested._internal.nested_tensor._rebuild_njt": Rebuilder._jagged,
+    "torch._utils._rebuild_wrapper_subclass": Rebuilder._wrapper,
+    "torch._utils._rebuild_device_tensor_from_cpu_tensor": Rebuilder._on_device,
+    "torch._utils._rebuild_device_tensor_from_numpy": Rebuilder._on_device,
+    "torch._utils._rebuild_xla_tensor": Rebuilder._on_device,
+    "torch._utils._rebuild_mlc_tensor": Rebuilder._on_device,
+    "torch.storage._load_from_bytes": Rebuilder._from_bytes,
+    "torch.nn.parameter.Parameter": Rebuilder._old_parameter,
+    "torch.autograd.variable.Variable": Rebuilder._old_parameter,
     **{
-        (module, f"{kind}Tensor"): Rebuilder._oldest_tensor
+        f"{module}.{kind}Tensor": Rebuilder._oldest_tensor
         for module in ("torch", "torch.cuda")
         for kind in (name.removesuffix("Storage") for name in BY_STORAGE)
     },
 }
 REBUILD_CALLS = frozenset(_BUILDERS)
-"""The globals that stand for tensors when they are called."""
+"""The dotted names that stand for tensors when they are called."""

@@ -40,46 +40,45 @@ _ALIASES = frozenset(["float", "double", "half", "long", "int", "short", "chalf"
 _KINDS = [name.removesuffix("Storage") for name in BY_STORAGE if not name.startswith(("Q", "ComplexHalf"))]
 _TENSOR_KINDS = [kind for kind in _KINDS if not kind.startswith("Complex")]
 
-ALLOWED: frozenset[tuple[str, str]] = frozenset(
-    {
-        ("collections", "OrderedDict"),
-        ("collections", "Counter"),
-        ("torch.nn.parameter", "Parameter"),
-        ("torch.serialization", "_get_layout"),
-        ("torch", "Size"),
-        ("torch", "Tensor"),
-        ("torch", "device"),
-        ("_codecs", "encode"),
-        ("builtins", "bytearray"),
-        ("builtins", "set"),
-        ("builtins", "complex"),
-        ("torch._tensor", "_rebuild_from_type_v2"),
-        ("torch.storage", "UntypedStorage"),
-        ("torch.storage", "TypedStorage"),
-        *(("torch._utils", name) for name in _REBUILD),
-        *(("torch", name) for name in _QSCHEMES),
-        *(("torch", name) for name in BY_NAME if name not in _ALIASES and not name.startswith("float6_")),
-        *(("torch", name) for name in BY_STORAGE if name != "ComplexHalfStorage"),
-        *(("torch.cuda", f"{kind}Storage") for kind in _KINDS),
-        *(("torch", f"{kind}Tensor") for kind in _TENSOR_KINDS),
-        *(("torch.cuda", f"{kind}Tensor") for kind in _TENSOR_KINDS),
+ALLOWED: frozenset[str] = frozenset(
+    (
+        "collections.OrderedDict",
+        "collections.Counter",
+        "torch.nn.parameter.Parameter",
+        "torch.serialization._get_layout",
+        "torch.Size",
+        "torch.Tensor",
+        "torch.device",
+        "_codecs.encode",
+        "builtins.bytearray",
+        "builtins.set",
+        "builtins.complex",
+        "torch._tensor._rebuild_from_type_v2",
+        "torch.storage.UntypedStorage",
+        "torch.storage.TypedStorage",
+        *(f"torch._utils.{name}" for name in _REBUILD),
+        *(f"torch.{name}" for name in _QSCHEMES),
+        *(f"torch.{name}" for name in BY_NAME if name not in _ALIASES and not name.startswith("float6_")),
+        *(f"torch.{name}" for name in BY_STORAGE if name != "ComplexHalfStorage"),
+        *(f"torch.cuda.{kind}Storage" for kind in _KINDS),
+        *(f"torch.{kind}Tensor" for kind in _TENSOR_KINDS),
+        *(f"torch.cuda.{kind}Tensor" for kind in _TENSOR_KINDS),
         *(
-            (module, f"{kind}Tensor")
+            f"{module}.{kind}Tensor"
             for module in ("torch.sparse", "torch.cuda.sparse")
             for kind in _TENSOR_KINDS
             if kind != "Bool"
         ),
-    }
+    )
 )
+"""The dotted names that weights_only imports: it joins module and name before it looks them up."""
 
-_BUILD_TARGETS = frozenset(
-    {
-        *(pair for pair in ALLOWED if pair[1][0].isupper() and pair[1] != "Size"),
-        ("builtins", "set"),
-        ("builtins", "bytearray"),
-    }
+_TENSOR_CALLS = frozenset(name for name in ALLOWED if name.rpartition(".")[2].startswith("_rebuild"))
+_BUILD_TARGETS = _TENSOR_CALLS | frozenset(
+    name for name in ALLOWED if name.rpartition(".")[2][0].isupper() and name != "torch.Size"
 )
-_TENSOR_CALLS = frozenset(pair for pair in ALLOWED if pair[1].startswith("_rebuild"))
+_BUILD_TARGETS |= {"builtins.set", "builtins.bytearray"}
+_MAPPINGS = ("collections.OrderedDict", "collections.Counter")
 
 
 def refusals(pickle: Pickle) -> list[tuple[str, Node | None]]:
@@ -121,16 +120,25 @@ def _call_refusals(call: Opaque) -> list[str]:
         ]
     if not _allowed(func):
         return []  # the name is refused already
-    pair = python3_name(func.module, func.name)
+    name = python3_name(func.module, func.name)
     found = []
     if call.items:
         found.append(f"items appended to {func.qualified}")
-    if call.keys and pair not in (("collections", "OrderedDict"), ("collections", "Counter")):
+    if call.keys and name not in _MAPPINGS:
         found.append(f"items set on {func.qualified}")
-    if call.states and pair not in _BUILD_TARGETS and pair not in _TENSOR_CALLS:
+    if call.states and name not in _BUILD_TARGETS:
         found.append(f"a state set on {func.qualified}")
-    if pair == ("collections", "OrderedDict") and any(type(state) is not Dict for state in call.states):
+    if name == "collections.OrderedDict" and not all(map(_updates, call.states)):
         found.append("a state of OrderedDict that is no dict")
-    if pair == ("torch._tensor", "_rebuild_from_type_v2") and call.args and not _allowed(call.args[0]):
+    if name == "torch._tensor._rebuild_from_type_v2" and call.args and not _allowed(call.args[0]):
         found.append("a rebuild of a type by a function that is not allowed")
     return found
+
+
+def _updates(state: Node) -> bool:
+    """Whether a state can be handed to `__dict__.update`."""
+    return type(state) is Dict or (
+        type(state) is Opaque
+        and type(state.func) is Global
+        and python3_name(state.func.module, state.func.name) in _MAPPINGS
+    )

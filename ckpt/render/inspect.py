@@ -47,8 +47,8 @@ def closing(report: InspectReport) -> list[Line]:
     """The findings, and how to load the file."""
     out: list[Line] = [[]]
     for finding in report.findings:
-        # Said above; or said by the line that tells how to load the file.
-        if finding.code == "called-on-load" or (finding.code == "weights-only" and report.load.expression):
+        # Said above; or said by the lines that tell how to load the file.
+        if finding.code in ("called-on-load", "weights-only"):
             continue
         out.append(
             [
