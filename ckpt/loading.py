@@ -20,6 +20,10 @@ class Load(NamedTuple):
     reason: str | None = None
 
 
+_PACKAGES = frozenset(("easydict", "lightning", "lightning_fabric", "omegaconf", "pytorch_lightning", "yacs"))
+"""Packages of known names that may be missing where torch is not."""
+
+
 def load(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> Load:
     """How to open the checkpoint, down to its model when there is just one."""
     if checkpoint.not_loadable:
@@ -43,6 +47,9 @@ def load(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> Load:
         where = f" at {refused[0].where[0] or 'the root'}" if refused[0].where else ""
         more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
         note = f"weights_only refuses {refused[0].reason}{where}{more}"
+        packages = dict.fromkeys(row.module.partition(".")[0] for row in checkpoint.imports)
+        needed = [package for package in packages if package in _PACKAGES]
+        note += f"; needs {' and '.join(needed)}" if needed else ""
     if checkpoint.parts:
         return Load(_sharded(checkpoint, options), note)
     if checkpoint.format == "safetensors":
