@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -70,6 +74,29 @@ def python(
 def ckpt(*arguments: str | os.PathLike[str], cwd: Path | None = None, **changes: str) -> Done:
     """What `ckpt ARGUMENTS` does, with some variables of the environment changed."""
     return python("-m", "ckpt", *arguments, env=environment(**changes), cwd=cwd)
+
+
+def terminal(*arguments: str | os.PathLike[str], columns: int = 80, **changes: str) -> str:
+    """What a person sees of `ckpt ARGUMENTS` in the folder of samples, on a terminal of so many columns."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    command = [sys.executable, "-m", "ckpt", *map(os.fspath, arguments)]
+    with subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=SAMPLES, env=environment(**changes)
+    ) as child:
+        os.close(theirs)
+        seen = b""
+        while True:
+            try:
+                part = os.read(ours, 65_536)
+            except OSError:  # how Linux says that the other end is closed
+                break
+            if not part:
+                break
+            seen += part
+    os.close(ours)
+    assert child.returncode == 0, seen
+    return seen.decode().replace("\r\n", "\n")
 
 
 def raw_controls(data: bytes, allowed: str = "\n") -> list[str]:

@@ -10,7 +10,7 @@ from ckpt.jobs.inspect import InspectReport, Row
 from ckpt.names import show, show_literal
 from ckpt.objects import look, scalar_text
 from ckpt.optimizers import optimizer
-from ckpt.render.text import Line, cells, columns, cut
+from ckpt.render.text import Line, cells, columns, cut, wrapped
 from ckpt.roles import Role
 from ckpt.sections import Section
 from ckpt.units import count_text, plural, size_text
@@ -26,7 +26,6 @@ _VALUES = 8
 _WIDTH = 100
 """Columns that lines of values fill in a pipe."""
 _BRACKETS = {"list": ("[", "]"), "tuple": ("(", ")")}
-_LEVELS = {"error": "error", "warning": "warning", "info": "info"}
 
 
 def inspect_lines(
@@ -39,24 +38,21 @@ def inspect_lines(
     if report.rows:
         out.append([])
         out += _tensors(report, width, depth, everything)
-    out += closing(report)
+    out += closing(report, width)
     return out
 
 
-def closing(report: InspectReport) -> list[Line]:
-    """The findings, and how to load the file."""
+def closing(report: InspectReport, width: int | None = None) -> list[Line]:
+    """The findings, broken to fit `width`, and how to load the file: that line stays whole, to be pasted."""
     out: list[Line] = [[]]
     for finding in report.findings:
         # Said above; or said by the lines that tell how to load the file.
         if finding.code in ("called-on-load", "weights-only"):
             continue
-        out.append(
-            [
-                ("! ", _LEVELS[finding.level]),
-                (finding.code, _LEVELS[finding.level]),
-                (f": {_safe(finding.message)}", ""),
-            ]
-        )
+        first, *more = wrapped(f"! {finding.code}: {_safe(finding.message)}", width)
+        head = f"! {finding.code}"
+        out.append([(head, finding.level), (first[len(head) :], "")])
+        out += [[(f"  {line}", "")] for line in more]
         if finding.hint and finding.hint.startswith("ckpt "):
             out.append([(f"  ({command(finding.hint, report.checkpoint.path)})", "dim")])
     return out + _loading(report)
@@ -91,7 +87,8 @@ def header(report: InspectReport) -> Line:
     rows = report.rows
     text = FORMATS.get(checkpoint.format, checkpoint.format)
     if checkpoint.parts:
-        text = f"{plural(len(checkpoint.parts), 'file')}"
+        kind = "safetensors" if checkpoint.parts[0].endswith(".safetensors") else "PyTorch"
+        text = f"{kind}, {plural(len(checkpoint.parts), 'file')}"
     if checkpoint.byteorder == "big":
         text += ", big-endian"
     text += f", {plural(len(rows), 'tensor')}" + (" selected" if report.selected else "")
@@ -134,12 +131,12 @@ def _parts(report: InspectReport, width: int | None) -> list[Line]:
         for name, part in texts:
             kind = "" if part.kind in (part.name, "other") else f"{part.kind}, "
             out.append([(f"  {name.ljust(size)}  ", "name"), (kind + _part(report, part), "")])
-    for text in _wrapped(_values(report), width or _WIDTH):
+    for text in _side_by_side(_values(report), width or _WIDTH):
         out.append([(f"  {text}", "")])
     return out
 
 
-def _wrapped(pieces: Sequence[str], width: int) -> list[str]:
+def _side_by_side(pieces: Sequence[str], width: int) -> list[str]:
     """Pieces side by side, in lines of at most `width` cells."""
     out: list[str] = []
     for piece in pieces:
@@ -201,6 +198,8 @@ def _values(report: InspectReport) -> list[str]:
         if not inner and not any(value.path[: len(path)] == path for path in covered):
             groups.setdefault(value.path[0], []).append(value)
     for key, values in groups.items():
+        if str(key).startswith("_") and value_text(values[0]) == "None":
+            continue  # what a module has beside its tensors, unset
         name = show(str(key), 40)
         text = value_text(values[0]) if len(values[0].path) == 1 else plural(len(values), "value")
         pieces.append(f"{name} {text}")

@@ -57,3 +57,20 @@ def cut(text: str, width: int) -> str:
     while cells(text[:head]) + 1 + cells(text[len(text) - tail :]) > width and head > 1:
         head, tail = head - 1, tail - 1
     return f"{text[:head]}…{text[len(text) - tail :]}"
+
+
+def wrapped(text: str, width: int | None, indent: int = 2) -> list[str]:
+    """A text broken at spaces into lines of at most `width` cells, those after the first to be indented.
+
+    A word that is longer than a line stays whole. Without a width there is one line.
+    """
+    if width is None or cells(text) <= width:
+        return [text]
+    lines: list[str] = []
+    for word in text.split(" "):
+        room = width - (indent if len(lines) > 1 else 0)
+        if lines and cells(lines[-1]) + 1 + cells(word) <= room:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return lines

@@ -1,0 +1,300 @@
+"""`ckpt inspect` as people and programs see it: whole screens at 80 columns, and every other form."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from process import SAMPLES, ckpt, terminal
+
+# What a person sees, 80 columns wide. A trailing blank never stands in a line.
+SCREENS = {
+    "train_cuda.pth": """\
+train_cuda.pth  PyTorch zip, 115 tensors, 11.9 K elements, 46.3 KiB: 46.2 KiB on cuda:0, 92 B on cuda:1 (step counters)
+  model      46 tensors  4.08 K el.  16.0 KiB   prefix module. (DataParallel or DDP)
+  optimizer  Adam-like, 23 of 25 parameters have state  30.4 KiB   lr 0.001
+  scaler     no tensors
+  scheduler  no tensors
+  epoch 12 · best_acc 0.7615 · args argparse.Namespace, 12 fields
+
+NAME                             SHAPE         DTYPE    DEVICE   NUMEL      SIZE
+model.module                                                    4.08 K  16.0 KiB
+  conv1.weight                   [8, 3, 3, 3]  float32  cuda:0     216     864 B
+  bn1.{weight,b…an,running_var}  [8]           float32  cuda:0      32     128 B
+  bn1.num_batches_tracked        []            int64    cuda:0       1       8 B
+  layers.0-2  ×3                                                3.65 K  14.3 KiB
+    {conv1,conv2}.weight         [8, 8, 3, 3]  float32  cuda:0  3.46 K  13.5 KiB
+    bn1.{weight…an,running_var}  [8]           float32  cuda:0      96     384 B
+    {bn1,bn2}.n…batches_tracked  []            int64    cuda:0       6      48 B
+    bn2.{weight…an,running_var}  [8]           float32  cuda:0      96     384 B
+  {fc,aux_head}.weight           [10, 8]       float32  cuda:0     160     640 B
+  {fc,aux_head}.bias             [10]          float32  cuda:0      20      80 B
+optimizer.state                                                 7.77 K  30.4 KiB
+  0-22.step                      []            float32  cuda:1      23      92 B
+  0.exp_{avg,avg_sq}             [8, 3, 3, 3]  float32  cuda:0     432  1.69 KiB
+  {1-2,4-5,7-8,…xp_{avg,avg_sq}  [8]           float32  cuda:0     224     896 B
+  {3,6,9,12,15,…xp_{avg,avg_sq}  [8, 8, 3, 3]  float32  cuda:0  6.91 K  27.0 KiB
+  21.exp_{avg,avg_sq}            [10, 8]       float32  cuda:0     160     640 B
+  22.exp_{avg,avg_sq}            [10]          float32  cuda:0      20      80 B
+
+! cuda: a bare torch.load puts 46.2 KiB on cuda:0 and 92 B on cuda:1, and a CUDA
+  context of some hundred MiB, in every process; it needs 2 GPUs
+  (ckpt rehome train_cuda.pth -o OUT)
+! prefix: module.* on all 46 tensors of model: DataParallel or DDP
+  (ckpt strip train_cuda.pth -o OUT)
+! optimizer-heavy: the optimizer holds 30.4 KiB, the model 16.0 KiB
+  (ckpt slim train_cuda.pth -o OUT)
+device in a value: args.device = torch.device cuda:0, which map_location leaves alone
+load: torch.load("train_cuda.pth", map_location="cpu", weights_only=False)["model"]   # weights_only refuses argparse.Namespace at args
+      (ckpt convert train_cuda.pth --plain -o OUT loads with weights_only=True)
+""",
+    "llama_bf16.pth": """\
+llama_bf16.pth  PyTorch zip, 57 tensors, 21.1 K elements, 41.2 KiB, all bfloat16 on cuda:0
+
+NAME                                         SHAPE      NUMEL      SIZE
+model                                                  20.0 K  39.2 KiB
+  embed_tokens.weight                        [64, 16]  1.02 K  2.00 KiB
+  layers.0-5  ×6                                       19.0 K  37.1 KiB
+    self_attn.{q,k,v,o}_proj.weight          [16, 16]  6.14 K  12.0 KiB
+    mlp.{gate,up}_proj.weight                [44, 16]  8.45 K  16.5 KiB
+    mlp.down_proj.weight                     [16, 44]  4.22 K  8.25 KiB
+    {input,post_attention}_layernorm.weight  [16]         192     384 B
+  norm.weight                                [16]          16      32 B
+lm_head.weight                               [64, 16]  1.02 K  2.00 KiB
+
+! cuda: a bare torch.load puts 41.2 KiB on cuda:0, and a CUDA context of some
+  hundred MiB, in every process
+  (ckpt rehome llama_bf16.pth -o OUT)
+load: torch.load("llama_bf16.pth", map_location="cpu")
+""",
+    "hostile.pth": """\
+hostile.pth  PyTorch zip, 1 tensor, 16 elements, 64 B, all float32 on cpu
+!! called-on-load: loading would call posix.system('echo ckpt-sample') at version
+  version posix.system('echo ckpt-sample')
+
+NAME              SHAPE   NUMEL  SIZE
+weight            [4, 4]     16  64 B
+
+load: not by torch.load alone: it would have to call posix.system
+      (ckpt convert hostile.pth --plain -o OUT)
+""",
+    "tied_and_bloated.pth": """\
+tied_and_bloated.pth  PyTorch zip, 9 tensors, 2.66 K elements, 10.4 KiB, all float32 on cpu
+
+NAME                 SHAPE      NUMEL      SIZE
+{emb,head}.weight    [64, 16]  2.05 K  8.00 KiB
+queue                [4, 64]      256  1.00 KiB
+lstm                              224     896 B
+  weight_ih_l0       [16, 8]      128     512 B
+  weight_hh_l0       [16, 4]       64     256 B
+  bias_{ih,hh}_l0    [16]          32     128 B
+window.{left,right}  [64]         128     512 B
+
+! bloat: 63.0 KiB are kept alive by views: queue of 64.0 KiB
+  (ckpt slim tied_and_bloated.pth -o OUT)
+! tied: emb.weight = head.weight
+load: torch.load("tied_and_bloated.pth", map_location="cpu")
+""",
+    "sharded": """\
+sharded  safetensors, 2 files, 12 tensors, 2.57 K elements, 10.1 KiB, all float32
+
+NAME                  SHAPE      NUMEL      SIZE
+classifier.bias       [5]            5      20 B
+classifier.weight     [5, 24]      120     480 B
+encoder                         2.45 K  9.56 KiB
+  layer.0-3.bias      [24]          96     384 B
+  layer.0-3.weight    [24, 24]  2.30 K  9.00 KiB
+  norm.{bias,weight}  [24]          48     192 B
+
+load: {k: v for shard in ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"] for k, v in safetensors.torch.load_file("sharded/" + shard).items()}
+""",
+    "whole_model.pth": """\
+whole_model.pth  PyTorch zip, 16 tensors, 438 elements, 1.71 KiB on cpu
+  module my_project.nets.Segmenter · training True · cells 8 values
+
+NAME                                      SHAPE         DTYPE    NUMEL      SIZE
+scale                                     [8, 1, 1]     float32      8      32 B
+mean                                      [3]           float32      3      12 B
+grid                                      [8]           float32      8      32 B
+stem                                                               257  1.01 KiB
+  0.weight                                [8, 3, 3, 3]  float32    216     864 B
+  0.bias                                  [8]           float32      8      32 B
+  1.{weight,bias,ru…ng_mean,running_var}  [8]           float32     32     128 B
+  1.num_batches_tracked                   []            int64        1       8 B
+head.weight                               [2, 8, 1, 1]  float32     16      64 B
+head.bias                                 [2]           float32      2       8 B
+cells.0-1.weight (unregistered)           [8, 8]        float32    128     512 B
+cells.0-1.bias (unregistered)             [8]           float32     16      64 B
+
+! unknown-import: loading would import my_project.nets.Segmenter
+load: not by torch.load alone: it would have to import my_project.nets.Segmenter
+      (ckpt convert whole_model.pth --plain -o OUT)
+""",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCREENS)
+def test_screen(name: str) -> None:
+    assert terminal("inspect", name, NO_COLOR="1") == SCREENS[name]
+
+
+# Arguments -> what a pipe gets.
+OUTPUTS = {
+    "legacy.pth --tsv": """\
+name	dtype	shape	device	bytes	role	storage
+conv.weight	float32	8x3x3x3	cuda:0	864	unknown	94218604831040
+conv.bias	float32	8	cuda:0	32	unknown	94218604831104
+bn.weight	float32	8	cuda:0	32	parameter	94218604831168
+bn.bias	float32	8	cuda:0	32	parameter	94218604831232
+bn.running_mean	float32	8	cuda:0	32	buffer	94218604831296
+bn.running_var	float32	8	cuda:0	32	buffer	94218604831360
+bn.num_batches_tracked	int64	()	cuda:0	8	buffer	94218604831424
+fc.weight	float32	10x288	cuda:0	11520	unknown	94218604831488
+fc.bias	float32	10	cuda:0	40	unknown	94218604831552
+""",
+    "tied_and_bloated.pth --storages": """\
+tied_and_bloated.pth  PyTorch zip, 9 tensors, 2.66 K elements, 10.4 KiB, all float32 on cpu
+
+STORAGE  DEVICE  BYTES  USED  KIND         TENSORS
+0        cpu      4096  4096  tied         emb.weight head.weight
+1        cpu     65536  1024  own          queue
+2        cpu       896   896  packed       lstm.weight_ih_l0 lstm.weight_hh_l0 lstm.bias_ih_l0 lstm.bias_hh_l0
+3        cpu       384   384  overlapping  window.left window.right
+""",
+    "hostile.pth --imports": """\
+hostile.pth  PyTorch zip, 1 tensor, 16 elements, 64 B, all float32 on cpu
+!! called-on-load: loading would call posix.system('echo ckpt-sample') at version
+
+GROUP   NAME                                WHERE
+called  posix.system                        version
+          posix.system('echo ckpt-sample')
+known   torch._utils._rebuild_tensor_v2
+known   torch.FloatStorage
+known   collections.OrderedDict
+""",
+    "train_cuda.pth --values --section scaler": """\
+train_cuda.pth  PyTorch zip, 0 tensors selected
+
+NAME                    TYPE   VALUE
+scaler.scale            float  65536.0
+scaler.growth_factor    float  2.0
+scaler.backoff_factor   float  0.5
+scaler.growth_interval  int    2000
+scaler._growth_tracker  int    0
+""",
+    "weights.safetensors --table github --include bn.*": """\
+| name                   | dtype   | shape   | device   | bytes   | role      | storage   |
+|------------------------|---------|---------|----------|---------|-----------|-----------|
+| bn.bias                | float32 | 8       |          | 32      | parameter | 0         |
+| bn.num_batches_tracked | int64   | ()      |          | 8       | buffer    | 1         |
+| bn.running_mean        | float32 | 8       |          | 32      | buffer    | 2         |
+| bn.running_var         | float32 | 8       |          | 32      | buffer    | 3         |
+| bn.weight              | float32 | 8       |          | 32      | parameter | 4         |
+""",
+    "tied_and_bloated.pth --all --include lstm* --exclude *hh*": """\
+tied_and_bloated.pth  PyTorch zip, 2 tensors selected, 144 elements, 576 B, all float32 on cpu
+
+NAME               SHAPE    NUMEL   SIZE
+lstm.weight_ih_l0  [16, 8]    128  512 B
+lstm.bias_ih_l0    [16]        16   64 B
+
+! bloat: 63.0 KiB are kept alive by views: queue of 64.0 KiB
+  (ckpt slim tied_and_bloated.pth -o OUT)
+! tied: emb.weight = head.weight
+load: torch.load("tied_and_bloated.pth", map_location="cpu")
+""",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", OUTPUTS)
+def test_output(arguments: str) -> None:
+    done = ckpt("inspect", *arguments.split(), cwd=SAMPLES)
+
+    assert (done.code, done.err) == (0, b"")
+    assert done.out.decode() == OUTPUTS[arguments]
+
+
+def opened(*options: str) -> list[str]:
+    """The lines of the table of tensors in `train_cuda.pth`, without their columns."""
+    lines = ckpt("inspect", "train_cuda.pth", *options, cwd=SAMPLES).lines
+    start = next(number for number, line in enumerate(lines) if line.startswith("NAME"))
+    table = lines[start + 1 : lines.index("", start)]
+    return [re.split(r"(?<=\S)  ", line)[0] for line in table]
+
+
+def test_depth_opens_and_shuts() -> None:
+    assert opened("--depth", "0") == ["model.module", "optimizer.state"]
+    assert len(opened("--depth", "1")) < len(opened("--depth", "2")) <= len(opened("--depth", "9"))
+    assert "layers.0-2" in " ".join(opened("--depth", "1"))
+
+
+def test_all_is_a_line_a_tensor() -> None:
+    names = [
+        line.partition("\t")[0] for line in ckpt("inspect", "train_cuda.pth", "--tsv", cwd=SAMPLES).lines
+    ]
+
+    assert opened("--all") == names[1:]
+    assert len(names) == 116
+
+
+def test_a_pipe_is_not_cut_and_not_coloured() -> None:
+    seen = ckpt("inspect", "train_cuda.pth", cwd=SAMPLES, COLUMNS="40").out.decode()
+
+    assert "\x1b" not in seen
+    assert "  bn1.{weight,bias,running_mean,running_var}" in seen
+
+
+def test_a_terminal_is_coloured_unless_asked_not_to_be() -> None:
+    plain = terminal("inspect", "train_cuda.pth", NO_COLOR="1", FORCE_COLOR="1")
+    coloured = terminal("inspect", "train_cuda.pth", TERM="xterm")
+
+    assert "\x1b" not in plain
+    assert "\x1b[" in coloured
+    assert "\x1b" not in terminal("inspect", "train_cuda.pth", TERM="dumb")
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
+    piped = ckpt("inspect", "train_cuda.pth", cwd=SAMPLES, FORCE_COLOR="1").out.decode()
+    assert "\x1b[" in piped
+
+
+@pytest.mark.parametrize("columns", [20, 60, 100, 200])
+def test_tables_fit_the_terminal(columns: int) -> None:
+    seen = terminal("inspect", "train_cuda.pth", columns=columns, NO_COLOR="1").splitlines()
+    start = next(number for number, line in enumerate(seen) if line.startswith("NAME"))
+    table = seen[start : seen.index("", start)]
+
+    assert len({len(line) for line in table}) == 1
+    assert len(table[0]) <= max(columns, 65)
+
+
+def test_several_paths_are_told_apart() -> None:
+    names = ("legacy.pth", "weights.safetensors")
+    rows = [line.split("\t") for line in ckpt("inspect", *names, "--tsv", cwd=SAMPLES).lines]
+    documents = [json.loads(line) for line in ckpt("inspect", *names, "--json", cwd=SAMPLES).lines]
+
+    assert rows[0] == ["file", "name", "dtype", "shape", "device", "bytes", "role", "storage"]
+    assert [row[0] for row in rows[1:]] == ["legacy.pth"] * 9 + ["weights.safetensors"] * 9
+    assert [document["file"]["path"] for document in documents] == list(names)
+    assert "file\t" not in ckpt("inspect", *names, "--tsv", "--no-header", cwd=SAMPLES).out.decode()
+
+
+def test_json_is_one_document() -> None:
+    document = json.loads(ckpt("inspect", "train_cuda.pth", "--json", "--section", "model", cwd=SAMPLES).out)
+
+    assert document["schema"] == {"name": "ckpt.inspect", "version": 1}
+    assert document["totals"]["tensors"] == len(document["tensors"]) == 46
+    assert document["totals"]["devices"] == {"cuda:0": {"tensors": 46, "bytes": 16360}}
+    assert document["prefixes"] == [
+        {"prefix": "module.", "writer": "DataParallel or DDP", "section": "model", "tensors": 46, "of": 46}
+    ]
+    assert document["load"].startswith('torch.load("train_cuda.pth"')
+
+
+def test_raising_a_limit_lets_a_file_through() -> None:
+    refused = ckpt("inspect", "train_cuda.pth", "--limit", "operations=100", cwd=SAMPLES)
+    line = refused.err.decode()
+
+    assert refused.code == 2
+    assert line.startswith("ckpt: train_cuda.pth: ")
+    assert "--limit operations=N" in line
+    assert ckpt("inspect", "train_cuda.pth", "--limit", "operations=1M", cwd=SAMPLES).code == 0
