@@ -171,8 +171,7 @@ class Range(NamedTuple):
     inflated: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Storage:
+class Storage(NamedTuple):
     """A block of elements that tensors look into. **Identity is sharing**: one object, one memory.
 
     `id` is unique in its checkpoint. `device` is the tag as the file has it (`cuda:0`), or None where the
@@ -187,12 +186,19 @@ class Storage:
     place: Range | None
     crc: int | None = None
 
+    def __eq__(self, other: object) -> bool:
+        return self is other
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TensorRef:
-    """A strided view of a storage. `offset` and `stride` count elements; the extent lies within the storage.
+    def __hash__(self) -> int:
+        return id(self)
 
-    `requires_grad` is what the file records, None where it records nothing.
+
+class TensorRef(NamedTuple):
+    """A strided view of a storage; `tensor_ref` makes one. Compared by identity.
+
+    `offset` and `stride` count elements. `nbytes` are the bytes of its elements, counted once each: what a
+    contiguous copy would take. `extent` are the bytes of the storage that it looks at, first and one past the
+    last; they lie within the storage. `requires_grad` is what the file records, None where it records nothing.
     """
 
     storage: Storage
@@ -200,34 +206,24 @@ class TensorRef:
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
+    numel: int
+    nbytes: int
+    extent: tuple[int, int]
     requires_grad: bool | None = None
     is_parameter: bool = False
     is_buffer: bool = False
     conj: bool = False
     neg: bool = False
 
-    @property
-    def numel(self) -> int:
-        return prod(self.shape)
+    def __eq__(self, other: object) -> bool:
+        return self is other
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of its elements, counted once each: what a contiguous copy would take."""
-        return self.dtype.nbytes(self.numel)
+    def __hash__(self) -> int:
+        return id(self)
 
     @property
     def device(self) -> str | None:
         return self.storage.device
-
-    @property
-    def extent(self) -> tuple[int, int]:
-        """The bytes of the storage that it looks at: first, and one past the last."""
-        if not self.numel:
-            return (0, 0)
-        last = self.offset + sum(
-            (size - 1) * step for size, step in zip(self.shape, self.stride, strict=True)
-        )
-        return (self.offset * self.dtype.bits // 8, ((last + 1) * self.dtype.bits + 7) // 8)
 
     @property
     def layout(self) -> str:
@@ -236,6 +232,29 @@ class TensorRef:
     @property
     def parts(self) -> tuple[tuple[str, TensorRef], ...]:
         return ()
+
+
+def tensor_ref(
+    storage: Storage,
+    dtype: DType,
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
+    offset: int,
+    requires_grad: bool | None = None,
+) -> TensorRef:
+    """A view with its sizes worked out; whether its extent lies within the storage is the caller's to check."""
+    numel = prod(shape)
+    bits = dtype.bits
+    if numel:
+        last = offset
+        for size, step in zip(shape, stride, strict=True):
+            last += (size - 1) * step
+        extent = (offset * bits // 8, ((last + 1) * bits + 7) // 8)
+    else:
+        extent = (0, 0)
+    return TensorRef(
+        storage, dtype, shape, stride, offset, numel, (numel * bits + 7) // 8, extent, requires_grad
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -58,14 +58,23 @@ class _Node:
 
 def fold(leaves: Iterable[Leaf]) -> tuple[Fold, ...]:
     """The folded tree of dotted names, in the order of first appearance."""
-    root = _Node()
+    root = parent = _Node()
+    above: str | None = None  # what the names below `parent` begin with
     for leaf in leaves:
-        node = root
-        for part in leaf.name.split(".", _PARTS - 1):
-            found = node.children.get(part)
-            if found is None:
-                found = node.children[part] = _Node()
-            node = found
+        head, dot, last = leaf.name.rpartition(".")
+        here = head if dot else None
+        if leaf.name.count(".") >= _PARTS:  # a name that is nothing but dots
+            here, last = None, leaf.name
+        if here != above:  # neighbours mostly share all but the last part
+            parent, above = root, here
+            for part in [] if here is None else here.split("."):
+                found = parent.children.get(part)
+                if found is None:
+                    found = parent.children[part] = _Node()
+                parent = found
+        node = parent.children.get(last)
+        if node is None:
+            node = parent.children[last] = _Node()
         node.leaf = leaf
     return _Folder().children(root)
 
@@ -154,10 +163,12 @@ class _Folder:
 
     def _number(self, node: _Node) -> int:
         if node.number < 0:
-            parts: list[Hashable] = [node.leaf.look if node.leaf else None]
-            for name, child in node.children.items():
-                parts += (name, self._number(child))
-            node.number = self._numbers.setdefault(tuple(parts), len(self._numbers))
+            look = node.leaf.look if node.leaf else None
+            key: Hashable = look
+            if node.children:
+                numbers = tuple([self._number(child) for child in node.children.values()])
+                key = (look, tuple(node.children), numbers)
+            node.number = self._numbers.setdefault(key, len(self._numbers))
         return node.number
 
 

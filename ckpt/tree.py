@@ -23,6 +23,7 @@ from ckpt.checkpoint import (
     TensorRef,
     Value,
     key_of,
+    tensor_ref,
 )
 from ckpt.errors import LimitError
 from ckpt.limits import Limits
@@ -284,7 +285,7 @@ def bare_storage(storage: Storage, numel: int) -> Composite:
     from ckpt.dtypes import UINT8
 
     dtype = storage.dtype or UINT8
-    view = TensorRef(storage, dtype, (numel,), (1,), 0)
+    view = tensor_ref(storage, dtype, (numel,), (1,), 0)
     return Composite("storage", dtype, (numel,), (("storage", view),))
 
 

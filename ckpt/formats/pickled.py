@@ -17,7 +17,6 @@ from ckpt.checkpoint import (
     PersistentId,
     Refusal,
     Storage,
-    Tensor,
     TensorRef,
 )
 from ckpt.errors import LimitError
@@ -119,16 +118,14 @@ def _storages(contents: Contents, flat: Flat) -> tuple[Storage, ...]:
     """Every storage: those that persistent ids name, then those that only tensors know (on meta)."""
     found = {id(storage): storage for storage in contents.storages.values()}
     for entry in flat.tensors:
-        for storage in storages_of(entry.tensor):
-            found.setdefault(id(storage), storage)
+        tensor = entry.tensor
+        if type(tensor) is TensorRef:
+            if id(tensor.storage) not in found:
+                found[id(tensor.storage)] = tensor.storage
+        else:
+            for _, part in tensor.parts:
+                found.setdefault(id(part.storage), part.storage)
     return tuple(found.values())
-
-
-def storages_of(tensor: Tensor) -> tuple[Storage, ...]:
-    """The storages that a tensor looks into."""
-    if isinstance(tensor, TensorRef):
-        return (tensor.storage,)
-    return tuple(part.storage for _, part in tensor.parts)
 
 
 def _refusals(contents: Contents, flat: Flat) -> tuple[Refusal, ...]:

@@ -10,7 +10,7 @@ import json
 from math import prod
 from typing import Any
 
-from ckpt.checkpoint import Checkpoint, Dict, Entry, Range, Storage, TensorRef, Value
+from ckpt.checkpoint import Checkpoint, Dict, Entry, Range, Storage, Value, tensor_ref
 from ckpt.dtypes import BY_SAFETENSORS, DType
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.formats.probe import Probe
@@ -155,7 +155,7 @@ def _checkpoint(
     for index, name in enumerate(sorted(parsed, key=natural)):
         dtype, shape, start, end = parsed[name]
         storage = Storage(str(index), None, dtype, end - start, Range(probe.file, begin + start, end - start))
-        ref = TensorRef(storage, dtype, shape, contiguous(shape), 0)
+        ref = tensor_ref(storage, dtype, shape, contiguous(shape), 0)
         root.keys.append(name)
         root.values.append(ref)
         entries.append(Entry((name,), name, ref))

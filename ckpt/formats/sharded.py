@@ -203,7 +203,7 @@ def _merge(
     for number, (shard, part) in enumerate(parts, 1):
         section = shard.rpartition(".")[0] if shard in under_name else ""
         renamed = {
-            id(old): replace(old, id=f"{section or f'shard-{number}'}:{old.id}") if several else old
+            id(old): old._replace(id=f"{section or f'shard-{number}'}:{old.id}") if several else old
             for old in part.storages
         }
         storages += renamed.values()
@@ -277,10 +277,10 @@ def _merge(
 def _over(tensor: Tensor, storages: dict[int, Storage]) -> Tensor:
     """The tensor over the renamed storages."""
     if isinstance(tensor, TensorRef):
-        return replace(tensor, storage=storages.get(id(tensor.storage), tensor.storage))
+        return tensor._replace(storage=storages.get(id(tensor.storage), tensor.storage))
     assert isinstance(tensor, Composite)
     parts = tuple(
-        (label, replace(part, storage=storages.get(id(part.storage), part.storage)))
+        (label, part._replace(storage=storages.get(id(part.storage), part.storage)))
         for label, part in tensor.parts
     )
     return replace(tensor, parts=parts)

@@ -67,6 +67,10 @@ def byteorder_of(archive: Archive) -> str:
     return text.decode()
 
 
+def _is_count(key: object) -> bool:
+    return type(key) is int and 0 <= key < 2**63
+
+
 class StorageFolder:
     """The storages of one folder of records (`data/KEY`), made as persistent ids name them."""
 
@@ -85,8 +89,8 @@ class StorageFolder:
             raise UnreadableError(
                 f"a persistent id at byte {persistent.offset:,} of the pickle that is no storage's"
             )
-        cls, key, device, numel = pid[1:5]
-        text = str(key) if isinstance(key, str) or (type(key) is int and 0 <= key < 2**63) else ""
+        _, cls, key, device, numel = pid[:5]
+        text = key if type(key) is str else str(key) if isinstance(key, str) or _is_count(key) else ""
         dtype = storage_type(cls)
         nbytes = storage_bytes(dtype, numel)
         if text in self._seen:
@@ -94,7 +98,7 @@ class StorageFolder:
                 raise UnreadableError(f"storage {show(text)} is named with two types or sizes")
             # As in torch: the first id that names a storage decides its device.
             return self._contents.storages[self._prefix + text]
-        if not _KEY.fullmatch(text):
+        if not (text.isdigit() and text.isascii()) and not _KEY.fullmatch(text):
             raise UnreadableError(f"a storage key that names no record: {show(text, 80)}")
         record = self._archive.find(f"{self._folder}/{text}")
         if record is None:

@@ -33,7 +33,7 @@ def shared(checkpoint: Checkpoint) -> tuple[Shared, ...]:
     users: dict[int, list[tuple[str, TensorRef]]] = {}
     for entry in checkpoint.tensors:
         tensor = entry.tensor
-        if isinstance(tensor, TensorRef):
+        if type(tensor) is TensorRef:
             users.setdefault(id(tensor.storage), []).append((entry.name, tensor))
         else:
             for label, part in tensor.parts:

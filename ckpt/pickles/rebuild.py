@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 from ckpt.arrays import array, as_bytes
 from ckpt.checkpoint import (
@@ -24,6 +25,7 @@ from ckpt.checkpoint import (
     Storage,
     Tensor,
     TensorRef,
+    tensor_ref,
 )
 from ckpt.dtypes import BY_NAME, BY_STORAGE, UINT8, DType
 from ckpt.errors import UnreadableError
@@ -74,7 +76,7 @@ class Rebuilder:
 
     def _parameter(self, args: tuple[Node, ...], call: Opaque) -> Tensor:
         _arity(args, 2)
-        return replace(_tensor(args[0]), is_parameter=True, requires_grad=_flag(args[1]))
+        return _with(_tensor(args[0]), is_parameter=True, requires_grad=_flag(args[1]))
 
     def _old_parameter(self, args: tuple[Node, ...], call: Opaque) -> Tensor | None:
         data = args[0] if args else call.states[0][0] if _is_tuple_state(call) else None
@@ -85,7 +87,7 @@ class Rebuilder:
             if type(state) is tuple and state and type(state[0]) is bool:
                 requires_grad = state[0]
         is_parameter = type(call.func) is Global and call.func.name == "Parameter"
-        return replace(_tensor(data), is_parameter=is_parameter, requires_grad=_flag(requires_grad))
+        return _with(_tensor(data), is_parameter=is_parameter, requires_grad=_flag(requires_grad))
 
     def _from_type(self, args: tuple[Node, ...], call: Opaque) -> Tensor | None:
         _arity(args, 4)
@@ -104,7 +106,7 @@ class Rebuilder:
         is_parameter = made.is_parameter or attributes.get("_is_param") is True
         if type(subclass) is Global and subclass.name in ("Parameter", "UninitializedParameter"):
             is_parameter = True
-        return replace(made, is_parameter=is_parameter, is_buffer=attributes.get("_is_buffer") is True)
+        return _with(made, is_parameter=is_parameter, is_buffer=attributes.get("_is_buffer") is True)
 
     def _wrapper(self, args: tuple[Node, ...], call: Opaque) -> Composite:
         _arity(args, 8)
@@ -215,19 +217,15 @@ def strided(
         raise _BadCallError(f"{len(shape)} sizes and {len(steps)} strides")
     if type(offset) is not int or not 0 <= offset < _TOO_MANY:
         raise _BadCallError("its offset is no element of a storage")
-    numel = prod(shape)
-    if numel >= _TOO_MANY:
+    ref = tensor_ref(storage, dtype, shape, steps, offset, requires_grad)
+    if ref.numel >= _TOO_MANY:
         raise _BadCallError("more than 2^63 elements")
-    if numel:
-        last = offset
-        for count, step in zip(shape, steps, strict=True):
-            last += (count - 1) * step
-        if (last + 1) * dtype.bits > storage.nbytes * 8:
-            raise _BadCallError(
-                f"size {_brief(shape)} with stride {_brief(steps)} at offset {_brief((offset,))} reaches past the "
-                f"{storage.nbytes:,} bytes of storage {show(storage.id, 80)}"
-            )
-    return TensorRef(storage, dtype, shape, steps, offset, requires_grad)
+    if ref.extent[1] > storage.nbytes:
+        raise _BadCallError(
+            f"size {_brief(shape)} with stride {_brief(steps)} at offset {_brief((offset,))} reaches past the "
+            f"{storage.nbytes:,} bytes of storage {show(storage.id, 80)}"
+        )
+    return ref
 
 
 def storage_type(node: Node) -> DType | None:
@@ -313,6 +311,10 @@ def _sizes(node: Node) -> tuple[int, ...]:
     return node
 
 
+def _with(tensor: Tensor, **changes: Any) -> Tensor:
+    return tensor._replace(**changes) if isinstance(tensor, TensorRef) else replace(tensor, **changes)
+
+
 def _flag(node: Node) -> bool | None:
     return node if type(node) is bool else None
 
@@ -321,7 +323,7 @@ def _flagged(args: tuple[Node, ...], dtype: DType | None, flags: Node) -> Tensor
     ref = _view(args[0], args[2], args[3], args[1], dtype, _flag(args[4]))
     if type(flags) is Dict and flags.keys:
         bits = _attributes(flags)
-        ref = replace(ref, conj=bits.get("conj") is True, neg=bits.get("neg") is True)
+        ref = ref._replace(conj=bits.get("conj") is True, neg=bits.get("neg") is True)
     return ref
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckpt.checkpoint import Value
+from ckpt.checkpoint import Tensor, Value
 from ckpt.folding import Fold, Leaf, fold, lines
 from ckpt.jobs.inspect import InspectReport, Row
 from ckpt.names import show, show_literal
@@ -93,7 +93,8 @@ def header(report: InspectReport) -> Line:
         text += ", big-endian"
     text += f", {plural(len(rows), 'tensor')}" + (" selected" if report.selected else "")
     if rows:
-        numel, nbytes = sum(row.tensor.numel for row in rows), sum(row.tensor.nbytes for row in rows)
+        tensors = [row.entry.tensor for row in rows]
+        numel, nbytes = sum(tensor.numel for tensor in tensors), sum(tensor.nbytes for tensor in tensors)
         text += f", {count_text(numel)} {'element' if numel == 1 else 'elements'}, {size_text(nbytes)}"
         dtypes = {row.tensor.dtype.name for row in rows}
         if len(dtypes) == 1:
@@ -235,19 +236,23 @@ def value_text(value: Value, limit: int = 60) -> str:
 
 def _tensors(report: InspectReport, width: int | None, depth: int | None, everything: bool) -> list[Line]:
     rows = report.rows
-    mixed_dtype = len({row.tensor.dtype.name for row in rows}) > 1
-    mixed_device = len({row.tensor.device for row in rows} - {None}) > 1
     # Tensors that look alike get one number: folding compares numbers.
-    numbers: dict[tuple[str, str, str], int] = {}
+    numbers: dict[tuple[object, ...], int] = {}
+    looks: list[tuple[str, str, str]] = []
     leaves = []
     for row in rows:
-        tensor = row.tensor
-        number = numbers.setdefault((shape_text(row), tensor.dtype.name, tensor.device or ""), len(numbers))
-        name = show(row.entry.name, None)
-        if not row.entry.registered:
+        entry, tensor = row.entry, row.entry.tensor
+        key = (tensor.shape, tensor.dtype.name, tensor.device, tensor.layout)
+        number = numbers.get(key)
+        if number is None:
+            number = numbers[key] = len(numbers)
+            looks.append((shape_text(tensor), tensor.dtype.name, tensor.device or ""))
+        name = show(entry.name, None)
+        if not entry.registered:
             name += " (unregistered)"
         leaves.append(Leaf(name, number, tensor.numel, tensor.nbytes))
-    looks = list(numbers)
+    mixed_dtype = len({dtype for _, dtype, _ in looks}) > 1
+    mixed_device = len({device for *_, device in looks} - {""}) > 1
     table: list[list[str]] = [
         [
             "NAME",
@@ -290,9 +295,8 @@ def _tensors(report: InspectReport, width: int | None, depth: int | None, everyt
     return out
 
 
-def shape_text(row: Row) -> str:
+def shape_text(tensor: Tensor) -> str:
     """The shape in brackets, with what is unusual about the tensor."""
-    tensor = row.tensor
     text = f"[{', '.join(map(str, tensor.shape))}]"
     if tensor.layout != "strided":
         text += f" {tensor.layout}"
