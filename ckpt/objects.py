@@ -279,7 +279,9 @@ def _number(call: Opaque, name: str) -> View | None:
     args = call.args
     if kind == "complex" and len(args) == 2 and all(type(arg) in (int, float) for arg in args):
         return View("scalar", kind, f"({args[0]!r}{'+' if args[1] >= 0 else ''}{args[1]!r}j)")
-    if kind in ("range", "xrange", "slice") and all(type(arg) is int or arg is None for arg in args):
+    if kind == "xrange":  # protocol 2 has the names of Python 2
+        kind = "range"
+    if kind in ("range", "slice") and all(type(arg) is int or arg is None for arg in args):
         if all(arg is None or arg.bit_length() < 512 for arg in args):
             return View("scalar", kind, f"{kind}({', '.join(map(str, args))})")
     if kind in ("Decimal", "Fraction") and len(args) == 1 and isinstance(args[0], str):
@@ -403,7 +405,7 @@ def _pieces(node: Node, limit: int, depth: int) -> Iterator[str]:
             if index:
                 yield ", "
             yield from _pieces(child, limit, depth - 1)
-        yield closing
+        yield "," + closing if view.type == "tuple" and len(view.children) == 1 else closing
     elif view.kind == "mapping":
         yield "{" if view.type == "dict" else f"{view.type}({{"
         for index, (key, child) in enumerate(zip(view.keys, view.children, strict=True)):
@@ -437,7 +439,7 @@ def scalar_text(view: View, limit: int = 80) -> str:
         text = repr(value.raw[:limit])
     elif isinstance(value, str):
         plain = str(value)
-        if view.type in ("torch.dtype", "name", "complex", "range", "xrange", "slice"):
+        if view.type in ("torch.dtype", "name", "complex", "range", "slice"):
             return plain[:limit]
         text = repr(plain[:limit] + ("…" if len(plain) > limit else ""))
     else:

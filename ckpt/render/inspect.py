@@ -227,6 +227,7 @@ def value_text(value: Value, limit: int = 60) -> str:
         )
         if inner.count(", ") == max(count - 1, 0) and view.kind == "sequence":
             opening, closing = _BRACKETS.get(view.type, (f"{view.type}[", "]"))
+            inner += "," if view.type == "tuple" and count == 1 else ""
             return show_literal(f"{opening}{inner}{closing}")
     return f"{show(view.type, limit)}, {plural(count, 'item')}"
 
