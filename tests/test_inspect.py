@@ -266,6 +266,12 @@ def test_devices_hide_in_values(report: Inspect) -> None:
         (["module.a.w", "b.w"], [("module.", 1, 2)]),
         (["_orig_mod.module.a.w"], [("_orig_mod.module.", 1, 1)]),
         (["a.w", "b.module.w"], []),
+        (["model._orig_mod.a.w", "model._orig_mod.b", "c.w"], [("model._orig_mod.", 2, 3)]),
+        (
+            ["module.0._fsdp_wrapped_module.w", "module.1._fsdp_wrapped_module.w"],
+            [("module.", 2, 2), ("*._fsdp_wrapped_module.", 2, 2)],
+        ),
+        (["_orig_mod", "a._orig_mod"], []),
     ],
 )
 def test_prefixes(report: Inspect, names: list[str], prefixes: list[tuple[str, int, int]]) -> None:
