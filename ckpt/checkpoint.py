@@ -139,9 +139,16 @@ class Opaque:
         else:
             self.keys, self.values = list(keys), list(values)
 
+    def build(self, state: Node) -> None:
+        """Add a state, as BUILD does."""
+        if type(self.states) is list:
+            self.states.append(state)
+        else:
+            self.states = [state]
+
     @property
     def class_name(self) -> str:
-        """The dotted name of what made it: `argparse.Namespace`; `(a call)` when that is itself an object."""
+        """The dotted name of what made it: `argparse.Namespace`; `(the result of a call)` when that is itself an object."""
         func = self.func.meaning if type(self.func) is PersistentId else self.func
         if type(func) is Global:
             return func.qualified
@@ -360,11 +367,11 @@ class Notice(NamedTuple):
 
 
 class Container(NamedTuple):
-    """A node of the tree that holds tensors below it: what `sections` decides by.
+    """A node of the tree that has children: what `sections` decides by.
 
-    `kind` is its type (`dict`, `OrderedDict`, a class name); `keys` its children's keys; `modules` the
-    module paths that its `_metadata` names, None when it has none; `first` and `last` bound its tensors
-    in `Checkpoint.tensors`; `is_module` when it is a pickled nn.Module.
+    `type` is its type (`dict`, `OrderedDict`, a class name), `keys` those of its children that are text or
+    ints; `first` and `last` bound its tensors in `Checkpoint.tensors`; `is_module` when it is a pickled
+    nn.Module, `has_metadata` when it is a state dict with `_metadata`.
     """
 
     path: Path
@@ -375,6 +382,7 @@ class Container(NamedTuple):
     last: int
     is_module: bool = False
     has_metadata: bool = False
+    node: Node = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,5 +443,6 @@ def key_of(node: Node, index: int) -> str | int:
     if type(node) is Global:
         return NamedKey(node.qualified, "global")
     if type(node) is Opaque:
-        return NamedKey(f"<{node.class_name} {index}>", node.class_name)
+        what = "tensor" if node.meaning is not None else node.class_name.rpartition(".")[2]
+        return NamedKey(f"<{what} {index}>", node.class_name)
     return NamedKey(f"<{type(node).__name__.lower()} {index}>", type(node).__name__.lower())

@@ -60,12 +60,16 @@ CATALOGUE: dict[str, Code] = {
 
 
 class Finding(NamedTuple):
-    """One finding: a code of the catalogue, one sentence, the tensors it is about, the command that helps."""
+    """One finding: a code of the catalogue, one sentence, the command that helps.
+
+    `tensors` are the names of the tensors it is about, `where` the places of values and objects.
+    """
 
     code: str
     message: str
     tensors: tuple[str, ...] = ()
     hint: str | None = None
+    where: tuple[str, ...] = ()
 
     @property
     def level(self) -> Level:

@@ -19,10 +19,14 @@ class Limits(NamedTuple):
     """One pickle, uncompressed; 20,000 tensors take 2 MB, but arrays and tokenizers live in pickles too."""
     operations: int = 20_000_000
     """Opcodes of one pickle; about 30 a tensor."""
-    values: int = 5_000_000
-    """Strings, containers and objects of one pickle."""
-    paths: int = 200_000
-    """Places at which objects are met again: a tree may unfold to far more than the file holds."""
+    values: int = 3_000_000
+    """Strings, containers and objects of one pickle; about 12 a tensor."""
+    paths: int = 1_000_000
+    """Places of the tree that hold a tensor, a value or a container: it may unfold to far more than the file."""
+    repeats: int = 200_000
+    """Those of them that lie in containers met again."""
+    name_characters: int = 300_000_000
+    """Characters in the names of all those places together."""
     globals: int = 10_000
     """Distinct names that one pickle imports; real files have under 100."""
     depth: int = 200

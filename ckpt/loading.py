@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ckpt.checkpoint import Checkpoint
+from ckpt.checkpoint import Checkpoint, Refusal
 from ckpt.names import NamedKey, Path
 from ckpt.sections import Section, models
 
@@ -34,8 +34,8 @@ def load(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> Load:
     if strange:
         called = next((row for row in strange if row.group == "called"), None)
         row = called or strange[0]
-        verb = "call" if called else "import"
-        return Load(None, reason=f"it would have to {verb} {row.module}.{row.name}")
+        verb = "calls" if called else "imports"
+        return Load(None, reason=f"loading {verb} {row.module}.{row.name}, which ckpt does not know")
     refused = checkpoint.weights_only
     options = ['map_location="cpu"']
     if refused:
@@ -44,9 +44,7 @@ def load(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> Load:
         options.append(f'encoding="{checkpoint.encoding}"')
     note = None
     if refused:
-        where = f" at {refused[0].where[0] or 'the root'}" if refused[0].where else ""
-        more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
-        note = f"weights_only refuses {refused[0].reason}{where}{more}"
+        note = f"weights_only refuses {refusals_text(refused)}"
         packages = dict.fromkeys(row.module.partition(".")[0] for row in checkpoint.imports)
         needed = [package for package in packages if package in _PACKAGES]
         note += f"; needs {' and '.join(needed)}" if needed else ""
@@ -58,6 +56,13 @@ def load(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> Load:
         f"torch.load({literal(checkpoint.path)}, {', '.join(options)}){_model_path(checkpoint, sections)}",
         note,
     )
+
+
+def refusals_text(refused: tuple[Refusal, ...]) -> str:
+    """The first reason with its place, and how many more there are."""
+    where = f" at {refused[0].where[0] or 'the root'}" if refused[0].where else ""
+    more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
+    return f"{refused[0].reason}{where}{more}"
 
 
 _SUBSCRIPTED = frozenset(("dict", "OrderedDict", "list", "tuple"))

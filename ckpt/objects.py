@@ -140,16 +140,16 @@ def _state(call: Opaque) -> dict[str, Node]:
 
 
 def _fields(call: Opaque, state: dict[str, Node]) -> tuple[list[Node], list[Node]]:
+    """The parts of an object: arguments and items by number, then what has a name."""
+    numbered: list[Node] = []
+    if class_of(call) == call.class_name:
+        numbered += call.args
+    numbered += call.items
     keys: list[Node] = []
     children: list[Node] = []
-    if class_of(call) == call.class_name:
-        keys += range(len(call.args))
-        children += call.args
     if call.kwargs is not None:
         keys += call.kwargs.keys
         children += call.kwargs.values
-    keys += range(len(call.items))
-    children += call.items
     keys += call.keys
     children += call.values
     items = {key: value for key, value in zip(call.keys, call.values, strict=True) if isinstance(key, str)}
@@ -161,15 +161,14 @@ def _fields(call: Opaque, state: dict[str, Node]) -> tuple[list[Node], list[Node
     if not state:
         for position, whole in enumerate(call.states):
             if type(whole) in (list, tuple):
-                keys += range(len(whole))
-                children += whole
+                numbered += whole
             elif type(whole) is Dict:
                 keys += whole.keys
                 children += whole.values
             else:
                 keys.append("state" if not position else f"state{position}")
                 children.append(whole)
-    return keys, children
+    return [*range(len(numbered)), *keys], [*numbered, *children]
 
 
 # --- readers: class -> View, or None when the call is not as that class makes it ----------------------------
@@ -192,6 +191,22 @@ def _pairs(call: Opaque) -> tuple[Sequence[Node], Sequence[Node]]:
     if not given:
         return call.keys, call.values
     return [*(key for key, _ in given), *call.keys], [*(value for _, value in given), *call.values]
+
+
+def _default_dict(call: Opaque, name: str) -> View | None:
+    return View("mapping", "defaultdict", keys=call.keys, children=call.values)
+
+
+def _attribute(call: Opaque, name: str) -> View | None:
+    """`getattr(module.Class, "name")`: how protocol 2 writes functions that are attributes."""
+    if len(call.args) == 2 and type(call.args[0]) is Global and isinstance(call.args[1], str):
+        return View("scalar", "name", f"{call.args[0].qualified}.{call.args[1]}")
+    return None
+
+
+def _numpy_dtype(call: Opaque, name: str) -> View | None:
+    found = numpy_dtype(call)
+    return None if found is None else View("scalar", "numpy.dtype", found.name)
 
 
 def _collection(call: Opaque, name: str) -> View | None:
@@ -258,10 +273,26 @@ def _moment(call: Opaque, name: str) -> View | None:
             else:
                 year, micro = data[0] * 256 + data[1], int.from_bytes(data[7:10])
                 value = datetime(year, data[2] & 0x7F, data[3], data[4], data[5], data[6], micro)
-            return View("scalar", name, value.isoformat())
+            zone = _zone(call.args[1]) if len(call.args) > 1 else ""
+            return View("scalar", name, value.isoformat() + zone)
     except (ValueError, IndexError):
         pass
     return None
+
+
+def _zone(node: Node) -> str:
+    """A timezone as the end of an ISO time: `+00:00`; one that is no fixed offset in brackets."""
+    if type(node) is Opaque and class_of(node) == "datetime.timezone" and node.args:
+        span = look(node.args[0]).value
+        if isinstance(span, str):
+            return _offset(node.args[0])
+    return f" [{brief(node, 60)}]"
+
+
+def _offset(span: Opaque) -> str:
+    days, seconds, _ = span.args
+    minutes = (days * 86_400 + seconds) // 60
+    return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
 
 
 def _duration(call: Opaque, name: str) -> View | None:
@@ -336,6 +367,9 @@ _READERS: dict[str, _Reader] = {
     **dict.fromkeys(("builtins.dict",), _ordered_dict),
     **{f"builtins.{name}": _collection for name in ("set", "frozenset", "list", "tuple")},
     "collections.deque": _collection,
+    "collections.defaultdict": _default_dict,
+    "builtins.getattr": _attribute,
+    "numpy.dtype": _numpy_dtype,
     "torch.Size": _size,
     "torch.device": _device,
     "_codecs.encode": _encoded,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ckpt.checkpoint import Checkpoint
 from ckpt.objects import look
 from ckpt.sections import Section
-from ckpt.tree import children, node_at
+from ckpt.tree import children
 
 # State names -> the family of optimizers that keeps them; the first that fits.
 _FAMILIES: tuple[tuple[frozenset[str], str], ...] = (
@@ -34,9 +33,9 @@ class Optimizer(NamedTuple):
     rates: tuple[float, ...]
 
 
-def optimizer(checkpoint: Checkpoint, section: Section) -> Optimizer | None:
+def optimizer(section: Section) -> Optimizer | None:
     """What an optimizer section holds, None when it is not laid out as torch does."""
-    parts = dict(children(node_at(checkpoint.root, section.path)))
+    parts = dict(children(section.node))
     if "state" not in parts or "param_groups" not in parts:
         return None
     names: set[str] = set()

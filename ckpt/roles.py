@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.objects import look
 from ckpt.sections import Section
-from ckpt.tree import children, node_at
+from ckpt.tree import children
 
 RoleName = Literal["parameter", "buffer", "optimizer", "other", "unknown"]
 Trust = Literal["certain", "strong", "likely", "none"]
@@ -35,6 +35,8 @@ _CERTAIN = {
 }
 _BATCH_NORM = frozenset(("running_mean", "running_var", "num_batches_tracked"))
 _UNKNOWN = Role("unknown", "none", "none", "a state dict does not say; treated as a parameter")
+_STATE = Role("optimizer", "certain", "section")
+_HANDED = Role("parameter", "certain", "optimizer", "handed to the optimizer that is pickled here")
 _LIKELY_BUFFERS = frozenset(
     [
         "position_ids",
@@ -60,11 +62,14 @@ _QUANTIZED_NAMES = frozenset(("qweight", "qzeros", "g_idx", "weight", "weight_pa
 def roles(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> list[Role]:
     """The role of each of `checkpoint.tensors`, in the same order."""
     found = [Role("other", "none", "none", "outside the model")] * len(checkpoint.tensors)
-    named = _optimizer_names(checkpoint, sections)
+    named = _optimizer_names(sections)
     for section in sections:
         entries = checkpoint.tensors[section.first : section.last]
         if section.kind == "optimizer":
-            found[section.first : section.last] = [Role("optimizer", "certain", "section")] * len(entries)
+            depth = len(section.path)
+            found[section.first : section.last] = [
+                _HANDED if entry.path[depth : depth + 1] == ("param_groups",) else _STATE for entry in entries
+            ]
         elif section.kind in ("model", "ema"):
             found[section.first : section.last] = _model_roles(entries, section, named)
     return [
@@ -93,7 +98,9 @@ def _role(entry: Entry, name: str, siblings: dict[str, set[str]], named: frozens
         if leaf in _BATCH_NORM:
             return Role("buffer", "strong", "batchnorm", "statistics of a normalization layer")
         if leaf in ("weight", "bias"):
-            return Role("parameter", "strong", "batchnorm", "beside the statistics of a normalization layer")
+            # Without the counter it may be a frozen batch norm, which has nothing but buffers.
+            trust: Trust = "strong" if "num_batches_tracked" in beside else "likely"
+            return Role("parameter", trust, "batchnorm", "beside the statistics of a normalization layer")
     if "parametrizations" in parent.split("."):
         if leaf.startswith("original"):
             return Role("parameter", "strong", "parametrization", "the original of a parametrization")
@@ -106,19 +113,21 @@ def _role(entry: Entry, name: str, siblings: dict[str, set[str]], named: frozens
             return Role("parameter", "strong", "weight_norm", f"{base}_g beside {base}_v")
     kind = entry.tensor.dtype.kind
     if kind in ("int", "bool") and leaf not in _QUANTIZED_NAMES:
-        return Role("buffer", "strong", "dtype", f"{entry.tensor.dtype.name} takes no gradient")
+        # Narrow integers may be the packed weights of a quantized model.
+        trust = "strong" if entry.tensor.dtype.name in ("int64", "bool") else "likely"
+        return Role("buffer", trust, "dtype", f"{entry.tensor.dtype.name} takes no gradient")
     if leaf in _LIKELY_BUFFERS:
         return Role("buffer", "likely", "name", f"{leaf} is usually a buffer")
     return _UNKNOWN
 
 
-def _optimizer_names(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> frozenset[str]:
+def _optimizer_names(sections: tuple[Section, ...]) -> frozenset[str]:
     """Names that optimizers give their parameters: `param_names` (torch 2.6), or state keyed by name (FSDP)."""
     names: set[str] = set()
     for section in sections:
         if section.kind != "optimizer":
             continue
-        parts = dict(children(node_at(checkpoint.root, section.path)))
+        parts = dict(children(section.node))
         state = parts.get("state")
         if state is not None:
             names.update(key for key, _ in children(state) if isinstance(key, str) and "." in key)

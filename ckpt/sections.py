@@ -9,19 +9,43 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from ckpt.checkpoint import Checkpoint, Container
+from ckpt.checkpoint import Checkpoint, Container, Node
 from ckpt.names import Path, dotted
 
 OTHER_SHARE = 0.01
 """A candidate for a model with under this share of the largest one's elements (`{mean, std}`) is other."""
 
-_KEYS = {
-    "optimizer": ("optimizer", "optim", "opt_state", "optimizers"),
-    "scheduler": ("scheduler", "lr_sched", "sched"),
-    "scaler": ("scaler", "amp", "gradscaler", "grad_scaler"),
-    "rng": ("rng", "random_state", "rng_state", "cuda_rng"),
+_KINDS = {
+    **dict.fromkeys(("optimizer", "optimizers", "optim", "optims"), "optimizer"),
+    **dict.fromkeys(("scheduler", "schedulers", "sched"), "scheduler"),
+    **dict.fromkeys(("scaler", "scalers", "amp", "gradscaler"), "scaler"),
+    **dict.fromkeys(("rng", "rngs", "random"), "rng"),
 }
-_EMA = ("ema", "averaged", "shadow")
+"""Words that say what a part is, when the key is made of nothing else but those of `_FILLING`."""
+_FILLING = frozenset(
+    [
+        "state",
+        "states",
+        "dict",
+        "dicts",
+        "lr",
+        "grad",
+        "loss",
+        "native",
+        "cuda",
+        "cpu",
+        "torch",
+        "numpy",
+        "python",
+    ]
+)
+_EMA = frozenset(("ema", "averaged", "shadow", "swa"))
+_WHOLE = frozenset(("state_dict", "model_state_dict", "model", "params", "weights", "net"))
+"""Keys of a model beside other things: a dict that has one is not the model itself."""
+_TENSOR_NAMES = re.compile(
+    r"(?:weight|bias|gamma|beta|kernel|embedding|running_|num_batches_tracked)\w*|\w*_?(?:weight|bias)"
+)
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _MODEL = re.compile(
     r"(?:.*_)?(?:model|net|net[gd]|network|weights|params|module|generator|discriminator|encoder|decoder|backbone"
     r"|state_dict|[gd])(?:_.*)?"
@@ -29,7 +53,7 @@ _MODEL = re.compile(
 
 
 class Section(NamedTuple):
-    """A part of a checkpoint. Its tensors are `checkpoint.tensors[first:last]`, all below `path`."""
+    """A part of a checkpoint. Its tensors are `checkpoint.tensors[first:last]`, all below `path`; `node` is it."""
 
     path: Path
     name: str
@@ -39,6 +63,7 @@ class Section(NamedTuple):
     is_module: bool = False
     numel: int = 0
     nbytes: int = 0
+    node: Node = None
 
     @property
     def tensors(self) -> int:
@@ -80,6 +105,13 @@ class _Finder:
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
         self._containers = checkpoint.containers
+        # What lies above an optimizer: a list of them, say.
+        self._above_optimizers = {
+            row.path[:depth]
+            for row in self._containers
+            if {"state", "param_groups"} <= set(row.keys)
+            for depth in range(len(row.path))
+        }
 
     def find(self) -> list[Section]:
         tensors = self._checkpoint.tensors
@@ -92,7 +124,9 @@ class _Finder:
                 continue
             kind = self._kind(row)
             if kind is not None:
-                found.append(Section(row.path, row.name, kind, row.first, row.last, row.is_module))
+                found.append(
+                    Section(row.path, row.name, kind, row.first, row.last, row.is_module, node=row.node)
+                )
                 covered.append(row.path)
         return found
 
@@ -105,7 +139,7 @@ class _Finder:
         for index, free in enumerate(taken):
             if not free:
                 loose.setdefault(self._checkpoint.tensors[index].path[:1], []).append(index)
-        if not found and loose:
+        if not found and loose and not any(map(_kind_of_key, loose)):
             return [Section((), "", "other", 0, len(taken))]
         sections: list[Section] = []
         for path, indices in loose.items():
@@ -115,36 +149,24 @@ class _Finder:
                     runs[-1][1] += 1
                 else:
                     runs.append([index, index + 1])
-            sections += [Section(path, dotted(path), "other", first, last) for first, last in runs]
+            kind = _kind_of_key(path) or "other"
+            sections += [Section(path, dotted(path), kind, first, last) for first, last in runs]
         return sections
 
     def _kind(self, row: Container) -> str | None:
         """The kind of the section that a container is, None when it is not one but may hold some."""
-        keys = set(row.keys)
-        last = str(row.path[-1]).lower() if row.path else ""
-        if {"state", "param_groups"} <= keys:
+        if {"state", "param_groups"} <= set(row.keys):
             return "optimizer"
         if row.is_module:
             return "ema" if _is_ema(row.path) else "model"
-        if len(row.path) == 1:
-            for kind, words in _KEYS.items():
-                if any(word in last for word in words) and not self._holds_sections(row):
-                    return kind
+        kind = _kind_of_key(row.path) if len(row.path) == 1 else None
+        if kind is not None and row.path not in self._above_optimizers:
+            return kind
         if row.last == row.first:
             return None
-        if row.has_metadata or self._is_state_dict(row):
+        if row.has_metadata or self._is_state_dict(row) or self._is_nested_model(row):
             return "ema" if _is_ema(row.path) else "model"
         return None
-
-    def _holds_sections(self, row: Container) -> bool:
-        """Whether a container below this one is an optimizer's state (a list of optimizers, say)."""
-        depth = len(row.path)
-        return any(
-            other.path[:depth] == row.path
-            and len(other.path) > depth
-            and {"state", "param_groups"} <= set(other.keys)
-            for other in self._containers
-        )
 
     def _is_state_dict(self, row: Container) -> bool:
         """A mapping whose children are tensors, with dotted names or below a key that says model."""
@@ -153,14 +175,46 @@ class _Finder:
         direct = [entry for entry in entries if len(entry.path) == depth and isinstance(entry.path[-1], str)]
         if not direct or row.type in ("list", "tuple"):
             return False
-        dotted = sum("." in str(entry.path[-1]) for entry in direct)
-        if len(direct) == len(entries) or dotted:
-            named = bool(row.path) and _MODEL.fullmatch(str(row.path[-1]).lower()) is not None
-            if 2 * dotted >= len(direct) and 2 * len(direct) >= len(entries):
-                return True
-            return named or (not row.path and len(direct) == len(row.keys))
-        return False
+        dots = sum("." in str(entry.path[-1]) for entry in direct)
+        if 2 * dots >= len(direct) and 2 * len(direct) >= len(entries):
+            return True
+        if len(direct) != len(entries) and not dots:
+            return False
+        if _says_model(row.path):
+            return True
+        # Without dots and without a key above: {"weight": ..., "bias": ...}, not {"images": ..., "labels": ...}.
+        alike = any(_TENSOR_NAMES.fullmatch(str(entry.path[-1])) for entry in direct)
+        return not row.path and len(direct) == len(row.keys) and alike
+
+    def _is_nested_model(self, row: Container) -> bool:
+        """A mapping below a key that says model, all of whose several parts hold tensors and none is a whole."""
+        depth = len(row.path)
+        if not _says_model(row.path) or row.type in ("list", "tuple") or row.path in self._above_optimizers:
+            return False
+        parts = {entry.path[depth] for entry in self._checkpoint.tensors[row.first : row.last]}
+        return (
+            len(parts) > 1
+            and parts == set(row.keys)
+            and not any(part in _WHOLE or _kind_of_key((part,)) or _is_ema((part,)) for part in parts)
+        )
+
+
+def _says_model(path: Path) -> bool:
+    return bool(path) and _MODEL.fullmatch(str(path[-1]).lower()) is not None
+
+
+def _words(key: object) -> list[str]:
+    return [word.lower() for word in _WORD.findall(str(key))]
+
+
+def _kind_of_key(path: Path) -> str | None:
+    """The kind that the last key of a path says by itself: `optimizer_states`, `lr_scheduler`, `rng_state`."""
+    words = [
+        word for word in _words(path[-1]) if word not in _FILLING and not (len(word) == 1 or word.isdigit())
+    ]
+    kinds = {_KINDS.get(word) for word in words}
+    return kinds.pop() if len(kinds) == 1 else None
 
 
 def _is_ema(path: Path) -> bool:
-    return any(word in str(key).lower() for key in path[-1:] for word in _EMA)
+    return bool(path) and not _EMA.isdisjoint(_words(path[-1]))

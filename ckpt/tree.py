@@ -7,7 +7,7 @@ small file unfolds to is bounded by the limits.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ckpt.checkpoint import (
     Composite,
@@ -25,15 +25,13 @@ from ckpt.checkpoint import (
     key_of,
     tensor_ref,
 )
-from ckpt.errors import LimitError
+from ckpt.errors import LimitError, UnreadableError
 from ckpt.limits import Limits
-from ckpt.names import Path
+from ckpt.names import Path, show
 from ckpt.objects import SCALARS, View, look, tensor_of
 
 ROW_ITEMS = 100
 """A dict of more scalars than this (a vocabulary) is one value, not a row each."""
-_NAME_CHARACTERS = 300_000_000
-"""Characters in the names of all places: bounds the memory that long keys multiply to."""
 REPEAT_LENGTH = 256
 """A string or list of at least this length is named, not shown, when it is met again."""
 
@@ -72,13 +70,18 @@ class Flat:
         self.where: dict[int, list[str]] = {}
 
 
+_Registered = bool | None
+"""True where state_dict() of a module looks, False below its other attributes, None outside of modules."""
+_Step = tuple[Path, str, Node, Role | None, _Registered, bool]
+
+
 class _Frame(NamedTuple):
     node: Node
     view: View
     path: Path
     name: str
-    steps: Iterator[tuple[Path, str, Node, Role | None, bool, bool]]
-    registered: bool
+    steps: Iterator[_Step]
+    registered: _Registered
     tensors: int
     container: int | None
 
@@ -93,17 +96,17 @@ class _Walk:
         self._limits = limits
         self._out = Flat()
         self._open: set[int] = set()  # containers above the current node
-        self._barren: dict[
-            int, str
-        ] = {}  # containers and long scalars met before, without tensors: their name
-        self._registered: dict[int, str] = {}  # modules and their tensors, where state_dict() finds them
+        # Containers and long scalars without tensors, met before: name and type.
+        self._barren: dict[int, tuple[str, str]] = {}
+        self._registered: dict[int, str] = {}  # modules, their own tensors, objects: what is shown once
         self._entered: set[int] = set()
-        self._left = limits.paths  # places that may still be met; each container allows for its own once
-        self._characters = 0
+        self._left = limits.paths
+        self._repeats = limits.repeats
+        self._characters = limits.name_characters
 
     def run(self, root: Node) -> Flat:
         stack: list[_Frame] = []
-        first = self._visit(root, (), "", None, True, True, 0)
+        first = self._visit(root, (), "", None, None, True, 0)
         if first is not None:
             stack.append(first)
         while stack:
@@ -126,25 +129,28 @@ class _Walk:
         path: Path,
         name: str,
         kind: Role | None,
-        registered: bool,
+        registered: _Registered,
         persistent: bool,
         depth: int,
     ) -> _Frame | None:
         """Record a leaf, or open a container."""
         self._left -= 1
-        self._characters += len(name)
-        if self._left < 0 or self._characters > _NAME_CHARACTERS:
+        self._characters -= len(name)
+        if self._left < 0:
             raise LimitError("the tree of the file unfolds to too many places", "paths", self._limits.paths)
+        if self._characters < 0:
+            limit = self._limits.name_characters
+            raise LimitError("the names of the file's places are too long", "name-characters", limit)
         out = self._out
         tensor = tensor_of(node)
-        if not registered and id(node) in self._registered:
-            # `self.layers = [self.conv1, self.conv2]`: no tensors of their own.
+        if registered is not True and id(node) in self._registered:
+            # `self.layers = [self.conv1, self.conv2]`, or the parameters of an optimizer: no more tensors.
             what = "torch.Tensor" if tensor is not None else look(node).type
             out.values.append(Value(path, name, what, same_as=self._registered[id(node)]))
             return None
         if tensor is not None:
             self._tensor(tensor, path, name, kind, registered, persistent)
-            if kind is not None and registered:
+            if registered:
                 self._registered[id(node)] = name
             return None
         if type(node) is Global or type(node) is Opaque:
@@ -157,31 +163,30 @@ class _Walk:
                 storage.nbytes if storage.dtype is None else storage.nbytes * 8 // max(8, storage.dtype.bits)
             )
             bare = bare_storage(storage, count)
-            out.tensors.append(Entry(path, name, bare, None, None, registered, persistent))
+            out.tensors.append(Entry(path, name, bare, None, None, registered is not False, persistent))
             return None
         marker = id(node)
         if marker in self._open:
             out.values.append(Value(path, name, "cycle", same_as="an object above it"))
             return None
-        if marker in self._barren and type(node) not in _SMALL:
-            view = look(node)
-            if view.kind != "scalar" and len(view.children) and not _is_short_row(view):
-                out.values.append(Value(path, name, view.type, same_as=self._barren[marker]))
-                return None
-            if view.kind == "scalar" and _long(view.value):
-                out.values.append(Value(path, name, view.type, same_as=self._barren[marker]))
-                return None
+        if marker in self._barren:
+            before, what = self._barren[marker]
+            out.values.append(Value(path, name, what, same_as=before))
+            return None
         view = look(node)
         if view.kind == "scalar":
             out.values.append(Value(path, name, view.type, node))
             if _long(view.value):
-                self._barren[marker] = name
+                self._barren[marker] = name, view.type
             return None
         if depth >= self._limits.depth:
             raise LimitError("the tree of the file is nested too deep", "depth", self._limits.depth)
+        if view.kind == "mapping":
+            _refuse_repeats(view, name)
         if _is_row(view):
             out.values.append(Value(path, name, view.type, node))
-            self._barren[marker] = name
+            if len(view.children) >= REPEAT_LENGTH or (view.kind != "sequence" and view.children):
+                self._barren[marker] = name, view.type
             return None
         return self._enter(node, view, path, name, registered)
 
@@ -191,7 +196,7 @@ class _Walk:
         path: Path,
         name: str,
         kind: Role | None,
-        registered: bool,
+        registered: _Registered,
         persistent: bool,
     ) -> None:
         source = "module" if kind else None
@@ -199,7 +204,7 @@ class _Walk:
             kind, source = "parameter", "Parameter"
         elif kind is None and tensor.is_buffer:
             kind, source = "buffer", "Buffer"
-        self._out.tensors.append(Entry(path, name, tensor, kind, source, registered, persistent))
+        self._out.tensors.append(Entry(path, name, tensor, kind, source, registered is not False, persistent))
 
     def _where(self, node: Node, name: str) -> None:
         places = [node]
@@ -215,13 +220,15 @@ class _Walk:
                 if len(names) < 1000:
                     names.append(name)
 
-    def _enter(self, node: Node, view: View, path: Path, name: str, registered: bool) -> _Frame:
+    def _enter(self, node: Node, view: View, path: Path, name: str, registered: _Registered) -> _Frame:
         out = self._out
         self._open.add(id(node))
-        first = id(node) not in self._entered
-        if first:
-            self._entered.add(id(node))
-            self._left += len(view.children)
+        if id(node) in self._entered:
+            self._repeats -= len(view.children)
+            if self._repeats < 0:
+                limit = self._limits.repeats
+                raise LimitError("the tree of the file repeats itself too often", "repeats", limit)
+        self._entered.add(id(node))
         container = None
         if view.kind != "sequence" or len(path) < 3:
             keys = (
@@ -238,15 +245,16 @@ class _Walk:
                 0,
                 view.kind == "module",
                 view.metadata is not None,
+                node,
             )
             container = len(out.containers)
             out.containers.append(row)
+        if view.kind == "object" and not view.type.startswith("__torch__."):
+            self._registered[id(node)] = name  # an object with tensors that is met again is shown once
         if view.kind in ("object", "module"):
             out.values.append(Value(path, name, view.type, fields=len(view.children)))
         if view.kind == "module":
-            if registered:
-                self._registered[id(node)] = name
-            self._left += 16 + sum(len(look(child).children) for child in view.children[:64]) if first else 0
+            self._registered.setdefault(id(node), name)
             steps = _module_steps(view, path, name, registered)
         else:
             steps = _steps(view, path, name, registered)
@@ -262,19 +270,10 @@ class _Walk:
         out = self._out
         self._open.discard(id(frame.node))
         if frame.tensors == len(out.tensors):
-            self._barren[id(frame.node)] = frame.name
+            self._barren[id(frame.node)] = frame.name, frame.view.type
         if frame.container is not None:
             row = out.containers[frame.container]
-            out.containers[frame.container] = Container(
-                row.path,
-                row.name,
-                row.type,
-                row.keys,
-                row.first,
-                len(out.tensors),
-                row.is_module,
-                row.has_metadata,
-            )
+            out.containers[frame.container] = row._replace(last=len(out.tensors))
 
 
 _SMALL = frozenset({int, float, bool, type(None)})
@@ -289,9 +288,7 @@ def bare_storage(storage: Storage, numel: int) -> Composite:
     return Composite("storage", dtype, (numel,), (("storage", view),))
 
 
-def _steps(
-    view: View, path: Path, name: str, registered: bool
-) -> Iterator[tuple[Path, str, Node, Role | None, bool, bool]]:
+def _steps(view: View, path: Path, name: str, registered: _Registered) -> Iterator[_Step]:
     prefix = f"{name}." if path else ""
     keys: Sequence[Node] = view.keys if view.kind != "sequence" else range(len(view.children))
     for index, (key, child) in enumerate(zip(keys, view.children, strict=True)):
@@ -299,14 +296,13 @@ def _steps(
         yield (*path, step), f"{prefix}{step}", child, None, registered, True
 
 
-def _module_steps(
-    view: View, path: Path, name: str, registered: bool
-) -> Iterator[tuple[Path, str, Node, Role | None, bool, bool]]:
+def _module_steps(view: View, path: Path, name: str, registered: _Registered) -> Iterator[_Step]:
     """The order of state_dict(): own parameters, own buffers, children; then what it does not look at."""
     state = dict(zip(view.keys, view.children, strict=True))
     prefix = f"{name}." if path else ""
     transient = look(state.get("_non_persistent_buffers_set"))
     hidden = {str(item) for item in transient.children if isinstance(item, str)}
+    inside = registered is not False
     kinds: tuple[tuple[str, Role | None], ...] = (
         ("_parameters", "parameter"),
         ("_buffers", "buffer"),
@@ -321,7 +317,7 @@ def _module_steps(
                 continue  # a parameter, buffer or child that the module declares and does not have
             step = key_of(key, index)
             persistent = not (kind == "buffer" and str(step) in hidden)
-            yield (*path, attribute, step), f"{prefix}{step}", child, kind, registered, persistent
+            yield (*path, attribute, step), f"{prefix}{step}", child, kind, inside, persistent
     for key, child in state.items():
         if key in ("_parameters", "_buffers", "_modules"):
             continue
@@ -362,12 +358,59 @@ def _is_scalar_row(node: Node) -> bool:
     return type(node) is list and len(node) <= ROW_ITEMS and all(type(child) in SCALARS for child in node)
 
 
-def _is_short_row(view: View) -> bool:
-    return view.kind == "sequence" and len(view.children) < REPEAT_LENGTH and _is_row(view)
+def _refuse_repeats(view: View, name: str) -> None:
+    """Raise UnreadableError when a dict sets one key twice: Python keeps the second value, a reader may not."""
+    texts = {key for key in view.keys if type(key) is str}
+    if len(texts) == len(view.keys):
+        return
+    # Ints and floats by their text: whoever made the file can choose them so that their hashes collide.
+    keys = [_key_text(key) for key in view.keys if type(key) in SCALARS and type(key) is not bytearray]
+    if len(set(keys)) < len(keys):
+        seen: set[str] = set()
+        twice = next(key for key in keys if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        at = f" of {show(name, 80)}" if name else ""
+        raise UnreadableError(f"damaged pickle: the key {show(twice, 80)}{at} is set twice in one dict")
+
+
+def _key_text(key: Node) -> str:
+    """A text that is the same for keys that are equal to Python: 1, 1.0 and True are."""
+    if isinstance(key, str):
+        return repr(str(key))
+    if isinstance(key, float) and key.is_integer() and abs(key) < 2**53:
+        return str(int(key))
+    if key != key:  # NaN equals nothing but itself
+        return f"nan {id(key)}"
+    if isinstance(key, int):
+        return hex(key) if key.bit_length() > 512 else str(int(key))
+    return repr(key)
 
 
 def _long(value: Node) -> bool:
     return isinstance(value, (str, bytes, bytearray)) and len(value) >= REPEAT_LENGTH
+
+
+_Named = TypeVar("_Named", Entry, Value)
+
+
+def with_unique_names(rows: list[_Named]) -> tuple[list[_Named], list[tuple[str, str]]]:
+    """The rows with `#2`-like marks on names that an earlier path reads as, and (name, mark) of each marked."""
+    taken = {row.name for row in rows}
+    if len(taken) == len(rows):
+        return rows, []
+    counts: dict[str, int] = {}
+    out: list[_Named] = []
+    marks: list[tuple[str, str]] = []
+    for row in rows:
+        name = row.name
+        count = counts.get(name, 0) + 1
+        if count > 1:
+            while f"{name}#{count}" in taken:  # a key that looks like a mark
+                count += 1
+            marks.append((name, f"{name}#{count}"))
+            row = row._replace(name=marks[-1][1])
+        counts[name] = count
+        out.append(row)
+    return out, marks
 
 
 def find(root: Node, name: str, limits: Limits) -> list[tuple[Path, Node]]:
@@ -392,7 +435,7 @@ def find(root: Node, name: str, limits: Limits) -> list[tuple[Path, Node]]:
         if view.kind in ("scalar", "tensor", "storage"):
             continue
         if view.kind == "module":
-            steps = [(p[len(path) :], n, child) for p, n, child, *_ in _module_steps(view, (), "", True)]
+            steps = [(p[len(path) :], n, child) for p, n, child, *_ in _module_steps(view, (), "", None)]
             matches = [((*path, *p), child, n) for p, n, child in steps]
         else:
             keys: Sequence[Node] = view.keys if view.kind != "sequence" else range(len(view.children))
@@ -418,7 +461,7 @@ def children(node: Node) -> list[tuple[str | int, Node]]:
         return []
     if view.kind == "module":
         return list(zip(view.keys, view.children, strict=True))
-    return [(path[0], child) for path, _, child, *_ in _steps(view, (), "", True)]
+    return [(path[0], child) for path, _, child, *_ in _steps(view, (), "", None)]
 
 
 def node_at(root: Node, path: Path) -> Node:

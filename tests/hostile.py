@@ -1222,7 +1222,11 @@ def _payloads() -> Iterator[Case]:
     }  # fmt: skip
     for name, (program, why) in ways.items():
         protocol = 4 if {b"\x93", b"\x92", b"\x8f"} & {program[i : i + 1] for i in range(len(program))} else 2
-        yield Case(f"pickle/mal_{name}.pt", _holding(program, protocol=protocol), "note", why=why)
+        refused = name == "OVERWRITTEN"
+        expect, says = (
+            ("error", "set twice in one dict (it imports posix.system") if refused else ("note", "")
+        )
+        yield Case(f"pickle/mal_{name}.pt", _holding(program, protocol=protocol), expect, says, why)
     yield Case(
         "pickle/mal_EVAL_protocol0.pt", torch_zip(f"c__builtin__\neval\n(V{PYTHON}\ntR.".encode(), {}), "note"
     )
@@ -1749,6 +1753,25 @@ def _exhaustion() -> Iterator[Case]:
         "error",
         "limit",
     )
+    programs: dict[str, tuple[bytes, str, str]] = {
+        "dicts_2900k": (b"(" + b"}" * 2_900_000 + b"l.", "error", "limit"),
+        "calls_2900k": (b"cm\nf\nq\0](h\0" + b")Rh\0" * 2_900_000 + b"0e.", "error", "limit"),
+        "items_1400k": (glob("collections", "OrderedDict") + b"q\0](" + b"h\0)RK\1K\2s" * 1_400_000 + b"e.", "error", "limit"),
+        "rows_900k": (b"(" + b"}q\0K\1K\2s" * 450_000 + b"l.", "any", ""),
+        "builds_200k": (glob("argparse", "Namespace") + b")\x81" + b"}b" * 200_000 + b".", "any", ""),
+    }  # fmt: skip
+    for name, (program, expect, says) in programs.items():
+        yield Case(
+            f"pickle/{name}.pt",
+            _later(
+                f"{name}.pt",
+                lambda program=program: torch_zip(
+                    b"\x80\2" + program, {}, swap={"data.pkl": {"deflate": True}}
+                ),
+            ),
+            expect,
+            says,
+        )
     yield Case(
         "pickle/dup_6m.pt",
         _later(
@@ -1846,18 +1869,25 @@ def _values() -> Iterator[Case]:
     yield Case(
         "pickle/keys_same.pt",
         torch_zip(pickled(op.mapping([("w", tensor()), ("w", tensor((6,), (1,)))]))),
-        "any",
-        "",
+        "error",
+        "the key 'w' is set twice in one dict",
         "Python keeps the last",
     )
     yield Case(
         "pickle/keys_same_hidden.pt",
         torch_zip(pickled(op.mapping([("w", MALICIOUS), ("w", tensor())]))),
-        "note",
-        "",
+        "error",
+        "set twice in one dict (it imports posix.system",
         "the first value is called, then lost",
     )
-    yield Case("pickle/keys_nan.pt", _holding(op.mapping([(float("nan"), i) for i in range(10)])), "any")
+    yield Case(
+        "pickle/keys_equal.pt",
+        torch_zip(pickled(op.mapping([(1, "a"), (True, "b")]))),
+        "error",
+        "the key 1 is set twice in one dict",
+        "1 and True are one key to Python",
+    )
+    yield Case("pickle/keys_nan.pt", _holding(op.mapping([(float("nan"), i) for i in range(10)])), "ok")
     yield Case(
         "pickle/key_holds_dict.pt", _holding(b"}q\0h\0\x85K\1s"), "any", "", "a dict that is in its own key"
     )

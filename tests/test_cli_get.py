@@ -64,4 +64,4 @@ def test_an_ambiguous_name_is_refused(ckpt: Run, tmp_path) -> None:  # type: ign
     done = ckpt("get", "two.pth", "a.b", cwd=tmp_path)
 
     assert done.returncode == 2
-    assert "2 values are called a.b" in done.stderr
+    assert "2 places are called a.b" in done.stderr

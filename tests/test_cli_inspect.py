@@ -76,7 +76,7 @@ hostile.pth  PyTorch zip, 1 tensor, 16 elements, 64 B, all float32 on cpu
 NAME              SHAPE   NUMEL  SIZE
 weight            [4, 4]     16  64 B
 
-load: not by torch.load alone: it would have to call posix.system
+load: none: loading calls posix.system, which ckpt does not know
       (ckpt convert hostile.pth --plain -o OUT)
 """,
     "tied_and_bloated.pth": """\
@@ -116,7 +116,7 @@ whole_model.pth  PyTorch zip, 16 tensors, 438 elements, 1.71 KiB on cpu
 NAME                                      SHAPE         DTYPE    NUMEL      SIZE
 scale                                     [8, 1, 1]     float32      8      32 B
 mean                                      [3]           float32      3      12 B
-grid                                      [8]           float32      8      32 B
+grid (not persistent)                     [8]           float32      8      32 B
 stem                                                               257  1.01 KiB
   0.weight                                [8, 3, 3, 3]  float32    216     864 B
   0.bias                                  [8]           float32      8      32 B
@@ -128,7 +128,7 @@ cells.0-1.weight (unregistered)           [8, 8]        float32    128     512 B
 cells.0-1.bias (unregistered)             [8]           float32     16      64 B
 
 ! unknown-import: loading would import my_project.nets.Segmenter
-load: not by torch.load alone: it would have to import my_project.nets.Segmenter
+load: none: loading imports my_project.nets.Segmenter, which ckpt does not know
       (ckpt convert whole_model.pth --plain -o OUT)
 """,
 }  # fmt: skip

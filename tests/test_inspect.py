@@ -91,7 +91,7 @@ def test_a_training_checkpoint(report: Inspect) -> None:
         "optimizer_d": "optimizer",
         "lr_scheduler": "scheduler",
         "scaler": "scaler",
-        "rng_state": "other",
+        "rng_state": "rng",
         "norm": "other",
     }
     assert sum(part.tensors for part in found.sections) == len(found.rows)

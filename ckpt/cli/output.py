@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
 
-from ckpt.names import TEXT_LIMIT, show
+from ckpt.names import TEXT_LIMIT, show_literal
 from ckpt.render.text import Line, columns, cut, plain_text
 
 _STYLES = {
@@ -137,4 +137,4 @@ def fail(error: Exception) -> None:
         import traceback
 
         talk("".join(traceback.format_exception(error)).rstrip())
-    talk(f"ckpt: {show(str(error), 2000)}")
+    talk(f"ckpt: {show_literal(str(error)[:2000])}")

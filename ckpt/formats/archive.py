@@ -15,6 +15,7 @@ from ckpt.errors import LimitError, UnreadableError
 from ckpt.files import Source, inflate
 from ckpt.limits import Limits
 from ckpt.names import show
+from ckpt.units import plural
 
 _LOCAL = Struct("<4s2xHH8xIIHH")  # signature, flags, method, stored, full, name length, extra length
 _CENTRAL = Struct(
@@ -49,6 +50,8 @@ class Archive(NamedTuple):
     root: str
     records: dict[str, Record]
     notices: tuple[Notice, ...]
+    outside: int = 0
+    """Records that do not lie below the root."""
 
     def find(self, name: str) -> Record | None:
         """The record `root/name`."""
@@ -87,25 +90,22 @@ def read_archive(source: Source, limits: Limits) -> Archive:
     roots = {record.name.partition("/")[0] if "/" in record.name else "" for record in records}
     first = records[0].name.partition("/")[0] if records else ""
     root = first if len(roots) == 1 else ""
+    outside = 0
     if not root:
         holding = [
             name for record in records if (name := record.name).endswith("/data.pkl") and name.count("/") == 1
         ]
         if len(holding) == 1:
             root = holding[0].partition("/")[0]
-            outside = [record.name for record in records if not record.name.startswith(f"{root}/")]
+            outside = sum(not record.name.startswith(f"{root}/") for record in records)
             if outside:
-                notices.append(
-                    Notice(
-                        "container",
-                        f"{len(outside)} records outside {show(root, 40)}/: torch refuses such an archive",
-                    )
-                )
+                text = f"{plural(outside, 'record')} outside {show(root, 40)}/: torch refuses such an archive"
+                notices.append(Notice("container", text))
         elif len(holding) > 1:
             raise UnreadableError(
                 "an archive with two roots: " + ", ".join(show(name, 60) for name in holding[:2])
             )
-    return Archive(source, root, {record.name: record for record in records}, tuple(notices))
+    return Archive(source, root, {record.name: record for record in records}, tuple(notices), outside)
 
 
 def _find_end(source: Source) -> tuple[int, int, int, int]:

@@ -13,6 +13,7 @@ from ckpt.errors import CkptError, UnreadableError, UnsupportedError
 from ckpt.formats.archive import Archive
 from ckpt.formats.probe import Probe
 from ckpt.limits import Limits
+from ckpt.units import plural
 
 NAME = "foreign"
 SUFFIXES: tuple[str, ...] = ()
@@ -67,7 +68,7 @@ _MAGICS: tuple[tuple[bytes, str, str | None], ...] = (
     (b"PYTORCH1", "a TorchScript preview of before torch 1.0, which no torch reads", None),
     (b"PK\x05\x06", "not a checkpoint: an empty zip archive", None),
 )
-_HTML = (b"<!doctype", b"<html", b"<head", b"<?xml")
+_HTML = (b"<!doctype", b"<html", b"<head")
 
 
 def _file(probe: Probe) -> CkptError:
@@ -77,6 +78,8 @@ def _file(probe: Probe) -> CkptError:
     for magic, what, hint in _MAGICS:
         if head.startswith(magic):
             return UnsupportedError(what, hint=hint)
+    if probe.path.endswith(".distcp"):
+        return _not_yet("dcp", "this file is a part of it")
     if probe.archive is not None:
         return _archive(probe.archive)
     if not head.strip(b"\0"):
@@ -88,6 +91,8 @@ def _file(probe: Probe) -> CkptError:
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:64].lower()
     if text.startswith(_HTML):
         return UnsupportedError("not a checkpoint: an HTML page", hint="a failed download?")
+    if text.startswith(b"<?xml"):
+        return UnsupportedError("not a checkpoint: XML", hint="the error message of a server?")
     if head[4:8] in (b"PTMF", b"FF01"):
         return UnsupportedError("a flatbuffer of the mobile interpreter: not a checkpoint")
     if _is_onnx(head):
@@ -180,7 +185,11 @@ def _directory(path: str) -> CkptError:
         ("dcp", lambda name: name in (".metadata", ".metadata.tmp") or name.endswith(".distcp")),
         (
             "deepspeed",
-            lambda name: name.endswith(("_model_states.pt", "_optim_states.pt")) or name == "zero_to_fp32.py",
+            lambda name: (
+                name.endswith(("_model_states.pt", "_optim_states.pt"))
+                or name == "zero_to_fp32.py"
+                or (name.startswith("global_step") and "latest" in names)
+            ),
         ),
         ("megatron", lambda name: name.startswith("mp_rank_") or name == "latest_checkpointed_iteration.txt"),
     )
@@ -190,7 +199,7 @@ def _directory(path: str) -> CkptError:
     files = [name for name in names if name.endswith((".pth", ".pt", ".ckpt", ".bin", ".safetensors"))]
     if files:
         return UnsupportedError(
-            f"a directory without an index, it holds {len(files)} checkpoint files",
+            f"a directory without an index, it holds {plural(len(files), 'checkpoint file')}",
             hint=f"name one, such as {files[0]}",
         )
     return UnsupportedError("a directory without a checkpoint")

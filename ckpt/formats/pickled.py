@@ -19,14 +19,14 @@ from ckpt.checkpoint import (
     Storage,
     TensorRef,
 )
-from ckpt.errors import LimitError
+from ckpt.errors import LimitError, UnreadableError
 from ckpt.limits import Limits
 from ckpt.names import show
 from ckpt.objects import call_text
 from ckpt.pickles import imports, machine, weights_only
 from ckpt.pickles.machine import MachineError, Pickle
 from ckpt.pickles.rebuild import Rebuilder
-from ckpt.tree import Flat, flatten
+from ckpt.tree import Flat, flatten, with_unique_names
 
 _CALLS_SHOWN = 20
 
@@ -39,6 +39,7 @@ class Contents:
         self.storages: dict[str, Storage] = {}
         self.notices = list(notices)
         self.bytestrings = False
+        self.not_loadable: str | None = None
 
 
 def run(data: bytes, limits: Limits, start: int = 0) -> Pickle:
@@ -46,10 +47,14 @@ def run(data: bytes, limits: Limits, start: int = 0) -> Pickle:
     try:
         return machine.run(data, limits, start)
     except MachineError as error:
-        names = [show(name.qualified, 60) for name in error.seen if not imports.is_known(name)]
-        if names:
-            error.hint = f"it imports {', '.join(names[:5])}"
+        error.hint = _unknown(error.seen)
         raise
+
+
+def _unknown(names: Iterable[Global]) -> str | None:
+    """What a file that is refused would have imported, for the hint of the error."""
+    unknown = [show(name.qualified, 60) for name in names if not imports.is_known(name)]
+    return f"it imports {', '.join(unknown[:5])}" if unknown else None
 
 
 def interpret(
@@ -89,9 +94,21 @@ def checkpoint(
     flat: Flat | None = None,
 ) -> Checkpoint:
     """The Checkpoint over a tree whose calls have their meaning."""
-    flat = flatten(root, limits) if flat is None else flat
+    try:
+        flat = flatten(root, limits) if flat is None else flat
+    except UnreadableError as error:
+        error.hint = _unknown(name for pickle in contents.pickles for name in pickle.globals.values())
+        raise
+    flat.tensors, tensor_marks = with_unique_names(flat.tensors)
+    flat.values, value_marks = with_unique_names(flat.values)
+    for marks, of in ((tensor_marks, [mark for _, mark in tensor_marks]), (value_marks, [])):
+        if marks:
+            more = f", and {len(marks) - 1:,} more" if len(marks) > 1 else ""
+            text = f"two paths read as {marks[0][0]}: the second is called {marks[0][1]}{more}"
+            contents.notices.append(Notice("ambiguous-name", text, tuple(of)))
     if refusals is None:
         refusals = _refusals(contents, flat)
+    not_loadable = not_loadable or contents.not_loadable
     unhashable = [pickle.unhashable for pickle in contents.pickles if pickle.unhashable is not None]
     if unhashable and not_loadable is None:
         not_loadable = f"the dict at byte {unhashable[0]:,} of its pickle has a key that cannot be hashed"

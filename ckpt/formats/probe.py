@@ -34,6 +34,8 @@ class Probe:
         """The directory of a zip archive, None for anything else; a damaged one raises UnreadableError."""
         if self.source is None or not self.head.startswith(b"PK\x03\x04"):
             return None
+        if self.path.endswith(".distcp"):  # several archives in a row; its directory says where each begins
+            return None
         return read_archive(self.source, self.limits)
 
     def close(self) -> None:

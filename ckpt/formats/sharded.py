@@ -37,6 +37,7 @@ _SINGLE = (
     "pytorch_model.bin",
     "diffusion_pytorch_model.safetensors",
     "adapter_model.safetensors",
+    "adapter_model.bin",
 )
 _OPTIMIZERS = ("optimizer.pt", "optimizer.bin")
 _LISTED = 10
@@ -260,7 +261,7 @@ def _merge(
         format=NAME,
         nbytes=sum(part.nbytes for _, part in parts),
         root=root,
-        tensors=tuple(sorted(weights, key=lambda entry: natural(entry.name)) + rest),
+        tensors=(*_ordered(weights, parts[0][0]), *rest),
         storages=tuple(storages),
         values=tuple(values),
         containers=tuple(containers),
@@ -271,6 +272,13 @@ def _merge(
         notices=tuple(notices),
         parts=tuple(shard for shard, _ in parts),
         close=close,
+    )
+
+
+def _ordered(weights: list[Entry], shard: str) -> list[Entry]:
+    """Pickles keep the order of the model; safetensors have none."""
+    return (
+        sorted(weights, key=lambda entry: natural(entry.name)) if shard.endswith(".safetensors") else weights
     )
 
 

@@ -48,10 +48,13 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         contents.notices.append(
             Notice("trailing-data", f"{left:,} bytes after the pickle in {show(record.name, 60)}")
         )
+    if archive.outside:
+        contents.not_loadable = f"torch refuses an archive with records outside {show(archive.root, 40)}/"
     folder = StorageFolder(archive, "data", contents)
     interpret(pickle, contents, limits, folder.resolve, 0)
     if archive.find("version") is None and archive.find(".data/version") is None:
-        contents.notices.append(Notice("container", "no record `version`: torch refuses such an archive"))
+        contents.not_loadable = "torch refuses an archive without a record `version`"
+        contents.notices.append(Notice("container", contents.not_loadable))
     contents.notices += folder.notices()
     return checkpoint(probe.path, NAME, probe.size, pickle.root, contents, limits, byteorder=byteorder)
 

@@ -53,9 +53,12 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     flat = flatten(root, limits)
     kinds = _kinds(archive, limits)
     flat.tensors = [_with_kind(entry, root, kinds) for entry in flat.tensors]
-    extra = flatten(constants, limits)
-    flat.tensors += extra.tensors
-    flat.values += extra.values
+    if flat.containers and not flat.containers[0].path:
+        flat.containers[0] = flat.containers[0]._replace(is_module=True)
+    if constants.keys:
+        extra = flatten(constants, limits)
+        flat.tensors += extra.tensors
+        flat.values += extra.values
     return checkpoint(
         probe.path,
         NAME,

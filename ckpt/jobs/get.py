@@ -13,7 +13,7 @@ from ckpt.names import Path, nearest
 from ckpt.objects import look, tensor_of
 from ckpt.plain import path_json, plain, scalar_json
 from ckpt.roles import Role
-from ckpt.tree import find
+from ckpt.tree import find, node_at
 
 SCHEMA = {"name": "ckpt.get", "version": 1}
 
@@ -53,11 +53,14 @@ def get(checkpoint: Checkpoint, names: list[str], limits: Limits) -> list[Found]
     found: list[Found] = []
     for name in names:
         matches = find(checkpoint.root, name, limits)
+        if not matches and "#" in name:  # the mark of a second path with one name
+            paths = [value.path for value in checkpoint.values if value.name == name]
+            matches = [(path, node_at(checkpoint.root, path)) for path in paths]
         if len(matches) > 1 and len({id(node) for _, node in matches}) > 1:
             raise UsageError(
-                f"{len(matches)} values are called {name}",
+                f"{len(matches)} places are called {name}",
                 path=checkpoint.path,
-                hint="ckpt inspect --values shows them",
+                hint="ckpt inspect --json tells their paths apart",
             )
         if matches and tensor_of(matches[0][1]) is None and look(matches[0][1]).kind != "storage":
             found.append(Found(name, *matches[0]))

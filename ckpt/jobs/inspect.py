@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -10,16 +11,18 @@ from ckpt.checkpoint import Checkpoint, Entry, Tensor, Value
 from ckpt.errors import UsageError
 from ckpt.findings import Finding, order
 from ckpt.jobs.storages import Shared, shared
-from ckpt.loading import Load, load
+from ckpt.loading import Load, load, refusals_text
 from ckpt.names import Globs, inner_wrappers, nearest, wrapper_prefix, writers
 from ckpt.objects import look
 from ckpt.roles import Role, roles
 from ckpt.sections import Section, sections
-from ckpt.units import size_text
+from ckpt.units import plural, size_text
 
-_DEVICE = re.compile(r"(cuda|mps|xpu|npu|hpu|mlu|musa|xla|mtia|privateuseone)(:\d{1,3})?")
+_DEVICE = re.compile(r"(?:cuda|mps|xpu|npu|hpu|mlu|musa|xla|mtia|privateuseone)(?::\d{1,3})?")
 _BLOAT_BYTES = 1024
 _HEAVY = 1.0
+_DEVICES_LISTED = 64
+"""Devices are looked for in lists of at most this many items: of GPUs, not of data."""
 
 
 class Row(NamedTuple):
@@ -44,9 +47,16 @@ class Prefix(NamedTuple):
 
     prefix: str
     writer: str
-    section: str
+    part: Section
     tensors: int
-    of: int
+
+    @property
+    def section(self) -> str:
+        return self.part.name
+
+    @property
+    def of(self) -> int:
+        return self.part.tensors
 
 
 class InspectReport(NamedTuple):
@@ -84,7 +94,7 @@ def inspect(checkpoint: Checkpoint, select: Globs | None = None, section: str | 
         owner[part.first : part.last] = [part] * part.tensors
     rows = [
         Row(entry, part, place)
-        for place, (entry, part) in enumerate(zip(_marked(checkpoint.tensors), owner, strict=True))
+        for place, (entry, part) in enumerate(zip(checkpoint.tensors, owner, strict=True))
     ]
     values = checkpoint.values
     if section is not None:
@@ -120,16 +130,6 @@ def inspect(checkpoint: Checkpoint, select: Globs | None = None, section: str | 
     return report._replace(findings=order(list(_findings(report))))
 
 
-def _marked(entries: tuple[Entry, ...]) -> list[Entry]:
-    """The entries with `#2`-like marks on names that more than one path reads as."""
-    seen: dict[str, int] = {}
-    marked = []
-    for entry in entries:
-        count = seen[entry.name] = seen.get(entry.name, 0) + 1
-        marked.append(entry if count == 1 else entry._replace(name=f"{entry.name}#{count}"))
-    return marked
-
-
 def _prefixes(checkpoint: Checkpoint, parts: tuple[Section, ...]) -> tuple[Prefix, ...]:
     found: list[Prefix] = []
     for part in parts:
@@ -145,17 +145,24 @@ def _prefixes(checkpoint: Checkpoint, parts: tuple[Section, ...]) -> tuple[Prefi
             if "._" in name:
                 for wrapper, place in inner_wrappers(name):
                     inner.setdefault(wrapper, []).append(place)
+        averaged = any(
+            part.relative(entry.name) == "n_averaged" for entry in checkpoint.tensors[part.first : part.last]
+        )
         found += [
-            Prefix(prefix, writers(prefix), part.name, count, part.tensors)
+            Prefix(
+                prefix,
+                "AveragedModel" if averaged and prefix == "module." else writers(prefix),
+                part,
+                count,
+            )
             for prefix, count in leading.items()
         ]
         found += [
             Prefix(
                 places[0] if len(set(places)) == 1 else f"*.{wrapper}.",
                 writers(wrapper),
-                part.name,
+                part,
                 len(places),
-                part.tensors,
             )
             for wrapper, places in inner.items()
         ]
@@ -166,11 +173,18 @@ def _hidden_devices(values: Iterable[Value]) -> tuple[tuple[str, str, str], ...]
     """Devices that sit in values, where map_location does not reach them."""
     found = []
     for value in values:
+        node = value.node
         if value.type == "torch.device":
-            found.append((value.name, str(look(value.node).value), "torch.device"))
-        elif value.type == "str" and isinstance(value.node, str) and _DEVICE.fullmatch(value.node):
-            found.append((value.name, str(value.node), "str"))
-    return tuple(found)
+            found.append((value.name, str(look(node).value), "torch.device"))
+        elif isinstance(node, str):
+            found.append((value.name, str(node), "str"))
+        elif type(node) in (list, tuple) and len(node) <= _DEVICES_LISTED:
+            found += [
+                (f"{value.name}.{i}", str(item), "str")
+                for i, item in enumerate(node)
+                if isinstance(item, str)
+            ]
+    return tuple(row for row in found if _DEVICE.fullmatch(row[1]))
 
 
 # --- findings -------------------------------------------------------------------------------------------------
@@ -180,67 +194,63 @@ def _findings(report: InspectReport) -> Iterable[Finding]:
     checkpoint = report.checkpoint
     yield from _imports(checkpoint)
     if checkpoint.weights_only:
-        reasons = [refusal.reason for refusal in checkpoint.weights_only]
-        places = [place for refusal in checkpoint.weights_only for place in refusal.where[:1]]
-        at = f" at {places[0] or 'the root'}" if places else ""
-        more = f" and {len(reasons) - 1} more" if len(reasons) > 1 else ""
-        yield Finding(
-            "weights-only",
-            f"torch.load(weights_only=True) refuses {reasons[0]}{at}{more}",
-            tuple(places),
-            None if checkpoint.format == "torchscript" else "ckpt convert FILE --plain -o OUT",
-        )
+        hint = None if checkpoint.format == "torchscript" else "ckpt convert FILE --plain -o OUT"
+        places = dict.fromkeys(place for refusal in checkpoint.weights_only for place in refusal.where)
+        text = f"torch.load(weights_only=True) refuses {refusals_text(checkpoint.weights_only)}"
+        yield Finding("weights-only", text, (), hint, tuple(places))
     yield from _devices(report)
-    for prefix in report.prefixes:
-        where = f" of {prefix.section}" if prefix.section else ""
-        count = (
-            f"all {prefix.of:,}" if prefix.tensors == prefix.of else f"{prefix.tensors:,} of {prefix.of:,}"
-        )
-        tensors = "tensor" if prefix.of == 1 else "tensors"
-        yield Finding(
-            "prefix",
-            f"{prefix.prefix}* on {count} {tensors}{where}: {prefix.writer}",
-            (),
-            "ckpt strip FILE -o OUT",
-        )
+    yield from _wrappers(report)
     yield from _sharing(report)
     heavy = sum(part.nbytes for part in report.sections if part.kind == "optimizer")
     model = sum(part.nbytes for part in report.sections if part.kind == "model")
     if model and heavy > _HEAVY * model:
         text = f"the optimizer holds {size_text(heavy)}, the model {size_text(model)}"
         yield Finding("optimizer-heavy", text, (), "ckpt slim FILE -o OUT")
-    twice = tuple(row.entry.name for row in report.rows if "#" in row.entry.name)
-    twice = tuple(name for name in twice if name.rpartition("#")[2].isdigit() and _is_mark(name, checkpoint))
-    if twice:
-        more = f" and {len(twice) - 1:,} more" if len(twice) > 1 else ""
-        yield Finding("ambiguous-name", f"another path reads as {twice[0].rpartition('#')[0]}{more}", twice)
     for notice in checkpoint.notices:
         yield Finding(notice.code, notice.message, notice.tensors)
 
 
-def _is_mark(name: str, checkpoint: Checkpoint) -> bool:
-    return all(entry.name != name for entry in checkpoint.tensors)
+def _wrappers(report: InspectReport) -> Iterable[Finding]:
+    for prefix in report.prefixes:
+        where = f" of {prefix.section}" if prefix.section else ""
+        count = "all" if prefix.tensors == prefix.of else f"{prefix.tensors:,} of"
+        text = f"{prefix.prefix}* on {count} {plural(prefix.of, 'tensor')}{where}: {prefix.writer}"
+        names = _starting(report, prefix)
+        yield Finding("prefix", text, names, "ckpt strip FILE -o OUT")
+
+
+def _starting(report: InspectReport, prefix: Prefix) -> tuple[str, ...]:
+    """The tensors of a section whose names carry a prefix."""
+    mark = prefix.prefix.removeprefix("*")
+    part = prefix.part
+    entries = report.checkpoint.tensors[part.first : part.last]
+    names = ((entry.name, part.relative(entry.name)) for entry in entries)
+    return tuple(
+        full for full, name in names if (mark in name if mark != prefix.prefix else name.startswith(mark))
+    )
 
 
 def _imports(checkpoint: Checkpoint) -> Iterable[Finding]:
     """Names that are not known: those that loading calls one by one, the others together."""
     for row in checkpoint.imports:
         if row.group == "called":
-            more = f" and {len(row.calls) - 1} more such calls" if len(row.calls) > 1 else ""
+            more = f" and {plural(len(row.calls) - 1, 'more such call')}" if len(row.calls) > 1 else ""
             at = f" at {row.where[0]}" if row.where and row.where[0] else ""
-            yield Finding("called-on-load", f"loading would call {row.calls[0]}{at}{more}", row.where)
-    unknown = [f"{row.module}.{row.name}" for row in checkpoint.imports if row.group == "unknown"]
+            text = f"loading would call {row.calls[0]}{at}{more}"
+            yield Finding("called-on-load", text, (), None, row.where)
+    rows = [row for row in checkpoint.imports if row.group == "unknown"]
+    unknown = [f"{row.module}.{row.name}" for row in rows]
     if unknown and checkpoint.format != "torchscript":
         more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
-        yield Finding(
-            "unknown-import", f"loading would import {', '.join(unknown[:3])}{more}", (), "--imports"
-        )
+        where = tuple(dict.fromkeys(place for row in rows for place in row.where))
+        text = f"loading would import {', '.join(unknown[:3])}{more}"
+        yield Finding("unknown-import", text, (), "--imports", where)
 
 
 def _devices(report: InspectReport) -> Iterable[Finding]:
     checkpoint = report.checkpoint
     placed = storage_devices(report)
-    away = {tag: nbytes for tag, nbytes in placed.items() if tag not in ("cpu", "meta")}
+    away = {tag: nbytes for tag, nbytes in placed.items() if _DEVICE.fullmatch(tag)}
     if away:
         listed = " and ".join(f"{size_text(nbytes)} on {tag}" for tag, nbytes in away.items())
         text = f"a bare torch.load puts {listed}"
@@ -259,24 +269,23 @@ def _devices(report: InspectReport) -> Iterable[Finding]:
         hint = None if checkpoint.format == "torchscript" else "ckpt rehome FILE -o OUT"
         yield Finding("cuda", text, names, hint)
     for part in report.sections:
-        tags: dict[str, int] = {}
-        for entry in checkpoint.tensors[part.first : part.last]:
-            # Counters stay where the optimizer made them; on meta there is nothing.
-            device = entry.tensor.device
-            if entry.tensor.shape and device not in (None, "meta"):
-                tags[str(device)] = tags.get(str(device), 0) + 1
+        # Counters stay where the optimizer made them; on meta there is nothing.
+        counted = [
+            entry
+            for entry in checkpoint.tensors[part.first : part.last]
+            if entry.tensor.shape and entry.tensor.device not in (None, "meta")
+        ]
+        tags = Counter(str(entry.tensor.device) for entry in counted)
         if len(tags) > 1:
             listed = ", ".join(f"{count:,} on {tag}" for tag, count in tags.items())
-            yield Finding(
-                "device-mixed",
-                f"the tensors of {part.name or 'the file'} are saved on several devices: {listed}",
-            )
+            text = f"the tensors of {part.name or 'the file'} are saved on several devices: {listed}"
+            yield Finding("device-mixed", text, tuple(entry.name for entry in counted))
 
 
 def _sharing(report: InspectReport) -> Iterable[Finding]:
     ties = [names for row in report.storages for names in row.ties]
     if ties:
-        more = f", and {len(ties) - 1:,} more groups" if len(ties) > 1 else ""
+        more = f", and {plural(len(ties) - 1, 'more group')}" if len(ties) > 1 else ""
         tied = tuple(name for names in ties for name in names)
         yield Finding("tied", f"{' = '.join(ties[0][:4])}{' = …' if len(ties[0]) > 4 else ''}{more}", tied)
     held = [row for row in report.storages if row.held > 0]

@@ -181,5 +181,6 @@ def finding_json(finding: Finding) -> dict[str, Any]:
         "level": finding.level,
         "message": finding.message,
         "tensors": list(finding.tensors),
+        "where": list(finding.where),
         "hint": finding.hint,
     }

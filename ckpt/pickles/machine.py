@@ -272,6 +272,7 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
                 value = pop()
                 key = pop()
                 _set_items(out, at, stack[-1], [key, value])
+                values -= 1
             elif op == APPENDS:
                 items = stack
                 stack = outer.pop()
@@ -280,6 +281,7 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
             elif op == APPEND:
                 value = pop()
                 _add_items(at, stack[-1], [value])
+                values -= 1
             elif op == GLOBAL:
                 module, pos = _line(data, pos, at)
                 name, pos = _line(data, pos, at)
@@ -288,7 +290,8 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
                 state = pop()
                 if type(stack[-1]) is not Opaque:
                     raise MachineError(f"a state set on {_kind(stack[-1])}", at)
-                stack[-1].states = [*stack[-1].states, state]
+                stack[-1].build(state)
+                values -= 1
             elif op == NEWOBJ:
                 args = pop()
                 push(_call(out, at, "newobj", pop(), args))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ckpt.checkpoint import Tensor, Value
 from ckpt.folding import Fold, Leaf, fold, lines
-from ckpt.jobs.inspect import InspectReport, Row
+from ckpt.jobs.inspect import InspectReport, Prefix, Row
 from ckpt.names import show, show_literal
 from ckpt.objects import look, scalar_text
 from ckpt.optimizers import optimizer
@@ -23,6 +23,9 @@ FORMATS = {
     "sharded": "sharded",
 }
 _VALUES = 8
+_SECTIONS = 20
+_FINDINGS = 10
+"""Lines for one code; the calls that loading would make are never left out."""
 _WIDTH = 100
 """Columns that lines of values fill in a pipe."""
 _BRACKETS = {"list": ("[", "]"), "tuple": ("(", ")")}
@@ -45,9 +48,13 @@ def inspect_lines(
 def closing(report: InspectReport, width: int | None = None) -> list[Line]:
     """The findings, broken to fit `width`, and how to load the file: that line stays whole, to be pasted."""
     out: list[Line] = [[]]
+    counts: dict[str, int] = {}
     for finding in report.findings:
         # Said above; or said by the lines that tell how to load the file.
         if finding.code in ("called-on-load", "weights-only"):
+            continue
+        count = counts[finding.code] = counts.get(finding.code, 0) + 1
+        if count > _FINDINGS:
             continue
         first, *more = wrapped(f"! {finding.code}: {_safe(finding.message)}", width)
         head = f"! {finding.code}"
@@ -55,6 +62,9 @@ def closing(report: InspectReport, width: int | None = None) -> list[Line]:
         out += [[(f"  {line}", "")] for line in more]
         if finding.hint and finding.hint.startswith("ckpt "):
             out.append([(f"  ({command(finding.hint, report.checkpoint.path)})", "dim")])
+    for code, count in counts.items():
+        if count > _FINDINGS:
+            out.append([(f"… {count - _FINDINGS:,} more {code} (--json)", "dim")])
     return out + _loading(report)
 
 
@@ -66,7 +76,8 @@ def command(hint: str, path: str) -> str:
 
 
 def _safe(text: str) -> str:
-    return show(text, 2000)
+    # Parts that came from a file may be escaped already: a backslash is not doubled again.
+    return show_literal(text[:2000])
 
 
 def calls(report: InspectReport) -> list[Line]:
@@ -125,13 +136,22 @@ def _places(report: InspectReport) -> str:
 def _parts(report: InspectReport, width: int | None) -> list[Line]:
     """A line a section, when there is more than the weights; then the values, in one line."""
     out: list[Line] = []
-    named = [part for part in report.sections if part.name]
-    if named and not report.selected:
-        texts = [(show(part.name, 40), part) for part in _collapsed(named)]
-        size = max(len(name) for name, _ in texts)
-        for name, part in texts:
-            kind = "" if part.kind in (part.name, "other") else f"{part.kind}, "
-            out.append([(f"  {name.ljust(size)}  ", "name"), (kind + _part(report, part), "")])
+    groups: dict[tuple[str, str], list[Section]] = {}  # loose tensors under one key are one line
+    for part in report.sections:
+        if part.path or part.kind == "optimizer":
+            groups.setdefault((part.name if part.path else part.kind, part.kind), []).append(part)
+    if groups and not report.selected:
+        prefixes: dict[str, list[Prefix]] = {}
+        for prefix in report.prefixes:
+            prefixes.setdefault(prefix.section, []).append(prefix)
+        shown = list(groups.items())[:_SECTIONS]
+        size = max(cells(show(name, 40)) for (name, _), _ in shown)
+        for (name, kind), parts in shown:
+            label = "" if kind in (name, "other") else f"{kind}, "
+            text = label + _part(parts, prefixes.get(name, []))
+            out.append([(f"  {show(name, 40).ljust(size)}  ", "name"), (text, "")])
+        if len(groups) > _SECTIONS:
+            out.append([(f"  … {plural(len(groups) - _SECTIONS, 'more section')} (--json)", "dim")])
     for text in _side_by_side(_values(report), width or _WIDTH):
         out.append([(f"  {text}", "")])
     return out
@@ -149,36 +169,29 @@ def _side_by_side(pieces: Sequence[str], width: int) -> list[str]:
     return out
 
 
-def _collapsed(parts: Sequence[Section]) -> list[Section]:
-    """The sections that get a line; several loose tensors under one key are one line."""
-    seen: dict[tuple[str, str], Section] = {}
-    for part in parts:
-        seen.setdefault((part.name, part.kind), part)
-    return list(seen.values())
-
-
-def _part(report: InspectReport, part: Section) -> str:
-    checkpoint = report.checkpoint
-    same = [other for other in report.sections if (other.name, other.kind) == (part.name, part.kind)]
-    tensors, numel, nbytes = (
-        sum(values) for values in zip(*((s.tensors, s.numel, s.nbytes) for s in same), strict=True)
-    )
+def _part(parts: Sequence[Section], prefixes: Sequence[Prefix]) -> str:
+    part = parts[0]
+    tensors = sum(each.tensors for each in parts)
+    numel = sum(each.numel for each in parts)
+    nbytes = sum(each.nbytes for each in parts)
     if part.kind == "optimizer":
-        facts = optimizer(checkpoint, part)
+        facts = optimizer(part)
         if facts is None:
             return f"{plural(tensors, 'tensor')}  {size_text(nbytes)}"
         kind = "no state yet" if not facts.with_state else facts.family or "with state"
-        text = f"{kind}, {facts.with_state:,} of {plural(facts.parameters, 'parameter')} have state"
+        verb = "has" if facts.parameters == 1 else "have"
+        text = f"{kind}, {facts.with_state:,} of {plural(facts.parameters, 'parameter')} {verb} state"
+        if facts.family == "LBFGS":  # keeps all of it under its first parameter
+            text = f"LBFGS, one state for {plural(facts.parameters, 'parameter')}"
         text += f"  {size_text(nbytes)}" if nbytes else ""
         rates = ", ".join(f"{rate:g}" for rate in facts.rates[:4])
         return text + (f"   lr {rates}" if rates else "")
     if not tensors:
         return "no tensors"
-    module = next((value.type for value in checkpoint.values if value.path == part.path), None)
-    prefix_text = f"module {show(module, 80)}, " if part.is_module and module else ""
+    prefix_text = f"module {show(look(part.node).type, 80)}, " if part.is_module else ""
     text = f"{prefix_text}{plural(tensors, 'tensor')}  {count_text(numel)} el.  {size_text(nbytes)}"
-    for prefix in report.prefixes:
-        if prefix.section == part.name and part.kind in ("model", "ema"):
+    if part.kind in ("model", "ema"):
+        for prefix in prefixes[:3]:
             text += f"   prefix {prefix.prefix} ({prefix.writer})"
     return text
 
@@ -187,16 +200,21 @@ def _values(report: InspectReport) -> list[str]:
     """The values outside of the sections, one piece a top-level key."""
     if report.selected:
         return []
+    containers = report.checkpoint.containers
+    is_module = bool(containers) and containers[0].is_module and not containers[0].path
     covered = {part.path for part in report.sections if part.path}
+    depths = {len(path) for path in covered}
     groups: dict[object, list[Value]] = {}
     pieces = []
     for value in report.checkpoint.values:
         if not value.path:
             if value.fields is not None:
-                pieces.append(f"module {show(value.type, 80)}" if report.sections else show(value.type, 80))
+                pieces.append(("module " if is_module else "") + show(value.type, 80))
+            elif value.same_as is None:
+                pieces.append(value_text(value))
             continue
         inner = value.path[0] in ("_modules", "_parameters", "_buffers")
-        if not inner and not any(value.path[: len(path)] == path for path in covered):
+        if not inner and not any(value.path[:depth] in covered for depth in depths):
             groups.setdefault(value.path[0], []).append(value)
     for key, values in groups.items():
         if str(key).startswith("_") and value_text(values[0]) == "None":
@@ -221,14 +239,14 @@ def value_text(value: Value, limit: int = 60) -> str:
     count = len(view.children)
     if view.kind == "object":
         return show(view.type, limit)
-    if count <= 6:
-        inner = ", ".join(
-            scalar_text(look(child), 16) for child in view.children if look(child).kind == "scalar"
-        )
-        if inner.count(", ") == max(count - 1, 0) and view.kind == "sequence":
-            opening, closing = _BRACKETS.get(view.type, (f"{view.type}[", "]"))
-            inner += "," if view.type == "tuple" and count == 1 else ""
-            return show_literal(f"{opening}{inner}{closing}")
+    looked = [look(child) for child in view.children[:7]]
+    if view.kind == "sequence" and count <= 6 and all(child.kind == "scalar" for child in looked):
+        inner = ", ".join(scalar_text(child, 16) for child in looked)
+        opening, closing = _BRACKETS.get(view.type, (f"{view.type}([", "])"))
+        inner += "," if view.type == "tuple" and count == 1 else ""
+        return show_literal(f"{opening}{inner}{closing}")
+    if view.type.startswith("numpy.ndarray"):
+        return show(view.type, limit)
     return f"{show(view.type, limit)}, {plural(count, 'item')}"
 
 
@@ -248,9 +266,11 @@ def _tensors(report: InspectReport, width: int | None, depth: int | None, everyt
         if number is None:
             number = numbers[key] = len(numbers)
             looks.append((shape_text(tensor), tensor.dtype.name, tensor.device or ""))
-        name = show(entry.name, None)
+        name = show(entry.name, None) if entry.path else "(the root)"
         if not entry.registered:
             name += " (unregistered)"
+        elif not entry.persistent:
+            name += " (not persistent)"
         leaves.append(Leaf(name, number, tensor.numel, tensor.nbytes))
     mixed_dtype = len({dtype for _, dtype, _ in looks}) > 1
     mixed_device = len({device for *_, device in looks} - {""}) > 1
@@ -320,9 +340,10 @@ def _loading(report: InspectReport) -> list[Line]:
             ]
         )
     if len(report.hidden_devices) > 3:
-        out.append([(f"… {len(report.hidden_devices) - 3:,} more such values (--json)", "dim")])
+        left = len(report.hidden_devices) - 3
+        out.append([(f"… {plural(left, 'more such value')} (--json)", "dim")])
     if found.expression is None:
-        out.append([("load: ", "head"), (f"not by torch.load alone: {_safe(found.reason or '')}", "")])
+        out.append([("load: ", "head"), (f"none: {_safe(found.reason or '')}", "")])
         if not report.checkpoint.not_loadable:
             out.append([(f"      ({command('ckpt convert FILE --plain -o OUT', path)})", "dim")])
         return out
