@@ -32,6 +32,8 @@ from ckpt.objects import SCALARS, View, look, tensor_of
 
 ROW_ITEMS = 100
 """A dict of more scalars than this (a vocabulary) is one value, not a row each."""
+_PLACED, _PLACES = 100_000, 1_000
+"""Globals and objects whose places are kept, and places of each."""
 REPEAT_LENGTH = 256
 """A string or list of at least this length is named, not shown, when it is met again."""
 
@@ -216,8 +218,11 @@ class _Walk:
                 places += [node.func.func, *(part for part in node.func.args if type(part) is Global)]
         for place in places:
             if type(place) is Global or type(place) is Opaque:
-                names = self._out.where.setdefault(id(place), [])
-                if len(names) < 1000:
+                names = self._out.where.get(id(place))
+                if names is None:
+                    if len(self._out.where) < _PLACED:
+                        self._out.where[id(place)] = [name]
+                elif len(names) < _PLACES:
                     names.append(name)
 
     def _enter(self, node: Node, view: View, path: Path, name: str, registered: _Registered) -> _Frame:
@@ -228,7 +233,8 @@ class _Walk:
             if self._repeats < 0:
                 limit = self._limits.repeats
                 raise LimitError("the tree of the file repeats itself too often", "repeats", limit)
-        self._entered.add(id(node))
+        if view.children:
+            self._entered.add(id(node))
         container = None
         if view.kind != "sequence" or len(path) < 3:
             keys = (
@@ -249,7 +255,7 @@ class _Walk:
             )
             container = len(out.containers)
             out.containers.append(row)
-        if view.kind == "object" and not view.type.startswith("__torch__."):
+        if view.kind == "object" and view.children and not view.type.startswith("__torch__."):
             self._registered[id(node)] = name  # an object with tensors that is met again is shown once
         if view.kind in ("object", "module"):
             out.values.append(Value(path, name, view.type, fields=len(view.children)))
@@ -269,11 +275,14 @@ class _Walk:
     def _leave(self, frame: _Frame) -> None:
         out = self._out
         self._open.discard(id(frame.node))
-        if frame.tensors == len(out.tensors):
+        if frame.tensors == len(out.tensors) and frame.view.children:
             self._barren[id(frame.node)] = frame.name, frame.view.type
         if frame.container is not None:
             row = out.containers[frame.container]
-            out.containers[frame.container] = row._replace(last=len(out.tensors))
+            if frame.tensors == len(out.tensors) and len(row.path) > 1 and "param_groups" not in row.keys:
+                out.containers.pop()  # the last one: those inside of it went the same way
+            else:
+                out.containers[frame.container] = row._replace(last=len(out.tensors))
 
 
 _SMALL = frozenset({int, float, bool, type(None)})
