@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class CkptError(Exception):
     """A failure that has a name: `path: problem (hint)`.
 
-    Rooms that do not know the file's name raise without it; `formats.open` puts it in front.
+    Rooms that do not know the file's name raise without it; `about` puts it in front.
     """
 
     def __init__(self, problem: str, *, path: str | None = None, hint: str | None = None) -> None:
@@ -38,3 +41,14 @@ class LimitError(CkptError):
 
 class UsageError(CkptError):
     """What was asked for is not there, or contradicts itself."""
+
+
+@contextmanager
+def about(path: str) -> Iterator[None]:
+    """Put the file's name in front of errors from rooms that do not know it."""
+    try:
+        yield
+    except CkptError as error:
+        if error.path is None:
+            error.path = path
+        raise

@@ -37,9 +37,9 @@ SCALARS = frozenset({str, int, float, bool, type(None), bytes, bytearray, ByteSt
 class View(NamedTuple):
     """What one node is.
 
-    `kind`: tensor, storage, scalar (`value` says it), sequence, mapping, object (both by `children`), or
-    module: a pickled nn.Module, whose `children` are its attributes. `type` is the class in the words of
-    Python. `children` are (key node or position, child) pairs.
+    `kind`: tensor, storage, scalar (`value` says it), sequence, mapping, object, or module: a pickled
+    nn.Module, with its attributes. `type` is the class in the words of Python. `children` go with `keys`; a
+    sequence has none.
     """
 
     kind: Literal["tensor", "storage", "scalar", "sequence", "mapping", "object", "module"]
@@ -412,17 +412,18 @@ def device_text(node: Node) -> str | None:
 def brief(node: Node, limit: int = 80, depth: int = 3) -> str:
     """A node as one short text in the style of Python, cut at about `limit` characters. Not yet escaped."""
     text = ""
-    for piece in _pieces(node, limit, depth):
+    for piece in pieces(node, limit, depth):
         text += piece
         if len(text) > limit:
             return text[: limit - 1] + "…"
     return text
 
 
-_BRACKETS = {"tuple": ("(", ")"), "list": ("[", "]"), "set": ("{", "}")}
+BRACKETS = {"tuple": ("(", ")"), "list": ("[", "]"), "set": ("{", "}")}
 
 
-def _pieces(node: Node, limit: int, depth: int) -> Iterator[str]:
+def pieces(node: Node, limit: int, depth: int) -> Iterator[str]:
+    """The text of a node bit by bit: single strings cut at `limit`, containers deeper than `depth` left out."""
     view = look(node)
     if view.kind == "scalar":
         yield scalar_text(view, limit)
@@ -433,21 +434,21 @@ def _pieces(node: Node, limit: int, depth: int) -> Iterator[str]:
     elif depth == 0:
         yield "…"
     elif view.kind == "sequence":
-        opening, closing = _BRACKETS.get(view.type, (f"{view.type}([", "])"))
+        opening, closing = BRACKETS.get(view.type, (f"{view.type}([", "])"))
         yield opening
         for index, child in enumerate(view.children):
             if index:
                 yield ", "
-            yield from _pieces(child, limit, depth - 1)
+            yield from pieces(child, limit, depth - 1)
         yield "," + closing if view.type == "tuple" and len(view.children) == 1 else closing
     elif view.kind == "mapping":
         yield "{" if view.type == "dict" else f"{view.type}({{"
         for index, (key, child) in enumerate(zip(view.keys, view.children, strict=True)):
             if index:
                 yield ", "
-            yield from _pieces(key, limit, depth - 1)
+            yield from pieces(key, limit, depth - 1)
             yield ": "
-            yield from _pieces(child, limit, depth - 1)
+            yield from pieces(child, limit, depth - 1)
         yield "}" if view.type == "dict" else "})"
     else:
         yield f"{view.type}("
@@ -456,7 +457,7 @@ def _pieces(node: Node, limit: int, depth: int) -> Iterator[str]:
                 yield ", "
             if isinstance(key, str):
                 yield f"{str(key)[:limit]}="
-            yield from _pieces(child, limit, depth - 1)
+            yield from pieces(child, limit, depth - 1)
         yield ")"
 
 

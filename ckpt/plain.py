@@ -6,7 +6,7 @@ from math import isfinite
 from typing import Any
 
 from ckpt.checkpoint import ByteStr, Node
-from ckpt.errors import LimitError
+from ckpt.errors import UnreadableError
 from ckpt.names import NamedKey, Path
 from ckpt.objects import View, look, scalar_text
 
@@ -37,18 +37,22 @@ def scalar_json(view: View) -> tuple[Any, str | None]:
     return str(value) if isinstance(value, str) else value, None
 
 
-def plain(node: Node, limit: int = 1_000_000, depth: int = 200) -> Any:
+PARTS = 10_000_000
+"""Parts to which a value may unfold: lists may hold each other many times over."""
+
+
+def plain(node: Node) -> Any:
     """A node as JSON: sequences as lists, mappings and objects as objects, tensors by their text.
 
-    Floats that are not finite are the texts "nan", "inf", "-inf" inside of containers. Raises LimitError
-    when it unfolds to over `limit` values, or deeper than `depth`.
+    Inside of containers floats that are not finite are the texts "nan", "inf", "-inf"; keys that read alike
+    get a `#` more. Raises UnreadableError when it unfolds to over PARTS parts.
     """
-    left = [limit]
+    left = [PARTS]
 
     def convert(node: Node, depth: int) -> Any:
         left[0] -= 1
         if left[0] < 0 or depth < 0:
-            raise LimitError("a value that unfolds too far", "values" if left[0] < 0 else "depth", limit)
+            raise UnreadableError(f"a value that unfolds to over {PARTS:,} parts")
         view = look(node)
         if view.kind == "scalar":
             value, otherwise = scalar_json(view)
@@ -74,4 +78,4 @@ def plain(node: Node, limit: int = 1_000_000, depth: int = 200) -> Any:
             found[text] = convert(child, depth - 1)
         return found
 
-    return convert(node, depth)
+    return convert(node, 200)

@@ -11,8 +11,10 @@ from process import SAMPLES, ckpt, terminal
 # What a person sees, 80 columns wide. A trailing blank never stands in a line.
 SCREENS = {
     "train_cuda.pth": """\
-train_cuda.pth  PyTorch zip, 115 tensors, 11.9 K elements, 46.3 KiB: 46.2 KiB on cuda:0, 92 B on cuda:1 (step counters)
-  model      46 tensors  4.08 K el.  16.0 KiB   prefix module. (DataParallel or DDP)
+train_cuda.pth  PyTorch zip, 115 tensors, 11.9 K elements, 46.3 KiB: 46.2 KiB on
+  cuda:0, 92 B on cuda:1 (step counters)
+  model      46 tensors  4.08 K el.  16.0 KiB   prefix module. (DataParallel or
+             DDP)
   optimizer  Adam-like, 23 of 25 parameters have state  30.4 KiB   lr 0.001
   scaler     no tensors
   scheduler  no tensors
@@ -50,7 +52,8 @@ load: torch.load("train_cuda.pth", map_location="cpu", weights_only=False)["mode
       (ckpt convert train_cuda.pth --plain -o OUT loads with weights_only=True)
 """,
     "llama_bf16.pth": """\
-llama_bf16.pth  PyTorch zip, 57 tensors, 21.1 K elements, 41.2 KiB, all bfloat16 on cuda:0
+llama_bf16.pth  PyTorch zip, 57 tensors, 21.1 K elements, 41.2 KiB, all bfloat16
+  on cuda:0
 
 NAME                                         SHAPE      NUMEL      SIZE
 model                                                  20.0 K  39.2 KiB
@@ -80,7 +83,8 @@ load: none: loading calls posix.system, which ckpt does not know
       (ckpt convert hostile.pth --plain -o OUT)
 """,
     "tied_and_bloated.pth": """\
-tied_and_bloated.pth  PyTorch zip, 9 tensors, 2.66 K elements, 10.4 KiB, all float32 on cpu
+tied_and_bloated.pth  PyTorch zip, 9 tensors, 2.66 K elements, 10.4 KiB, all
+  float32 on cpu
 
 NAME                 SHAPE      NUMEL      SIZE
 {emb,head}.weight    [64, 16]  2.05 K  8.00 KiB
@@ -97,7 +101,9 @@ window.{left,right}  [64]         128     512 B
 load: torch.load("tied_and_bloated.pth", map_location="cpu")
 """,
     "sharded": """\
-sharded  safetensors, 2 files, 12 tensors, 2.57 K elements, 10.1 KiB, all float32
+sharded  safetensors, 2 files, 12 tensors, 2.57 K elements, 10.1 KiB, all
+  float32
+  __metadata__ 1 value
 
 NAME                  SHAPE      NUMEL      SIZE
 classifier.bias       [5]            5      20 B

@@ -241,7 +241,7 @@ def test_safetensors_win_over_pickles_and_the_other_is_named(tmp_path: Path) -> 
     torch.save({"w": torch.ones(2)}, tmp_path / "pytorch_model.bin")
 
     with formats.open(str(tmp_path)) as checkpoint:
-        assert checkpoint.parts == ("model.safetensors",)
+        assert checkpoint.path == str(tmp_path / "model.safetensors")
         assert "pytorch_model.bin" in checkpoint.notices[0].message
 
 

@@ -9,7 +9,7 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Any
 
@@ -84,10 +84,14 @@ def _answered(step: Callable[[], Any]) -> Any:
     raise typer.Exit(code)
 
 
-COMMANDS = ("inspect", "get")
+COMMANDS = {
+    "inspect": "What a checkpoint holds, and how to load it.",
+    "get": "One value of a checkpoint, as text or JSON.",
+}
+"""Name of the module of this package -> its line in the list of commands."""
 
 
-def program(names: tuple[str, ...] = COMMANDS) -> typer.Typer:
+def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
     """The program with these commands. Each is a module of this package; only those named are imported."""
     app = typer.Typer(
         cls=Group,
@@ -99,7 +103,7 @@ def program(names: tuple[str, ...] = COMMANDS) -> typer.Typer:
     )
     app.callback()(_main)
     for name in names:
-        app.command(name)(import_module(f"ckpt.cli.{name}").command)
+        app.command(name, short_help=COMMANDS[name])(import_module(f"ckpt.cli.{name}").command)
     return app
 
 

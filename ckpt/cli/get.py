@@ -9,7 +9,8 @@ import typer
 
 from ckpt import formats
 from ckpt.cli import output
-from ckpt.cli.options import Json, LimitOption, OnePath, limits_of
+from ckpt.cli.options import LimitOption, OnePath, limits_of
+from ckpt.errors import about
 from ckpt.jobs.get import get
 from ckpt.render.get import get_text
 from ckpt.render.inspect import row_table
@@ -18,7 +19,9 @@ from ckpt.render.inspect import row_table
 def command(
     path: OnePath,
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Dotted names.", show_default=False)],
-    json: Json = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="JSON; one document a line for several NAMEs.")
+    ] = False,
     limit: LimitOption = None,
 ) -> int:
     """One value of a checkpoint, as text or JSON; the name of a tensor gives its row.
@@ -30,7 +33,7 @@ def command(
     ckpt get train.pth args.lr epoch
     """
     limits = limits_of(limit)
-    with formats.open(path, limits) as checkpoint:
+    with about(path), formats.open(path, limits) as checkpoint:
         found = get(checkpoint, names, limits)
         for item in found:
             if json:

@@ -22,7 +22,7 @@ from ckpt.cli.options import (
     codes_of,
     limits_of,
 )
-from ckpt.errors import CkptError, UsageError
+from ckpt.errors import CkptError, UsageError, about
 from ckpt.jobs.inspect import InspectReport, inspect
 from ckpt.names import Globs, show
 from ckpt.render import inspect as render
@@ -86,7 +86,7 @@ def command(
     shown = 0
     for path in paths:
         try:
-            with formats.open(path, limits) as checkpoint:
+            with about(path), formats.open(path, limits) as checkpoint:
                 report = inspect(checkpoint, select, section)
                 if json:
                     output.write_json(report.to_json(), one_line=len(paths) > 1)
@@ -118,7 +118,7 @@ def _write_text(
     if not views:
         output.write_lines(render.inspect_lines(report, width=width, depth=depth, everything=everything))
         return
-    output.write_lines([render.header(report), *render.calls(report)])
+    output.write_lines([*render.headline(report, width), *render.calls(report)])
     for make in views:
         output.write_lines([[]])
         output.write_table(make(report), tsv=False, table=None)

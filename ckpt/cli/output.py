@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, TextIO
 
 from ckpt.names import TEXT_LIMIT, show_literal
-from ckpt.render.text import Line, columns, cut, plain_text
+from ckpt.render.text import Line, cells, columns, cut, plain_text
 
 _STYLES = {
     "head": "bold",
@@ -114,15 +114,19 @@ def write_table(rows: Sequence[Sequence[str]], *, tsv: bool, table: str | None, 
         from tabulate import tabulate
 
         bars = table in ("github", "pipe", "jira", "orgtbl", "pretty", "psql", "presto")
-        cells = [[cell.replace("|", "\\|") for cell in row] for row in rows] if bars else rows
+        body = [[cell.replace("|", "\\|") for cell in row] for row in rows] if bars else rows
         sys.stdout.write(
-            tabulate(cells[1:], headers=cells[0] if header else (), tablefmt=table, disable_numparse=True)
+            tabulate(body[1:], headers=body[0] if header else (), tablefmt=table, disable_numparse=True)
             + "\n"
         )
     else:
         numbers = frozenset(i for i, name in enumerate(rows[0]) if name in ("bytes", "used", "numel"))
-        cells = [[cut(cell, 2 * TEXT_LIMIT) for cell in row] for row in rows[1:]]
-        write_lines(columns([[cell.upper() for cell in rows[0]], *cells], right=numbers))
+        shown = [[cut(cell, 2 * TEXT_LIMIT) for cell in row] for row in rows[1:]]
+        sizes = [max((cells(row[i]) for row in shown), default=0) for i in range(len(rows[0]))]
+        head = [cell.upper() for cell in rows[0]]
+        write_lines(
+            columns([head, *shown], right=numbers, width=screen_width(), give=sizes.index(max(sizes)))
+        )
 
 
 def talk(text: str) -> None:

@@ -7,6 +7,7 @@ one word in FORMATS. Order decides: the first that recognises a file reads it, t
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from typing import Protocol
 
 from ckpt.checkpoint import Checkpoint
@@ -56,6 +57,11 @@ def open(path: str, limits: Limits | None = None) -> Checkpoint:
         probe = Probe(path, limits)
         reader = next(reader for reader in FORMATS if reader.sniff(probe))
         found = reader.read(probe, limits)
+        if reader is sharded:  # it holds files of its own
+            probe.close()
+            return found
+        probe.file.check_unchanged()
+        return replace(found, close=probe.close)
     except BaseException as error:
         if probe is not None:
             probe.close()
@@ -65,8 +71,3 @@ def open(path: str, limits: Limits | None = None) -> Checkpoint:
     finally:
         if collecting:
             gc.enable()
-    if not found.parts:
-        object.__setattr__(found, "close", probe.close)
-    else:
-        probe.close()
-    return found

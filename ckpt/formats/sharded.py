@@ -27,6 +27,7 @@ from ckpt.formats.probe import Probe
 from ckpt.formats.safetensors import parse_json
 from ckpt.limits import Limits
 from ckpt.names import Path, natural, show
+from ckpt.objects import look
 
 NAME = "sharded"
 SUFFIXES: tuple[str, ...] = (".index.json",)
@@ -78,6 +79,9 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         for beside in extra[:1]:
             parts.append((beside, _open(os.path.join(folder, beside), limits)))
         notices += _unread(probe, folder, name)
+        if weight_map is None and len(parts) == 1:  # the directory is as good as its file
+            whole = parts[0][1]
+            return replace(whole, notices=(*whole.notices, *notices))
         return _merge(probe, parts, extra[:1], notices)
     except BaseException:
         for _, part in parts:
@@ -90,7 +94,8 @@ def _find(probe: Probe) -> str | None:
     if not probe.is_directory:
         return probe.path if probe.path.endswith(_INDEXES) else None
     try:
-        names = sorted(os.listdir(probe.path))
+        with os.scandir(probe.path) as found:
+            names = sorted(entry.name for entry in found if not entry.is_dir())
     except OSError:
         return None
     # As transformers chooses: safetensors before pickles, one file before shards.
@@ -142,6 +147,8 @@ def _weight_map(path: str, limits: Limits) -> dict[str, str]:
             raise UnreadableError(
                 f"the index puts {show(name, 80)} into {show(str(shard), 80)}, which is no plain file name"
             )
+        if shard.endswith(_INDEXES):
+            raise UnreadableError(f"the index names {show(shard, 80)}, which is an index itself")
         if shard in (".", "..") or (
             os.path.islink(os.path.join(os.path.dirname(path), shard)) and _leaves(path, shard)
         ):
@@ -201,6 +208,7 @@ def _merge(
     imports: list[Import] = []
     refusals: list[Refusal] = []
     several = len(parts) > 1
+    known: set[Path] = set()  # values that a shard before has: each repeats the metadata
     for number, (shard, part) in enumerate(parts, 1):
         section = shard.rpartition(".")[0] if shard in under_name else ""
         renamed = {
@@ -215,9 +223,10 @@ def _merge(
             name = f"{section}.{entry.name}" if section else entry.name
             tensor = _over(entry.tensor, renamed) if several else entry.tensor
             entries.append(entry._replace(path=path, name=name, tensor=tensor))
-            if not section:
-                root.keys.append(entry.name)
-                root.values.append(tensor)
+        if not section:
+            view = look(part.root)
+            fresh = [i for i, key in enumerate(view.keys) if key != "__metadata__" or key not in root.keys]
+            root.set([view.keys[i] for i in fresh], [view.children[i] for i in fresh])
         if section:
             root.keys.append(section)
             root.values.append(part.root)
@@ -235,22 +244,19 @@ def _merge(
                 path=prefix + value.path, name=f"{section}.{value.name}" if section else value.name
             )
             for value in part.values
-            if section or not value.name.startswith("__metadata__")
+            if section or value.path not in known
         ]
+        known.update(value.path for value in part.values)
         imports += part.imports
         refusals += part.weights_only or ()
         notices += part.notices
-    weights = [
-        entry
-        for entry in entries
-        if entry.path[:1] not in [(name.rpartition(".")[0],) for name in under_name]
-    ]
-    # The weights are the section at the root; last, for what lies inside it is found before.
+    sections = {(name.rpartition(".")[0],) for name in under_name}
+    weights = [entry for entry in entries if entry.path[:1] not in sections]
+    rest = [entry for entry in entries if entry.path[:1] in sections]
+    # The weights lie at the root; last, for what lies inside it is found before.
+    only = parts[0][1].containers if len(parts) == 1 + len(under_name) else ()
     names = tuple(entry.name for entry in weights)
-    containers.append(Container((), "", "dict", names, 0, len(weights)))
-    rest = [
-        entry for entry in entries if entry.path[:1] in [(name.rpartition(".")[0],) for name in under_name]
-    ]
+    containers += only or [Container((), "", "dict", names, 0, len(weights), node=root)]
 
     def close() -> None:
         for _, part in parts:
@@ -269,6 +275,7 @@ def _merge(
         byteorder=parts[0][1].byteorder,
         weights_only=tuple(refusals) if any(part.weights_only is not None for _, part in parts) else None,
         encoding=next((part.encoding for _, part in parts if part.encoding), None),
+        not_loadable=next((part.not_loadable for _, part in parts if part.not_loadable), None),
         notices=tuple(notices),
         parts=tuple(shard for shard, _ in parts),
         close=close,

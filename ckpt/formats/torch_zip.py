@@ -64,7 +64,7 @@ def byteorder_of(archive: Archive) -> str:
     record = archive.find("byteorder")
     if record is None:
         return "little"
-    text = archive.read(record, 64, "entries")
+    text = archive.read(record, 64, "entries") if record.size <= 64 else b"too much"
     if text not in (b"little", b"big"):
         raise UnreadableError(f"the record byteorder says {show(text.decode('latin-1'), 40)}")
     return text.decode()

@@ -6,6 +6,7 @@ from typing import Any
 
 from ckpt import __version__
 from ckpt.checkpoint import Composite, TensorRef, Value
+from ckpt.errors import UnreadableError
 from ckpt.findings import Finding
 from ckpt.jobs.inspect import InspectReport, Row, devices
 from ckpt.objects import look
@@ -171,7 +172,10 @@ def value_json(value: Value) -> dict[str, Any]:
         elif view.kind == "object":
             found["fields"] = len(view.children)
         else:
-            found["value"] = plain(value.node)
+            try:
+                found["value"] = plain(value.node)
+            except UnreadableError as error:
+                found["value_is"] = error.problem
     return found
 
 

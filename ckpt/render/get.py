@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from ckpt.checkpoint import ByteStr, Node
+from ckpt.errors import UnreadableError
 from ckpt.names import show_literal
-from ckpt.objects import View, brief, look, scalar_text
+from ckpt.objects import View, look, pieces, scalar_text
+from ckpt.plain import PARTS
+
+TEXT = 2**31
+"""Characters of one string: all of them, the pickle is bounded already."""
 
 
 def get_text(node: Node) -> str:
@@ -12,7 +17,12 @@ def get_text(node: Node) -> str:
     view = look(node)
     if view.kind == "scalar":
         return _bare(view)
-    return show_literal(brief(node, 100_000, 20))
+    found: list[str] = []
+    for piece in pieces(node, TEXT, 200):
+        found.append(piece)
+        if len(found) > PARTS:
+            raise UnreadableError(f"a value that unfolds to over {PARTS:,} parts")
+    return show_literal("".join(found))
 
 
 def _bare(view: View) -> str:
@@ -21,4 +31,4 @@ def _bare(view: View) -> str:
     if isinstance(value, str):
         return show_literal(value.text if isinstance(value, ByteStr) else str(value))
     kind = "None" if value is None else type(value).__name__
-    return show_literal(scalar_text(View("scalar", kind, value), 100_000))
+    return show_literal(scalar_text(View("scalar", kind, value), TEXT))

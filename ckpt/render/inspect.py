@@ -8,7 +8,7 @@ from ckpt.checkpoint import Tensor, Value
 from ckpt.folding import Fold, Leaf, fold, lines
 from ckpt.jobs.inspect import InspectReport, Prefix, Row
 from ckpt.names import show, show_literal
-from ckpt.objects import look, scalar_text
+from ckpt.objects import BRACKETS, look, scalar_text
 from ckpt.optimizers import optimizer
 from ckpt.render.text import Line, cells, columns, cut, wrapped
 from ckpt.roles import Role
@@ -28,14 +28,13 @@ _FINDINGS = 10
 """Lines for one code; the calls that loading would make are never left out."""
 _WIDTH = 100
 """Columns that lines of values fill in a pipe."""
-_BRACKETS = {"list": ("[", "]"), "tuple": ("(", ")")}
 
 
 def inspect_lines(
     report: InspectReport, *, width: int | None = None, depth: int | None = None, everything: bool = False
 ) -> list[Line]:
     """The report as a person reads it."""
-    out = [header(report)]
+    out = headline(report, width)
     out += calls(report)
     out += _parts(report, width)
     if report.rows:
@@ -92,8 +91,8 @@ def calls(report: InspectReport) -> list[Line]:
 # --- the first lines ------------------------------------------------------------------------------------------
 
 
-def header(report: InspectReport) -> Line:
-    """The first line: what the file is."""
+def headline(report: InspectReport, width: int | None = None) -> list[Line]:
+    """The first line: what the file is; broken to fit `width`."""
     checkpoint = report.checkpoint
     rows = report.rows
     text = FORMATS.get(checkpoint.format, checkpoint.format)
@@ -111,7 +110,11 @@ def header(report: InspectReport) -> Line:
         if len(dtypes) == 1:
             text += f", all {dtypes.pop()}"
         text += _places(report)
-    return [(show(checkpoint.path, None), "name"), (f"  {text}", "")]
+    path = show(checkpoint.path, None)
+    first, *more = wrapped(f"{path}  {text}", width)
+    if not first.startswith(path):  # a path with blanks that is longer than a line
+        return [[(path, "name")], [(f"  {text}", "")]]
+    return [[(path, "name"), (first[len(path) :], "")], *([(f"  {line}", "")] for line in more)]
 
 
 def _places(report: InspectReport) -> str:
@@ -149,7 +152,10 @@ def _parts(report: InspectReport, width: int | None) -> list[Line]:
         for (name, kind), parts in shown:
             label = "" if kind in (name, "other") else f"{kind}, "
             text = label + _part(parts, prefixes.get(name, []))
-            out.append([(f"  {show(name, 40).ljust(size)}  ", "name"), (text, "")])
+            label = f"  {show(name, 40).ljust(size)}  "
+            first, *more = wrapped(text, None if width is None else max(width - len(label), 20), 0)
+            out.append([(label, "name"), (first, "")])
+            out += [[(f"{' ' * len(label)}{line}", "")] for line in more]
         if len(groups) > _SECTIONS:
             out.append([(f"  … {plural(len(groups) - _SECTIONS, 'more section')} (--json)", "dim")])
     for text in _side_by_side(_values(report), width or _WIDTH):
@@ -242,7 +248,7 @@ def value_text(value: Value, limit: int = 60) -> str:
     looked = [look(child) for child in view.children[:7]]
     if view.kind == "sequence" and count <= 6 and all(child.kind == "scalar" for child in looked):
         inner = ", ".join(scalar_text(child, 16) for child in looked)
-        opening, closing = _BRACKETS.get(view.type, (f"{view.type}([", "])"))
+        opening, closing = BRACKETS.get(view.type, (f"{view.type}([", "])"))
         inner += "," if view.type == "tuple" and count == 1 else ""
         return show_literal(f"{opening}{inner}{closing}")
     if view.type.startswith("numpy.ndarray"):

@@ -21,18 +21,19 @@ def columns(
     right: frozenset[int] = frozenset(),
     styles: dict[int, str] | None = None,
     width: int | None = None,
+    give: int = 0,
 ) -> list[Line]:
-    """Rows as aligned columns; the first row is the header. The first column gives way to fit `width`."""
+    """Rows as aligned columns; the first row is the header. Column `give` gives way to fit `width`."""
     widths = [max((cells(row[i]) for row in rows), default=0) for i in range(len(rows[0]))]
     if width is not None:
-        rest = sum(widths[1:]) + 2 * (len(widths) - 1)
-        widths[0] = max(min(widths[0], width - rest), 16)
+        rest = sum(widths) - widths[give] + 2 * (len(widths) - 1)
+        widths[give] = max(min(widths[give], width - rest), 16)
     lines: list[Line] = []
     for number, row in enumerate(rows):
         line: Line = []
         for i, text in enumerate(row):
-            if i == 0:
-                text = cut(text, widths[0])
+            if i == give:
+                text = cut(text, widths[i])
             pad = " " * (widths[i] - cells(text))
             style = "head" if number == 0 else (styles or {}).get(i, "")
             padded = pad + text if i in right else text + pad
