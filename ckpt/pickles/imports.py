@@ -74,8 +74,9 @@ _OTHERS = """
 _codecs: encode
 _io: BytesIO StringIO
 argparse: Namespace
-builtins: bool bytearray bytes complex dict float frozenset int list object range set slice str tuple
-collections: Counter OrderedDict defaultdict deque
+builtins: Ellipsis NotImplemented bool bytearray bytes complex dict float frozenset int list object range set slice
+  str tuple
+collections: ChainMap Counter OrderedDict UserDict UserList UserString defaultdict deque
 copyreg: _reconstructor __newobj__
 datetime: date datetime time timedelta timezone
 decimal: Decimal
@@ -86,7 +87,12 @@ pathlib._local: Path PosixPath PurePath PurePosixPath PureWindowsPath WindowsPat
 types: SimpleNamespace
 typing: Any
 uuid: UUID
-numpy: ndarray dtype bool_ float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 str_
+numpy: ndarray matrix recarray record dtype bool_ float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32
+  uint64 str_
+numpy.ma: MaskedArray
+numpy.ma.core: MaskedArray _mareconstruct
+numpy.rec: recarray
+numpy.random.bit_generator: SeedSequence __pyx_unpickle_SeedSequence
 numpy.core.multiarray: _reconstruct scalar
 numpy.core.numeric: _frombuffer
 numpy.random._pickle: __bit_generator_ctor __generator_ctor __randomstate_ctor
@@ -106,8 +112,9 @@ torch: Size Tensor device strided sparse_coo sparse_csr sparse_csc sparse_bsr sp
   per_tensor_symmetric per_channel_affine per_channel_symmetric per_channel_affine_float_qparams contiguous_format
   channels_last channels_last_3d preserve_format
 torch._C: Generator
-torch.amp.grad_scaler: GradScaler
-torch.cuda.amp.grad_scaler: GradScaler
+torch._dynamo.decorators: _DimRange
+torch.amp.grad_scaler: GradScaler OptState _refresh_per_optimizer_state
+torch.cuda.amp.grad_scaler: GradScaler OptState _refresh_per_optimizer_state
 torch.backends.cudnn.rnn: Unserializable
 torch.distributed._shard.metadata: ShardMetadata
 torch.distributed._shard.sharded_tensor.api: ShardedTensor
@@ -118,17 +125,30 @@ torch.distributed._shard.sharding_spec.api: EnumerableShardingSpec
 torch.distributed._tensor.api: DTensor
 torch.distributed._tensor.placement_types: DTensorSpec Partial Replicate Shard TensorMeta _Partial
 torch.distributed._tensor._dtensor_spec: DTensorSpec TensorMeta
+torch.distributed._mesh_layout: _FlatLayout _MeshLayout
 torch.distributed.device_mesh: DeviceMesh
 torch.distributed.tensor: DTensor
 torch.distributed.tensor._api: DTensor
-torch.distributed.tensor._dtensor_spec: DTensorSpec TensorMeta
+torch.distributed.tensor._dtensor_spec: DTensorSpec ShardOrderEntry TensorMeta
 torch.distributed.tensor.placement_types: Partial Replicate Shard _StridedShard
 torch.jit._pickle: build_boollist build_doublelist build_intlist build_tensor_from_id build_tensorlist restore_type_tag
 torch.nested._internal.nested_tensor: NestedTensor
 torch.nn.backends.thnn: _get_thnn_function_backend
+torch.nn.functional: binary_cross_entropy binary_cross_entropy_with_logits celu cosine_embedding_loss cross_entropy
+  elu gelu glu hardsigmoid hardswish hardtanh hinge_embedding_loss huber_loss kl_div l1_loss leaky_relu log_softmax
+  logsigmoid margin_ranking_loss mish mse_loss nll_loss normalize poisson_nll_loss relu relu6 rrelu selu sigmoid silu
+  smooth_l1_loss soft_margin_loss softmax softmin softplus softshrink softsign tanh tanhshrink threshold
+  triplet_margin_loss
+torch.nn.modules.module: _IncompatibleKeys _WrappedHook
 torch.nn.parallel.data_parallel: DataParallel
 torch.nn.parallel.distributed: DistributedDataParallel
 torch.nn.parameter: Buffer Parameter UninitializedBuffer UninitializedParameter
+torch.nn.utils.prune: CustomFromMask Identity L1Unstructured LnStructured PruningContainer RandomStructured
+  RandomUnstructured
+torch.nn.utils.spectral_norm: SpectralNorm SpectralNormLoadStateDictPreHook SpectralNormStateDictHook
+torch.nn.utils.weight_norm: WeightNorm
+torch.optim._adafactor: Adafactor
+torch.optim._muon: Muon
 torch.optim.adadelta: Adadelta
 torch.optim.adagrad: Adagrad
 torch.optim.adam: Adam
@@ -136,14 +156,20 @@ torch.optim.adamax: Adamax
 torch.optim.adamw: AdamW
 torch.optim.asgd: ASGD
 torch.optim.lbfgs: LBFGS
+torch.optim.lr_scheduler: ChainedScheduler ConstantLR CosineAnnealingLR CosineAnnealingWarmRestarts CyclicLR
+  ExponentialLR LRScheduler LambdaLR LinearLR MultiStepLR MultiplicativeLR OneCycleLR PolynomialLR ReduceLROnPlateau
+  SequentialLR StepLR _LRScheduler
 torch.optim.nadam: NAdam
 torch.optim.optimizer: _RequiredParameter
 torch.optim.radam: RAdam
 torch.optim.rmsprop: RMSprop
 torch.optim.rprop: Rprop
 torch.optim.sgd: SGD
+torch.optim.sparse_adam: SparseAdam
+torch.optim.swa_utils: AveragedModel SWALR
 torch.serialization: _get_layout
 torch.storage: TypedStorage _TypedStorage UntypedStorage _UntypedStorage
+torch.torch_version: TorchVersion
 torch.utils.hooks: RemovableHandle
 """
 
