@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -38,3 +39,12 @@ def ckpt(samples: Path) -> Run:
         )
 
     return run
+
+
+@pytest.fixture
+def fresh_torch() -> Iterator[None]:
+    """No names that importing a part of torch (DTensor, nested tensors) adds to those of weights_only."""
+    import torch._weights_only_unpickler as unpickler
+
+    with mock.patch.object(unpickler, "_marked_safe_globals_set", set()):
+        yield

@@ -18,7 +18,7 @@ from ckpt import formats
 from ckpt.jobs.inspect import InspectReport, inspect
 from ckpt.sections import models
 
-pytestmark = oracle.QUIET
+pytestmark = [*oracle.QUIET, pytest.mark.usefixtures("fresh_torch")]
 SAMPLES = Path(__file__).resolve().parent.parent / "sample_checkpoints"
 STRANGE = ["hostile.pth", "objects.pth", "whole_model.pth", "yolo_style.pt"]
 """Samples with names that are not known: for them there is no expression."""

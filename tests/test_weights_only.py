@@ -7,9 +7,7 @@ import collections
 import io
 import pathlib
 import pickle
-from collections.abc import Iterator
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import opcodes as op
@@ -28,15 +26,8 @@ from ckpt.formats import open
 from ckpt.limits import Limits
 from ckpt.pickles import machine, weights_only
 
-pytestmark = oracle.QUIET
+pytestmark = [*oracle.QUIET, pytest.mark.usefixtures("fresh_torch")]
 SAMPLES = pathlib.Path(__file__).parent.parent / "sample_checkpoints"
-
-
-@pytest.fixture(autouse=True)
-def fresh_torch() -> Iterator[None]:
-    """No names that importing a part of torch (DTensor, nested tensors) adds to those of weights_only."""
-    with mock.patch.object(unpickler, "_marked_safe_globals_set", set()):
-        yield
 
 
 def refused_by_torch(path: pathlib.Path, encoding: str | None = None) -> Exception | None:
