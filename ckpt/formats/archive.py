@@ -192,29 +192,40 @@ def _parse_directory(source: Source, data: bytes, count: int, directory: int) ->
             raise _refusal(name, " is stored, and has two sizes")
         # torch writes 0 for "not computed" (set_crc32_options(False)); of an empty record 0 is the true one.
         checksum = crc if crc or not full else None
-        record = Record(name, 0, stored, full, method == 8, checksum, header)
-        records.append(record._replace(offset=_data_offset(source, record, raw, flags, method, directory)))
+        offset = _data_offset(source, name, raw, flags, method, stored, full, header, directory)
+        records.append(Record(name, offset, stored, full, method == 8, checksum, header))
     if at != size:
         raise UnreadableError(f"the zip directory holds more than the {count:,} records that it counts")
     return records
 
 
-def _data_offset(source: Source, record: Record, raw: bytes, flags: int, method: int, directory: int) -> int:
+def _data_offset(
+    source: Source,
+    name: str,
+    raw: bytes,
+    flags: int,
+    method: int,
+    stored: int,
+    full: int,
+    header: int,
+    directory: int,
+) -> int:
     """Where the data of a record begins, after its local header agreed with the directory."""
-    name, header = record.name, record.header
-    if header + _LOCAL.size + len(raw) > directory:
+    length = _LOCAL.size + len(raw)
+    if header + length > directory:
         raise _refusal(name, f" begins at byte {header:,}, beyond the data of the archive")
-    local = source.read(header, _LOCAL.size + len(raw))
-    signature, local_flags, local_method, stored, full, names, extras = _LOCAL.unpack_from(local)
+    local = source.read(header, length)
+    signature, local_flags, local_method, local_stored, local_full, names, extras = _LOCAL.unpack_from(local)
     if signature != b"PK\x03\x04" or names != len(raw) or local_method != method or not local.endswith(raw):
         raise _refusal(name, ": its local header and the directory disagree")
-    # With a data descriptor (bit 3) the sizes stand behind the data, and 0 or a zip64 mark here.
-    unknown = (0, 0xFFFFFFFF) if (local_flags | flags) & 8 else (0xFFFFFFFF,)
-    if (stored != record.stored and stored not in unknown) or (full != record.size and full not in unknown):
-        raise _refusal(name, ": its local header and the directory give different sizes")
-    offset = header + _LOCAL.size + int(names + extras)
-    if offset + record.stored > directory:
-        needed = f"needs bytes {offset:,} to {offset + record.stored:,}"
+    if local_stored != stored or local_full != full:
+        # With a data descriptor (bit 3) the sizes stand behind the data, and 0 or a zip64 mark here.
+        unknown = (0, 0xFFFFFFFF) if (local_flags | flags) & 8 else (0xFFFFFFFF,)
+        if local_stored not in (stored, *unknown) or local_full not in (full, *unknown):
+            raise _refusal(name, ": its local header and the directory give different sizes")
+    offset = header + length + int(extras)
+    if offset + stored > directory:
+        needed = f"needs bytes {offset:,} to {offset + stored:,}"
         raise _refusal(name, f": cut off, {needed}, the data of the archive ends at {directory:,}")
     return offset
 

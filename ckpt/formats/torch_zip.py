@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from ckpt.checkpoint import Checkpoint, Global, Notice, PersistentId, Storage
+from ckpt.checkpoint import Checkpoint, Global, Node, Notice, PersistentId, Storage
 from ckpt.dtypes import DType
 from ckpt.errors import UnreadableError
 from ckpt.formats.archive import Archive
@@ -78,11 +78,13 @@ class StorageFolder:
     """The storages of one folder of records (`data/KEY`), made as persistent ids name them."""
 
     def __init__(self, archive: Archive, folder: str, contents: Contents, prefix: str = "") -> None:
-        self._archive = archive
-        self._folder = folder
+        self._source = archive.source
+        self._records = archive.records
+        self._folder = f"{archive.root}/{folder}/"
         self._contents = contents
         self._prefix = prefix
-        self._seen: dict[str, tuple[DType | None, int]] = {}
+        self._types: dict[Node, DType | None] = {}
+        self._made: dict[str, Storage] = {}
         self._longer: list[str] = []
 
     def resolve(self, persistent: PersistentId) -> Storage | Global:
@@ -94,28 +96,28 @@ class StorageFolder:
             )
         _, cls, key, device, numel = pid[:5]
         text = key if type(key) is str else str(key) if isinstance(key, str) or _is_count(key) else ""
-        dtype = storage_type(cls)
+        if type(cls) is Global and cls in self._types:
+            dtype = self._types[cls]
+        else:
+            dtype = self._types[cls] = storage_type(cls)
         nbytes = storage_bytes(dtype, numel)
-        if text in self._seen:
-            if self._seen[text] != (dtype, nbytes):
+        made = self._made.get(text)
+        if made is not None:
+            if (made.dtype, made.nbytes) != (dtype, nbytes):
                 raise UnreadableError(f"storage {show(text)} is named with two types or sizes")
-            # As in torch: the first id that names a storage decides its device.
-            return self._contents.storages[self._prefix + text]
+            return made  # as in torch: the first id that names a storage decides its device
         if not (text.isdigit() and text.isascii()) and not _KEY.fullmatch(text):
             raise UnreadableError(f"a storage key that names no record: {show(text, 80)}")
-        record = self._archive.find(f"{self._folder}/{text}")
+        record = self._records.get(self._folder + text)
         if record is None:
-            wanted = f"{show(self._archive.root, 40)}/{self._folder}/{text}"
-            raise UnreadableError(f"storage {text} has no record {wanted}")
+            raise UnreadableError(f"storage {text} has no record {show(self._folder, 80)}{text}")
         if record.size < nbytes:
             raise UnreadableError(f"storage {text} has {record.size:,} bytes, its tensors need {nbytes:,}")
         if record.size > nbytes:
             self._longer.append(f"{text} ({record.size:,} bytes for {nbytes:,})")
-        made = make_storage(
-            self._prefix + text, device, dtype, nbytes, record.place(self._archive.source), record.crc
-        )
-        self._seen[text] = (dtype, nbytes)
-        self._contents.storages[made.id] = made
+        place = record.place(self._source)
+        made = make_storage(self._prefix + text, device, dtype, nbytes, place, record.crc)
+        self._made[text] = self._contents.storages[made.id] = made
         return made
 
     def notices(self) -> list[Notice]:

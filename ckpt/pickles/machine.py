@@ -173,7 +173,7 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
     deep: dict[
         int, tuple[int, Node]
     ] = {}  # id of a tuple that holds tuples -> its depth, and itself to keep the id
-    persistent = out.persistent
+    persistent, calls = out.persistent, out.calls
     uint32 = _UINT32.unpack_from
     at = pos = start
 
@@ -189,12 +189,6 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
             elif op == BINGET:
                 push(memo[data[pos]])
                 pos += 1
-            elif op == BINPUT:
-                memo[data[pos]] = stack[-1]
-                pos += 1
-            elif op == LONG_BINGET:
-                push(memo[uint32(data, pos)[0]])
-                pos += 4
             elif op == BININT1:
                 push(data[pos])
                 pos += 1
@@ -214,7 +208,8 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
                 items = stack
                 stack = outer.pop()
                 push, pop = stack.append, stack.pop
-                push(_nested(deep, at, tuple(items)))
+                made_tuple = tuple(items)
+                push(_nested(deep, at, made_tuple) if tuple in map(type, items) else made_tuple)
                 values -= 1
             elif op == TUPLE2:
                 second = pop()
@@ -224,28 +219,39 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
                 else:
                     push((first, second))
                 values -= 1
-            elif op == TUPLE1:
-                first = pop()
-                push(_nested(deep, at, (first,)) if type(first) is tuple else (first,))
-                values -= 1
             elif op == REDUCE:
                 args = pop()
-                push(_call(out, at, "reduce", pop(), args))
+                func = stack[-1]
+                if type(func) is Global and type(args) is tuple:
+                    stack[-1] = made_call = Opaque("reduce", func, args, None, at)
+                    calls.append(made_call)
+                else:
+                    stack[-1] = _call(out, at, "reduce", func, args)
                 values -= 1
             elif op == BINPERSID:
-                persistent.append(PersistentId(pop(), at))
-                push(persistent[-1])
+                stack[-1] = made_id = PersistentId(stack[-1], at)
+                persistent.append(made_id)
                 values -= 1
             elif op == BININT2:
                 push(_UINT16.unpack_from(data, pos)[0])
                 pos += 2
+            elif op == NEWFALSE:
+                push(False)
+            elif op == EMPTY_TUPLE:
+                push(())
+            elif op == BINPUT:
+                memo[data[pos]] = stack[-1]
+                pos += 1
+            elif op == LONG_BINGET:
+                push(memo[uint32(data, pos)[0]])
+                pos += 4
+            elif op == TUPLE1:
+                first = pop()
+                push(_nested(deep, at, (first,)) if type(first) is tuple else (first,))
+                values -= 1
             elif op == BININT:
                 push(_INT32.unpack_from(data, pos)[0])
                 pos += 4
-            elif op == EMPTY_TUPLE:
-                push(())
-            elif op == NEWFALSE:
-                push(False)
             elif op == NEWTRUE:
                 push(True)
             elif op == NONE:
