@@ -134,6 +134,7 @@ cells.0-1.weight (unregistered)           [8, 8]        float32    128     512 B
 cells.0-1.bias (unregistered)             [8]           float32     16      64 B
 
 ! unknown-import: loading would import my_project.nets.Segmenter
+  (ckpt inspect whole_model.pth --imports)
 load: none: loading imports my_project.nets.Segmenter, which ckpt does not know
       (ckpt convert whole_model.pth --plain -o OUT)
 """,

@@ -41,6 +41,9 @@ def test_every_finding_has_its_place_on_the_page() -> None:
     assert set(titles.findall(kept)) == {row.code for row in CATALOGUE.values() if not row.by}
     for code, level in re.findall(r"^### ([a-z-]+)\n\n\*(\w+)\.\*", made, re.MULTILINE):
         assert CATALOGUE[code].level == level
+    for row in CATALOGUE.values():
+        if not row.by:
+            assert f"### {row.code}\n\n*{row.level}.* {row.title[0].upper()}{row.title[1:]}." in kept
 
 
 def fields(document: dict[str, Any]) -> set[str]:

@@ -86,7 +86,6 @@ class _Stream:
         self._prefix = prefix
         self._depth = depth
         self._buffer = b""
-        self._pending: dict[str, tuple[DType | None, int, str]] = {}
         self._made: dict[str, Storage] = {}
         self.end = 0
 

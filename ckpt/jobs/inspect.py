@@ -244,7 +244,7 @@ def _imports(checkpoint: Checkpoint) -> Iterable[Finding]:
         more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
         where = tuple(dict.fromkeys(place for row in rows for place in row.where))
         text = f"loading would import {', '.join(unknown[:3])}{more}"
-        yield Finding("unknown-import", text, (), "--imports", where)
+        yield Finding("unknown-import", text, (), "ckpt inspect FILE --imports", where)
 
 
 def _devices(report: InspectReport) -> Iterable[Finding]:
