@@ -13,6 +13,9 @@ EMPTY_LIST, APPEND, APPENDS = 0x5D, 0x61, 0x65
 EMPTY_DICT, SETITEM, SETITEMS, EMPTY_SET = 0x7D, 0x73, 0x75, 0x8F
 GLOBAL, REDUCE, BUILD, NEWOBJ, BINPERSID = 0x63, 0x52, 0x62, 0x81, 0x51
 
+WEIGHTS_ONLY = frozenset(code for name, code in list(globals().items()) if name.isupper())
+"""Those above: the machine names all others to weights_only as foreign (the tests hold it to this set)."""
+
 POP, POP_MARK, DUP = 0x30, 0x31, 0x32
 INT, LONG, LONG4, FLOAT = 0x49, 0x4C, 0x8B, 0x46
 STRING, UNICODE, PERSID, BINSTRING = 0x53, 0x56, 0x50, 0x54
