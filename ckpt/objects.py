@@ -59,6 +59,24 @@ def tensor_of(node: Node) -> Tensor | None:
     return node if type(node) is TensorRef or type(node) is Composite else None
 
 
+def attached_tensors(call: Opaque) -> list[tuple[str, Tensor]]:
+    """Tensors that are attributes of a tensor or of a dict, by their names; not the parts that it is made of."""
+    if isinstance(call.meaning, Composite) and call.meaning.layout == "wrapper":
+        return []
+    states: Sequence[Node] = call.states
+    if type(call.func) is Global and call.func.name in ("_rebuild_from_type", "_rebuild_from_type_v2"):
+        states = call.args[3:4]
+    found: list[tuple[str, Tensor]] = []
+    for state in states:
+        for part in state if type(state) is tuple else (state,):
+            if type(part) is Dict:
+                for key, value in zip(part.keys, part.values, strict=True):
+                    tensor = tensor_of(value)
+                    if tensor is not None and isinstance(key, str):
+                        found.append((str(key), tensor))
+    return found
+
+
 def look(node: Node) -> View:
     """What a node is, read through."""
     kind = type(node)

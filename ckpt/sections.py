@@ -116,7 +116,7 @@ class _Finder:
     def find(self) -> list[Section]:
         tensors = self._checkpoint.tensors
         if not self._containers:  # safetensors: names only
-            return [Section((), "", "model", 0, len(tensors))] if tensors else []
+            return [Section((), "", "model", 0, len(tensors))] if tensors and tensors[0].path else []
         found: list[Section] = []
         covered: list[Path] = []
         for row in self._containers:

@@ -28,7 +28,7 @@ from ckpt.checkpoint import (
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.limits import Limits
 from ckpt.names import Path, show
-from ckpt.objects import SCALARS, View, look, tensor_of
+from ckpt.objects import SCALARS, View, attached_tensors, look, tensor_of
 
 ROW_ITEMS = 100
 """A dict of more scalars than this (a vocabulary) is one value, not a row each."""
@@ -153,7 +153,9 @@ class _Walk:
         if tensor is not None:
             self._tensor(tensor, path, name, kind, registered, persistent)
             if registered:
-                self._registered[id(node)] = name
+                self._registered.setdefault(id(node), name)
+            if type(node) is Opaque and len(node.args) == 4:  # _rebuild_from_type_v2(func, type, args, state)
+                self._attached(attached_tensors(node), path, name)
             return None
         if type(node) is Global or type(node) is Opaque:
             self._where(node, name)
@@ -207,6 +209,13 @@ class _Walk:
         elif kind is None and tensor.is_buffer:
             kind, source = "buffer", "Buffer"
         self._out.tensors.append(Entry(path, name, tensor, kind, source, registered is not False, persistent))
+
+    def _attached(self, found: list[tuple[str, TensorRef | Composite]], path: Path, name: str) -> None:
+        """Tensors that are attributes of a tensor or of a dict: torch restores them, state_dict() has none."""
+        for attribute, tensor in found:
+            self._left -= 1
+            place = f"{name}.{attribute}" if path else attribute
+            self._tensor(tensor, (*path, attribute), place, None, False, True)
 
     def _where(self, node: Node, name: str) -> None:
         places = [node]
@@ -264,6 +273,8 @@ class _Walk:
             steps = _module_steps(view, path, name, registered)
         else:
             steps = _steps(view, path, name, registered)
+        if type(node) is Opaque and view.kind == "mapping" and node.states:
+            self._attached(attached_tensors(node), path, name)
         if view.metadata is not None:
             self._where_metadata(view.metadata, f"{name}._metadata" if path else "_metadata")
         return _Frame(node, view, path, name, steps, registered, len(out.tensors), container)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -342,3 +344,60 @@ def test_a_changed_byteorder_is_told(tmp_path: Path) -> None:
 
     with formats.open(str(tmp_path / "big.pth")) as checkpoint:
         assert checkpoint.byteorder == "big"
+
+
+def test_a_directory_with_one_file_is_that_file(tmp_path: Path) -> None:
+    torch.save(
+        {"model": {"b.w": torch.ones(1), "a.w": torch.ones(2)}, "epoch": 7}, tmp_path / "pytorch_model.bin"
+    )
+
+    with formats.open(str(tmp_path)) as checkpoint:
+        assert [entry.name for entry in checkpoint.tensors] == ["model.b.w", "model.a.w"]
+        assert checkpoint.path.endswith("pytorch_model.bin")
+        assert [value.name for value in checkpoint.values] == ["epoch"]
+
+
+def test_values_and_metadata_live_on_beside_an_optimizer(tmp_path: Path) -> None:
+    save_file({"w": torch.ones(2)}, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    torch.save({"state": {}, "param_groups": []}, tmp_path / "optimizer.pt")
+
+    with formats.open(str(tmp_path)) as checkpoint:
+        assert "__metadata__.format" in [value.name for value in checkpoint.values]
+
+
+def test_an_index_that_lists_itself_is_refused(tmp_path: Path) -> None:
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"w": index.name}}))
+
+    with pytest.raises(CkptError, match="which is an index itself"):
+        formats.open(str(index))
+
+
+def test_an_archive_that_torch_refuses_has_no_load(tmp_path: Path) -> None:
+    import opcodes as op
+
+    from ckpt.loading import load
+
+    path = tmp_path / "saved.pth"
+    path.write_bytes(op.torch_zip(op.pickled({"w": op.tensor()}), swap={"version": None}))
+    with formats.open(str(path)) as checkpoint:
+        assert load(checkpoint, ()).expression is None
+    with pytest.raises(Exception, match="version"):
+        torch.load(path)
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "saved.pth"
+    torch.save({"w": torch.ones(2)}, path)
+    read = formats.torch_zip.read
+
+    def slow(probe: Any, limits: Any) -> Any:
+        found = read(probe, limits)
+        os.utime(path, ns=(1, 1))
+        return found
+
+    monkeypatch.setattr(formats.torch_zip, "read", slow)
+    with pytest.raises(CkptError, match="changed while it was read"):
+        formats.open(str(path))

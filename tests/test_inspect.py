@@ -358,3 +358,142 @@ def test_the_document_is_strict_json(report: Inspect) -> None:
     assert values["raw"]["value_is"] == "bytes 00ff"
     assert values["list"]["value"] == [1, "inf"]
     assert values["('a', 1)"]["path"] == [{"type": "tuple", "text": "('a', 1)"}]
+
+
+# --- what was wrong once ------------------------------------------------------------------------------------------
+
+
+def test_a_model_that_is_a_dict_of_parts_is_one_section(report: Inspect) -> None:
+    parts = {"enc": nn.Linear(3, 2).state_dict(), "head": {"weight": torch.ones(4), "bias": torch.ones(4)}}
+
+    found = report({"model": parts, "epoch": 1})
+
+    assert kinds(found) == {"model": "model"}
+    assert (found.load.expression or "").endswith('["model"]')
+    assert kinds(report({"model": {"state_dict": parts["enc"], "ema": parts["enc"]}})) == {
+        "model.state_dict": "model",
+        "model.ema": "ema",
+    }
+
+
+def test_kinds_go_by_whole_words(report: Inspect) -> None:
+    state = nn.Linear(3, 2).state_dict()
+    found = report(
+        {
+            "semantic_model": state,
+            "samples": [torch.ones(2)],
+            "sampler": {"seed": 1},
+            "optim_args": {"lr": 1},
+            "lr_scheduler_states": [{"last_epoch": 1}],
+            "noise_scheduler": {"betas": torch.ones(3)},
+            "cuda_rng_state": [torch.ones(3)],
+        }
+    )
+
+    assert kinds(found) == {
+        "semantic_model": "model",
+        "samples": "other",
+        "lr_scheduler_states": "scheduler",
+        "noise_scheduler": "other",
+        "cuda_rng_state": "rng",
+    }
+
+
+def test_data_is_no_model(report: Inspect) -> None:
+    assert kinds(report({"features": torch.ones(2), "labels": torch.arange(3)})) == {"": "other"}
+    assert kinds(report(torch.arange(3))) == {"": "other"}
+
+
+def test_trust_is_no_more_than_the_names_can_carry(report: Inspect) -> None:
+    frozen = {f"bn.{name}": torch.ones(2) for name in ("weight", "bias", "running_mean", "running_var")}
+    packed = {"blocks": torch.zeros(2, dtype=torch.uint8), "ids": torch.zeros(2, dtype=torch.int64)}
+
+    found = roles(report({**frozen, **{f"mlp.{name}": value for name, value in packed.items()}}))
+
+    assert found["bn.weight"] == ("parameter", "likely")
+    assert found["bn.running_mean"] == ("buffer", "strong")
+    assert found["mlp.blocks"] == ("buffer", "likely")
+    assert found["mlp.ids"] == ("buffer", "strong")
+
+
+def test_a_whole_optimizer_beside_its_model(report: Inspect) -> None:
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+
+    found = report({"model": model, "optimizer": optimizer, "scheduler": scheduler})
+
+    assert kinds(found) == {"model": "model", "optimizer": "optimizer", "scheduler": "scheduler"}
+    assert [part.tensors for part in found.sections] == [4, 12, 0]
+    assert "tied" not in codes(found)
+    assert not [name for name in (row.entry.name for row in found.rows) if "param_groups" in name]
+    alone = report(optimizer)
+    handed = [role for name, role in roles(alone).items() if name.startswith("param_groups")]
+    assert handed == [("parameter", "certain")] * 4
+
+
+def test_modules_and_their_tensors_are_shown_once(report: Inspect) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(2, 2)
+            self.twice = self.first
+            self.listed = [self.first, nn.Linear(1, 1)]
+            self.kept = [self.first.weight]
+
+    Net.__module__, Net.__qualname__ = __name__, "Net"
+    globals()["Net"] = Net
+    found = report({"net": Net()})
+    places = {(row.entry.name, row.entry.registered) for row in found.rows}
+
+    assert {name for name, registered in places if registered} == {
+        f"net.{name}" for name in Net().state_dict()
+    }
+    assert {name for name, registered in places if not registered} == {
+        "net.listed.1.weight",
+        "net.listed.1.bias",
+    }
+    same = {value.name: value.same_as for value in found.values if value.same_as}
+    assert same == {"net.listed.0": "net.first", "net.kept.0": "net.first.weight"}
+
+
+def test_attributes_of_tensors_are_seen(report: Inspect) -> None:
+    tensor = torch.ones(2)
+    tensor.extra = torch.ones(7)  # type: ignore[attr-defined]
+
+    assert [(row.entry.name, row.entry.registered) for row in report({"t": tensor}).rows] == [
+        ("t", True),
+        ("t.extra", False),
+    ]
+
+
+def test_marks_never_meet_a_name(report: Inspect) -> None:
+    found = report(
+        {"a.b": torch.ones(1), "a": {"b": torch.ones(2)}, "a.b#2": torch.ones(3), "v.w": 1, "v": {"w": 2}}
+    )
+
+    assert [row.entry.name for row in found.rows] == ["a.b", "a.b#3", "a.b#2"]
+    assert [value.name for value in found.values] == ["v.w", "v.w#2"]
+    assert codes(found).count("ambiguous-name") == 2
+    assert [name for row in found.storages for name in row.tensors] == ["a.b", "a.b#3", "a.b#2"]
+
+
+def test_devices_in_lists_are_found_and_the_cpu_is_none(report: Inspect) -> None:
+    found = report({"gpus": ["cuda:1", 5], "map": ("cpu",), "device": torch.device("cpu")})
+
+    assert found.hidden_devices == (("gpus.0", "cuda:1", "str"),)
+
+
+def test_averaged_models_are_named(report: Inspect) -> None:
+    averaged = torch.optim.swa_utils.AveragedModel(nn.Linear(2, 2))
+
+    assert [row.writer for row in report(averaged.state_dict()).prefixes] == ["AveragedModel"]
+
+
+def test_the_reason_stands_with_its_own_place(report: Inspect) -> None:
+    found = report({"args": argparse.Namespace(a=1)}, pickle_protocol=5)
+
+    assert "FRAME at byte 2 (protocol 5) and" in found.findings[0].message
+    assert found.findings[0].where == ("args",)
