@@ -209,6 +209,8 @@ def _words(key: object) -> list[str]:
 
 def _kind_of_key(path: Path) -> str | None:
     """The kind that the last key of a path says by itself: `optimizer_states`, `lr_scheduler`, `rng_state`."""
+    if not path:
+        return None
     words = [
         word for word in _words(path[-1]) if word not in _FILLING and not (len(word) == 1 or word.isdigit())
     ]
