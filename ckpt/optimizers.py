@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ckpt.objects import look
+from ckpt.places import children
 from ckpt.sections import Section
-from ckpt.tree import children
 
 # State names -> the family of optimizers that keeps them; the first that fits.
 _FAMILIES: tuple[tuple[frozenset[str], str], ...] = (

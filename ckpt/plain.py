@@ -7,8 +7,9 @@ from typing import Any
 
 from ckpt.checkpoint import ByteStr, Node
 from ckpt.errors import UnreadableError
+from ckpt.literals import scalar_text
 from ckpt.names import NamedKey, Path
-from ckpt.objects import View, look, scalar_text
+from ckpt.objects import View, look
 
 INT_BITS = 4096
 """Ints of more bits are named by their size: many readers of JSON give up long before."""

@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.objects import look
+from ckpt.places import children
 from ckpt.sections import Section
-from ckpt.tree import children
 
 RoleName = Literal["parameter", "buffer", "optimizer", "other", "unknown"]
 Trust = Literal["certain", "strong", "likely", "none"]

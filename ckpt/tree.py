@@ -1,4 +1,4 @@
-"""Walking the inert tree: its flat views (tensors, values, containers), and finding a node by its name.
+"""Walking the inert tree: its flat views (tensors, values, containers), in file order.
 
 Iterative, by identity: cycles are cut, a subtree without tensors that is met again is named once, and what a
 small file unfolds to is bounded by the limits.
@@ -7,7 +7,7 @@ small file unfolds to is bounded by the limits.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from ckpt.checkpoint import (
     Composite,
@@ -82,7 +82,7 @@ class _Frame(NamedTuple):
     view: View
     path: Path
     name: str
-    steps: Iterator[_Step]
+    below: Iterator[_Step]
     registered: _Registered
     tensors: int
     container: int | None
@@ -114,7 +114,7 @@ class _Walk:
         while stack:
             frame = stack[-1]
             entered = None
-            for path, name, node, kind, registered, persistent in frame.steps:
+            for path, name, node, kind, registered, persistent in frame.below:
                 entered = self._visit(node, path, name, kind, registered, persistent, len(stack))
                 if entered is not None:
                     break
@@ -270,14 +270,14 @@ class _Walk:
             out.values.append(Value(path, name, view.type, fields=len(view.children)))
         if view.kind == "module":
             self._registered.setdefault(id(node), name)
-            steps = _module_steps(view, path, name, registered)
+            below = module_steps(view, path, name, registered)
         else:
-            steps = _steps(view, path, name, registered)
+            below = steps(view, path, name, registered)
         if type(node) is Opaque and view.kind == "mapping" and node.states:
             self._attached(attached_tensors(node), path, name)
         if view.metadata is not None:
             self._where_metadata(view.metadata, f"{name}._metadata" if path else "_metadata")
-        return _Frame(node, view, path, name, steps, registered, len(out.tensors), container)
+        return _Frame(node, view, path, name, below, registered, len(out.tensors), container)
 
     def _where_metadata(self, metadata: Node, name: str) -> None:
         if type(metadata) is Opaque:
@@ -308,7 +308,8 @@ def bare_storage(storage: Storage, numel: int) -> Composite:
     return Composite("storage", dtype, (numel,), (("storage", view),))
 
 
-def _steps(view: View, path: Path, name: str, registered: _Registered) -> Iterator[_Step]:
+def steps(view: View, path: Path, name: str, registered: _Registered) -> Iterator[_Step]:
+    """The children of a container that is no module: path, name, node, kind, registered, persistent."""
     prefix = f"{name}." if path else ""
     keys: Sequence[Node] = view.keys if view.kind != "sequence" else range(len(view.children))
     for index, (key, child) in enumerate(zip(keys, view.children, strict=True)):
@@ -316,7 +317,7 @@ def _steps(view: View, path: Path, name: str, registered: _Registered) -> Iterat
         yield (*path, step), f"{prefix}{step}", child, None, registered, True
 
 
-def _module_steps(view: View, path: Path, name: str, registered: _Registered) -> Iterator[_Step]:
+def module_steps(view: View, path: Path, name: str, registered: _Registered) -> Iterator[_Step]:
     """The order of state_dict(): own parameters, own buffers, children; then what it does not look at."""
     state = dict(zip(view.keys, view.children, strict=True))
     prefix = f"{name}." if path else ""
@@ -407,86 +408,3 @@ def _key_text(key: Node) -> str:
 
 def _long(value: Node) -> bool:
     return isinstance(value, (str, bytes, bytearray)) and len(value) >= REPEAT_LENGTH
-
-
-_Named = TypeVar("_Named", Entry, Value)
-
-
-def with_unique_names(rows: list[_Named]) -> tuple[list[_Named], list[tuple[str, str]]]:
-    """The rows with `#2`-like marks on names that an earlier path reads as, and (name, mark) of each marked."""
-    taken = {row.name for row in rows}
-    if len(taken) == len(rows):
-        return rows, []
-    counts: dict[str, int] = {}
-    out: list[_Named] = []
-    marks: list[tuple[str, str]] = []
-    for row in rows:
-        name = row.name
-        count = counts.get(name, 0) + 1
-        if count > 1:
-            while f"{name}#{count}" in taken:  # a key that looks like a mark
-                count += 1
-            marks.append((name, f"{name}#{count}"))
-            row = row._replace(name=marks[-1][1])
-        counts[name] = count
-        out.append(row)
-    return out, marks
-
-
-def find(root: Node, name: str, limits: Limits) -> list[tuple[Path, Node]]:
-    """The nodes that go by a dotted name, with their paths; keys may hold dots themselves.
-
-    Modules answer to state-dict names and to their attributes. Raises LimitError on a tree built to branch.
-    """
-    found: list[tuple[Path, Node]] = []
-    todo: list[tuple[Node, Path, str | None]] = [(root, (), name)]
-    visits = 0
-    while todo:
-        node, path, rest = todo.pop()
-        visits += 1
-        if visits > limits.entries or len(path) > limits.depth:
-            raise LimitError("the name matches too many places", "entries", limits.entries)
-        if rest is None:
-            found.append((path, node))
-            continue
-        if tensor_of(node) is not None:
-            continue
-        view = look(node)
-        if view.kind in ("scalar", "tensor", "storage"):
-            continue
-        if view.kind == "module":
-            steps = [(p[len(path) :], n, child) for p, n, child, *_ in _module_steps(view, (), "", None)]
-            matches = [((*path, *p), child, n) for p, n, child in steps]
-        else:
-            keys: Sequence[Node] = view.keys if view.kind != "sequence" else range(len(view.children))
-            matches = [
-                ((*path, step), child, str(step))
-                for index, (key, child) in enumerate(zip(keys, view.children, strict=True))
-                for step in (key_of(key, index),)
-            ]
-        for at, child, text in reversed(matches):
-            if rest == text:
-                todo.append((child, at, None))
-            elif rest.startswith(f"{text}."):
-                todo.append((child, at, rest[len(text) + 1 :]))
-    return found
-
-
-def children(node: Node) -> list[tuple[str | int, Node]]:
-    """The (key, child) pairs of a node as paths call them; none for a leaf. Modules give their attributes."""
-    if node is None or tensor_of(node) is not None:
-        return []
-    view = look(node)
-    if view.kind in ("scalar", "storage"):
-        return []
-    if view.kind == "module":
-        return list(zip(view.keys, view.children, strict=True))
-    return [(path[0], child) for path, _, child, *_ in _steps(view, (), "", None)]
-
-
-def node_at(root: Node, path: Path) -> Node:
-    """The node at a path of keys as `children` gives them; None where there is none."""
-    node = root
-    for key in path:
-        node = next((child for step, child in children(node) if step == key), None)
-    return node

@@ -21,12 +21,13 @@ from ckpt.checkpoint import (
 )
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.limits import Limits
+from ckpt.literals import call_text
 from ckpt.names import show
-from ckpt.objects import call_text
 from ckpt.pickles import imports, machine, weights_only
 from ckpt.pickles.machine import MachineError, Pickle
 from ckpt.pickles.rebuild import Rebuilder
-from ckpt.tree import Flat, flatten, with_unique_names
+from ckpt.places import with_unique_names
+from ckpt.tree import Flat, flatten
 
 _CALLS_SHOWN = 20
 

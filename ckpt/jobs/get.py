@@ -11,9 +11,9 @@ from ckpt.jobs.inspect_json import tensor_json
 from ckpt.limits import Limits
 from ckpt.names import Path, nearest
 from ckpt.objects import look, tensor_of
+from ckpt.places import find, node_at
 from ckpt.plain import path_json, plain, scalar_json
 from ckpt.roles import Role
-from ckpt.tree import find, node_at
 
 SCHEMA = {"name": "ckpt.get", "version": 1}
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ckpt.checkpoint import ByteStr, Node
 from ckpt.errors import UnreadableError
+from ckpt.literals import pieces, scalar_text
 from ckpt.names import show_literal
-from ckpt.objects import View, look, pieces, scalar_text
+from ckpt.objects import View, look
 from ckpt.plain import PARTS
 
 TEXT = 2**31

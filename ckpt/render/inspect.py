@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from ckpt.checkpoint import Tensor, Value
 from ckpt.folding import Fold, Leaf, fold, lines
 from ckpt.jobs.inspect import InspectReport, Prefix, Row
+from ckpt.literals import BRACKETS, scalar_text
 from ckpt.names import show, show_literal
-from ckpt.objects import BRACKETS, look, scalar_text
+from ckpt.objects import look
 from ckpt.optimizers import optimizer
 from ckpt.render.text import Line, cells, columns, cut, wrapped
 from ckpt.roles import Role
