@@ -24,7 +24,8 @@ def look(path):
     from ckpt.errors import CkptError
     from ckpt.jobs.inspect import inspect
     from ckpt.names import show
-    from ckpt.render.inspect import import_table, inspect_lines, storage_table, tensor_table, value_table
+    from ckpt.render.inspect import inspect_lines
+    from ckpt.render.tables import import_table, storage_table, tensor_table, value_table
     try:
         with formats.open(path) as checkpoint:
             report = inspect(checkpoint)

@@ -13,7 +13,7 @@ from ckpt.cli.options import LimitOption, OnePath, limits_of
 from ckpt.errors import about
 from ckpt.jobs.get import get
 from ckpt.render.get import get_text
-from ckpt.render.inspect import row_table
+from ckpt.render.tables import row_table
 
 
 def command(

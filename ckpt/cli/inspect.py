@@ -26,6 +26,7 @@ from ckpt.errors import CkptError, UsageError, about
 from ckpt.jobs.inspect import InspectReport, inspect
 from ckpt.names import Globs, show
 from ckpt.render import inspect as render
+from ckpt.render import tables
 
 
 def command(
@@ -68,9 +69,9 @@ def command(
     views = [
         make
         for asked, make in (
-            (storages, render.storage_table),
-            (values, render.value_table),
-            (imports, render.import_table),
+            (storages, tables.storage_table),
+            (values, tables.value_table),
+            (imports, tables.import_table),
         )
         if asked
     ]
@@ -91,7 +92,7 @@ def command(
                 if json:
                     output.write_json(report.to_json(), one_line=len(paths) > 1)
                 elif tsv or table is not None:
-                    rows = (views[0] if views else render.tensor_table)(report)
+                    rows = (views[0] if views else tables.tensor_table)(report)
                     if len(paths) > 1:
                         name = show(path, None)
                         rows = [["file", *rows[0]], *([name, *row] for row in rows[1:])]

@@ -1,0 +1,107 @@
+"""The views of `ckpt inspect` as rows of text: tensors, storages, values, imports. The first row is the header.
+
+Every form that is a table is made of these: `--tsv`, `--table`, aligned columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ckpt.checkpoint import Value
+from ckpt.jobs.inspect import InspectReport, Row
+from ckpt.literals import BRACKETS, scalar_text
+from ckpt.names import show, show_literal
+from ckpt.objects import look
+from ckpt.roles import Role
+from ckpt.units import plural
+
+
+def tensor_table(report: InspectReport) -> list[list[str]]:
+    """One tensor a row, exact: the columns of `--tsv` and `--table`."""
+    return row_table(report.rows, report.roles())
+
+
+def row_table(selected: Sequence[Row], roles: Sequence[Role]) -> list[list[str]]:
+    """The rows of some tensors, below their header."""
+    rows = [["name", "dtype", "shape", "device", "bytes", "role", "storage"]]
+    for row, role in zip(selected, roles, strict=True):
+        tensor = row.tensor
+        shape = "x".join(map(str, tensor.shape)) if tensor.shape else "()"
+        parts = dict.fromkeys(part.storage.id for _, part in tensor.parts)
+        storage = ",".join(parts) if tensor.parts else tensor.storage.id if hasattr(tensor, "storage") else ""
+        rows.append(
+            [
+                show(row.entry.name, None),
+                tensor.dtype.name,
+                shape,
+                show(tensor.device or "", None),
+                str(tensor.nbytes),
+                role.role,
+                show(storage, None),
+            ]
+        )
+    return rows
+
+
+def storage_table(report: InspectReport) -> list[list[str]]:
+    """One storage a row: the view `--storages`."""
+    rows = [["storage", "device", "bytes", "used", "kind", "tensors"]]
+    for row in report.storages:
+        rows.append(
+            [
+                show(row.storage.id, None),
+                show(row.storage.device or "", None),
+                str(row.storage.nbytes),
+                str(row.used),
+                row.kind,
+                show(" ".join(row.tensors), None),
+            ]
+        )
+    return rows
+
+
+def value_table(report: InspectReport) -> list[list[str]]:
+    """One value a row: the view `--values`."""
+    rows = [["name", "type", "value"]]
+    for value in report.values:
+        text = "" if value.fields is not None else value_text(value, 200)
+        kind = f"{value.type}, {plural(value.fields, 'field')}" if value.fields is not None else value.type
+        rows.append([show(value.name or "(the root)", None), show(kind, None), text])
+    return rows
+
+
+def import_table(report: InspectReport) -> list[list[str]]:
+    """One imported name a row, the called ones first: the view `--imports`."""
+    rank = {"called": 0, "unknown": 1, "known": 2}
+    rows = [["group", "name", "where"]]
+    for row in sorted(report.checkpoint.imports, key=lambda row: rank[row.group]):
+        name = f"{row.module}.{row.name}"
+        where = ", ".join(place or "(the root)" for place in row.where[:3])
+        if len(row.where) > 3:
+            where += f", and {len(row.where) - 3:,} more"
+        rows.append([row.group, show(name, None), show(where, None)])
+        rows += [["", show(f"  {call}", None), ""] for call in row.calls]
+    return rows
+
+
+def value_text(value: Value, limit: int = 60) -> str:
+    """A value in a few words: a scalar as Python writes it, a list by its length, an object by its class."""
+    if value.same_as is not None:
+        return f"{show(value.type, limit)}, same as {show(value.same_as, limit)}"
+    if value.fields is not None:
+        return f"{show(value.type, limit)}, {plural(value.fields, 'field')}"
+    view = look(value.node)
+    if view.kind == "scalar":
+        return show_literal(scalar_text(view, limit))
+    count = len(view.children)
+    if view.kind == "object":
+        return show(view.type, limit)
+    looked = [look(child) for child in view.children[:7]]
+    if view.kind == "sequence" and count <= 6 and all(child.kind == "scalar" for child in looked):
+        inner = ", ".join(scalar_text(child, 16) for child in looked)
+        opening, closing = BRACKETS.get(view.type, (f"{view.type}([", "])"))
+        inner += "," if view.type == "tuple" and count == 1 else ""
+        return show_literal(f"{opening}{inner}{closing}")
+    if view.type.startswith("numpy.ndarray"):
+        return show(view.type, limit)
+    return f"{show(view.type, limit)}, {plural(count, 'item')}"
