@@ -173,9 +173,8 @@ STORAGE  DEVICE  BYTES  USED  KIND         TENSORS
 hostile.pth  PyTorch zip, 1 tensor, 16 elements, 64 B, all float32 on cpu
 !! called-on-load: loading would call posix.system('echo ckpt-sample') at version
 
-GROUP   NAME                                WHERE
-called  posix.system                        version
-          posix.system('echo ckpt-sample')
+GROUP   NAME                             WEIGHTS_ONLY  WHERE    CALLS
+called  posix.system                     refused       version  posix.system('echo ckpt-sample')
 known   torch._utils._rebuild_tensor_v2
 known   torch.FloatStorage
 known   collections.OrderedDict

@@ -71,17 +71,25 @@ def value_table(report: InspectReport) -> list[list[str]]:
 
 
 def import_table(report: InspectReport) -> list[list[str]]:
-    """One imported name a row, the called ones first: the view `--imports`."""
+    """One imported name a row, the called ones first, then what else weights_only refuses: the view `--imports`."""
+    checkpoint = report.checkpoint
+    refused = {refusal.reason: refusal.where for refusal in checkpoint.weights_only or ()}
     rank = {"called": 0, "unknown": 1, "known": 2}
-    rows = [["group", "name", "where"]]
-    for row in sorted(report.checkpoint.imports, key=lambda row: rank[row.group]):
+    rows = [["group", "name", "weights_only", "where", "calls"]]
+    for row in sorted(checkpoint.imports, key=lambda row: rank[row.group]):
         name = f"{row.module}.{row.name}"
-        where = ", ".join(place or "(the root)" for place in row.where[:3])
-        if len(row.where) > 3:
-            where += f", and {len(row.where) - 3:,} more"
-        rows.append([row.group, show(name, None), show(where, None)])
-        rows += [["", show(f"  {call}", None), ""] for call in row.calls]
+        verdict = "refused" if refused.pop(name, None) is not None else ""
+        calls = row.calls[0] if row.calls else ""
+        if len(row.calls) > 1:
+            calls += f", and {len(row.calls) - 1:,} more"
+        rows.append([row.group, show(name, None), verdict, _listed(row.where), show(calls, None)])
+    rows += [["", show(reason, None), "refused", _listed(where), ""] for reason, where in refused.items()]
     return rows
+
+
+def _listed(places: Sequence[str]) -> str:
+    more = f", and {len(places) - 3:,} more" if len(places) > 3 else ""
+    return show(", ".join(place or "(the root)" for place in places[:3]) + more, None)
 
 
 def value_text(value: Value, limit: int = 60) -> str:
