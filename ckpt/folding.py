@@ -55,27 +55,33 @@ class _Node:
         self.leaf: Leaf | None = None
         self.number = -1
 
+    def child(self, part: str) -> _Node:
+        """The child of that name, made when there is none."""
+        found = self.children.get(part)
+        if found is None:
+            found = self.children[part] = _Node()
+        return found
+
 
 def fold(leaves: Iterable[Leaf]) -> tuple[Fold, ...]:
     """The folded tree of dotted names, in the order of first appearance."""
-    root = parent = _Node()
-    above: str | None = None  # what the names below `parent` begin with
+    root = _Node()
+    nodes: dict[str | None, _Node] = {None: root}
+
+    def node_of(name: str | None) -> _Node:
+        found = nodes.get(name)
+        if found is None:
+            assert name is not None
+            above, dot, last = name.rpartition(".")
+            found = nodes[name] = node_of(above if dot else None).child(last)
+        return found
+
     for leaf in leaves:
-        head, dot, last = leaf.name.rpartition(".")
-        here = head if dot else None
-        if leaf.name.count(".") >= _PARTS:  # a name that is nothing but dots
-            here, last = None, leaf.name
-        if here != above:  # neighbours mostly share all but the last part
-            parent, above = root, here
-            for part in [] if here is None else here.split("."):
-                found = parent.children.get(part)
-                if found is None:
-                    found = parent.children[part] = _Node()
-                parent = found
-        node = parent.children.get(last)
-        if node is None:
-            node = parent.children[last] = _Node()
-        node.leaf = leaf
+        above, dot, last = leaf.name.rpartition(".")
+        if not dot or leaf.name.count(".") >= _PARTS:  # the second: a name that is nothing but dots
+            root.child(leaf.name).leaf = leaf
+        else:
+            node_of(above).child(last).leaf = leaf
     return _Folder().children(root)
 
 
