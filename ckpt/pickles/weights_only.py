@@ -91,7 +91,7 @@ def refusals(pickle: Pickle) -> list[tuple[str, Node | None]]:
     for name in pickle.globals.values():
         if not _allowed(name):
             reasons.append((name.qualified, name))
-        elif name.name not in ("_rebuild_from_type_v2", "OrderedDict"):
+        elif name.name != "_rebuild_from_type_v2":
             plain.add(name)
     for call in pickle.calls:
         if call.func not in plain or call.states or call.keys or call.items:
