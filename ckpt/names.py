@@ -134,8 +134,13 @@ WRAPPERS = {
 """Attribute names under which wrappers keep the model they wrap, and who writes them."""
 
 
+_WRAPPED = tuple(f"{part}." for part in WRAPPERS)
+
+
 def wrapper_prefix(name: str) -> str:
     """The wrappers' attributes that `name` begins with, with the last dot: `_orig_mod.module.`, or ``."""
+    if not name.startswith(_WRAPPED):
+        return ""
     end = 0
     for part in name.split("."):
         if part not in WRAPPERS or end + len(part) + 1 > len(name) - 1:

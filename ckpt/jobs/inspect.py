@@ -268,7 +268,7 @@ def _devices(report: InspectReport) -> Iterable[Finding]:
         names = tuple(row.entry.name for row in report.rows if row.tensor.device in away)
         hint = None if checkpoint.format == "torchscript" else "ckpt rehome FILE -o OUT"
         yield Finding("cuda", text, names, hint)
-    for part in report.sections:
+    for part in report.sections if len(placed) > 1 else ():
         # Counters stay where the optimizer made them; on meta there is nothing.
         counted = [
             entry

@@ -119,13 +119,15 @@ def headline(report: InspectReport, width: int | None = None) -> list[Line]:
 
 def _places(report: InspectReport) -> str:
     """Where the tensors are saved: one device, or the bytes on each and what only counts steps."""
+    tags = {row.entry.tensor.device for row in report.rows}
+    if len(tags) < 2:
+        return "".join(f" on {show(tag, 40)}" for tag in tags if tag is not None)
     found: dict[str, list[Row]] = {}
     for row in report.rows:
         if row.tensor.device is not None:
             found.setdefault(row.tensor.device, []).append(row)
-    if len(found) < 2:
-        known = sum(map(len, found.values())) == len(report.rows)
-        return "".join(f" on {show(tag, 40)}" for tag in found) if known else ""
+    if len(found) < 2:  # and tensors of no known place
+        return ""
     texts = []
     for tag, rows in sorted(found.items(), key=lambda item: -sum(row.tensor.nbytes for row in item[1])):
         text = f"{size_text(sum(row.tensor.nbytes for row in rows))} on {show(tag, 40)}"
