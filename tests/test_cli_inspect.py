@@ -73,7 +73,8 @@ load: torch.load("llama_bf16.pth", map_location="cpu")
 """,
     "hostile.pth": """\
 hostile.pth  PyTorch zip, 1 tensor, 16 elements, 64 B, all float32 on cpu
-!! called-on-load: loading would call posix.system('echo ckpt-sample') at version
+!! called-on-load: loading would call posix.system('echo ckpt-sample') at
+  version
   version posix.system('echo ckpt-sample')
 
 NAME              SHAPE   NUMEL  SIZE

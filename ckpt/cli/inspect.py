@@ -119,7 +119,7 @@ def _write_text(
     if not views:
         output.write_lines(render.inspect_lines(report, width=width, depth=depth, everything=everything))
         return
-    output.write_lines([*render.headline(report, width), *render.calls(report)])
+    output.write_lines([*render.headline(report, width), *render.calls(report, width)])
     for make in views:
         output.write_lines([[]])
         output.write_table(make(report), tsv=False, table=None)

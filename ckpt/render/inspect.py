@@ -35,7 +35,7 @@ def inspect_lines(
 ) -> list[Line]:
     """The report as a person reads it."""
     out = headline(report, width)
-    out += calls(report)
+    out += calls(report, width)
     out += _parts(report, width)
     if report.rows:
         out.append([])
@@ -79,13 +79,15 @@ def _safe(text: str) -> str:
     return show_literal(text[:2000])
 
 
-def calls(report: InspectReport) -> list[Line]:
-    """What loading would call that is not known: shown before everything else."""
-    return [
-        [("!! ", "error"), (f"called-on-load: {_safe(finding.message)}", "error")]
-        for finding in report.findings
-        if finding.code == "called-on-load"
-    ]
+def calls(report: InspectReport, width: int | None = None) -> list[Line]:
+    """What loading would call that is not known, broken to fit `width`: shown before everything else."""
+    out: list[Line] = []
+    for finding in report.findings:
+        if finding.code == "called-on-load":
+            first, *more = wrapped(f"!! called-on-load: {_safe(finding.message)}", width)
+            out.append([(first, "error")])
+            out += [[(f"  {line}", "error")] for line in more]
+    return out
 
 
 # --- the first lines ------------------------------------------------------------------------------------------
