@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
 from ckpt.dtypes import DType
-from ckpt.files import Source
+from ckpt.files import File, Source
 from ckpt.names import NamedKey, Path
 
 # --- the inert tree ---------------------------------------------------------------------------------------
@@ -70,14 +70,19 @@ class Set:
 
 
 class Global:
-    """A name that the pickle imports. One node a distinct pair; `offset` is the byte of its first opcode."""
+    """A name that the pickle imports. One node a distinct pair; `offset` is the byte of its first opcode.
 
-    __slots__ = ("module", "name", "offset")
+    `protocol` is that of the pickle: it decides how a loader looks the name up (below 3, `copy_reg` is
+    `copyreg`; from 4 on, a dotted name is one of attributes).
+    """
 
-    def __init__(self, module: str, name: str, offset: int) -> None:
+    __slots__ = ("module", "name", "offset", "protocol")
+
+    def __init__(self, module: str, name: str, offset: int = 0, protocol: int = 2) -> None:
         self.module = module
         self.name = name
         self.offset = offset
+        self.protocol = protocol
 
     @property
     def qualified(self) -> str:
@@ -178,6 +183,29 @@ class Range(NamedTuple):
     inflated: int | None = None
 
 
+class Computed:
+    """Bytes that are made when they are written: the elements of a tensor in the order of its shape, as `dtype`.
+
+    Little-endian, conjugation and negation done. `big` says that the bytes of `of` are big-endian.
+    `overflowed` counts, once they were made, the finite elements that became infinite.
+    """
+
+    __slots__ = ("big", "dtype", "of", "overflowed")
+
+    def __init__(self, of: TensorRef, dtype: DType, *, big: bool = False) -> None:
+        self.of = of
+        self.dtype = dtype
+        self.big = big
+        self.overflowed = 0
+
+    @property
+    def size(self) -> int:
+        return self.dtype.nbytes(self.of.numel)
+
+
+Place = Range | Computed
+
+
 class Storage(NamedTuple):
     """A block of elements that tensors look into. **Identity is sharing**: one object, one memory.
 
@@ -190,7 +218,7 @@ class Storage(NamedTuple):
     device: str | None
     dtype: DType | None
     nbytes: int
-    place: Range | None
+    place: Place | None
     crc: int | None = None
 
     def __eq__(self, other: object) -> bool:
@@ -412,6 +440,12 @@ class Checkpoint:
     notices: tuple[Notice, ...] = ()
     parts: tuple[str, ...] = ()
     """File names of the shards, for a sharded checkpoint."""
+    source: File | None = None
+    """The file, where the checkpoint is one."""
+    origin: Any = None
+    """What the format keeps of the file for its own writer: the directory of an archive, say. None: nothing."""
+    is_edited: bool = False
+    """Whether the tree is another than that of the file."""
     close: Callable[[], None] = field(default=lambda: None, repr=False)
 
     def __enter__(self) -> Checkpoint:

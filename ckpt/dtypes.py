@@ -84,3 +84,13 @@ _ALIASES = {
     "cdouble": "complex128",
 }
 BY_NAME.update({alias: BY_NAME[name] for alias, name in _ALIASES.items()})
+
+
+def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of a contiguous tensor, in elements."""
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))

@@ -43,6 +43,14 @@ class UsageError(CkptError):
     """What was asked for is not there, or contradicts itself."""
 
 
+class WriteError(CkptError):
+    """The result cannot be written; whatever was there before still is."""
+
+
+class LossError(CkptError):
+    """The format that was asked for cannot hold everything; nothing was written."""
+
+
 @contextmanager
 def about(path: str) -> Iterator[None]:
     """Put the file's name in front of errors from rooms that do not know it."""

@@ -44,6 +44,11 @@ class File:
         self.size = self._stat.st_size
         self.bytes_read = 0
 
+    @property
+    def fd(self) -> int:
+        """The descriptor, for calls of the kernel that read."""
+        return self._fd
+
     def read(self, offset: int, count: int) -> bytes:
         if offset < 0 or count < 0 or offset + count > self.size:
             raise UnreadableError(
@@ -86,6 +91,22 @@ class Memory:
                 f"cut off: bytes {offset:,} to {offset + count:,} needed, ends at {self.size:,}"
             )
         return self._data[offset : offset + count]
+
+
+class Extended:
+    """A file as it would be with bytes behind its end."""
+
+    def __init__(self, file: File, more: bytes) -> None:
+        self._file = file
+        self._more = Memory(more)
+        self.size = file.size + len(more)
+
+    def read(self, offset: int, count: int) -> bytes:
+        inside = max(0, min(count, self._file.size - offset))
+        head = self._file.read(offset, inside) if inside else b""
+        if inside == count:
+            return head
+        return head + self._more.read(offset + inside - self._file.size, count - inside)
 
 
 def inflate(data: bytes, size: int, what: str) -> bytes:

@@ -164,6 +164,15 @@ def inner_wrappers(name: str) -> list[tuple[str, str]]:
     return list(found.items())
 
 
+def unwrapped_name(name: str) -> str:
+    """`name` without the attributes of wrappers: all leading ones, and inside those that no model would use."""
+    rest = name[len(wrapper_prefix(name)) :]
+    if "._" not in rest:
+        return rest
+    *parts, last = rest.split(".")
+    return ".".join([*(part for part in parts if part not in WRAPPERS or not part.startswith("_")), last])
+
+
 def writers(prefix: str) -> str:
     """Who writes a prefix of wrappers: `torch.compile around DataParallel or DDP`."""
     return " around ".join(WRAPPERS[part] for part in prefix.rstrip(".").split("."))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ckpt.checkpoint import Node
 from ckpt.objects import look
 from ckpt.places import children
 from ckpt.sections import Section
@@ -52,3 +53,13 @@ def optimizer(section: Section) -> Optimizer | None:
             rates.append(float(rate))
     family = next((name for needed, name in _FAMILIES if needed <= names), None)
     return Optimizer(family, parameters, len(states), tuple(rates))
+
+
+def named_parts(node: Node) -> list[Node]:
+    """The parts of an optimizer's state that name parameters: `state`, when its keys are names, and the lists of names."""
+    parts = dict(children(node))
+    found = [parts["state"]] if "state" in parts else []
+    for _, group in children(parts.get("param_groups")):
+        fields = dict(children(group))
+        found += [fields[name] for name in ("params", "param_names") if type(fields.get(name)) is list]
+    return found

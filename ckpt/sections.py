@@ -10,7 +10,8 @@ import re
 from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Container, Node
-from ckpt.names import Path, dotted
+from ckpt.errors import UsageError
+from ckpt.names import Path, dotted, nearest, show
 
 OTHER_SHARE = 0.01
 """A candidate for a model with under this share of the largest one's elements (`{mean, std}`) is other."""
@@ -91,6 +92,39 @@ def sections(checkpoint: Checkpoint) -> tuple[Section, ...]:
 def models(found: tuple[Section, ...]) -> list[Section]:
     """The sections that hold a model's weights."""
     return [section for section in found if section.kind == "model"]
+
+
+def chosen_models(checkpoint: Checkpoint, found: tuple[Section, ...], name: str | None) -> list[Section]:
+    """The sections of weights, averaged ones too, or the one that is asked for. Raises UsageError without any."""
+    if name is not None:
+        return [named(checkpoint, found, name)]
+    chosen = [section for section in found if section.kind in ("model", "ema")]
+    if not chosen:
+        raise UsageError("holds no model that could be told from the rest", path=checkpoint.path)
+    return chosen
+
+
+def only_model(checkpoint: Checkpoint, found: tuple[Section, ...], name: str | None) -> Section:
+    """The section that is asked for, or the only model. Raises UsageError with the list of those that there are."""
+    if name is not None:
+        return named(checkpoint, found, name)
+    chosen = models(found) or [section for section in found if section.kind == "ema"]
+    if not chosen:
+        raise UsageError("holds no model that could be told from the rest", path=checkpoint.path)
+    if len(chosen) > 1:
+        listed = " ".join(f"--section {show(section.name, 60)}" for section in chosen[:8])
+        raise UsageError(f"holds {len(chosen)} models", path=checkpoint.path, hint=f"one of {listed}")
+    return chosen[0]
+
+
+def named(checkpoint: Checkpoint, found: tuple[Section, ...], name: str) -> Section:
+    """The section of a name. Raises UsageError with the nearest ones."""
+    for section in found:
+        if section.name == name:
+            return section
+    names = [section.name for section in found]
+    listed = ", ".join(show(other, 60) or "(the root)" for other in nearest(name, names) or names[:8])
+    raise UsageError(f"no section {name}", path=checkpoint.path, hint=f"sections: {listed or 'none'}")
 
 
 def _sized(checkpoint: Checkpoint, section: Section) -> Section:

@@ -23,9 +23,7 @@ from ckpt.errors import CkptError
 TROUBLE, INTERRUPTED, PIPE_CLOSED, TERMINATED = 2, 130, 141, 143
 _CANNOT_WRITE = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF))
 
-_PLANNED = frozenset(
-    ("rehome", "strip", "rename", "slim", "convert", "diff", "warmstart", "stats", "lint", "verify")
-)
+_PLANNED = frozenset(("diff", "warmstart", "stats", "lint", "verify"))
 
 
 class Terminated(BaseException):
@@ -87,6 +85,9 @@ def _answered(step: Callable[[], Any]) -> Any:
 COMMANDS = {
     "inspect": "What a checkpoint holds, and how to load it.",
     "get": "One value of a checkpoint, as text or JSON.",
+    "rehome": "Move tensors to other devices; to the CPU by default.",
+    "strip": "Take the prefixes of wrappers off the names.",
+    "rename": "Rename tensors by regular expressions.",
 }
 """Name of the module of this package -> its line in the list of commands."""
 
@@ -129,6 +130,7 @@ def main() -> None:
     gc.disable()  # one short job: its trees are needed to the end
     output.prepare()
     signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGHUP, _terminate)
     asked = sys.argv[1] if len(sys.argv) > 1 else ""
     code: Any = 0
     try:

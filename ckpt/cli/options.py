@@ -49,6 +49,30 @@ LimitOption = Annotated[
     typer.Option("--limit", metavar="NAME=N", help="Raise a limit of the reader, as in pickle-bytes=1GiB."),
 ]
 
+Output = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("-o", "--output", metavar="OUT", help="Where to write.", show_default=False),
+]
+InPlace = Annotated[
+    bool,
+    typer.Option("--in-place", help="Change the file itself; of a zip only its end, in no time."),
+]
+Copy = Annotated[
+    bool, typer.Option("--copy", help="With --in-place: write the file anew, and put it in its place.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace OUT when it exists.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would change, write nothing.")]
+RewriteJson = Annotated[bool, typer.Option("--json", help="The report as one JSON document.")]
+Verify = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--verify",
+        metavar="HOW",
+        help="Check more than the structure before the file is put in place: crc reads every byte again,"
+        " torch loads it with torch.",
+    ),
+]
+
 
 def limits_of(settings: list[str] | None) -> Limits:
     """The reader's limits as the command line sets them. Raises UsageError."""

@@ -6,7 +6,9 @@ import io
 import json
 import os
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 from ckpt.names import TEXT_LIMIT, show_literal
@@ -127,6 +129,46 @@ def write_table(rows: Sequence[Sequence[str]], *, tsv: bool, table: str | None, 
         write_lines(
             columns([head, *shown], right=numbers, width=screen_width(), give=sizes.index(max(sizes)))
         )
+
+
+_PATIENCE = 0.5
+"""Seconds of work without a progress bar."""
+
+
+@contextmanager
+def progress(total: int) -> Iterator[Callable[[int], None] | None]:
+    """A bar on stderr, in bytes, for work that takes a while; only on a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    begin = time.monotonic()
+    done = 0
+    bar: Any = None
+
+    def advance(count: int) -> None:
+        nonlocal done, bar
+        done += count
+        if bar is None and time.monotonic() - begin > _PATIENCE:
+            bar = _bar(total)
+        if bar is not None:
+            bar.update(bar.task_ids[0], completed=min(done, total))
+
+    try:
+        yield advance
+    finally:
+        if bar is not None:
+            bar.stop()
+
+
+def _bar(total: int) -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    bar.add_task("", total=total)
+    bar.start()
+    return bar
 
 
 def talk(text: str) -> None:

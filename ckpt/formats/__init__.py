@@ -61,7 +61,7 @@ def open(path: str, limits: Limits | None = None) -> Checkpoint:
             probe.close()
             return found
         probe.file.check_unchanged()
-        return replace(found, close=probe.close)
+        return replace(found, source=probe.source, close=probe.close)
     except BaseException as error:
         if probe is not None:
             probe.close()

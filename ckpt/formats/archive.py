@@ -38,6 +38,7 @@ class Record(NamedTuple):
     deflated: bool
     crc: int | None
     header: int
+    flags: int = 0
 
     def place(self, source: Source) -> Range:
         return Range(source, self.offset, self.stored, self.size if self.deflated else None)
@@ -123,6 +124,12 @@ def _find_end(source: Source) -> tuple[int, int, int, int]:
                 break
         at = tail.rfind(b"PK\x05\x06", 0, at)
     if at < 0:
+        whole = interrupted(source)
+        if whole is not None:
+            raise UnreadableError(
+                f"interrupted in-place rewrite, the first {whole:,} bytes are whole",
+                hint="ckpt rehome --undo",
+            )
         stray = tail.rfind(b"PK\x05\x06")
         if stray >= 0 and span - stray >= _END.size and b"PK\x01\x02" in tail[:stray]:
             extra = span - stray - _END.size
@@ -140,6 +147,53 @@ def _find_end(source: Source) -> tuple[int, int, int, int]:
     if count == 0xFFFF or 0xFFFFFFFF in (size, offset):
         raise UnreadableError("a zip archive without the zip64 record that it needs")
     return count, size, offset, end
+
+
+_SEARCHED = 512 << 20
+"""Bytes before the end of a file in which the end of an older archive is looked for."""
+_STEP = 1 << 20
+
+
+def interrupted(source: Source) -> int | None:
+    """Where the archive ends that an interrupted in-place rewrite left whole, None when there is none.
+
+    Behind its end record lies a local header, or what there is of one; zeros are bytes that never came to
+    the disk.
+    """
+    high = source.size
+    while high > max(0, source.size - _SEARCHED):
+        low = max(0, high - _STEP)
+        # The step before overlaps by an end record, so that none is missed between two.
+        data = source.read(low, min(source.size, high + _END.size) - low)
+        at = data.rfind(b"PK\x05\x06")
+        while at >= 0:
+            end = low + at + _END.size
+            if end < source.size and ends_at(source, end):
+                behind = source.read(end, min(4, source.size - end))
+                if b"PK\x03\x04".startswith(behind) or not any(behind):
+                    return end
+            at = data.rfind(b"PK\x05\x06", 0, at)
+        high = low
+    return None
+
+
+def ends_at(source: Source, end: int) -> bool:
+    """Whether the bytes of a source up to `end` are an archive: its end record agrees with its directory."""
+    if end < _END.size + 4:
+        return False
+    tail = source.read(end - _END.size, _END.size)
+    if not tail.startswith(b"PK\x05\x06") or tail[20:22] != b"\0\0":
+        return False
+    disk, start, _, count, size, offset, _ = _END.unpack(tail)[1:]
+    at = end - _END.size
+    try:
+        if at >= _LOCATOR.size + 4 and source.read(at - _LOCATOR.size, 4) == b"PK\x06\x07":
+            count, size, offset, at = _find_end64(source, at, (count, size, offset))
+    except UnreadableError:
+        return False
+    if disk or start or offset + size != at or not count:
+        return False
+    return source.read(offset, 4) == b"PK\x01\x02"
 
 
 def _find_end64(source: Source, end: int, plain: tuple[int, int, int]) -> tuple[int, int, int, int]:
@@ -193,7 +247,7 @@ def _parse_directory(source: Source, data: bytes, count: int, directory: int) ->
         # torch writes 0 for "not computed" (set_crc32_options(False)); of an empty record 0 is the true one.
         checksum = crc if crc or not full else None
         offset = _data_offset(source, name, raw, flags, method, stored, full, header, directory)
-        records.append(Record(name, offset, stored, full, method == 8, checksum, header))
+        records.append(Record(name, offset, stored, full, method == 8, checksum, header, flags))
     if at != size:
         raise UnreadableError(f"the zip directory holds more than the {count:,} records that it counts")
     return records

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry, Tensor, Value
-from ckpt.errors import UsageError
+from ckpt.devices import ACCELERATOR, Hidden, hidden_devices
 from ckpt.findings import Finding, order
 from ckpt.jobs.storages import Shared, shared
 from ckpt.loading import Load, load, refusals_text
-from ckpt.names import Globs, inner_wrappers, nearest, wrapper_prefix, writers
-from ckpt.objects import look
+from ckpt.names import Globs, inner_wrappers, wrapper_prefix, writers
 from ckpt.roles import Role, roles
-from ckpt.sections import Section, sections
+from ckpt.sections import Section, named, sections
 from ckpt.units import plural, size_text
 
-_DEVICE = re.compile(r"(?:cuda|mps|xpu|npu|hpu|mlu|musa|xla|mtia|privateuseone)(?::\d{1,3})?")
 _BLOAT_BYTES = 1024
 _HEAVY = 1.0
-_DEVICES_LISTED = 64
-"""Devices are looked for in lists of at most this many items: of GPUs, not of data."""
 
 
 class Row(NamedTuple):
@@ -67,8 +62,7 @@ class InspectReport(NamedTuple):
     rows: tuple[Row, ...]
     storages: tuple[Shared, ...]
     prefixes: tuple[Prefix, ...]
-    hidden_devices: tuple[tuple[str, str, str], ...]
-    """Devices in values: name, device, type of the value."""
+    hidden_devices: tuple[Hidden, ...]
     load: Load
     findings: tuple[Finding, ...]
     selected: bool = False
@@ -98,13 +92,8 @@ def inspect(checkpoint: Checkpoint, select: Globs | None = None, section: str | 
     ]
     values = checkpoint.values
     if section is not None:
+        named(checkpoint, parts, section)
         chosen = [part for part in parts if part.name == section]
-        if not chosen:
-            names = [part.name for part in parts]
-            listed = ", ".join(name or "(the root)" for name in nearest(section, names) or names[:8])
-            raise UsageError(
-                f"no section {section}", path=checkpoint.path, hint=f"sections: {listed or 'none'}"
-            )
         rows = [row for row in rows if row.section in chosen]
         values = tuple(
             value for value in values if any(value.path[: len(part.path)] == part.path for part in chosen)
@@ -113,7 +102,7 @@ def inspect(checkpoint: Checkpoint, select: Globs | None = None, section: str | 
         rows = [row for row in rows if select.match(row.entry.name, row.relative)]
     everything = shared(checkpoint)
     prefixes = _prefixes(checkpoint, parts)
-    hidden = _hidden_devices(checkpoint.values)
+    hidden = hidden_devices(checkpoint.values)
     opened = load(checkpoint, parts)
     report = InspectReport(
         checkpoint,
@@ -167,24 +156,6 @@ def _prefixes(checkpoint: Checkpoint, parts: tuple[Section, ...]) -> tuple[Prefi
             for wrapper, places in inner.items()
         ]
     return tuple(found)
-
-
-def _hidden_devices(values: Iterable[Value]) -> tuple[tuple[str, str, str], ...]:
-    """Devices that sit in values, where map_location does not reach them."""
-    found = []
-    for value in values:
-        node = value.node
-        if value.type == "torch.device":
-            found.append((value.name, str(look(node).value), "torch.device"))
-        elif isinstance(node, str):
-            found.append((value.name, str(node), "str"))
-        elif type(node) in (list, tuple) and len(node) <= _DEVICES_LISTED:
-            found += [
-                (f"{value.name}.{i}", str(item), "str")
-                for i, item in enumerate(node)
-                if isinstance(item, str)
-            ]
-    return tuple(row for row in found if _DEVICE.fullmatch(row[1]))
 
 
 # --- findings -------------------------------------------------------------------------------------------------
@@ -250,7 +221,7 @@ def _imports(checkpoint: Checkpoint) -> Iterable[Finding]:
 def _devices(report: InspectReport) -> Iterable[Finding]:
     checkpoint = report.checkpoint
     placed = storage_devices(report)
-    away = {tag: nbytes for tag, nbytes in placed.items() if _DEVICE.fullmatch(tag)}
+    away = {tag: nbytes for tag, nbytes in placed.items() if ACCELERATOR.fullmatch(tag)}
     if away:
         listed = " and ".join(f"{size_text(nbytes)} on {tag}" for tag, nbytes in away.items())
         text = f"a bare torch.load puts {listed}"

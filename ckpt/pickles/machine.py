@@ -420,7 +420,7 @@ def _resolve(out: Pickle, limits: Limits, at: int, module: str, name: str) -> Gl
             raise MachineError(f"a name of over {NAME_CHARACTERS:,} characters", at)
         if len(out.globals) >= limits.globals:
             raise LimitError("a pickle imports too many names", "globals", limits.globals)
-        found = out.globals[module, name] = Global(module, name, at)
+        found = out.globals[module, name] = Global(module, name, at, out.protocol)
     return found
 
 

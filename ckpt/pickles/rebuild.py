@@ -54,11 +54,20 @@ class Rebuilder:
         for call in pickle.calls:  # in the order of the file: the parts of a call come before it
             build = builders.get(call.func)
             if build is not None:
-                try:
-                    call.meaning = build(self, call.args, call)
-                except _BadCallError as error:
-                    problem = f"damaged pickle: {call.func.name} at byte {call.offset:,}: {error}"
-                    raise UnreadableError(problem) from None
+                self._annotate(call, build)
+
+    def set_meaning(self, call: Opaque) -> None:
+        """Set the `meaning` of one call, after those of its parts. Raises UnreadableError."""
+        build = _BUILDERS.get(call.func.qualified) if type(call.func) is Global else None
+        if build is not None:
+            self._annotate(call, build)
+
+    def _annotate(self, call: Opaque, build: _Builder) -> None:
+        try:
+            call.meaning = build(self, call.args, call)
+        except _BadCallError as error:
+            problem = f"damaged pickle: {call.func.name} at byte {call.offset:,}: {error}"
+            raise UnreadableError(problem) from None
 
     # --- one method a call; `args` are those of the rebuild function, `call` is the node in the tree ------
 
@@ -328,6 +337,8 @@ def _flagged(args: tuple[Node, ...], dtype: DType | None, flags: Node) -> Tensor
 
 
 def _meaning(node: Node) -> Tensor | None:
+    if type(node) is TensorRef:
+        return node
     found = node.meaning if type(node) is Opaque else None
     if type(found) is Nested:
         return _meaning(found.root)

@@ -1,0 +1,149 @@
+"""What the commands that write share: where to, the steps in order, the report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from shlex import quote
+from typing import Any, NamedTuple
+
+from ckpt import commit, formats
+from ckpt.checkpoint import Checkpoint
+from ckpt.cli import output
+from ckpt.errors import CkptError, UnsupportedError, UsageError, about
+from ckpt.formats import saving
+from ckpt.jobs.rewrite import RewriteReport
+from ckpt.limits import Limits
+from ckpt.names import show
+from ckpt.render.rewrite import rewrite_lines
+from ckpt.units import size_text
+
+Make = Callable[[Checkpoint, Limits], RewriteReport]
+
+
+class Asked(NamedTuple):
+    """What the options of a writing command say. `suffix` is put before the ending of a path that is suggested."""
+
+    output: str | None
+    suffix: str
+    in_place: bool | None = False
+    """None where the command does not know it."""
+    copy: bool = False
+    force: bool = False
+    dry_run: bool = False
+    json: bool = False
+    verify: str | None = None
+    format: str | None = None
+
+
+def rewrite(paths: list[str], make: Make, asked: Asked, limits: Limits) -> int:
+    """Each PATH: read, change, write, report. Goes on after an error; the exit code of the command."""
+    _check(paths, asked)
+    worst = 0
+    for path in paths:
+        try:
+            with about(path):
+                _one(path, make, asked, limits, several=len(paths) > 1)
+        except CkptError as error:
+            output.fail(error)
+            worst = 2
+    return worst
+
+
+def _check(paths: list[str], asked: Asked) -> None:
+    """Raise UsageError for options that contradict each other, or a question that only the user can answer."""
+    if asked.output is not None and asked.in_place:
+        raise UsageError("-o and --in-place exclude each other")
+    if asked.copy and not asked.in_place:
+        raise UsageError("--copy goes with --in-place")
+    if asked.verify not in (None, "crc", "torch"):
+        raise UsageError(f"--verify {asked.verify}: not a check", hint="crc or torch")
+    if asked.output is None and not asked.in_place and not asked.dry_run:
+        first = paths[0]
+        stem, ending = os.path.splitext(os.path.normpath(first))
+        suggested = quote(
+            show(
+                f"{stem}{asked.suffix}{ending}" if asked.suffix[:1] != "=" else stem + asked.suffix[1:], None
+            )
+        )
+        where = "-o DIR" if len(paths) > 1 else f"-o {suggested}"
+        other = "" if asked.in_place is None else ", or --in-place"
+        raise UsageError("where to write?", path=first, hint=f"{where}{other}")
+    if len(paths) > 1 and asked.output is not None and not os.path.isdir(asked.output):
+        raise UsageError("not a directory, and there are several PATHs", path=asked.output)
+
+
+def _one(path: str, make: Make, asked: Asked, limits: Limits, *, several: bool) -> None:
+    to = _target(path, asked)
+    if to is not None:
+        for other, size in commit.left_over(to.real):
+            output.talk(f"ckpt: {show(other, None)}: {size_text(size)} left over from a run that was killed")
+        if to.warning:
+            output.talk(f"ckpt: {show(to.path, None)}: {to.warning}")
+    with formats.open(path, limits) as checkpoint:
+        report = make(checkpoint, limits)
+        saved = None
+        if not asked.dry_run:
+            saved = _write(report, to, asked, limits)
+        if asked.json:
+            output.write_json(report.to_json(_written(saved), dry_run=asked.dry_run), one_line=several)
+        else:
+            output.write_lines(rewrite_lines(report, saved, dry_run=asked.dry_run))
+
+
+def _target(path: str, asked: Asked) -> commit.Target | None:
+    """Where one PATH is written to, None when it is changed in place or not at all."""
+    if asked.in_place:
+        return None
+    if asked.output is None:
+        return None
+    wanted = asked.output
+    if os.path.isdir(wanted):
+        wanted = os.path.join(wanted, os.path.basename(os.path.normpath(path)))
+    return commit.target(wanted, force=asked.force)
+
+
+def _write(
+    report: RewriteReport, to: commit.Target | None, asked: Asked, limits: Limits
+) -> saving.Saved | None:
+    checkpoint = report.result
+    checks: dict[str, saving.Check] = {}
+    if asked.verify == "crc":
+        checks["crc"] = saving.check_bytes
+    elif asked.verify == "torch":
+        from ckpt.live import check_by_torch
+
+        checks["torch"] = check_by_torch
+    if to is not None:
+        format = asked.format or saving.same_format(to.path, checkpoint)
+        with output.progress(_bytes_of(checkpoint)) as progress:
+            return saving.save(checkpoint, to, format, limits, progress=progress, checks=checks)
+    if not report.changes:
+        return None  # it is as it should be already
+    if checkpoint.format not in saving.WRITERS:
+        raise UnsupportedError(
+            f"{checkpoint.format} is not changed in place", path=checkpoint.path, hint="-o OUT"
+        )
+    if checkpoint.format == "torch-zip" and not asked.copy and not checks:
+        return saving.append(checkpoint, limits)
+    assert checkpoint.source is not None
+    to = commit.target(checkpoint.source.path, force=True)
+    with output.progress(_bytes_of(checkpoint)) as progress:
+        return saving.save(checkpoint, to, checkpoint.format, limits, progress=progress, checks=checks)
+
+
+def _bytes_of(checkpoint: Checkpoint) -> int:
+    return sum(storage.nbytes for storage in checkpoint.storages)
+
+
+def _written(saved: saving.Saved | None) -> dict[str, Any] | None:
+    if saved is None:
+        return None
+    return {
+        "path": saved.path,
+        "format": saved.format,
+        "bytes": saved.nbytes,
+        "appended": saved.appended,
+        "seconds": round(saved.seconds, 6),
+        "verified": {name: round(seconds, 6) for name, seconds in saved.checks},
+    }

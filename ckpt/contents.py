@@ -1,0 +1,153 @@
+"""The bytes of storages: read in blocks, inflated, swapped, gathered or cast on the way, or copied by the kernel."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+
+from ckpt import kernels
+from ckpt.checkpoint import Computed, Place, Range, Storage, TensorRef
+from ckpt.commit import Sink
+from ckpt.dtypes import DType
+from ckpt.errors import UnreadableError
+from ckpt.files import File
+
+BLOCK = 1 << 20
+"""Bytes of one read."""
+
+
+def blocks(place: Place, start: int = 0, count: int | None = None) -> Iterator[bytes]:
+    """The bytes of a place, or `count` of them from byte `start`, in order. Raises UnreadableError."""
+    if isinstance(place, Computed):
+        yield from _part(_made(place), start, place.size - start if count is None else count)
+    elif place.inflated is None:
+        end = place.size if count is None else start + count
+        for at in range(start, end, BLOCK):
+            yield place.source.read(place.offset + at, min(BLOCK, end - at))
+    else:
+        yield from _part(_inflated(place), start, place.inflated - start if count is None else count)
+
+
+def _part(whole: Iterator[bytes], start: int, count: int) -> Iterator[bytes]:
+    for block in whole:
+        if count <= 0:
+            return
+        if start >= len(block):
+            start -= len(block)
+            continue
+        piece = block[start : start + count] if start or count < len(block) else block
+        start = 0
+        count -= len(piece)
+        yield piece
+
+
+def _inflated(place: Range) -> Iterator[bytes]:
+    """The bytes of a deflated record: exactly as many as its directory says."""
+    machine = zlib.decompressobj(-15)
+    left = place.inflated or 0
+    try:
+        for at in range(0, place.size, BLOCK):
+            data = place.source.read(place.offset + at, min(BLOCK, place.size - at))
+            while data and not machine.eof:
+                made = machine.decompress(data, BLOCK)
+                left -= len(made)
+                if left < 0:
+                    raise UnreadableError("a deflated record holds more than the archive says")
+                if made:
+                    yield made
+                data = machine.unconsumed_tail
+    except zlib.error:
+        raise UnreadableError("a record with damaged deflate data") from None
+    if left or not machine.eof:
+        raise UnreadableError("a deflated record holds less than the archive says")
+
+
+def elements(ref: TensorRef, *, big: bool = False) -> Iterator[bytes]:
+    """The elements of a tensor in the order of its shape: little-endian, conjugation and negation done."""
+    if not ref.numel:
+        return
+    assert ref.storage.place is not None
+    first, last = ref.extent
+    width = ref.dtype.bits // 8
+    if is_dense(ref):
+        found = blocks(ref.storage.place, first, last - first)
+        if big or ref.conj or ref.neg:
+            found = _whole_elements(found, max(width, 1))
+    else:
+        data = b"".join(blocks(ref.storage.place, first, last - first))
+        found = kernels.gathered(data, ref.dtype, ref.shape, ref.stride)
+    for block in found:
+        if big:
+            block = kernels.swapped(block, ref.dtype)
+        if ref.conj or ref.neg:
+            block = kernels.resolved(block, ref.dtype, conj=ref.conj, neg=ref.neg)
+        yield block
+
+
+def _whole_elements(found: Iterator[bytes], width: int) -> Iterator[bytes]:
+    """The same bytes in blocks that end where an element ends."""
+    rest = b""
+    for block in found:
+        block = rest + block if rest else block
+        cut = len(block) - len(block) % width
+        rest = block[cut:]
+        yield block[:cut]
+
+
+def is_dense(ref: TensorRef) -> bool:
+    """Whether the elements lie side by side in the order of the shape."""
+    step = 1
+    for size, stride in zip(reversed(ref.shape), reversed(ref.stride), strict=True):
+        if size != 1 and stride != step:
+            return False
+        step *= size
+    return True
+
+
+def _made(place: Computed) -> Iterator[bytes]:
+    place.overflowed = 0
+    if place.dtype == place.of.dtype:
+        yield from elements(place.of, big=place.big)
+        return
+    for block in _whole_elements(elements(place.of, big=place.big), max(1, place.of.dtype.bits // 8)):
+        made, overflowed = kernels.cast(block, place.of.dtype, place.dtype)
+        place.overflowed += overflowed
+        yield made
+
+
+def place_of(ref: TensorRef, dtype: DType | None = None, *, big: bool = False) -> Place:
+    """Where the elements of a tensor are, in the order of its shape: a range where they lie so, else computed."""
+    place = ref.storage.place
+    first, last = ref.extent
+    plain = (
+        dtype in (None, ref.dtype)
+        and is_dense(ref)
+        and not (ref.conj or ref.neg or (big and ref.dtype.bits > 8))
+    )
+    if plain and isinstance(place, Range) and place.inflated is None:
+        return Range(place.source, place.offset + first, last - first)
+    return Computed(ref, dtype or ref.dtype, big=big)
+
+
+def pour(storage: Storage, sink: Sink, *, crc: bool) -> int:
+    """Write the bytes of a storage; their CRC-32 when it is asked for, else 0.
+
+    One that the container recorded is handed on, and the kernel copies the range; else it is computed.
+    Raises UnreadableError when a deflated record does not have the CRC that was recorded.
+    """
+    place = storage.place
+    assert place is not None
+    if isinstance(place, Range) and place.inflated is None and type(place.source) is File:
+        known = storage.crc is not None and place.size == storage.nbytes
+        if known or not crc:
+            sink.copy(place.source, place.offset, storage.nbytes)
+            return storage.crc or 0
+    found = 0
+    for block in blocks(place, 0, storage.nbytes):
+        if crc:
+            found = zlib.crc32(block, found)
+        sink.write(block)
+    whole = isinstance(place, Range) and place.inflated == storage.nbytes
+    if crc and whole and storage.crc not in (None, found):
+        raise UnreadableError(f"storage {storage.id}: damaged, its bytes do not have the recorded CRC")
+    return found

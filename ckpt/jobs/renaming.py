@@ -1,0 +1,193 @@
+"""Other names for the tensors of a model: what `ckpt strip` and `ckpt rename` share.
+
+Keys of state dicts change where they stand, with the module paths of `_metadata` and the names that an
+optimizer keeps; order and all else stay. Two names never become one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from ckpt.checkpoint import Checkpoint, Dict, Node, Opaque
+from ckpt.errors import LossError, UnsupportedError
+from ckpt.jobs.rewrite import edited
+from ckpt.limits import Limits
+from ckpt.names import Path, show
+from ckpt.objects import look
+from ckpt.optimizers import named_parts
+from ckpt.pickles.edit import Edit
+from ckpt.places import node_at
+from ckpt.sections import Section
+
+NewName = Callable[[str], str]
+"""A name inside its section -> the new one."""
+
+
+def renamed(
+    checkpoint: Checkpoint,
+    chosen: Iterable[Section],
+    optimizers: Iterable[Section],
+    new_name: NewName,
+    limits: Limits,
+    unwrapped: dict[int, Node] | None = None,
+) -> tuple[Checkpoint, dict[str, dict[str, str]]]:
+    """The checkpoint under new names, and for each section that changed its old names with their new ones.
+
+    `unwrapped` are modules that give way to the one that they wrap. Raises LossError when two tensors would
+    get one name, UnsupportedError when a tensor would have to move into another dict.
+    """
+    edit = _Rename(new_name, unwrapped or {})
+    changed: dict[str, dict[str, str]] = {}
+    for section in chosen:
+        names = _plan(checkpoint, section, new_name, edit)
+        if names:
+            changed[section.name] = names
+    if not changed and not unwrapped:
+        return checkpoint, {}
+    for section in optimizers:
+        edit.named.update({id(node): node for node in named_parts(section.node)})
+    return edited(checkpoint, edit.copy(checkpoint.root), limits), changed
+
+
+def _plan(checkpoint: Checkpoint, section: Section, new_name: NewName, edit: _Rename) -> dict[str, str]:
+    """Mark the dicts of a section that change; old name -> new name of its tensors."""
+    depth = len(section.path)
+    parents: dict[Path, None] = {}
+    names: dict[str, str] = {}
+    for entry in checkpoint.tensors[section.first : section.last]:
+        name = section.relative(entry.name)
+        new = new_name(name)
+        if new != name and entry.path:
+            names[name] = new
+            parents.setdefault(entry.path[depth:-1])
+    for path in parents:
+        node = node_at(section.node if section.node is not None else checkpoint.root, path)
+        view = look(node)
+        if view.kind == "module":
+            raise UnsupportedError(
+                f"{section.name or 'the root'} is a pickled module: its names are those of its attributes",
+                path=checkpoint.path,
+                hint="ckpt convert --plain makes it a state dict first",
+            )
+        if view.kind != "mapping":
+            continue  # an attribute of a tensor
+        prefix = "".join(f"{key}." for key in path)
+        edit.dicts[id(node)] = prefix, node
+        _check(view.keys, prefix, new_name, checkpoint, names)
+    return names
+
+
+def _check(
+    keys: Sequence[Node], prefix: str, new_name: NewName, checkpoint: Checkpoint, names: dict[str, str]
+) -> None:
+    """Raise when two keys of one dict would become one, or one would have to leave it."""
+    taken: dict[str, str] = {}
+    for key in keys:
+        if not isinstance(key, str):
+            continue
+        old = f"{prefix}{key}"
+        new = new_name(old)
+        if not new.startswith(prefix) or new == prefix:
+            raise UnsupportedError(
+                f"{show(old, 80)} would become {show(new, 80)}, which lies in another dict",
+                path=checkpoint.path,
+            )
+        if new in taken:
+            raise LossError(
+                f"{show(taken[new], 80)} and {show(old, 80)} would both be called {show(new, 80)}",
+                path=checkpoint.path,
+            )
+        taken[new] = old
+
+
+def module_path(path: str, new_name: NewName) -> str:
+    """The new path of a module, as the names of its tensors tell it."""
+    leaf = "weight"
+    new = new_name(f"{path}.{leaf}" if path else leaf)
+    module, _, last = new.rpartition(".")
+    return module if last == leaf else path
+
+
+class _Rename(Edit):
+    """Changes the keys of marked dicts, their `_metadata`, and the names in marked parts of optimizers."""
+
+    def __init__(self, new_name: NewName, unwrapped: dict[int, Node]) -> None:
+        super().__init__()
+        self.dicts: dict[int, tuple[str, Node]] = {}
+        self.named: dict[int, Node] = {}
+        self._new_name = new_name
+        self._unwrapped = unwrapped
+
+    def instead(self, node: Node) -> Node | None:
+        inner = self._unwrapped.get(id(node))
+        if inner is not None:
+            return self.copy_of(inner)
+        if type(node) is list and id(node) in self.named:
+            return [self._text(item) for item in node]
+        if type(node) is Opaque and node.meaning is not None:
+            return node  # no name lies inside of a tensor
+        if type(node) is Opaque and id(node) in self.dicts and not node.keys:
+            return self._filled(node)
+        return None
+
+    def keys(self, node: Dict | Opaque, keys: Sequence[Node]) -> Sequence[Node]:
+        if id(node) in self.dicts:
+            prefix = self.dicts[id(node)][0]
+            return [self._key(key, prefix) for key in keys]
+        return [self._text(key) for key in keys] if id(node) in self.named else keys
+
+    def state(self, call: Opaque, state: Node) -> Node:
+        if id(call) not in self.dicts or type(state) is not Dict:
+            return state
+        made = Dict()
+        prefix = self.dicts[id(call)][0]
+        values = [
+            self._metadata(value, prefix) if key == "_metadata" else value
+            for key, value in zip(state.keys, state.values, strict=True)
+        ]
+        made.set(list(state.keys), values)
+        return made
+
+    def _metadata(self, node: Node, prefix: str) -> Node:
+        view = look(node)
+        if view.kind != "mapping":
+            return node
+        found: dict[Node, tuple[str, Node]] = {}
+        for key, value in zip(view.keys, view.children, strict=True):
+            new = key
+            if isinstance(key, str):
+                new = module_path(f"{prefix}{key}".rstrip("."), self._new_name)[len(prefix) :]
+            # What was wrapped is the model; the wrapper's own entry gives way.
+            if new not in found or len(str(key)) >= len(found[new][0]):
+                found[new] = str(key), value
+        keys, values = list(found), [value for _, value in found.values()]
+        if type(node) is Opaque:
+            made = Opaque(node.how, node.func, (), None, node.offset)
+            made.set(keys, values)
+            return made
+        plain = Dict()
+        plain.set(keys, values)
+        return plain
+
+    def _filled(self, node: Opaque) -> Opaque:
+        """An OrderedDict of Python 2, whose items are its argument, with its items set one by one."""
+        view = look(node)
+        made = Opaque(node.how, node.func, (), None, node.offset)
+        prefix = self.dicts[id(node)][0]
+        made.set(
+            [self._key(key, prefix) for key in view.keys], [self.copy_of(child) for child in view.children]
+        )
+        made.states = [self.copy_of(self.state(node, state)) for state in node.states]
+        return made
+
+    def _key(self, key: Node, prefix: str) -> Node:
+        if not isinstance(key, str):
+            return key
+        new = self._new_name(f"{prefix}{key}")[len(prefix) :]
+        return key if new == key else type(key)(new)
+
+    def _text(self, item: Node) -> Node:
+        if not isinstance(item, str):
+            return item
+        new = self._new_name(str(item))
+        return item if new == item else type(item)(new)

@@ -1,0 +1,161 @@
+"""Values: blocks of bytes in, blocks of bytes or numbers out, with numpy. Reads no file, knows no checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from ckpt.dtypes import DType
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+BLOCK = 4 << 20
+"""Bytes of one block of elements."""
+
+
+def swapped(block: bytes, dtype: DType) -> bytes:
+    """Elements of the other byte order; a complex number is two of half its width."""
+    width = dtype.bits // (16 if dtype.kind == "complex" else 8)
+    if width < 2:
+        return block
+    import numpy as np
+
+    return np.frombuffer(block, f"u{width}").byteswap().tobytes()
+
+
+def gathered(data: bytes, dtype: DType, shape: tuple[int, ...], stride: tuple[int, ...]) -> Iterator[bytes]:
+    """The elements of a strided view in the order of its shape, in blocks; the view begins where `data` does.
+
+    Strides in elements; the width of an element is a whole number of bytes.
+    """
+    import numpy as np
+
+    width = dtype.bits // 8
+    flat = np.frombuffer(data, f"V{width}" if width not in (1, 2, 4, 8) else f"u{width}")
+    steps = tuple(step * width for step in stride)
+    yield from _blocks(np.lib.stride_tricks.as_strided(flat, shape, steps, writeable=False))
+
+
+def _blocks(view: Array) -> Iterator[bytes]:
+    if view.ndim == 0 or view.nbytes <= BLOCK:
+        yield view.tobytes()
+    elif view[0].nbytes > BLOCK:
+        for row in view:
+            yield from _blocks(row)
+    else:
+        step = max(1, BLOCK // max(1, view[0].nbytes))
+        for start in range(0, len(view), step):
+            yield view[start : start + step].tobytes()
+
+
+def resolved(block: bytes, dtype: DType, *, conj: bool, neg: bool) -> bytes:
+    """Elements with a pending conjugation and negation carried out, as torch's resolve_conj and resolve_neg do."""
+    import numpy as np
+
+    if dtype.kind == "complex":
+        parts = np.frombuffer(block, f"<f{dtype.bits // 16}").copy()
+        if conj:
+            parts[1::2] *= -1
+        if neg:
+            parts *= -1
+        return parts.tobytes()
+    if not neg:
+        return block
+    if dtype.kind == "int":
+        return (
+            -np.frombuffer(block, f"<{'u' if dtype.name.startswith('u') else 'i'}{dtype.bits // 8}")
+        ).tobytes()
+    # The sign is one bit, of bfloat16 as well.
+    return (np.frombuffer(block, f"<u{dtype.bits // 8}") ^ (1 << (dtype.bits - 1))).tobytes()
+
+
+CASTS = ("bfloat16", "float16", "float32")
+"""dtypes that `cast` makes."""
+
+
+def cast(block: bytes, source: DType, to: DType) -> tuple[bytes, int]:
+    """(floating elements as another floating dtype, how many finite ones became infinite).
+
+    Rounds to the nearest, ties to even; from float64 by way of float32, as torch does.
+    """
+    import numpy as np
+
+    values = _as_float32(block, source)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if to.name == "float32":
+            made = values
+            infinite = np.isinf(made)
+        elif to.name == "float16":
+            made = values.astype("<f2")
+            infinite = np.isinf(made)
+        else:
+            bits = values.view("<u4")
+            nan = np.isnan(values)
+            made = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype("<u2")
+            made[nan] = 0x7FC0
+            infinite = (made & 0x7FFF) == 0x7F80
+    overflowed = int(np.count_nonzero(infinite))
+    if overflowed:
+        overflowed -= int(np.count_nonzero(np.isinf(_floats(block, source))))
+    return made.tobytes(), overflowed
+
+
+def _floats(block: bytes, dtype: DType) -> Array:
+    """Floating elements as float32, float64 as it is."""
+    import numpy as np
+
+    if dtype.name in ("float64", "float32", "float16"):
+        return np.frombuffer(block, f"<f{dtype.bits // 8}")
+    if dtype.name == "bfloat16":
+        return (np.frombuffer(block, "<u2").astype("<u4") << 16).view("<f4")
+    values: Array = _table(dtype.name)[np.frombuffer(block, "u1")]
+    return values
+
+
+def _as_float32(block: bytes, dtype: DType) -> Array:
+    import numpy as np
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        made: Array = _floats(block, dtype).astype("<f4")
+    return made
+
+
+_FLOAT8 = {
+    # exponent bits, mantissa bits, bias, whether the format has infinities, whether it has a negative zero
+    "float8_e4m3fn": (4, 3, 7, False, True),
+    "float8_e5m2": (5, 2, 15, True, True),
+    "float8_e4m3fnuz": (4, 3, 8, False, False),
+    "float8_e5m2fnuz": (5, 2, 16, False, False),
+}
+CASTABLE = frozenset(("float64", "float32", "float16", "bfloat16", "float8_e8m0fnu", *_FLOAT8))
+"""dtypes that `cast` takes."""
+
+
+@cache
+def _table(name: str) -> Array:
+    """The value of each of the 256 bytes of an 8-bit float (OCP 8-bit floating point specification; c10/util)."""
+    import numpy as np
+
+    if name == "float8_e8m0fnu":
+        values = [2.0 ** (code - 127) for code in range(255)] + [float("nan")]
+        return np.array(values, "<f4")
+    exponents, mantissas, bias, infinities, signed_zero = _FLOAT8[name]
+    values = []
+    for code in range(256):
+        exponent, mantissa = (code >> mantissas) & (2**exponents - 1), code & (2**mantissas - 1)
+        if exponent == 0:
+            value = mantissa * 2.0 ** (1 - bias - mantissas)
+        else:
+            value = (1 + mantissa / 2**mantissas) * 2.0 ** (exponent - bias)
+        if infinities and exponent == 2**exponents - 1:
+            value = float("nan") if mantissa else float("inf")
+        elif not infinities and signed_zero and code & 0x7F == 0x7F:
+            value = float("nan")
+        if code & 0x80:
+            value = -value if signed_zero or code & 0x7F else float("nan")
+        values.append(value)
+    return np.array(values, "<f4")

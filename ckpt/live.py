@@ -1,0 +1,88 @@
+"""The one door to torch: what needs the library itself, and nothing that files can answer without it."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from ckpt.checkpoint import Checkpoint, Range, TensorRef
+from ckpt.contents import elements
+from ckpt.errors import UsageError, WriteError
+from ckpt.formats import open, safetensors
+from ckpt.names import Path, show
+
+
+def require_torch() -> Any:
+    """The module torch. Raises UsageError where it is not installed."""
+    try:
+        import torch
+    except ImportError:
+        raise UsageError("this needs torch", hint="pip install 'torch-ckpt[torch]'") from None
+    return torch
+
+
+def check_by_torch(path: str, planned: Checkpoint) -> None:
+    """Load a written file with torch and compare every tensor with its source.
+
+    Raises WriteError when they differ, UsageError where torch is missing, or where loading would import names
+    that ckpt does not know: it never does.
+    """
+    torch = require_torch()
+    with open(path) as written:
+        aliases = safetensors.aliases(written)
+        loaded = _load(torch, path, written)
+        for entry in planned.tensors:
+            ref = entry.tensor
+            name = aliases.get(entry.name, entry.name)
+            found = _at(loaded, (name,) if written.format == safetensors.NAME else entry.path)
+            if not isinstance(found, (torch.Tensor, torch.storage.TypedStorage, torch.UntypedStorage)):
+                raise _differs(entry.name)
+            if isinstance(ref, TensorRef) and ref.storage.place is not None:
+                if tuple(found.shape) != ref.shape:
+                    raise _differs(entry.name)
+                big = planned.byteorder == "big" and isinstance(ref.storage.place, Range)
+                if str(found.dtype) != f"torch.{ref.dtype.name}" or _bytes(torch, found) != b"".join(
+                    elements(ref, big=big)
+                ):
+                    raise _differs(entry.name)
+
+
+def _load(torch: Any, path: str, written: Checkpoint) -> Any:
+    if written.format == safetensors.NAME:
+        from safetensors.torch import load_file
+
+        return load_file(path)
+    unknown = [row for row in written.imports if row.group != "known"]
+    if unknown or written.not_loadable:
+        why = (
+            written.not_loadable
+            or f"loading imports {unknown[0].module}.{unknown[0].name}, which ckpt does not know"
+        )
+        raise UsageError(f"--verify torch: {why}", hint="--verify crc loads nothing")
+    options: dict[str, Any] = {"encoding": written.encoding} if written.encoding else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return torch.load(path, map_location="cpu", weights_only=not written.weights_only, **options)
+        except Exception as error:  # whatever torch raises: the file is not kept
+            raise WriteError(f"torch does not load what was written: {show(str(error), 200)}") from None
+
+
+def _at(loaded: Any, path: Path) -> Any:
+    """What lies at a path of a loaded object: items of containers, attributes of objects."""
+    found = loaded
+    for key in path:
+        try:
+            found = found[key]
+        except (TypeError, KeyError, IndexError, AttributeError):
+            found = getattr(found, str(key), None)
+    return found
+
+
+def _bytes(torch: Any, tensor: Any) -> bytes:
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    return bytes(plain.reshape(-1).view(torch.uint8).numpy().tobytes()) if plain.numel() else b""
+
+
+def _differs(name: str) -> WriteError:
+    return WriteError(f"torch reads another {show(name, 80)} than the source holds; nothing was kept")

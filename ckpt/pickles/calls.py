@@ -1,0 +1,104 @@
+"""Tensor references -> the calls that torch writes for them: the other direction of `rebuild`.
+
+Calls: torch/_tensor.py `_reduce_ex_internal`, torch/nn/parameter.py, as torch 2.13 writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ckpt.checkpoint import Dict, Global, Node, Opaque, PersistentId, Storage, TensorRef
+
+
+def is_typed(storage: Storage) -> bool:
+    """Whether torch saves the storage under the class of its elements; else as bytes."""
+    dtype = storage.dtype
+    # torch 2 saves complex32 as bytes, although it still reads the class that 1.x wrote.
+    return dtype is not None and dtype.storage is not None and dtype.name != "complex32"
+
+
+def storage_class(storage: Storage) -> Global:
+    """The class that a storage is saved under."""
+    if storage.dtype is not None and storage.dtype.storage is not None and is_typed(storage):
+        return Global("torch", storage.dtype.storage)
+    return Global("torch.storage", "UntypedStorage")
+
+
+def rebuild_call(ref: TensorRef) -> Opaque:
+    """`_rebuild_tensor_v2` or `_v3` of a tensor, inside of `_rebuild_parameter` for a Parameter."""
+    requires_grad = bool(ref.requires_grad)
+    if ref.storage.place is None:
+        args: tuple[Node, ...] = (Global("torch", ref.dtype.name), ref.shape, ref.stride, requires_grad)
+        made = _call("_rebuild_meta_tensor_no_storage", args, ref)
+    else:
+        persistent = PersistentId(None, 0)
+        persistent.meaning = ref.storage
+        args = (
+            persistent,
+            ref.offset,
+            ref.shape,
+            ref.stride,
+            requires_grad and not ref.is_parameter,
+            ordered_dict(),
+        )
+        typed = is_typed(ref.storage)
+        if not typed:
+            args = (*args, Global("torch", ref.dtype.name))
+        if ref.conj or ref.neg:
+            bits = Dict()
+            for name, is_set in (("conj", ref.conj), ("neg", ref.neg)):
+                if is_set:
+                    bits.set([name], [True])
+            args = (*args, bits)
+        made = _call("_rebuild_tensor_v2" if typed else "_rebuild_tensor_v3", args, ref)
+    return (
+        _call("_rebuild_parameter", (made, requires_grad, ordered_dict()), ref) if ref.is_parameter else made
+    )
+
+
+DEVICE_ARGUMENT = {
+    "torch._utils._rebuild_wrapper_subclass": 6,
+    "torch._utils._rebuild_device_tensor_from_cpu_tensor": 2,
+    "torch._utils._rebuild_device_tensor_from_numpy": 2,
+    "torch._utils._rebuild_xla_tensor": 2,
+    "torch._utils._rebuild_mlc_tensor": 2,
+}
+"""Rebuild calls that carry a device beside their storages, and the position of that argument."""
+
+
+def with_device(call: Opaque, moved: Callable[[Node], Node]) -> tuple[Node, ...]:
+    """The arguments of a call with its device, if it carries one, as `moved` gives it."""
+    func, args = call.func, call.args
+    if type(func) is not Global:
+        return args
+    if func.name in ("_rebuild_from_type", "_rebuild_from_type_v2") and len(args) > 2:
+        inner = args[0]
+        position = DEVICE_ARGUMENT.get(inner.qualified) if type(inner) is Global else None
+        if position is not None and type(args[2]) is tuple:
+            return (*args[:2], _replaced(args[2], position, moved), *args[3:])
+    position = DEVICE_ARGUMENT.get(func.qualified)
+    return args if position is None else _replaced(args, position, moved)
+
+
+def _replaced(args: tuple[Node, ...], position: int, moved: Callable[[Node], Node]) -> tuple[Node, ...]:
+    if len(args) <= position:
+        return args
+    return (*args[:position], moved(args[position]), *args[position + 1 :])
+
+
+def device(tag: str) -> Opaque:
+    """`torch.device(tag)`, as it is pickled."""
+    kind, _, index = tag.partition(":")
+    args: tuple[Node, ...] = (kind, int(index)) if index else (kind,)
+    return Opaque("reduce", Global("torch", "device"), args, None, 0)
+
+
+def ordered_dict() -> Opaque:
+    """An empty OrderedDict."""
+    return Opaque("reduce", Global("collections", "OrderedDict"), (), None, 0)
+
+
+def _call(name: str, args: tuple[Node, ...], meaning: TensorRef) -> Opaque:
+    call = Opaque("reduce", Global("torch._utils", name), args, None, 0)
+    call.meaning = meaning
+    return call

@@ -1,0 +1,158 @@
+"""A tree with changes: a copy that keeps everything else, with its order, its sharing and its cycles.
+
+An edit says what to change by overriding a method; the meaning of every call that was copied is found again by
+the same code that reads files, so that no edit can make a tensor that reaches outside its storage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ckpt.checkpoint import (
+    ByteStr,
+    Dict,
+    Global,
+    Nested,
+    Node,
+    Opaque,
+    PersistentId,
+    Set,
+    Storage,
+    TensorRef,
+)
+from ckpt.pickles.rebuild import Rebuilder
+
+_LEAVES = frozenset((type(None), bool, int, float, str, bytes, bytearray, ByteStr, Global, TensorRef))
+
+
+class Edit:
+    """Copies trees. One edit shares what it copied between all trees that it is given."""
+
+    def __init__(self) -> None:
+        self._copies: dict[int, Node] = {}
+        self._alive: list[Node] = []  # the ids of originals must stay taken
+        self._todo: list[tuple[Node, Node]] = []
+        self._calls: list[tuple[int, Opaque]] = []
+
+    # --- what an edit may say ---------------------------------------------------------------------------------
+
+    def instead(self, node: Node) -> Node | None:
+        """What takes the place of a node, None to go on with a copy. The node itself: as it is, all of it."""
+        return None
+
+    def storage(self, storage: Storage) -> Storage:
+        """The storage that takes the place of one."""
+        return storage
+
+    def arguments(self, call: Opaque) -> tuple[Node, ...]:
+        """The arguments of a call, before they are copied."""
+        return call.args
+
+    def keys(self, node: Dict | Opaque, keys: Sequence[Node]) -> Sequence[Node]:
+        """The keys of a dict, as many as before."""
+        return keys
+
+    def state(self, call: Opaque, state: Node) -> Node:
+        """A state of an object, before it is copied."""
+        return state
+
+    def leaf(self, node: Node) -> Node:
+        """A scalar that is an item of a list, tuple, dict or object; never a key, nor an argument of a call."""
+        return node
+
+    # --- the copy ---------------------------------------------------------------------------------------------
+
+    def copy(self, root: Node) -> Node:
+        """The edited tree."""
+        made = self.copy_of(root)
+        while self._todo:
+            self._fill(*self._todo.pop())
+        rebuilder = Rebuilder(lambda data: None)
+        # Inner calls first: in a pickle they come before those that take them.
+        for _, call in sorted(self._calls, key=lambda row: row[0]):
+            rebuilder.set_meaning(call)
+        self._calls.clear()
+        return made
+
+    def copy_of(self, node: Node) -> Node:
+        """The copy of a node, for what an edit puts together itself; its parts may follow later."""
+        if type(node) in _LEAVES:
+            return node
+        known = self._copies.get(id(node))
+        if known is not None:
+            return known
+        made = self.instead(node)
+        if made is None:
+            made = self._shell(node)
+        self._copies[id(node)] = made
+        self._alive.append(node)
+        return made
+
+    def _shell(self, node: Node) -> Node:
+        """A copy whose parts follow; a tuple at once, for nothing can be put into it later."""
+        kind = type(node)
+        made: Node
+        if kind is tuple:  # tuples are nested 64 deep at most, and every other container is a shell by then
+            items = tuple([self._item(item) for item in node])
+            return node if all(map(_is, items, node)) else items
+        if kind is list:
+            made = []
+        elif kind is Dict:
+            made = Dict()
+        elif kind is Set:
+            made = Set([], node.frozen)
+        elif kind is PersistentId:
+            made = PersistentId(node.pid, node.offset)
+            made.shift = node.shift
+            made.meaning = self.storage(node.meaning) if type(node.meaning) is Storage else node.meaning
+            if type(node.meaning) is not Storage:
+                made.pid = self._arguments(node.pid) if type(node.pid) is tuple else node.pid
+            return made
+        elif kind is Opaque:
+            made = Opaque(node.how, node.func, (), None, node.offset)
+        else:
+            raise TypeError(f"a node of type {kind.__name__}")
+        self._todo.append((node, made))
+        return made
+
+    def _fill(self, node: Node, made: Node) -> None:
+        if type(node) is list:
+            made.extend([self._item(item) for item in node])
+        elif type(node) is Dict:
+            made.keys = [self.copy_of(key) for key in self.keys(node, node.keys)]
+            made.values = [self._item(value) for value in node.values]
+        elif type(node) is Set:
+            made.items = [self._item(item) for item in node.items]
+        else:
+            self._fill_call(node, made)
+
+    def _fill_call(self, node: Opaque, made: Opaque) -> None:
+        made.func = self.copy_of(node.func)
+        made.kwargs = self.copy_of(node.kwargs)
+        made.states = [self._item(self.state(node, state)) for state in node.states] if node.states else ()
+        made.items = [self._item(item) for item in node.items] if node.items else ()
+        if node.keys:
+            made.keys = [self.copy_of(key) for key in self.keys(node, node.keys)]
+            made.values = [self._item(value) for value in node.values]
+        if type(node.meaning) is Nested:
+            root = self.copy_of(node.meaning.root)
+            made.meaning = Nested(root)  # without arguments: its bytes are made anew
+            return
+        made.args = self._arguments(self.arguments(node))
+        if node.meaning is not None:
+            self._calls.append((node.offset, made))
+
+    def _arguments(self, args: tuple[Node, ...]) -> tuple[Node, ...]:
+        known = self._copies.get(id(args))
+        if known is None:
+            items = tuple([self.copy_of(arg) for arg in args])
+            known = self._copies[id(args)] = args if all(map(_is, items, args)) else items
+            self._alive.append(args)
+        return known
+
+    def _item(self, node: Node) -> Node:
+        return self.leaf(node) if type(node) in _LEAVES else self.copy_of(node)
+
+
+def _is(one: Node, other: Node) -> bool:
+    return one is other

@@ -1,0 +1,75 @@
+"""What a command wrote, as text: the changes, what was left out or left alone, where the result is."""
+
+from __future__ import annotations
+
+from ckpt.formats.saving import Saved
+from ckpt.jobs.rewrite import Change, Left, RewriteReport
+from ckpt.names import show
+from ckpt.render.text import Line, cells
+from ckpt.units import plural, size_text
+
+_CHANGES = 12
+_LEFT = 20
+
+
+def rewrite_lines(
+    report: RewriteReport, saved: Saved | None, *, dry_run: bool, everything: bool = False
+) -> list[Line]:
+    """The report as a person reads it; `saved` is None when nothing was written."""
+    out: list[Line] = []
+    rows = [(_arrow(change), _what(change)) for change in report.changes[:_CHANGES]]
+    width = max((cells(head) for head, _ in rows), default=0)
+    for head, what in rows:
+        out.append([(head + " " * (width - cells(head) + 3), "name"), (what, "")])
+    if len(report.changes) > _CHANGES:
+        out.append([(f"… {len(report.changes) - _CHANGES:,} more (--json)", "dim")])
+    if not report.changes:
+        out.append([(f"{show(report.source.path, None)}: {report.nothing}", "")])
+    out += _left("left out", report.left_out)
+    out += _left("left alone", report.left_alone)
+    out += [[(text, "")] for text in report.notes]
+    if saved is not None:
+        out += _wrote(report, saved)
+    elif dry_run:
+        out.append([("nothing was written (--dry-run)", "dim")])
+    return out
+
+
+def _arrow(change: Change) -> str:
+    names = [show(text, 80) for text in (change.before, change.after) if text is not None]
+    return " → ".join(names)
+
+
+def _what(change: Change) -> str:
+    text = plural(change.number, change.unit) if change.unit else ""
+    if change.nbytes:
+        text += f", {size_text(change.nbytes)}" if text else size_text(change.nbytes)
+    return f"{text} of {show(change.section, 60)}" if change.section and text else text
+
+
+def _left(title: str, rows: tuple[Left, ...]) -> list[Line]:
+    out: list[Line] = []
+    for row in rows[:_LEFT]:
+        size = f", {size_text(row.nbytes)}" if row.nbytes else ""
+        hint = f"  ({row.hint})" if row.hint else ""
+        what = f" = {row.what}" if row.is_value else f": {row.what}" if row.what else ""
+        out.append([(f"{title}: {show(row.name, 80)}{what}{size}", ""), (hint, "dim")])
+    if len(rows) > _LEFT:
+        out.append([(f"{title}: {len(rows) - _LEFT:,} more (--json)", "dim")])
+    return out
+
+
+def _wrote(report: RewriteReport, saved: Saved) -> list[Line]:
+    path = show(saved.path, None)
+    same = ", every tensor byte unchanged" if report.unchanged_bytes else ""
+    checks = "".join(
+        f", {name} verified in {seconds:.2f} s" for name, seconds in saved.checks if name != "structure"
+    )
+    if saved.appended is not None:
+        before = saved.nbytes - saved.appended
+        text = f"rewrote {path} in place: {size_text(saved.appended)} added to {size_text(before)}{same}{checks}"
+        return [
+            [(text, "")],
+            [(f"  the old pickle stays in the file as dead bytes (ckpt rehome --undo {path} takes it back)", "dim")],
+        ]
+    return [[(f"wrote {path}, {size_text(saved.nbytes)}{same}{checks}", "")]]
