@@ -9,7 +9,7 @@ from ckpt.checkpoint import Entry, Node, Value, key_of
 from ckpt.errors import LimitError
 from ckpt.limits import Limits
 from ckpt.names import Path
-from ckpt.objects import look, tensor_of
+from ckpt.objects import SCALARS, look, tensor_of
 from ckpt.tree import module_steps, steps
 
 _Named = TypeVar("_Named", Entry, Value)
@@ -94,3 +94,20 @@ def node_at(root: Node, path: Path) -> Node:
     for key in path:
         node = next((child for step, child in children(node) if step == key), None)
     return node
+
+
+def places_of(root: Node, wanted: set[int]) -> dict[int, str]:
+    """The names of the first places where nodes lie, by the ids of the nodes."""
+    found: dict[int, str] = {}
+    seen: dict[int, Node] = {}
+    todo: list[tuple[Node, str]] = [(root, "")]
+    while todo and len(found) < len(wanted):
+        node, name = todo.pop()
+        if id(node) in wanted:
+            found.setdefault(id(node), name)
+        if id(node) in seen or type(node) in SCALARS:
+            continue
+        seen[id(node)] = node
+        below = [(child, f"{name}.{key}" if name else str(key)) for key, child in children(node)]
+        todo += reversed(below)
+    return found

@@ -109,6 +109,8 @@ def only_model(checkpoint: Checkpoint, found: tuple[Section, ...], name: str | N
     if name is not None:
         return named(checkpoint, found, name)
     chosen = models(found) or [section for section in found if section.kind == "ema"]
+    if not chosen:  # a file of nothing but tensors
+        chosen = [section for section in found if section.kind == "other" and not section.path]
     if not chosen:
         raise UsageError("holds no model that could be told from the rest", path=checkpoint.path)
     if len(chosen) > 1:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from ckpt.checkpoint import (
     Composite,
     Container,
+    Dict,
     Entry,
     Global,
     Nested,
@@ -408,3 +409,13 @@ def _key_text(key: Node) -> str:
 
 def _long(value: Node) -> bool:
     return isinstance(value, (str, bytes, bytearray)) and len(value) >= REPEAT_LENGTH
+
+
+def metadata_of(root: Node) -> dict[str, str]:
+    """The texts of `__metadata__` in the tree of a safetensors file."""
+    if type(root) is Dict:
+        for key, value in zip(root.keys, root.values, strict=True):
+            if type(key) is str and key == "__metadata__" and type(value) is Dict:
+                pairs = zip(value.keys, value.values, strict=True)
+                return {name: text for name, text in pairs if type(name) is type(text) is str}
+    return {}

@@ -88,6 +88,8 @@ COMMANDS = {
     "rehome": "Move tensors to other devices; to the CPU by default.",
     "strip": "Take the prefixes of wrappers off the names.",
     "rename": "Rename tensors by regular expressions.",
+    "slim": "Keep the model's weights, drop the rest.",
+    "convert": "Write another format, plain classes, another dtype.",
 }
 """Name of the module of this package -> its line in the list of commands."""
 

@@ -63,6 +63,9 @@ Copy = Annotated[
 Force = Annotated[bool, typer.Option("--force", help="Replace OUT when it exists.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would change, write nothing.")]
 RewriteJson = Annotated[bool, typer.Option("--json", help="The report as one JSON document.")]
+DropOther = Annotated[
+    bool, typer.Option("--drop-other", help="Leave out what the result cannot hold, and list it.")
+]
 Verify = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(

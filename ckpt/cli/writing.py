@@ -34,6 +34,8 @@ class Asked(NamedTuple):
     json: bool = False
     verify: str | None = None
     format: str | None = None
+    plain: bool = False
+    """Whether the result must load with weights_only=True."""
 
 
 def rewrite(paths: list[str], make: Make, asked: Asked, limits: Limits) -> int:
@@ -114,6 +116,8 @@ def _write(
         from ckpt.live import check_by_torch
 
         checks["torch"] = check_by_torch
+    if asked.plain and (asked.format or checkpoint.format) != "safetensors":
+        checks["weights_only"] = saving.check_weights_only
     if to is not None:
         format = asked.format or saving.same_format(to.path, checkpoint)
         with output.progress(_bytes_of(checkpoint)) as progress:

@@ -29,6 +29,7 @@ from ckpt.formats.draft import Draft
 from ckpt.formats.probe import Probe
 from ckpt.limits import Limits
 from ckpt.names import natural, show
+from ckpt.tree import metadata_of
 
 NAME = "safetensors"
 SUFFIXES: tuple[str, ...] = (".safetensors", ".sft")
@@ -202,15 +203,15 @@ def losses(checkpoint: Checkpoint) -> list[str]:
     """What the format cannot hold, one line each: its tensors are dense, and there is nothing but tensors."""
     found: list[str] = []
     for entry in checkpoint.tensors:
-        why = _unfit(entry)
+        why = unfit(entry)
         if why:
             found.append(f"{show(entry.name, 80)} ({why})")
     values = [value.name for value in checkpoint.values if value.path[:1] != ("__metadata__",)]
     return [*found, *(f"{show(name, 80)} (no tensor)" for name in values)]
 
 
-def _unfit(entry: Entry) -> str | None:
-    """Why the format cannot hold a tensor."""
+def unfit(entry: Entry) -> str | None:
+    """Why the format cannot hold a tensor, None when it can."""
     tensor = entry.tensor
     if not isinstance(tensor, TensorRef):
         return tensor.layout
@@ -270,15 +271,6 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
                 pour(Storage(name, None, ref.dtype, ref.nbytes, place), sink, crc=False)
 
     return Draft(8 + len(text) + at, write)
-
-
-def metadata_of(root: Node) -> dict[str, str]:
-    """The texts of `__metadata__` of a checkpoint that was read from this format."""
-    if type(root) is Dict:
-        for key, value in zip(root.keys, root.values, strict=True):
-            if key == "__metadata__" and type(value) is Dict:
-                return dict(zip(value.keys, value.values, strict=True))
-    return {}
 
 
 def aliases(checkpoint: Checkpoint) -> dict[str, str]:

@@ -56,8 +56,8 @@ Check = Callable[[str, Checkpoint], None]
 """A further check of a file that is written and not yet in place: its path, and what was planned."""
 
 
-def format_for(path: str, asked: str | None, source: Checkpoint) -> str:
-    """The format to write: the one that is asked for, that of the suffix, or that of the source. Raises UsageError."""
+def format_for(path: str, asked: str | None) -> str:
+    """The format to write: the one that is asked for, or that of the suffix. Raises UsageError."""
     if asked is not None:
         if asked not in WRITERS:
             raise UsageError(
@@ -75,7 +75,7 @@ def same_format(path: str, checkpoint: Checkpoint) -> str:
     """The format for a checkpoint whose content stays: its own; for one of several files that of the suffix."""
     if checkpoint.format in WRITERS:
         return checkpoint.format
-    return format_for(path, None, checkpoint)
+    return format_for(path, None)
 
 
 def save(
@@ -214,6 +214,14 @@ def _check_for(format: str, limits: Limits) -> Check:
             raise _other(f"it reads as: {error.problem}") from None
 
     return check
+
+
+def check_weights_only(path: str, planned: Checkpoint) -> None:
+    """Raise WriteError unless torch.load(weights_only=True) takes a written file."""
+    with open(path) as written:
+        if written.weights_only or written.not_loadable:
+            reasons = [refusal.reason for refusal in written.weights_only or ()]
+            raise _other(f"weights_only refuses {', '.join(reasons[:3]) or written.not_loadable}")
 
 
 def check_bytes(path: str, planned: Checkpoint) -> None:

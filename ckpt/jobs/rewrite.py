@@ -5,10 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ckpt.checkpoint import Checkpoint, Entry, Node, Storage, TensorRef
+from ckpt.checkpoint import Checkpoint, Dict, Entry, Node, Storage, TensorRef
+from ckpt.errors import LossError
+from ckpt.jobs.plain import state_dict
 from ckpt.limits import Limits
-from ckpt.places import with_unique_names
-from ckpt.tree import flatten
+from ckpt.literals import brief
+from ckpt.names import show
+from ckpt.objects import look
+from ckpt.places import children, places_of, with_unique_names
+from ckpt.sections import Section
+from ckpt.tree import flatten, metadata_of
+from ckpt.units import plural
+
+_LISTED = 5
 
 
 class Change(NamedTuple):
@@ -116,3 +125,60 @@ def storages_of(tensors: list[Entry]) -> tuple[Storage, ...]:
         for part in parts:
             found.setdefault(id(part.storage), part.storage)
     return tuple(found.values())
+
+
+def weights_of(checkpoint: Checkpoint, section: Section) -> Node:
+    """The state dict of a section: the mapping itself, or what `state_dict()` of a pickled module would give."""
+    node = section.node if section.node is not None else checkpoint.root
+    view = look(node)
+    if view.kind == "module":
+        return state_dict(view)
+    if section.path == () and checkpoint.format in ("safetensors", "sharded") and metadata_of(node):
+        kept = Dict()
+        pairs = [pair for pair in zip(node.keys, node.values, strict=True) if pair[0] != "__metadata__"]
+        kept.set([key for key, _ in pairs], [value for _, value in pairs])
+        return kept
+    return node
+
+
+def rest_of(checkpoint: Checkpoint, parts: tuple[Section, ...], chosen: Section) -> list[Left]:
+    """What lies beside a section: other sections by their kind and size, values by what they are."""
+    rows: list[Left] = []
+    for part in parts:
+        if part is not chosen and part.path != chosen.path:
+            kind = f"{part.kind}, " if part.kind != part.name else ""
+            rows.append(Left(part.name, f"{kind}{plural(part.tensors, 'tensor')}", part.nbytes))
+    covered = [part.path for part in parts]
+    for key, child in children(checkpoint.root) if chosen.path else ():
+        inside = any(path[:1] == (key,) for path in covered)
+        if not inside:
+            rows.append(Left(str(key), brief(child, 60), is_value=True))
+    return rows
+
+
+def weightless(checkpoint: Checkpoint, section: Section) -> list[Left]:
+    """What a pickled module holds beside its state dict: unregistered tensors, buffers that are not saved, attributes."""
+    if not section.is_module or checkpoint.format == "torchscript":
+        return []
+    return [
+        Left(entry.name, "not in the state dict of its module", entry.tensor.nbytes)
+        for entry in checkpoint.tensors[section.first : section.last]
+        if not entry.registered or not entry.persistent
+    ] + [Left(section.name or "(the root)", f"the attributes of {look(section.node).type}")]
+
+
+def losses_of(checkpoint: Checkpoint, lost: dict[int, tuple[Node, str]], drop_other: bool) -> list[Left]:
+    """What could not be made plain, with its places. Raises LossError unless it may be dropped."""
+    if not lost:
+        return []
+    names = places_of(checkpoint.root, set(lost))
+    rows = [Left(names.get(marker, "(inside)"), what) for marker, (_, what) in lost.items()]
+    if not drop_other:
+        listed = "; ".join(f"{show(row.name, 60)} ({show(row.what, 80)})" for row in rows[:_LISTED])
+        more = f" and {len(rows) - _LISTED:,} more" if len(rows) > _LISTED else ""
+        raise LossError(
+            f"cannot be made plain: {listed}{more}",
+            path=checkpoint.path,
+            hint="--drop-other puts None in their place",
+        )
+    return rows

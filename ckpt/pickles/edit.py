@@ -25,6 +25,10 @@ from ckpt.pickles.rebuild import Rebuilder
 _LEAVES = frozenset((type(None), bool, int, float, str, bytes, bytearray, ByteStr, Global, TensorRef))
 
 
+DROPPED = object()
+"""What `instead` says of a node that is to be None."""
+
+
 class Edit:
     """Copies trees. One edit shares what it copied between all trees that it is given."""
 
@@ -37,7 +41,7 @@ class Edit:
     # --- what an edit may say ---------------------------------------------------------------------------------
 
     def instead(self, node: Node) -> Node | None:
-        """What takes the place of a node, None to go on with a copy. The node itself: as it is, all of it."""
+        """What takes the place of a node; None to go on with a copy, the node itself to leave all of it as it is."""
         return None
 
     def storage(self, storage: Storage) -> Storage:
@@ -82,17 +86,23 @@ class Edit:
         if known is not None:
             return known
         made = self.instead(node)
+        if made is DROPPED:
+            return None
         if made is None:
-            made = self._shell(node)
+            made = self.shell_of(node)
         self._copies[id(node)] = made
         self._alive.append(node)
         return made
 
-    def _shell(self, node: Node) -> Node:
-        """A copy whose parts follow; a tuple at once, for nothing can be put into it later."""
+    def shell_of(self, node: Node, like: Opaque | None = None) -> Node:
+        """A new node with the edited parts of `node`, which need not be in the tree: its parts may follow later.
+
+        A call that takes the place of a tensor's names it as `like`.
+        """
         kind = type(node)
         made: Node
-        if kind is tuple:  # tuples are nested 64 deep at most, and every other container is a shell by then
+        if kind is tuple:
+            # Nothing can be put into it later. Tuples are nested 64 deep at most, all else is a shell by now.
             items = tuple([self._item(item) for item in node])
             return node if all(map(_is, items, node)) else items
         if kind is list:
@@ -104,15 +114,20 @@ class Edit:
         elif kind is PersistentId:
             made = PersistentId(node.pid, node.offset)
             made.shift = node.shift
-            made.meaning = self.storage(node.meaning) if type(node.meaning) is Storage else node.meaning
-            if type(node.meaning) is not Storage:
-                made.pid = self._arguments(node.pid) if type(node.pid) is tuple else node.pid
+            made.meaning = node.meaning
+            if type(node.meaning) is Storage:
+                made.meaning = self.storage(node.meaning)
+                if made.meaning.dtype is not node.meaning.dtype:
+                    made.pid = None  # it names the class of the old one
             return made
         elif kind is Opaque:
             made = Opaque(node.how, node.func, (), None, node.offset)
         else:
             raise TypeError(f"a node of type {kind.__name__}")
+        if like is not None:
+            node.meaning = like.meaning
         self._todo.append((node, made))
+        self._alive.append(node)
         return made
 
     def _fill(self, node: Node, made: Node) -> None:

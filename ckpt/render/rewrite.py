@@ -63,13 +63,20 @@ def _wrote(report: RewriteReport, saved: Saved) -> list[Line]:
     path = show(saved.path, None)
     same = ", every tensor byte unchanged" if report.unchanged_bytes else ""
     checks = "".join(
-        f", {name} verified in {seconds:.2f} s" for name, seconds in saved.checks if name != "structure"
+        f", {name} verified in {seconds:.2f} s" for name, seconds in saved.checks if name in ("crc", "torch")
     )
     if saved.appended is not None:
         before = saved.nbytes - saved.appended
-        text = f"rewrote {path} in place: {size_text(saved.appended)} added to {size_text(before)}{same}{checks}"
+        text = (
+            f"rewrote {path} in place: {size_text(saved.appended)} added to {size_text(before)}{same}{checks}"
+        )
         return [
             [(text, "")],
-            [(f"  the old pickle stays in the file as dead bytes (ckpt rehome --undo {path} takes it back)", "dim")],
+            [
+                (
+                    f"  the old pickle stays in the file as dead bytes (ckpt rehome --undo {path} takes it back)",
+                    "dim",
+                )
+            ],
         ]
     return [[(f"wrote {path}, {size_text(saved.nbytes)}{same}{checks}", "")]]

@@ -1,0 +1,270 @@
+"""Trees without foreign classes: objects become dicts, lists and scalars, numpy becomes tensors and numbers.
+
+What is left needs nothing but torch to load, with weights_only=True. What cannot be told in plain words is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ckpt.arrays import NumpyArray, array
+from ckpt.checkpoint import (
+    ByteStr,
+    Composite,
+    Dict,
+    Global,
+    Nested,
+    Node,
+    Opaque,
+    PersistentId,
+    Range,
+    Set,
+    Storage,
+    TensorRef,
+    tensor_ref,
+)
+from ckpt.dtypes import BY_NAME, DType, contiguous
+from ckpt.files import Memory
+from ckpt.objects import View, class_of, look
+from ckpt.pickles.calls import ordered_dict
+from ckpt.pickles.edit import DROPPED, Edit
+from ckpt.pickles.imports import is_known, python3_name
+from ckpt.pickles.weights_only import ALLOWED
+from ckpt.tree import module_steps
+
+_KEPT = frozenset(
+    ("collections.OrderedDict", "collections.Counter", "torch.Size", "torch.device", "builtins.complex")
+)
+"""Classes that weights_only knows and that are no tensors."""
+_SCALARS = (str, int, float, bool, bytes, bytearray, type(None))
+_SETS = ("builtins.set", "builtins.frozenset")
+
+
+class Plain(Edit):
+    """Makes trees plain. `lost` are the nodes that could not be, with what they are; None stands in their place.
+
+    `encoding` decodes the strings of Python 2; without one those that are no UTF-8 are lost.
+    """
+
+    def __init__(self, encoding: str | None = None) -> None:
+        super().__init__()
+        self.lost: dict[int, tuple[Node, str]] = {}
+        self.made: dict[str, int] = {}
+        """Classes that were made plain, and how many objects of each."""
+        self._encoding = encoding
+
+    # --- the hooks --------------------------------------------------------------------------------------------
+
+    def instead(self, node: Node) -> Node | None:
+        if type(node) is Opaque:
+            if type(node.meaning) is Nested:
+                self._note("a nested checkpoint")
+                return self.copy_of(node.meaning.root)
+            return self._tensor(node) if node.meaning is not None else self._object(node)
+        if type(node) is PersistentId and type(node.meaning) is Global:
+            return self.leaf(node.meaning)
+        if type(node) is Set and node.frozen:
+            return self.shell_of(Set(node.items, frozen=False))
+        return None
+
+    def leaf(self, node: Node) -> Node:
+        if type(node) is ByteStr:
+            return self._text(node)
+        if type(node) is Global and python3_name(node.module, node.name) not in ALLOWED:
+            self._note("a name")
+            return node.qualified
+        return node
+
+    def arguments(self, call: Opaque) -> tuple[Node, ...]:
+        # Of Python 2: OrderedDict([[key, value], ...]) holds texts in its arguments.
+        return tuple([self.leaf(arg) if type(arg) is ByteStr else arg for arg in call.args])
+
+    def keys(self, node: Dict | Opaque, keys: Sequence[Node]) -> Sequence[Node]:
+        return [self._key(key) for key in keys]
+
+    def _key(self, key: Node) -> Node:
+        if type(key) in (str, int, float, bool, bytes, type(None)):
+            return key
+        if type(key) is tuple:
+            return tuple([self._key(item) for item in key])
+        view = look(key)
+        if view.kind == "scalar" and isinstance(view.value, _SCALARS):
+            return self._text(view.value) if type(view.value) is ByteStr else view.value
+        self._lose(key, f"a key: {view.type}")
+        return f"<{view.type}>"
+
+    # --- tensors ----------------------------------------------------------------------------------------------
+
+    def _tensor(self, call: Opaque) -> Node | None:
+        func = call.func
+        if type(func) is Global and func.name in ("_rebuild_from_type_v2", "_rebuild_from_type"):
+            kind = call.args[1] if len(call.args) > 1 else None
+            if isinstance(call.meaning, TensorRef) and not (type(kind) is Global and _allowed(kind)):
+                self._note(f"a tensor of {kind.qualified if type(kind) is Global else 'a subclass'}")
+                return call.meaning._replace(storage=self.storage(call.meaning.storage))
+        if isinstance(call.meaning, TensorRef) and not _allowed(func):
+            return call.meaning._replace(storage=self.storage(call.meaning.storage))
+        if isinstance(call.meaning, Composite):
+            if type(func) is Global and func.name == "_rebuild_sparse_csr_tensor":
+                return self.shell_of(
+                    Opaque(
+                        call.how,
+                        Global("torch._utils", "_rebuild_sparse_tensor"),
+                        call.args,
+                        None,
+                        call.offset,
+                    ),
+                    call,
+                )
+            if not _allowed(func) or (
+                func.name.startswith("_rebuild_from_type") and not _allowed(call.args[1])
+            ):
+                found = array(call.args[0]) if call.args else None
+                tensor = None if found is None else _numpy_tensor(found)
+                return (
+                    tensor
+                    if tensor is not None
+                    else self._lose(call, f"a tensor: {call.meaning.detail or call.meaning.layout}")
+                )
+            if call.meaning.layout == "wrapper":
+                return self._lose(call, f"a tensor: {call.meaning.detail or 'a wrapper'}")
+        return None
+
+    # --- objects ----------------------------------------------------------------------------------------------
+
+    def _object(self, call: Opaque) -> Node | None:
+        name = class_of(call)
+        if name in _KEPT:
+            return None
+        found = array(call)
+        if found is not None:
+            self._note(name if "ndarray" in name else "numpy.ndarray")
+            return self._array(call, found)
+        view = look(call)
+        if view.kind == "scalar":
+            if view.type in ("bytes", "bytearray") or isinstance(view.value, (bytes, bytearray)):
+                return None if _allowed(call.func) else view.value
+            if isinstance(view.value, _SCALARS) and (is_known(call.func) or _is_class(call)):
+                self._note(view.type)
+                return self._text(view.value) if type(view.value) is ByteStr else view.value
+        elif view.kind == "sequence":
+            if name in _SETS:
+                return self.shell_of(Set(list(view.children), frozen=False))
+            self._note(view.type)
+            return self.shell_of(list(view.children))
+        elif view.kind == "mapping":
+            self._note(view.type)
+            return self.shell_of(_dict(view))
+        elif view.kind == "module":
+            self._note(f"module {view.type}")
+            return self.shell_of(state_dict(view))
+        elif view.kind == "object" and _is_built(call):
+            self._note(view.type)
+            numbered = all(type(key) is int for key in view.keys)
+            return self.shell_of(list(view.children) if numbered and view.keys else _dict(view))
+        return self._lose(call, view.type)
+
+    def _array(self, call: Opaque, found: NumpyArray) -> Node:
+        if found.items is not None:
+            return self.shell_of(list(found.items))
+        tensor = _numpy_tensor(found)
+        if tensor is not None:
+            return tensor
+        values = look(call)
+        if values.kind == "sequence":  # texts
+            return self.shell_of(list(values.children))
+        return self._lose(call, f"numpy array of {found.dtype.name}")
+
+    def _text(self, value: Node) -> Node:
+        if type(value) is not ByteStr:
+            return value
+        if value.isascii():
+            return str(value)
+        try:
+            return value.raw.decode(self._encoding or "utf-8")
+        except UnicodeDecodeError:
+            self._lose(value, "text of Python 2 that is not UTF-8: --encoding latin1 reads it")
+            return None
+
+    def _lose(self, node: Node, what: str) -> Node:
+        self.lost[id(node)] = node, what
+        return DROPPED
+
+    def _note(self, kind: str) -> None:
+        self.made[kind] = self.made.get(kind, 0) + 1
+
+
+def state_dict(view: View) -> Opaque:
+    """The state dict of a pickled module: an OrderedDict of the tensors that `state_dict()` would give."""
+    made = ordered_dict()
+    todo = [iter(list(module_steps(view, (), "", None)))]
+    prefixes = [""]
+    while todo:
+        step = next(todo[-1], None)
+        if step is None:
+            todo.pop()
+            prefixes.pop()
+            continue
+        _, name, node, kind, registered, persistent = step
+        if not registered or not persistent:
+            continue
+        inner = look(node)
+        if inner.kind == "module" and kind is None and len(todo) < 200:
+            prefixes.append(f"{prefixes[-1]}{name}.")
+            todo.append(iter(list(module_steps(inner, (), "", None))))
+        elif inner.kind == "tensor":
+            made.set([f"{prefixes[-1]}{name}"], [node])
+    return made
+
+
+def _dict(view: View) -> Dict:
+    made = Dict()
+    made.set(list(view.keys), list(view.children))
+    return made
+
+
+def _is_built(call: Opaque) -> bool:
+    """Whether an object is put together from its fields, rather than the result of some function."""
+    return call.how != "reduce" or bool(call.states) or class_of(call) != call.class_name or not call.args
+
+
+def _is_class(call: Opaque) -> bool:
+    """Whether what is called looks like a class (an enum, say), going by how Python's classes are written."""
+    return class_of(call).rpartition(".")[2][:1].isupper()
+
+
+def _allowed(node: Node) -> bool:
+    return type(node) is Global and python3_name(node.module, node.name) in ALLOWED
+
+
+_NUMPY = {"f": "float", "i": "int", "u": "uint", "c": "complex"}
+
+
+def numpy_dtype(code: str) -> DType | None:
+    """torch's dtype for a numpy code such as `f4`, None where torch has none."""
+    if code == "b1":
+        return BY_NAME["bool"]
+    kind, digits = code[:1], code[1:]
+    if kind not in _NUMPY or not (digits.isascii() and digits.isdigit()) or len(digits) > 2:
+        return None
+    return BY_NAME.get(f"{_NUMPY[kind]}{int(digits) * 8}")
+
+
+def _numpy_tensor(found: NumpyArray) -> TensorRef | None:
+    """A CPU tensor with the elements of a numpy array; None for a dtype that torch lacks."""
+    dtype = numpy_dtype(found.dtype.code)
+    if dtype is None or found.data is None:
+        return None
+    count = 1
+    for size in found.shape:
+        count *= size
+    data = found.data
+    if len(data) != dtype.nbytes(count):
+        return None
+    if found.dtype.order == ">":
+        from ckpt.kernels import swapped
+
+        data = swapped(data, dtype)
+    storage = Storage("", "cpu", dtype, len(data), Range(Memory(data), 0, len(data)))
+    stride = contiguous(found.shape[::-1])[::-1] if found.fortran else contiguous(found.shape)
+    return tensor_ref(storage, dtype, found.shape, stride, 0, requires_grad=False)
