@@ -9,7 +9,15 @@ from typing import NamedTuple
 
 from ckpt.errors import UsageError
 
-_SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+_SUFFIXES = {
+    "": 1,
+    **{
+        f"{letter}{b}": 10**power
+        for letter, power in zip("KMGT", (3, 6, 9, 12), strict=True)
+        for b in ("", "B")
+    },
+    **{f"{letter}IB": 2**power for letter, power in zip("KMGT", (10, 20, 30, 40), strict=True)},
+}
 
 
 class Limits(NamedTuple):
@@ -54,9 +62,17 @@ class Limits(NamedTuple):
         return self._replace(**changes)
 
 
-def _number(setting: str, value: str) -> int:
-    digits = value.rstrip("KMGiBkmgb")
+def number_of(value: str) -> int | None:
+    """A number with an optional unit (`5GB`, `1GiB`, `2M`), None when the text is none."""
+    digits = value.rstrip("KMGTiBkmgtb")
     factor = _SUFFIXES.get(value[len(digits) :].upper())
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 18 or factor is None:
-        raise UsageError(f"--limit {setting}: not a number", hint="as in pickle-bytes=1GiB")
+        return None
     return int(digits) * factor
+
+
+def _number(setting: str, value: str) -> int:
+    number = number_of(value)
+    if number is None:
+        raise UsageError(f"--limit {setting}: not a number", hint="as in pickle-bytes=1GiB")
+    return number

@@ -19,9 +19,11 @@ from ckpt.cli.options import (
     limits_of,
 )
 from ckpt.cli.writing import Asked, rewrite
+from ckpt.errors import UsageError
 from ckpt.formats import saving
 from ckpt.formats.safetensors import unfit
 from ckpt.jobs.convert import convert
+from ckpt.limits import number_of
 
 
 def command(
@@ -44,6 +46,10 @@ def command(
         Optional[str],  # noqa: UP045
         typer.Option("--encoding", metavar="NAME", help="Make text of Python 2 strings for good, as latin1."),
     ] = None,
+    shard_size: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--shard-size", metavar="BYTES", help="safetensors in shards with an index, as 5GB."),
+    ] = None,
     section: SectionOption = None,
     drop_other: DropOther = False,
     force: Force = False,
@@ -61,7 +67,14 @@ def command(
     ckpt convert train.pth --plain -o train.plain.pth
     """
     asked = Asked(out, "=.safetensors", None, False, force, dry_run, json, verify, None, plain)
-    if out is not None or to is not None:
+    if shard_size is not None:
+        shard_bytes = number_of(shard_size)
+        if not shard_bytes:
+            raise UsageError(f"--shard-size {shard_size}: not a number of bytes", hint="as in 5GB")
+        if to not in (None, "safetensors"):
+            raise UsageError(f"--shard-size goes with safetensors, not with --to {to}")
+        asked = asked._replace(shard_bytes=shard_bytes, format="safetensors")
+    elif out is not None or to is not None:
         asked = asked._replace(format=saving.format_for(out or "", to))
     return rewrite(
         [path],

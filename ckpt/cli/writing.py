@@ -36,6 +36,7 @@ class Asked(NamedTuple):
     format: str | None = None
     plain: bool = False
     """Whether the result must load with weights_only=True."""
+    shard_bytes: int | None = None
 
 
 def rewrite(paths: list[str], make: Make, asked: Asked, limits: Limits) -> int:
@@ -76,7 +77,7 @@ def _check(paths: list[str], asked: Asked) -> None:
 
 
 def _one(path: str, make: Make, asked: Asked, limits: Limits, *, several: bool) -> None:
-    to = _target(path, asked)
+    to = None if asked.shard_bytes else _target(path, asked)
     if to is not None:
         for other, size in commit.left_over(to.real):
             output.talk(f"ckpt: {show(other, None)}: {size_text(size)} left over from a run that was killed")
@@ -118,6 +119,12 @@ def _write(
         checks["torch"] = check_by_torch
     if asked.plain and (asked.format or checkpoint.format) != "safetensors":
         checks["weights_only"] = saving.check_weights_only
+    if asked.shard_bytes and asked.output is not None:
+        with output.progress(_bytes_of(checkpoint)) as progress:
+            target_of, stem = _shards(asked.output, asked.force)
+            return saving.save_shards(
+                checkpoint, target_of, stem, asked.shard_bytes, limits, progress=progress, checks=checks
+            )
     if to is not None:
         format = asked.format or saving.same_format(to.path, checkpoint)
         with output.progress(_bytes_of(checkpoint)) as progress:
@@ -136,6 +143,15 @@ def _write(
         return saving.save(checkpoint, to, checkpoint.format, limits, progress=progress, checks=checks)
 
 
+def _shards(out: str, force: bool) -> tuple[Callable[[str], commit.Target], str]:
+    """Where shards go, and what their names begin with: into a directory as `model`, or beside OUT by its name."""
+    if os.path.isdir(out):
+        return lambda name: commit.target(os.path.join(out, name), force=force), "model"
+    folder, name = os.path.split(out)
+    stem = name.removesuffix(".index.json").removesuffix(".safetensors")
+    return lambda name: commit.target(os.path.join(folder, name), force=force), stem
+
+
 def _bytes_of(checkpoint: Checkpoint) -> int:
     return sum(storage.nbytes for storage in checkpoint.storages)
 
@@ -148,6 +164,7 @@ def _written(saved: saving.Saved | None) -> dict[str, Any] | None:
         "format": saved.format,
         "bytes": saved.nbytes,
         "appended": saved.appended,
+        "shards": saved.shards,
         "seconds": round(saved.seconds, 6),
         "verified": {name: round(seconds, 6) for name, seconds in saved.checks},
     }

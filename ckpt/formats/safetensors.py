@@ -226,29 +226,36 @@ def unfit(entry: Entry) -> str | None:
     return None
 
 
-def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
-    """The file of a checkpoint that has no losses. Tensors with equal ranges are held once, under the first name.
+def held(checkpoint: Checkpoint) -> tuple[list[tuple[str, TensorRef]], dict[str, str]]:
+    """What a file of the checkpoint holds: its tensors, equal ranges once under their first name, and the others.
 
     The other names stand in the metadata, as `safetensors.torch.save_model` puts them there.
     """
-    big = checkpoint.byteorder == "big"
-    metadata = {"format": "pt", **metadata_of(checkpoint.root)}
     kept: dict[tuple[Node, ...], str] = {}
-    held: list[tuple[str, TensorRef]] = []
+    tensors: list[tuple[str, TensorRef]] = []
+    others: dict[str, str] = {}
     for entry in checkpoint.tensors:
         ref = entry.tensor
         assert isinstance(ref, TensorRef)
         range_of = (id(ref.storage), ref.dtype, ref.shape, ref.stride, ref.offset, ref.conj, ref.neg)
         first = kept.setdefault(range_of, entry.name) if ref.numel else entry.name
         if first == entry.name:
-            held.append((entry.name, ref))
+            tensors.append((entry.name, ref))
         else:
-            metadata[entry.name] = first
+            others[entry.name] = first
+    return tensors, others
+
+
+def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
+    """The file of a checkpoint that has no losses. Raises LimitError."""
+    big = checkpoint.byteorder == "big"
+    tensors, others = held(checkpoint)
+    metadata = {"format": "pt", **metadata_of(checkpoint.root), **others}
     # As the library orders them: the widest first, so that each is aligned.
-    held.sort(key=lambda item: (-item[1].dtype.bits, item[0]))
+    tensors.sort(key=lambda item: (-item[1].dtype.bits, item[0]))
     header: dict[str, Any] = {"__metadata__": metadata}
     at = 0
-    for name, ref in held:
+    for name, ref in tensors:
         shape = list(ref.shape)
         if ref.dtype.safetensors == "F4" and shape:
             shape[-1] *= 2  # torch counts the pairs
@@ -265,7 +272,7 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
 
     def write(sink: Sink) -> None:
         sink.write(len(text).to_bytes(8, "little") + text)
-        for name, ref in held:
+        for name, ref in tensors:
             if ref.numel:
                 place = place_of(ref, big=big)
                 pour(Storage(name, None, ref.dtype, ref.nbytes, place), sink, crc=False)

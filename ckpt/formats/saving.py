@@ -50,6 +50,7 @@ class Saved(NamedTuple):
     """Bytes that were added in place."""
     checks: tuple[tuple[str, float], ...] = ()
     seconds: float = 0.0
+    shards: int | None = None
 
 
 Check = Callable[[str, Checkpoint], None]
@@ -73,9 +74,12 @@ def format_for(path: str, asked: str | None) -> str:
 
 def same_format(path: str, checkpoint: Checkpoint) -> str:
     """The format for a checkpoint whose content stays: its own; for one of several files that of the suffix."""
-    if checkpoint.format in WRITERS:
-        return checkpoint.format
-    return format_for(path, None)
+    kind = checkpoint.format
+    if kind not in WRITERS:
+        return format_for(path, None)
+    if path.endswith(_ZIP_SUFFIXES if kind == safetensors.NAME else safetensors.SUFFIXES):
+        raise UsageError(f"the content is {kind}, the ending says otherwise", path=path, hint="ckpt convert")
+    return kind
 
 
 def save(
@@ -95,18 +99,68 @@ def save(
     refuse_losses(checkpoint, format)
     start = time.perf_counter()
     drafted = _same_file(checkpoint, format) or WRITERS[format].draft(checkpoint, limits)
-    done: list[tuple[str, float]] = []
     with commit.writing(to, drafted.size, progress) as sink:
         drafted.write(sink)
         sink.flush()
         for file in _files(checkpoint):
             file.check_unchanged()
         written = time.perf_counter()
-        for name, check in {"structure": _check_for(format, limits), **(checks or {})}.items():
-            begin = time.perf_counter()
-            check(sink.path, checkpoint)
-            done.append((name, time.perf_counter() - begin))
+        done = _checked(sink.path, checkpoint, format, limits, checks)
     return Saved(to.path, format, drafted.size, None, tuple(done), written - start)
+
+
+def _checked(
+    path: str, planned: Checkpoint, format: str, limits: Limits, checks: dict[str, Check] | None
+) -> list[tuple[str, float]]:
+    """Run the checks of a file that is not yet in place: their names, and the seconds that each took."""
+    done: list[tuple[str, float]] = []
+    for name, check in {"structure": _check_for(format, limits), **(checks or {})}.items():
+        begin = time.perf_counter()
+        check(path, planned)
+        done.append((name, time.perf_counter() - begin))
+    return done
+
+
+def save_shards(
+    checkpoint: Checkpoint,
+    to: Callable[[str], Target],
+    stem: str,
+    shard_bytes: int,
+    limits: Limits,
+    *,
+    progress: Progress | None = None,
+    checks: dict[str, Check] | None = None,
+) -> Saved:
+    """Write safetensors in shards with an index, which takes its place last. `to` gives the target of a name.
+
+    One that fits into a single file is one, without an index. Raises CkptError.
+    """
+    refuse_losses(checkpoint, safetensors.NAME)
+    parts = sharded.split(checkpoint, shard_bytes)
+    if len(parts) == 1:
+        single = to(f"{stem}.safetensors")
+        return save(checkpoint, single, safetensors.NAME, limits, progress=progress, checks=checks)
+    start = time.perf_counter()
+    names = [sharded.shard_name(stem, number, len(parts)) for number in range(1, len(parts) + 1)]
+    index = to(f"{stem}.safetensors.index.json")
+    targets = [to(name) for name in names]
+    drafts = [WRITERS[safetensors.NAME].draft(part, limits) for part in parts]
+    listing = sharded.index_draft(parts, names)
+    done: dict[str, float] = {}
+    with ExitStack() as stack:
+        # What is entered first leaves last: the index, which makes the shards one checkpoint.
+        listing.write(stack.enter_context(commit.writing(index, listing.size)))
+        for part, drafted, target in zip(parts, drafts, targets, strict=True):
+            sink = stack.enter_context(commit.writing(target, drafted.size, progress))
+            drafted.write(sink)
+            sink.flush()
+            for name, seconds in _checked(sink.path, part, safetensors.NAME, limits, checks):
+                done[name] = done.get(name, 0.0) + seconds
+        for file in _files(checkpoint):
+            file.check_unchanged()
+    total = listing.size + sum(drafted.size for drafted in drafts)
+    seconds = time.perf_counter() - start - sum(done.values())
+    return Saved(index.path, sharded.NAME, total, None, tuple(done.items()), seconds, len(parts))
 
 
 def append(checkpoint: Checkpoint, limits: Limits, *, progress: Progress | None = None) -> Saved:

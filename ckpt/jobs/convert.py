@@ -23,7 +23,7 @@ from ckpt.contents import place_of
 from ckpt.dtypes import BY_NAME, DType, contiguous
 from ckpt.errors import LossError, UsageError
 from ckpt.jobs.plain import Plain, state_dict
-from ckpt.jobs.rewrite import Change, Left, RewriteReport, edited, losses_of, rest_of, storages_of
+from ckpt.jobs.rewrite import Change, Left, RewriteReport, edited, losses_of, rest_of, storages_of, weightless
 from ckpt.kernels import CASTABLE, CASTS
 from ckpt.limits import Limits
 from ckpt.names import show

@@ -79,4 +79,6 @@ def _wrote(report: RewriteReport, saved: Saved) -> list[Line]:
                 )
             ],
         ]
+    if saved.shards is not None:
+        path += f" and {saved.shards} shards"
     return [[(f"wrote {path}, {size_text(saved.nbytes)}{same}{checks}", "")]]
