@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import NamedTuple, Protocol
 
 from ckpt import commit
@@ -12,7 +13,7 @@ from ckpt.commit import Progress, Target
 from ckpt.contents import blocks, elements
 from ckpt.errors import CkptError, LossError, UsageError, WriteError
 from ckpt.files import Extended, File
-from ckpt.formats import open, safetensors, torch_legacy, torch_zip
+from ckpt.formats import open, safetensors, sharded, torch_legacy, torch_zip
 from ckpt.formats.archive import ends_at, interrupted, read_archive
 from ckpt.formats.draft import Draft
 from ckpt.limits import Limits
