@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ckpt.errors import UsageError
 
-_SUFFIXES = {
+_SUFFIXES: dict[str, int] = {
     "": 1,
     **{
         f"{letter}{b}": 10**power

@@ -8,8 +8,9 @@ from typing import Any
 from ckpt.checkpoint import Checkpoint, Range, TensorRef
 from ckpt.contents import elements
 from ckpt.errors import UsageError, WriteError
-from ckpt.formats import open, safetensors
+from ckpt.formats import open
 from ckpt.names import Path, show
+from ckpt.writers import safetensors
 
 
 def require_torch() -> Any:
@@ -75,7 +76,7 @@ def _at(loaded: Any, path: Path) -> Any:
         try:
             found = found[key]
         except (TypeError, KeyError, IndexError, AttributeError):
-            found = getattr(found, str(key), None)
+            found = getattr(found, "__dict__", {}).get(key)
     return found
 
 

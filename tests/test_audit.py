@@ -350,10 +350,28 @@ def _suspicious(node: ast.AST) -> str | None:
     return None
 
 
+MAY = {
+    "ckpt/commit.py": {
+        "os.link",
+        "os.rename",
+        "os.replace",
+        "os.unlink",
+        "os.ftruncate",
+        "os.fchmod",
+        "os.fchown",
+    },
+    "ckpt/live.py": {"import torch", "torch.load()"},
+}
+"""The two rooms that do what no other may: one puts files in place, one is the door to torch."""
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=_name)
 def test_source_runs_nothing(path: Path) -> None:
+    allowed = MAY.get(_name(path), set())
     found = [
-        f"line {getattr(node, 'lineno', 0)}: {why}" for node in _nodes(path) if (why := _suspicious(node))
+        f"line {getattr(node, 'lineno', 0)}: {why}"
+        for node in _nodes(path)
+        if (why := _suspicious(node)) and why not in allowed
     ]
     assert found == []
 
@@ -407,6 +425,7 @@ def test_safe_modules_are_alone() -> None:
     """The machine that runs programs of opcodes imports data structures only."""
     allowed = {
         "__future__",
+        "_compat_pickle",
         "codecs",
         "collections",
         "dataclasses",

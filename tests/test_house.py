@@ -25,6 +25,7 @@ FLOORS = (
     ("pickles", "tree", "plain"),
     ("places",),
     ("formats",),
+    ("writers",),
     ("sections", "findings"),
     ("roles", "optimizers", "loading"),
     ("jobs", "live"),

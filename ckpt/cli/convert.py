@@ -6,6 +6,7 @@ from typing import Annotated, Optional
 
 import typer
 
+from ckpt import writers
 from ckpt.cli.options import (
     DropOther,
     DryRun,
@@ -20,10 +21,9 @@ from ckpt.cli.options import (
 )
 from ckpt.cli.writing import Asked, rewrite
 from ckpt.errors import UsageError
-from ckpt.formats import saving
-from ckpt.formats.safetensors import unfit
 from ckpt.jobs.convert import convert
 from ckpt.limits import number_of
+from ckpt.writers.safetensors import unfit
 
 
 def command(
@@ -75,12 +75,12 @@ def command(
             raise UsageError(f"--shard-size goes with safetensors, not with --to {to}")
         asked = asked._replace(shard_bytes=shard_bytes, format="safetensors")
     elif out is not None or to is not None:
-        asked = asked._replace(format=saving.format_for(out or "", to))
+        asked = asked._replace(format=writers.format_for(out or "", to))
     return rewrite(
         [path],
         lambda checkpoint, limits: convert(
             checkpoint,
-            asked.format or saving.same_format("x.pth", checkpoint),
+            asked.format or writers.same_format("x.pth", checkpoint),
             limits,
             unfit,
             plain=plain,

@@ -6,6 +6,7 @@ from typing import Annotated, Optional
 
 import typer
 
+from ckpt import writers
 from ckpt.cli import output
 from ckpt.cli.options import (
     Copy,
@@ -21,7 +22,6 @@ from ckpt.cli.options import (
 )
 from ckpt.cli.writing import Asked, rewrite
 from ckpt.errors import CkptError, UsageError
-from ckpt.formats import saving
 from ckpt.jobs.rehome import moves, rehome
 from ckpt.limits import Limits
 from ckpt.names import show
@@ -83,7 +83,7 @@ def _undo(paths: list[str], limits: Limits) -> int:
     worst = 0
     for path in paths:
         try:
-            before, after = saving.undo(path, limits)
+            before, after = writers.undo(path, limits)
         except CkptError as error:
             error.path = error.path or path
             output.fail(error)

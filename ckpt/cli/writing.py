@@ -7,16 +7,16 @@ from collections.abc import Callable
 from shlex import quote
 from typing import Any, NamedTuple
 
-from ckpt import commit, formats
+from ckpt import commit, formats, writers
 from ckpt.checkpoint import Checkpoint
 from ckpt.cli import output
 from ckpt.errors import CkptError, UnsupportedError, UsageError, about
-from ckpt.formats import saving
 from ckpt.jobs.rewrite import RewriteReport
 from ckpt.limits import Limits
 from ckpt.names import show
 from ckpt.render.rewrite import rewrite_lines
 from ckpt.units import size_text
+from ckpt.writers.checks import Check, check_bytes, check_weights_only
 
 Make = Callable[[Checkpoint, Limits], RewriteReport]
 
@@ -108,39 +108,39 @@ def _target(path: str, asked: Asked) -> commit.Target | None:
 
 def _write(
     report: RewriteReport, to: commit.Target | None, asked: Asked, limits: Limits
-) -> saving.Saved | None:
+) -> writers.Saved | None:
     checkpoint = report.result
-    checks: dict[str, saving.Check] = {}
+    further: dict[str, Check] = {}
     if asked.verify == "crc":
-        checks["crc"] = saving.check_bytes
+        further["crc"] = check_bytes
     elif asked.verify == "torch":
         from ckpt.live import check_by_torch
 
-        checks["torch"] = check_by_torch
+        further["torch"] = check_by_torch
     if asked.plain and (asked.format or checkpoint.format) != "safetensors":
-        checks["weights_only"] = saving.check_weights_only
+        further["weights_only"] = check_weights_only
     if asked.shard_bytes and asked.output is not None:
         with output.progress(_bytes_of(checkpoint)) as progress:
             target_of, stem = _shards(asked.output, asked.force)
-            return saving.save_shards(
-                checkpoint, target_of, stem, asked.shard_bytes, limits, progress=progress, checks=checks
+            return writers.save_shards(
+                checkpoint, target_of, stem, asked.shard_bytes, limits, progress=progress, checks=further
             )
     if to is not None:
-        format = asked.format or saving.same_format(to.path, checkpoint)
+        format = asked.format or writers.same_format(to.path, checkpoint)
         with output.progress(_bytes_of(checkpoint)) as progress:
-            return saving.save(checkpoint, to, format, limits, progress=progress, checks=checks)
+            return writers.save(checkpoint, to, format, limits, progress=progress, checks=further)
     if not report.changes:
         return None  # it is as it should be already
-    if checkpoint.format not in saving.WRITERS:
+    if checkpoint.format not in writers.WRITERS:
         raise UnsupportedError(
             f"{checkpoint.format} is not changed in place", path=checkpoint.path, hint="-o OUT"
         )
-    if checkpoint.format == "torch-zip" and not asked.copy and not checks:
-        return saving.append(checkpoint, limits)
+    if checkpoint.format == "torch-zip" and not asked.copy and not further:
+        return writers.append(checkpoint, limits)
     assert checkpoint.source is not None
     to = commit.target(checkpoint.source.path, force=True)
     with output.progress(_bytes_of(checkpoint)) as progress:
-        return saving.save(checkpoint, to, checkpoint.format, limits, progress=progress, checks=checks)
+        return writers.save(checkpoint, to, checkpoint.format, limits, progress=progress, checks=further)
 
 
 def _shards(out: str, force: bool) -> tuple[Callable[[str], commit.Target], str]:
@@ -156,7 +156,7 @@ def _bytes_of(checkpoint: Checkpoint) -> int:
     return sum(storage.nbytes for storage in checkpoint.storages)
 
 
-def _written(saved: saving.Saved | None) -> dict[str, Any] | None:
+def _written(saved: writers.Saved | None) -> dict[str, Any] | None:
     if saved is None:
         return None
     return {

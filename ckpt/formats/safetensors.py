@@ -10,26 +10,12 @@ import json
 from math import prod
 from typing import Any
 
-from ckpt.checkpoint import (
-    Checkpoint,
-    Dict,
-    Entry,
-    Node,
-    Range,
-    Storage,
-    TensorRef,
-    Value,
-    tensor_ref,
-)
-from ckpt.commit import Sink
-from ckpt.contents import place_of, pour
+from ckpt.checkpoint import Checkpoint, Dict, Entry, Range, Storage, Value, tensor_ref
 from ckpt.dtypes import BY_SAFETENSORS, DType, contiguous
-from ckpt.errors import LimitError, UnreadableError, WriteError
-from ckpt.formats.draft import Draft
+from ckpt.errors import LimitError, UnreadableError
 from ckpt.formats.probe import Probe
 from ckpt.limits import Limits
 from ckpt.names import natural, show
-from ckpt.tree import metadata_of
 
 NAME = "safetensors"
 SUFFIXES: tuple[str, ...] = (".safetensors", ".sft")
@@ -63,7 +49,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         raise UnreadableError("a safetensors header that does not begin with {")
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(
-        isinstance(value, str) and _is_text(value) for value in metadata.values()
+        isinstance(value, str) and is_text(value) for value in metadata.values()
     ):
         raise UnreadableError("safetensors metadata must map text to text")
     if len(header) > limits.entries:
@@ -105,7 +91,8 @@ def parse_json(data: bytes, what: str) -> Any:
     raise UnreadableError(f"damaged {what}: {problem}")
 
 
-def _is_text(value: str) -> bool:
+def is_text(value: str) -> bool:
+    """Whether a text has no lone surrogates: UTF-8 can say it."""
     return value.isascii() or not any(0xD800 <= ord(char) < 0xE000 for char in value)
 
 
@@ -191,113 +178,3 @@ def _checkpoint(
         storages=tuple(storages),
         values=tuple(values),
     )
-
-
-# --- writing --------------------------------------------------------------------------------------------------------
-
-_EXPANDED = 1 << 30
-"""Bytes to which a tensor may unfold that repeats its storage (stride 0)."""
-
-
-def losses(checkpoint: Checkpoint) -> list[str]:
-    """What the format cannot hold, one line each: its tensors are dense, and there is nothing but tensors."""
-    found: list[str] = []
-    for entry in checkpoint.tensors:
-        why = unfit(entry)
-        if why:
-            found.append(f"{show(entry.name, 80)} ({why})")
-    values = [value.name for value in checkpoint.values if value.path[:1] != ("__metadata__",)]
-    return [*found, *(f"{show(name, 80)} (no tensor)" for name in values)]
-
-
-def unfit(entry: Entry) -> str | None:
-    """Why the format cannot hold a tensor, None when it can."""
-    tensor = entry.tensor
-    if not isinstance(tensor, TensorRef):
-        return tensor.layout
-    if tensor.dtype.safetensors is None:
-        return tensor.dtype.name
-    if tensor.storage.place is None:
-        return "on meta, without data"
-    if tensor.nbytes > max(_EXPANDED, tensor.storage.nbytes):
-        return f"unfolds to {tensor.nbytes:,} bytes"
-    if entry.name == "__metadata__" or not _is_text(entry.name):
-        return "a name that the format cannot say"
-    return None
-
-
-def held(checkpoint: Checkpoint) -> tuple[list[tuple[str, TensorRef]], dict[str, str]]:
-    """What a file of the checkpoint holds: its tensors, equal ranges once under their first name, and the others.
-
-    The other names stand in the metadata, as `safetensors.torch.save_model` puts them there.
-    """
-    kept: dict[tuple[Node, ...], str] = {}
-    tensors: list[tuple[str, TensorRef]] = []
-    others: dict[str, str] = {}
-    for entry in checkpoint.tensors:
-        ref = entry.tensor
-        assert isinstance(ref, TensorRef)
-        range_of = (id(ref.storage), ref.dtype, ref.shape, ref.stride, ref.offset, ref.conj, ref.neg)
-        first = kept.setdefault(range_of, entry.name) if ref.numel else entry.name
-        if first == entry.name:
-            tensors.append((entry.name, ref))
-        else:
-            others[entry.name] = first
-    return tensors, others
-
-
-def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
-    """The file of a checkpoint that has no losses. Raises LimitError."""
-    big = checkpoint.byteorder == "big"
-    tensors, others = held(checkpoint)
-    metadata = {"format": "pt", **metadata_of(checkpoint.root), **others}
-    # As the library orders them: the widest first, so that each is aligned.
-    tensors.sort(key=lambda item: (-item[1].dtype.bits, item[0]))
-    header: dict[str, Any] = {"__metadata__": metadata}
-    at = 0
-    for name, ref in tensors:
-        shape = list(ref.shape)
-        if ref.dtype.safetensors == "F4" and shape:
-            shape[-1] *= 2  # torch counts the pairs
-        header[name] = {
-            "dtype": ref.dtype.safetensors,
-            "shape": shape,
-            "data_offsets": [at, at + ref.nbytes],
-        }
-        at += ref.nbytes
-    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    if len(text) > limits.header_bytes:
-        raise LimitError(f"a safetensors header of {len(text):,} bytes", "header-bytes", limits.header_bytes)
-
-    def write(sink: Sink) -> None:
-        sink.write(len(text).to_bytes(8, "little") + text)
-        for name, ref in tensors:
-            if ref.numel:
-                place = place_of(ref, big=big)
-                pour(Storage(name, None, ref.dtype, ref.nbytes, place), sink, crc=False)
-
-    return Draft(8 + len(text) + at, write)
-
-
-def aliases(checkpoint: Checkpoint) -> dict[str, str]:
-    """Names that stand in the metadata for a tensor under another name -> that name."""
-    names = {entry.name for entry in checkpoint.tensors}
-    return {
-        alias: name
-        for alias, name in metadata_of(checkpoint.root).items()
-        if name in names and alias not in names
-    }
-
-
-def check_by_library(path: str) -> None:
-    """Open a file with the reference implementation. Raises WriteError when it does not take it."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="numpy") as opened:
-            opened.keys()
-    except SafetensorError as error:
-        raise WriteError(
-            f"the safetensors library refuses what was written: {show(str(error), 200)}"
-        ) from None

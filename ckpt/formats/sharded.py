@@ -4,7 +4,6 @@ Face lays it out. Only files beside the index are opened, by plain names.
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import replace
 
@@ -24,9 +23,8 @@ from ckpt.checkpoint import (
 )
 from ckpt.errors import UnreadableError
 from ckpt.files import File, read_limited
-from ckpt.formats.draft import Draft
 from ckpt.formats.probe import Probe
-from ckpt.formats.safetensors import held, parse_json
+from ckpt.formats.safetensors import parse_json
 from ckpt.limits import Limits
 from ckpt.names import Path, natural, show
 from ckpt.objects import look
@@ -210,6 +208,7 @@ def _merge(
     containers: list[Container] = []
     imports: list[Import] = []
     refusals: list[Refusal] = []
+    metadata: dict[str, str] = {}
     several = len(parts) > 1
     known: set[Path] = set()  # values that a shard before has: each repeats the metadata
     for number, (shard, part) in enumerate(parts, 1):
@@ -228,8 +227,10 @@ def _merge(
             entries.append(entry._replace(path=path, name=name, tensor=tensor))
         if not section:
             view = look(part.root)
-            fresh = [i for i, key in enumerate(view.keys) if key != "__metadata__" or key not in root.keys]
+            texts = metadata_of(part.root)
+            fresh = [i for i, key in enumerate(view.keys) if not texts or key != "__metadata__"]
             root.set([view.keys[i] for i in fresh], [view.children[i] for i in fresh])
+            metadata.update(texts)
         if section:
             root.keys.append(section)
             root.values.append(part.root)
@@ -253,6 +254,10 @@ def _merge(
         imports += part.imports
         refusals += part.weights_only or ()
         notices += part.notices
+    if metadata:  # each shard has some, mostly the same
+        merged = Dict()
+        merged.set(list(metadata), list(metadata.values()))
+        root.set(["__metadata__"], [merged])
     sections = {(name.rpartition(".")[0],) for name in under_name}
     weights = [entry for entry in entries if entry.path[:1] not in sections]
     rest = [entry for entry in entries if entry.path[:1] in sections]
@@ -302,53 +307,3 @@ def _over(tensor: Tensor, storages: dict[int, Storage]) -> Tensor:
         for label, part in tensor.parts
     )
     return replace(tensor, parts=parts)
-
-
-# --- writing --------------------------------------------------------------------------------------------------------
-
-
-def split(checkpoint: Checkpoint, shard_bytes: int) -> list[Checkpoint]:
-    """A checkpoint of safetensors in parts of at most `shard_bytes` bytes of tensors, in its order.
-
-    A tensor that is larger has a part of its own; names of one tensor stay together.
-    """
-    tensors, others = held(checkpoint)
-    number: dict[str, int] = {}
-    count = used = 0
-    for name, ref in tensors:
-        if used and used + ref.nbytes > shard_bytes:
-            count, used = count + 1, 0
-        number[name] = count
-        used += ref.nbytes
-    groups: list[list[Entry]] = [[] for _ in range(count + 1)]
-    for entry in checkpoint.tensors:
-        groups[number[others.get(entry.name, entry.name)]].append(entry)
-    parts = []
-    for entries in groups:
-        root = Dict()
-        root.set([entry.name for entry in entries], [entry.tensor for entry in entries])
-        metadata = metadata_of(checkpoint.root)
-        if metadata:
-            texts = Dict()
-            texts.set(list(metadata), list(metadata.values()))
-            root.set(["__metadata__"], [texts])
-        parts.append(replace(checkpoint, root=root, tensors=tuple(entries)))
-    return parts
-
-
-def shard_name(stem: str, number: int, of: int) -> str:
-    """The name of a shard, as Hugging Face gives it: `model-00001-of-00003.safetensors`."""
-    return f"{stem}-{number:05}-of-{of:05}.safetensors"
-
-
-def index_draft(parts: list[Checkpoint], names: list[str]) -> Draft:
-    """The index of shards: the bytes of all tensors, and the shard of each."""
-    weight_map: dict[str, str] = {}
-    total = 0
-    for part, name in zip(parts, names, strict=True):
-        for tensor, ref in held(part)[0]:
-            weight_map[tensor] = name
-            total += ref.nbytes
-    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-    text = (json.dumps(index, indent=2, ensure_ascii=True) + "\n").encode()
-    return Draft(len(text), lambda sink: sink.write(text))

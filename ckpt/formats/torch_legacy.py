@@ -6,34 +6,14 @@ Layout: torch/serialization.py `_legacy_save`, `_legacy_load`.
 
 from __future__ import annotations
 
-from struct import pack
-
-from ckpt.checkpoint import (
-    Checkpoint,
-    Computed,
-    Dict,
-    Global,
-    Node,
-    Notice,
-    Opaque,
-    PersistentId,
-    Range,
-    Refusal,
-    Storage,
-    tensor_ref,
-)
-from ckpt.commit import Sink
-from ckpt.contents import blocks, pour
+from ckpt.checkpoint import Checkpoint, Global, Node, Notice, Opaque, PersistentId, Range, Refusal, Storage
 from ckpt.dtypes import DType
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.files import Memory, Source
-from ckpt.formats.draft import Draft, Keys, numel
 from ckpt.formats.pickled import Contents, checkpoint, interpret, run
 from ckpt.formats.probe import Probe
 from ckpt.limits import Limits
 from ckpt.names import show
-from ckpt.pickles.calls import is_typed, storage_class
-from ckpt.pickles.emit import emit
 from ckpt.pickles.machine import Pickle, TruncatedPickleError
 from ckpt.pickles.rebuild import UNTYPED, make_storage, storage_bytes, storage_type
 
@@ -254,68 +234,3 @@ def _view_offset(view: Node, root: Storage, dtype: DType | None, key: str) -> in
 
 def _count(node: Node) -> str:
     return f"{node:,}" if type(node) is int and node.bit_length() < 80 else "another number"
-
-
-# --- writing --------------------------------------------------------------------------------------------------------
-
-
-def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
-    """The stream of a checkpoint. Raises LimitError."""
-    head, storages = _stream(checkpoint.root, Keys(checkpoint.storages), limits)
-    big = checkpoint.byteorder == "big"
-
-    def write(sink: Sink) -> None:
-        sink.write(head)
-        for storage in storages:
-            sink.write(pack("<Q", numel(storage, storage_class(storage))))
-            pour(_little(storage) if big else storage, sink, crc=False)
-
-    return Draft(len(head) + sum(8 + storage.nbytes for storage in storages), write)
-
-
-def losses(checkpoint: Checkpoint) -> list[str]:
-    """What the format cannot hold: storages without a type of their own, which no torch reads back from it."""
-    return [
-        f"storage {show(storage.id, 80)}: bytes without a class of storages"
-        for storage in checkpoint.storages
-        if storage.place is not None and not is_typed(storage)
-    ]
-
-
-def to_bytes(root: Node) -> bytes:
-    """The stream of a checkpoint that lies inside of a pickle."""
-    head, storages = _stream(root, Keys(()), Limits())
-    parts = [head]
-    for storage in storages:
-        assert storage.place is not None
-        parts += (pack("<Q", numel(storage, storage_class(storage))), *blocks(storage.place))
-    return b"".join(parts)
-
-
-def _stream(root: Node, keys: Keys, limits: Limits) -> tuple[bytes, list[Storage]]:
-    """All of the stream but the data, and the storages in the order of the data."""
-    pickle = emit(root, keys, to_bytes, limits, legacy=True)
-    order = sorted(keys.storages, key=lambda key: (*_place_of(keys.storages[key]), key))
-    system = Dict()
-    sizes = Dict()
-    sizes.set(["short", "int", "long"], [2, 4, 4])
-    system.set(["protocol_version", "little_endian", "type_sizes"], [PROTOCOL, True, sizes])
-    parts = [emit(node, keys, to_bytes, limits) for node in (MAGIC, PROTOCOL, system)]
-    parts += (pickle, emit(order, keys, to_bytes, limits))
-    return b"".join(parts), [keys.storages[key] for key in order]
-
-
-def _place_of(storage: Storage) -> tuple[int, int]:
-    """Storages of a file in the order in which they lie there, new ones behind them."""
-    if isinstance(storage.place, Range) and not isinstance(storage.place.source, Memory):
-        return 0, storage.place.offset
-    return 1, 0
-
-
-def _little(storage: Storage) -> Storage:
-    """A storage of a big-endian file, as the format holds it."""
-    if storage.dtype is None or storage.dtype.bits <= 8:
-        return storage
-    count = storage.nbytes * 8 // storage.dtype.bits
-    whole = tensor_ref(storage, storage.dtype, (count,), (1,), 0)
-    return storage._replace(place=Computed(whole, storage.dtype, big=True), crc=None)

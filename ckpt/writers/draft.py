@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from ckpt.checkpoint import Global, PersistentId, Storage
 from ckpt.commit import Sink
+from ckpt.formats.torch_zip import KEY
 from ckpt.pickles.calls import storage_class
 from ckpt.pickles.emit import StorageId
-
-KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-"""Storage keys that name a record."""
 
 
 class Draft(NamedTuple):

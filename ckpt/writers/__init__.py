@@ -8,17 +8,18 @@ from contextlib import ExitStack
 from typing import NamedTuple, Protocol
 
 from ckpt import commit
-from ckpt.checkpoint import Checkpoint, Entry, Range, TensorRef, Value
+from ckpt.checkpoint import Checkpoint, Range
 from ckpt.commit import Progress, Target
-from ckpt.contents import blocks, elements
-from ckpt.errors import CkptError, LossError, UsageError, WriteError
+from ckpt.errors import CkptError, LossError, UsageError
 from ckpt.files import Extended, File
-from ckpt.formats import open, safetensors, sharded, torch_legacy, torch_zip
+from ckpt.formats import sharded
 from ckpt.formats.archive import ends_at, interrupted, read_archive
-from ckpt.formats.draft import Draft
+from ckpt.formats.torch_zip import read_from
 from ckpt.limits import Limits
-from ckpt.names import show
-from ckpt.objects import look
+from ckpt.writers import checks as checking
+from ckpt.writers import safetensors, shards, torch_legacy, torch_zip
+from ckpt.writers.checks import Check
+from ckpt.writers.draft import Draft
 
 
 class Writer(Protocol):
@@ -52,10 +53,6 @@ class Saved(NamedTuple):
     checks: tuple[tuple[str, float], ...] = ()
     seconds: float = 0.0
     shards: int | None = None
-
-
-Check = Callable[[str, Checkpoint], None]
-"""A further check of a file that is written and not yet in place: its path, and what was planned."""
 
 
 def format_for(path: str, asked: str | None) -> str:
@@ -115,7 +112,7 @@ def _checked(
 ) -> list[tuple[str, float]]:
     """Run the checks of a file that is not yet in place: their names, and the seconds that each took."""
     done: list[tuple[str, float]] = []
-    for name, check in {"structure": _check_for(format, limits), **(checks or {})}.items():
+    for name, check in {"structure": checking.check_structure(format, limits), **(checks or {})}.items():
         begin = time.perf_counter()
         check(path, planned)
         done.append((name, time.perf_counter() - begin))
@@ -137,16 +134,16 @@ def save_shards(
     One that fits into a single file is one, without an index. Raises CkptError.
     """
     refuse_losses(checkpoint, safetensors.NAME)
-    parts = sharded.split(checkpoint, shard_bytes)
+    parts = shards.split(checkpoint, shard_bytes)
     if len(parts) == 1:
         single = to(f"{stem}.safetensors")
         return save(checkpoint, single, safetensors.NAME, limits, progress=progress, checks=checks)
     start = time.perf_counter()
-    names = [sharded.shard_name(stem, number, len(parts)) for number in range(1, len(parts) + 1)]
+    names = [shards.shard_name(stem, number, len(parts)) for number in range(1, len(parts) + 1)]
     index = to(f"{stem}.safetensors.index.json")
     targets = [to(name) for name in names]
     drafts = [WRITERS[safetensors.NAME].draft(part, limits) for part in parts]
-    listing = sharded.index_draft(parts, names)
+    listing = shards.index_draft(parts, names)
     done: dict[str, float] = {}
     with ExitStack() as stack:
         # What is entered first leaves last: the index, which makes the shards one checkpoint.
@@ -174,8 +171,8 @@ def append(checkpoint: Checkpoint, limits: Limits, *, progress: Progress | None 
     start = time.perf_counter()
     record, directory = torch_zip.append(checkpoint, limits)
     whole = Extended(file, record + directory)
-    found = torch_zip.read_from(read_archive(whole, limits), checkpoint.path, limits)
-    _compare(checkpoint, found)
+    found = read_from(read_archive(whole, limits), checkpoint.path, limits)
+    checking.compare(checkpoint, found)
     checked = time.perf_counter()
     with commit.appending(file, progress) as sink:
         sink.write(record)
@@ -249,133 +246,3 @@ def _files(checkpoint: Checkpoint) -> Iterator[File]:
     if checkpoint.source is not None:
         found[id(checkpoint.source)] = checkpoint.source
     yield from found.values()
-
-
-# --- checks ---------------------------------------------------------------------------------------------------------
-
-
-def _check_for(format: str, limits: Limits) -> Check:
-    def check(path: str, planned: Checkpoint) -> None:
-        try:
-            with open(path, limits) as written:
-                if format == safetensors.NAME:
-                    _compare_tensors(planned, written)
-                    safetensors.check_by_library(path)
-                else:
-                    _compare(planned, written)
-        except CkptError as error:
-            if isinstance(error, WriteError):
-                raise
-            raise _other(f"it reads as: {error.problem}") from None
-
-    return check
-
-
-def check_weights_only(path: str, planned: Checkpoint) -> None:
-    """Raise WriteError unless torch.load(weights_only=True) takes a written file."""
-    with open(path) as written:
-        if written.weights_only or written.not_loadable:
-            reasons = [refusal.reason for refusal in written.weights_only or ()]
-            raise _other(f"weights_only refuses {', '.join(reasons[:3]) or written.not_loadable}")
-
-
-def check_bytes(path: str, planned: Checkpoint) -> None:
-    """Read every tensor of a written file and compare it with its source. Raises WriteError."""
-    with open(path) as written:
-        known = {entry.name: entry.tensor for entry in written.tensors}
-        aliases = safetensors.aliases(written)
-        for entry in planned.tensors:
-            other = known[aliases.get(entry.name, entry.name)]
-            for one, two in zip(_parts(entry), _parts(entry._replace(tensor=other)), strict=True):
-                if one.storage.place is None:
-                    continue
-                if not _equal(_bytes(one, planned), _bytes(two, written)):
-                    raise _other(f"the bytes of {show(entry.name, 80)} are not those of the source")
-
-
-def _bytes(ref: TensorRef, of: Checkpoint) -> Iterator[bytes]:
-    if ref.dtype.bits < 8:
-        place = ref.storage.place
-        assert place is not None
-        return blocks(place, ref.extent[0], ref.extent[1] - ref.extent[0])
-    return elements(ref, big=of.byteorder == "big" and isinstance(ref.storage.place, Range))
-
-
-def _equal(one: Iterator[bytes], two: Iterator[bytes]) -> bool:
-    """Whether two streams of blocks hold the same bytes, however they are cut."""
-    left = right = b""
-    while True:
-        if not left:
-            left = next(one, b"")
-        if not right:
-            right = next(two, b"")
-        if not left or not right:
-            return left == right
-        count = min(len(left), len(right))
-        if left[:count] != right[:count]:
-            return False
-        left, right = left[count:], right[count:]
-
-
-def _compare(planned: Checkpoint, written: Checkpoint) -> None:
-    """Raise WriteError unless a written pickle holds the tensors, the sharing and the values that were planned."""
-    if len(planned.tensors) != len(written.tensors):
-        raise _other(f"{len(written.tensors):,} tensors, {len(planned.tensors):,} were planned")
-    ours: dict[int, int] = {}
-    theirs: dict[int, int] = {}
-    for one, two in zip(planned.tensors, written.tensors, strict=True):
-        if (one.name, one.path) != (two.name, two.path):
-            raise _other(f"{show(two.name, 80)} where {show(one.name, 80)} was planned")
-        for mine, other in zip(_parts(one), _parts(two), strict=True):
-            same = (
-                mine._replace(storage=other.storage, requires_grad=bool(mine.requires_grad))[:]
-                == (other._replace(requires_grad=bool(other.requires_grad))[:])
-            )
-            same = same and mine.device in (other.device, None)
-            same = same and mine.storage.nbytes == other.storage.nbytes
-            same = same and ours.setdefault(id(mine.storage), len(ours)) == theirs.setdefault(
-                id(other.storage), len(theirs)
-            )
-            if not same:
-                raise _other(f"tensor {show(one.name, 80)} differs")
-    if len(planned.values) != len(written.values):
-        raise _other(f"{len(written.values):,} values, {len(planned.values):,} were planned")
-    for before, after in zip(planned.values, written.values, strict=True):
-        if not _same_value(before, after):
-            raise _other(f"value {show(before.name, 80)} differs")
-
-
-def _compare_tensors(planned: Checkpoint, written: Checkpoint) -> None:
-    """Raise WriteError unless a written safetensors file holds the tensors that were planned, or their aliases."""
-    found = {entry.name: entry.tensor for entry in written.tensors}
-    aliases = safetensors.aliases(written)
-    for entry in planned.tensors:
-        other = found.get(aliases.get(entry.name, entry.name))
-        if other is None or (other.dtype, other.shape) != (entry.tensor.dtype, entry.tensor.shape):
-            raise _other(f"tensor {show(entry.name, 80)} differs")
-    if len(found) + len(aliases) != len(planned.tensors):
-        raise _other(f"{len(found):,} tensors, {len(planned.tensors):,} were planned")
-
-
-def _parts(entry: Entry) -> list[TensorRef]:
-    tensor = entry.tensor
-    return [tensor] if isinstance(tensor, TensorRef) else [part for _, part in tensor.parts]
-
-
-def _same_value(one: Value, two: Value) -> bool:
-    if (one.path, one.fields, one.same_as) != (two.path, two.fields, two.same_as):
-        return False
-    mine, other = look(one.node), look(two.node)
-    if mine.kind != other.kind:
-        return False
-    if mine.kind == "scalar":
-        return type(mine.value) is type(other.value) and (
-            mine.value == other.value or mine.value != mine.value
-        )
-    return len(mine.children) == len(other.children)
-
-
-def _other(what: str) -> WriteError:
-    return WriteError(
-        f"what was written is not what was planned, and was not kept: {what}", hint="a bug in ckpt"
-    )
