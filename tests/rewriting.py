@@ -1,0 +1,49 @@
+"""Rewriting for the tests: a checkpoint through an edit, to a file, and back."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ckpt import commit, formats, writers
+from ckpt.checkpoint import Checkpoint
+from ckpt.jobs.rewrite import edited
+from ckpt.limits import Limits
+from ckpt.pickles.edit import Edit
+
+LIMITS = Limits()
+
+
+def unedited(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint over a copy of its tree: every byte of its pickle is written anew."""
+    return edited(checkpoint, Edit().copy(checkpoint.root), LIMITS)
+
+
+def write(checkpoint: Checkpoint, to: Path, format: str | None = None) -> Path:
+    writers.save(checkpoint, commit.target(str(to), force=True), format or checkpoint.format, LIMITS)
+    return to
+
+
+def again(path: Path, to: Path, format: str | None = None) -> Path:
+    """`path` read, copied node by node, and written to `to`."""
+    with formats.open(str(path)) as checkpoint:
+        return write(unedited(checkpoint), to, format)
+
+
+def load(path: Path, **options: Any) -> Any:
+    return torch.load(path, **{"weights_only": False, **options})
+
+
+def saved(thing: Any, path: Path, **options: Any) -> Path:
+    """`thing` as torch saves it."""
+    torch.save(thing, path, **options)
+    return path
+
+
+def in_memory(thing: Any, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(thing, buffer, **options)
+    return buffer.getvalue()
