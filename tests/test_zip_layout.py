@@ -13,6 +13,7 @@ import oracle
 import pytest
 import rewriting
 import torch
+import torch.utils.serialization
 from same import difference
 
 from ckpt import commit, formats, writers
@@ -119,7 +120,9 @@ def test_records_that_are_not_ours_are_kept(tmp_path: Path) -> None:
     made = rewriting.again(source, tmp_path / "b.pt")
 
     with zipfile.ZipFile(made) as new, zipfile.ZipFile(source) as old:
-        assert new.namelist() == old.namelist()
+        # An orphan among the storages: torch must look where they lie, instead of computing it.
+        computed = ("a/.format_version", "a/.storage_alignment")
+        assert new.namelist() == [name for name in old.namelist() if name not in computed]
         assert new.read("a/extra/notes.txt") == b"keep me" and new.read("a/data/99") == b"an orphan"
 
 

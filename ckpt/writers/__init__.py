@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from ckpt import commit
 from ckpt.checkpoint import Checkpoint, Range
 from ckpt.commit import Progress, Target
-from ckpt.errors import CkptError, LossError, UsageError
+from ckpt.errors import CkptError, LossError, UsageError, about
 from ckpt.files import Extended, File
 from ckpt.formats import sharded
 from ckpt.formats.archive import ends_at, interrupted, read_archive
@@ -98,12 +98,14 @@ def save(
     start = time.perf_counter()
     drafted = _same_file(checkpoint, format) or WRITERS[format].draft(checkpoint, limits)
     with commit.writing(to, drafted.size, progress) as sink:
-        drafted.write(sink)
-        sink.flush()
-        for file in _files(checkpoint):
-            file.check_unchanged()
+        with about(checkpoint.path):
+            drafted.write(sink)
+            sink.flush()
+            for file in _files(checkpoint):
+                file.check_unchanged()
         written = time.perf_counter()
-        done = _checked(sink.path, checkpoint, format, limits, checks)
+        with about(to.path):
+            done = _checked(sink.path, checkpoint, format, limits, checks)
     return Saved(to.path, format, drafted.size, None, tuple(done), written - start)
 
 

@@ -1,0 +1,603 @@
+"""Nothing is lost: every call that fails, every kill, a full disk; in place and into a new file."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import random
+import resource
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from process import ROOT, Done, check_error, ckpt, environment
+
+from ckpt import commit, formats, writers
+from ckpt.errors import CkptError, UsageError, WriteError
+from ckpt.jobs.rehome import moves, rehome
+from ckpt.limits import Limits
+
+SAMPLE = ROOT / "sample_checkpoints" / "train_cuda.pth"
+CALLS = (
+    "open",
+    "pwrite",
+    "copy_file_range",
+    "posix_fallocate",
+    "fsync",
+    "link",
+    "replace",
+    "unlink",
+    "fchmod",
+    "ftruncate",
+    "close",
+)
+ERRORS = (errno.ENOSPC, errno.EIO, errno.EROFS, errno.EINTR, errno.EDQUOT)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "work"
+    made.mkdir()
+    (made / "in.pth").write_bytes(SAMPLE.read_bytes())
+    return made
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def into_new(folder: Path) -> None:
+    """Write a new file beside the source."""
+    with formats.open(str(folder / "in.pth")) as checkpoint:
+        report = rehome(checkpoint, moves("cpu", []), Limits())
+        writers.save(report.result, commit.target(str(folder / "out.pth"), force=True), "torch-zip", Limits())
+
+
+def in_place(folder: Path) -> None:
+    """Append to the source."""
+    with formats.open(str(folder / "in.pth")) as checkpoint:
+        writers.append(rehome(checkpoint, moves("cpu", []), Limits()).result, Limits())
+
+
+def over_itself(folder: Path) -> None:
+    """Replace the source."""
+    with formats.open(str(folder / "in.pth")) as checkpoint:
+        report = rehome(checkpoint, moves("cpu", []), Limits())
+        writers.save(report.result, commit.target(str(folder / "in.pth"), force=True), "torch-zip", Limits())
+
+
+WAYS: dict[str, Callable[[Path], None]] = {
+    "new": into_new,
+    "in place": in_place,
+    "over itself": over_itself,
+}
+
+
+class Failing:
+    """Counts calls of the operating system below one folder, and lets the Nth of them fail."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str, nth: int, number: int) -> None:
+        self.calls = 0
+        real = getattr(os, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if name == "open" and not str(args[0]).endswith(commit.SUFFIX) and not args[1] & os.O_RDWR:
+                return real(*args, **kwargs)  # of the reader
+            self.calls += 1
+            if self.calls == nth:
+                if name == "close":
+                    real(*args, **kwargs)  # a failing close gives the descriptor back all the same
+                raise OSError(number, os.strerror(number))
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(os, name, call)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", CALLS)
+def test_every_call_that_fails_leaves_the_old_or_the_new(
+    name: str, way: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite's way: the first call fails, then the second, until all went well."""
+    done = WAYS[way]
+    source = folder / "in.pth"
+    out = folder / "out.pth"
+    out.write_bytes(b"what was there before")
+    clean = folder / "clean"
+    clean.mkdir()
+    (clean / "in.pth").write_bytes(source.read_bytes())
+    done(clean)
+    before = {path.name: digest(path) for path in (source, out)}
+    after = {path.name: digest(clean / path.name) for path in (source, out) if (clean / path.name).exists()}
+    for number in ERRORS:
+        for nth in range(1, 30):
+            with monkeypatch.context() as patch:
+                failing = Failing(patch, name, nth, number)
+                try:
+                    done(folder)
+                    failed = False
+                except CkptError as error:
+                    failed = True
+                    assert "\n" not in str(error) and error.path is not None
+                except OSError:
+                    assert name == "close"
+                    failed = True
+            found = {path.name: digest(path) for path in (source, out)}
+            for file, now in found.items():
+                assert now in (before[file], after.get(file)), (name, nth, file)
+            if failed and name not in ("close", "unlink") and found != before:
+                assert (
+                    failing.calls >= nth
+                )  # only what comes after the rename may fail with the new one there
+                assert name == "fsync" or name == "open"
+            left = [path.name for path in folder.iterdir() if path.name.endswith(commit.SUFFIX)]
+            # What cannot be put in place is kept and named; what cannot be removed is left.
+            assert left == [] or name in ("unlink", "replace", "link"), (name, nth)
+            for path in left:
+                (folder / path).unlink()
+            source.write_bytes(
+                (clean / ".." / "clean" / "in.pth").read_bytes() if False else SAMPLE.read_bytes()
+            )
+            out.write_bytes(b"what was there before")
+            if not failed and failing.calls < nth:
+                break
+        else:
+            pytest.fail(f"{name} is called over 30 times")
+
+
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """The calls that matter for what is on the disk after a crash, in order, each with its file."""
+    seen: list[tuple[str, str]] = []
+
+    def watch(name: str, of: Callable[..., str]) -> None:
+        real = getattr(os, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            seen.append((name, of(*args)))
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(os, name, call)
+
+    def path_of(fd: int, *_: Any) -> str:
+        return Path(os.readlink(f"/proc/self/fd/{fd}")).name
+
+    watch("fsync", path_of)
+    watch("pwrite", path_of)
+    watch("link", lambda a, b: Path(b).name)
+    watch("replace", lambda a, b: Path(b).name)
+    return seen
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_new_file_is_on_the_disk_before_it_has_its_name(
+    exists: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if exists:
+        (folder / "out.pth").write_bytes(b"old")
+    with monkeypatch.context() as patch:
+        seen = recorded(patch)
+        into_new(folder)
+
+    names = [name for name, _ in seen]
+    put = names.index("replace" if exists else "link")
+    last_write = max(i for i, name in enumerate(names) if name == "pwrite")
+    assert last_write < names.index("fsync") < put < len(names) - 1
+    assert seen[-1] == ("fsync", "work"), "the folder, last"
+
+
+def test_in_place_the_pickle_is_on_the_disk_before_the_directory(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        seen = recorded(patch)
+        in_place(folder)
+
+    assert [name for name, _ in seen] == ["pwrite", "fsync", "pwrite", "fsync"]
+
+
+# --- kills ----------------------------------------------------------------------------------------------------------
+
+KILLED = """
+import os, sys
+from ckpt.cli import app, rehome
+events = 0
+def hook(event, args):
+    global events
+    if event in ("open", "os.rename", "os.link", "os.remove", "os.truncate", "ckpt.write"):
+        events += 1
+        if events == {nth}:
+            os._exit(137)
+write, sync = os.pwrite, os.fsync
+def pwrite(fd, data, at):
+    sys.audit("ckpt.write")
+    half = len(data) // 2
+    done = write(fd, data[:half], at) if half else 0
+    sys.audit("ckpt.write")
+    return done + write(fd, data[half:], at + done)
+def fsync(fd):
+    sys.audit("ckpt.write")
+    sync(fd)
+os.pwrite, os.fsync = pwrite, fsync
+sys.addaudithook(hook)
+app.main()
+"""
+"""`ckpt`, but that the process ends at its Nth event that changes something; writes are two events each."""
+
+
+def killed_at(nth: int, *arguments: str, cwd: Path) -> Done:
+    """What is left when `ckpt ARGUMENTS` dies at its Nth event."""
+    code = KILLED.format(nth=nth)
+    ran = subprocess.run(
+        [sys.executable, "-c", code, *arguments], cwd=cwd, env=environment(), capture_output=True, timeout=60
+    )
+    return Done(ran.returncode, ran.stdout, ran.stderr)
+
+
+def states_after_kills(*arguments: str, cwd: Path) -> Iterator[tuple[int, Done]]:
+    for nth in range(1, 80):
+        done = killed_at(nth, *arguments, cwd=cwd)
+        yield nth, done
+        if done.code != 137:
+            assert done.code == 0, done
+            return
+    pytest.fail("it never came to its end")
+
+
+def test_killed_at_every_event_a_new_file_is_whole_or_absent(folder: Path) -> None:
+    source = digest(folder / "in.pth")
+    into_new(folder)
+    whole = digest(folder / "out.pth")
+    (folder / "out.pth").unlink()
+    kills = 0
+    for _, _done in states_after_kills("rehome", "in.pth", "-o", "out.pth", cwd=folder):
+        kills += 1
+        assert digest(folder / "in.pth") == source
+        out = folder / "out.pth"
+        assert not out.exists() or digest(out) == whole
+        left = [path for path in folder.iterdir() if path.name.endswith(commit.SUFFIX)]
+        assert len(left) <= 1
+        for path in [*left, *([out] if out.exists() else [])]:
+            path.unlink()
+    assert kills > 5
+
+
+def test_killed_at_every_event_in_place_undo_gives_the_old_file_back(folder: Path) -> None:
+    source = folder / "in.pth"
+    old = source.read_bytes()
+    interrupted = finished = 0
+    for _, _done in states_after_kills("rehome", "in.pth", "--in-place", cwd=folder):
+        now = source.read_bytes()
+        assert now.startswith(old)
+        looked = ckpt("inspect", "in.pth", cwd=folder)
+        if now != old and looked.code == 2:
+            interrupted += 1
+            line = check_error(looked, "interrupted in-place rewrite")
+            assert f"the first {len(old):,} bytes are whole (ckpt rehome --undo" in line
+        else:
+            assert looked.code == 0
+            finished += now != old
+        if now != old:
+            assert ckpt("rehome", "--undo", "in.pth", cwd=folder).code == 0
+        assert source.read_bytes() == old
+    assert interrupted >= 3 and finished >= 1
+
+
+@pytest.mark.parametrize("cut", [1, 3, 4, 10, 100, -1, -21, -22, -23, -60, -200])
+def test_every_cut_of_an_appended_end_is_told(cut: int, folder: Path) -> None:
+    source = folder / "in.pth"
+    old = source.read_bytes()
+    in_place(folder)
+    new = source.read_bytes()
+    source.write_bytes(new[: len(old) + cut] if cut > 0 else new[:cut])
+
+    check_error(ckpt("inspect", "in.pth", cwd=folder), "interrupted in-place rewrite")
+    assert ckpt("rehome", "--undo", "in.pth", cwd=folder).code == 0
+    assert source.read_bytes() == old
+
+
+def test_bytes_that_never_came_to_the_disk_are_an_interrupted_rewrite(folder: Path) -> None:
+    source = folder / "in.pth"
+    old = source.read_bytes()
+    source.write_bytes(old + bytes(5000))
+
+    check_error(ckpt("inspect", "in.pth", cwd=folder), "interrupted in-place rewrite")
+    assert ckpt("rehome", "--undo", "in.pth", cwd=folder).code == 0
+    assert source.read_bytes() == old
+
+
+def test_undo_goes_back_one_rewrite_at_a_time(folder: Path) -> None:
+    source = folder / "in.pth"
+    contents = [source.read_bytes()]
+    for tag in ("cpu", "cuda:1", "xpu:0"):
+        assert ckpt("rehome", "in.pth", "--to", tag, "--in-place", cwd=folder).code == 0
+        contents.append(source.read_bytes())
+        assert torch.load(source, map_location="cpu", weights_only=False)["epoch"] == 12
+    while len(contents) > 1:
+        contents.pop()
+        assert ckpt("rehome", "--undo", "in.pth", cwd=folder).code == 0
+        assert source.read_bytes() == contents[-1]
+    check_error(ckpt("rehome", "--undo", "in.pth", cwd=folder), "no in-place rewrite to take back")
+    assert source.read_bytes() == contents[0]
+
+
+@pytest.mark.parametrize("arguments", [("-o", "out.pth"), ("--in-place",), ("--in-place", "--copy")])
+def test_killed_at_any_time(arguments: tuple[str, ...], folder: Path) -> None:
+    """SIGKILL after a random part of a run: the old or the new, the source whole, one temporary file at most."""
+    source = folder / "in.pth"
+    old = source.read_bytes()
+    chance = random.Random(0)
+    for _ in range(12):
+        child = subprocess.Popen(
+            [sys.executable, "-m", "ckpt", "rehome", "in.pth", *arguments],
+            cwd=folder,
+            env=environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            child.wait(chance.uniform(0.05, 0.35))
+        except subprocess.TimeoutExpired:
+            child.send_signal(signal.SIGKILL)
+        child.wait()
+        if arguments != ("--in-place", "--copy"):
+            assert source.read_bytes().startswith(old)
+        with formats.open(str(source)) as checkpoint:
+            assert len(checkpoint.tensors) == 115
+        if (folder / "out.pth").exists():
+            with formats.open(str(folder / "out.pth")) as checkpoint:
+                assert len(checkpoint.tensors) == 115
+        left = [path for path in folder.iterdir() if path.name.endswith(commit.SUFFIX)]
+        assert len(left) <= 1
+        for path in left:
+            path.unlink()
+        (folder / "out.pth").unlink(missing_ok=True)
+        source.write_bytes(old)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)]
+)
+def test_signals_clean_up(number: int, code: int, folder: Path) -> None:
+    script = (
+        "import os, signal, sys\n"
+        "from ckpt import commit\n"
+        "from ckpt.cli import app, rehome\n"
+        "real = os.fsync\n"
+        "def fsync(fd):\n"
+        f"    os.kill(os.getpid(), {int(number)})\n"
+        "    real(fd)\n"
+        "os.fsync = fsync\n"
+        "app.main()\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script, "rehome", "in.pth", "-o", "out.pth"],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        timeout=60,
+    )
+
+    assert ran.returncode == code
+    assert ran.stderr.count(b"\n") == 1
+    assert sorted(os.listdir(folder)) == ["in.pth"]
+
+
+# --- limits of the disk ---------------------------------------------------------------------------------------------
+
+
+def limited(nbytes: int, *arguments: str, cwd: Path) -> Done:
+    """`ckpt ARGUMENTS` where no file may grow beyond so many bytes."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "ckpt", *arguments],
+        cwd=cwd,
+        env=environment(),
+        capture_output=True,
+        timeout=60,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, nbytes)),
+    )
+    return Done(ran.returncode, ran.stdout, ran.stderr)
+
+
+@pytest.mark.parametrize("arguments", [("-o", "out.pth"), ("--in-place",), ("--in-place", "--copy")])
+@pytest.mark.parametrize("nbytes", [0, 100, 40_000, 82_000, 83_000, 90_000])
+def test_a_file_that_may_not_grow(nbytes: int, arguments: tuple[str, ...], folder: Path) -> None:
+    old = digest(folder / "in.pth")
+
+    done = limited(nbytes, "rehome", "in.pth", *arguments, cwd=folder)
+
+    if done.code:
+        check_error(done, "larger than files may be here")
+        assert digest(folder / "in.pth") == old
+        assert sorted(os.listdir(folder)) == ["in.pth"]
+    else:
+        assert nbytes >= 82_000 and arguments != "--in-place"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_is_read_only(folder: Path) -> None:
+    folder.chmod(0o555)
+    try:
+        check_error(ckpt("rehome", "in.pth", "-o", "out.pth", cwd=folder), "no permission")
+    finally:
+        folder.chmod(0o755)
+
+
+def test_permissions_bind_also_where_the_tests_run_as_root(folder: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("the test above does it")
+    folder.chmod(0o555)
+    (folder / "in.pth").chmod(0o444)
+    for parent in folder.parents:
+        if parent != Path("/"):
+            parent.chmod(parent.stat().st_mode | 0o055)
+    code = (
+        "import os, sys\nfrom ckpt.cli import app, rehome\nos.setgid(65534); os.setuid(65534)\napp.main()\n"
+    )
+    for arguments in (("-o", "out.pth"), ("--in-place",), ("--in-place", "--copy")):
+        ran = subprocess.run(
+            [sys.executable, "-c", code, "rehome", "in.pth", *arguments],
+            cwd=folder,
+            env=environment(),
+            capture_output=True,
+            timeout=60,
+        )
+        assert ran.returncode == 2, (arguments, ran)
+        assert ran.stderr.count(b"\n") == 1 and (b"permission" in ran.stderr or b"read-only" in ran.stderr)
+        assert sorted(os.listdir(folder)) == ["in.pth"] and digest(folder / "in.pth") == digest(SAMPLE)
+
+
+# --- targets --------------------------------------------------------------------------------------------------------
+
+
+def test_an_existing_file_is_replaced_only_by_force(folder: Path) -> None:
+    out = folder / "out.pth"
+    out.write_bytes(b"mine")
+
+    check_error(ckpt("rehome", "in.pth", "-o", "out.pth", cwd=folder), "exists (--force to replace)")
+    assert out.read_bytes() == b"mine"
+    assert ckpt("rehome", "in.pth", "-o", "out.pth", "--force", cwd=folder).code == 0
+    with formats.open(str(out)) as checkpoint:
+        assert len(checkpoint.tensors) == 115
+
+
+def test_a_file_that_appears_meanwhile_is_not_replaced(folder: Path) -> None:
+    to = commit.target(str(folder / "out.pth"), force=False)
+
+    with pytest.raises(UsageError, match="exists"), commit.writing(to, 3) as sink:
+        sink.write(b"abc")
+        (folder / "out.pth").write_bytes(b"mine")
+
+    assert (folder / "out.pth").read_bytes() == b"mine"
+    assert sorted(os.listdir(folder)) == ["in.pth", "out.pth"]
+
+
+def test_where_links_cannot_be_made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    with commit.writing(commit.target(str(folder / "out.pth"), force=False), 3) as sink:
+        sink.write(b"abc")
+    assert (folder / "out.pth").read_bytes() == b"abc"
+
+    to = commit.target(str(folder / "other.pth"), force=False)
+    with pytest.raises(UsageError, match="exists"), commit.writing(to, 3) as sink:
+        sink.write(b"abc")
+        (folder / "other.pth").write_bytes(b"mine")
+    assert (folder / "other.pth").read_bytes() == b"mine"
+
+
+def test_a_file_that_cannot_be_put_in_place_is_kept_and_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(*args: Any, **kwargs: Any) -> None:
+        raise OSError(errno.EBUSY, "busy")
+
+    (folder / "out.pth").write_bytes(b"old")
+    monkeypatch.setattr(os, "replace", busy)
+    to = commit.target(str(folder / "out.pth"), force=True)
+
+    with pytest.raises(WriteError, match="in use") as caught, commit.writing(to, 3) as sink:
+        sink.write(b"abc")
+
+    kept = Path(str(caught.value.hint).rpartition(" ")[2])
+    assert kept.read_bytes() == b"abc" and (folder / "out.pth").read_bytes() == b"old"
+
+
+def test_mode_and_links_of_what_is_replaced(folder: Path) -> None:
+    out = folder / "out.pth"
+    out.write_bytes(b"old")
+    out.chmod(0o640)
+    (folder / "link.pth").symlink_to("out.pth")
+    os.link(out, folder / "other_name.pth")
+
+    done = ckpt("rehome", "in.pth", "-o", "link.pth", "--force", cwd=folder)
+
+    assert done.code == 0 and b"hard links" in done.err
+    assert (folder / "link.pth").is_symlink() and stat.S_IMODE(out.stat().st_mode) == 0o640
+    assert out.stat().st_size > 1000 and (folder / "other_name.pth").read_bytes() == b"old"
+
+
+def test_a_new_file_has_the_mode_of_the_umask(folder: Path) -> None:
+    old = os.umask(0o027)
+    try:
+        assert ckpt("rehome", "in.pth", "-o", "out.pth", cwd=folder).code == 0
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE((folder / "out.pth").stat().st_mode) == 0o640
+
+
+def test_input_and_output_may_be_the_same_file(folder: Path) -> None:
+    (folder / "link.pth").symlink_to("in.pth")
+
+    assert ckpt("rehome", "in.pth", "-o", "link.pth", "--force", cwd=folder).code == 0
+
+    found = torch.load(folder / "in.pth", weights_only=False)
+    assert {str(value.device) for value in found["model"].values()} == {"cpu"}
+
+
+@pytest.mark.parametrize("name", ["fifo", "missing/out.pth", "in.pth/out.pth", "/dev/full", "folder/"])
+def test_targets_that_are_no_file(name: str, folder: Path) -> None:
+    os.mkfifo(folder / "fifo")
+
+    check_error(ckpt("rehome", "in.pth", "-o", name, "--force", cwd=folder))
+    assert digest(folder / "in.pth") == digest(SAMPLE)
+
+
+def test_what_a_killed_run_left_is_named_until_it_is_gone(folder: Path) -> None:
+    left = folder / f".out.pth.0123456789ab{commit.SUFFIX}"
+    left.write_bytes(bytes(3000))
+
+    done = ckpt("rehome", "in.pth", "-o", "out.pth", cwd=folder)
+
+    assert done.code == 0 and left.name.encode() in done.err and b"2.93 KiB left over" in done.err
+    assert left.exists()
+
+
+def test_the_source_is_never_touched(folder: Path) -> None:
+    source = folder / "in.pth"
+    before = (digest(source), source.stat().st_mtime_ns, source.stat().st_ino)
+
+    for arguments in (
+        ("rehome", "in.pth", "-o", "a.pth"),
+        ("strip", "in.pth", "-o", "b.pth"),
+        ("rename", "in.pth", "--sub", "s/conv/c/", "-o", "c.pth"),
+        ("slim", "in.pth", "-o", "d.pth"),
+        ("convert", "in.pth", "-o", "e.safetensors"),
+        ("convert", "in.pth", "--plain", "-o", "f.pth"),
+    ):
+        assert ckpt(*arguments, cwd=folder).code == 0
+    assert before == (digest(source), source.stat().st_mtime_ns, source.stat().st_ino)
+
+
+def test_a_source_that_changes_while_it_is_copied_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = folder / "in.pth"
+    real = os.fsync
+    real_write = os.pwrite
+
+    def pwrite(fd: int, data: bytes, at: int) -> int:
+        os.utime(source)
+        return real_write(fd, data, at)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    with pytest.raises(CkptError, match="changed while it was read"):
+        into_new(folder)
+    assert sorted(os.listdir(folder)) == ["in.pth"] and os.fsync is real
+
+
+def test_two_rewrites_in_place_at_once(folder: Path) -> None:
+    with formats.open(str(folder / "in.pth")) as checkpoint:
+        assert checkpoint.source is not None
+        with commit.appending(checkpoint.source) as sink:
+            check_error(ckpt("rehome", "in.pth", "--in-place", cwd=folder), "another process is rewriting it")
+            sink.write(b"")
+    assert digest(folder / "in.pth") == digest(SAMPLE)
