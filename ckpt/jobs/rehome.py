@@ -9,7 +9,7 @@ from ckpt.devices import ACCELERATOR, checked, hidden_devices
 from ckpt.errors import UnsupportedError, UsageError
 from ckpt.jobs.rewrite import Change, Left, RewriteReport, edited
 from ckpt.limits import Limits
-from ckpt.names import show
+from ckpt.names import natural, show
 from ckpt.objects import class_of, device_text
 from ckpt.pickles.calls import device, with_device
 from ckpt.pickles.edit import Edit
@@ -63,7 +63,7 @@ def rehome(checkpoint: Checkpoint, asked: Moves, limits: Limits, *, objects: boo
     result = edited(checkpoint, root, limits) if edit.counts else checkpoint
     changes = [
         Change("device", before, after, count, unit, nbytes)
-        for (before, after, unit), (count, nbytes) in edit.counts.items()
+        for (before, after, unit), (count, nbytes) in sorted(edit.counts.items(), key=_order)
     ]
     return RewriteReport(
         "rehome",
@@ -76,15 +76,23 @@ def rehome(checkpoint: Checkpoint, asked: Moves, limits: Limits, *, objects: boo
     )
 
 
+def _order(row: tuple[tuple[str, str, str], tuple[int, int]]) -> tuple[bool, object]:
+    """Storages first, then by the number of the device."""
+    return row[0][2] != "storage", natural(row[0][0])
+
+
 def _left(result: Checkpoint, edit: _Rehome) -> list[Left]:
+    generators = {value.name for value in result.values if value.type == _GENERATOR}
     found = []
     for hidden in hidden_devices(result.values):
-        if edit.asked.target(hidden.device):
+        holder = hidden.name.rpartition(".")[0]
+        if not edit.asked.target(hidden.device):
+            continue
+        if holder in generators:
+            found.append(Left(holder, "a random generator, which no other device can load"))
+        else:
             what = repr(hidden.device) if hidden.type == "str" else f"device({hidden.device!r})"
             found.append(Left(hidden.name, what, None, "--objects to change it", is_value=True))
-    for value in result.values:
-        if value.type == _GENERATOR:
-            found.append(Left(value.name, "a random generator of its device, which no other device can load"))
     if edit.stayed:
         found.append(
             Left(edit.stayed, "the state of a random generator, which torch takes from the CPU only")
@@ -104,6 +112,7 @@ class _Rehome(Edit):
         self._storages: dict[int, Storage] = {}
         self._devices: dict[int, Node] = {}
         self._texts: dict[str, str] = {}
+        self._fixed: dict[int, Node] = {}
         self._rng = self._generators(checkpoint) if asked.rest not in (None, "cpu") else set()
 
     def _generators(self, checkpoint: Checkpoint) -> set[int]:
@@ -131,11 +140,8 @@ class _Rehome(Edit):
         return known
 
     def instead(self, node: Node) -> Node | None:
-        if type(node) is Opaque and node.meaning is None:
-            name = class_of(node)
-            if name == _GENERATOR:
-                return node
-            if name == "torch.device" and self._objects:
+        if type(node) is Opaque and node.meaning is None and self._objects and id(node) not in self._fixed:
+            if class_of(node) == "torch.device":
                 to = self.asked.target(device_text(node))
                 if to is not None:
                     self._count(device_text(node) or "", to, "object", 0)
@@ -143,6 +149,11 @@ class _Rehome(Edit):
         return None
 
     def arguments(self, call: Opaque) -> tuple[Node, ...]:
+        if class_of(call) == _GENERATOR and call.args:
+            # Its state is that of its device. A device of its own: the object may lie elsewhere too.
+            own = device(device_text(call.args[0]) or "cpu")
+            self._fixed[id(own)] = own
+            return (own, *call.args[1:])
         return with_device(call, self._moved)
 
     def _moved(self, node: Node) -> Node:

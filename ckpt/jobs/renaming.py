@@ -44,6 +44,8 @@ def renamed(
             changed[section.name] = names
     if not changed and not unwrapped:
         return checkpoint, {}
+    if checkpoint.format in ("safetensors", "sharded"):
+        edit.tie_names(checkpoint)
     for section in optimizers:
         edit.named.update({id(node): node for node in named_parts(section.node)})
     return edited(checkpoint, edit.copy(checkpoint.root), limits), changed
@@ -60,15 +62,15 @@ def _plan(checkpoint: Checkpoint, section: Section, new_name: NewName, edit: _Re
         if new != name and entry.path:
             names[name] = new
             parents.setdefault(entry.path[depth:-1])
+    if names and section.is_module:
+        raise UnsupportedError(
+            f"{section.name or 'the root'} is a pickled module: its names are those of its attributes",
+            path=checkpoint.path,
+            hint="ckpt convert --plain makes it a state dict first",
+        )
     for path in parents:
         node = node_at(section.node if section.node is not None else checkpoint.root, path)
         view = look(node)
-        if view.kind == "module":
-            raise UnsupportedError(
-                f"{section.name or 'the root'} is a pickled module: its names are those of its attributes",
-                path=checkpoint.path,
-                hint="ckpt convert --plain makes it a state dict first",
-            )
         if view.kind != "mapping":
             continue  # an attribute of a tensor
         prefix = "".join(f"{key}." for key in path)
@@ -117,6 +119,17 @@ class _Rename(Edit):
         self.named: dict[int, Node] = {}
         self._new_name = new_name
         self._unwrapped = unwrapped
+
+    def tie_names(self, checkpoint: Checkpoint) -> None:
+        """Rename what safetensors' metadata says of tied tensors: other name -> name."""
+        names = {entry.name for entry in checkpoint.tensors}
+        for key, node in zip(checkpoint.root.keys, checkpoint.root.values, strict=True):
+            if key == "__metadata__":
+                made = Dict()
+                for other, name in zip(node.keys, node.values, strict=True):
+                    tied = name in names and other not in names
+                    made.set([self._text(other) if tied else other], [self._text(name) if tied else name])
+                self._unwrapped[id(node)] = made
 
     def instead(self, node: Node) -> Node | None:
         inner = self._unwrapped.get(id(node))
