@@ -118,8 +118,9 @@ def _compare_tensors(planned: Checkpoint, written: Checkpoint) -> None:
         other = found.get(aliases.get(entry.name, entry.name))
         if other is None or (other.dtype, other.shape) != (entry.tensor.dtype, entry.tensor.shape):
             raise _other(f"tensor {show(entry.name, 80)} differs")
-    if len(found) + len(aliases) != len(planned.tensors):
-        raise _other(f"{len(found):,} tensors, {len(planned.tensors):,} were planned")
+    extra = found.keys() - {entry.name for entry in planned.tensors}
+    if extra:
+        raise _other(f"{show(min(extra), 80)} was not planned")
 
 
 def _parts(entry: Entry) -> list[TensorRef]:
