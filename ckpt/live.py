@@ -81,8 +81,11 @@ def _at(loaded: Any, path: Path) -> Any:
 
 
 def _bytes(torch: Any, tensor: Any) -> bytes:
+    """The elements of a tensor in the order of its shape; of the storage, for not every dtype can be viewed."""
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    return bytes(plain.reshape(-1).view(torch.uint8).numpy().tobytes()) if plain.numel() else b""
+    begin = plain.storage_offset() * plain.itemsize
+    whole = torch.empty(0, dtype=torch.uint8).set_(plain.untyped_storage())
+    return bytes(whole[begin : begin + plain.numel() * plain.itemsize].numpy().tobytes())
 
 
 def _differs(name: str) -> WriteError:

@@ -32,11 +32,11 @@ from ckpt.pickles.imports import is_known, python3_name
 from ckpt.pickles.weights_only import ALLOWED
 from ckpt.tree import module_steps
 
-_KEPT = frozenset(
-    ("collections.OrderedDict", "collections.Counter", "torch.Size", "torch.device", "builtins.complex")
-)
-"""Classes that weights_only knows and that are no tensors."""
+_OPAQUE = frozenset(("torch._C.Generator", "builtins.getattr", "functools.partial"))
+"""Classes whose fields are not what they are."""
 _SCALARS = (str, int, float, bool, bytes, bytearray, type(None))
+_INT_BITS = 8 * 255
+"""Ints of so many bits need an opcode that weights_only refuses."""
 _SETS = ("builtins.set", "builtins.frozenset")
 
 
@@ -72,7 +72,10 @@ class Plain(Edit):
             return self._text(node)
         if type(node) is Global and python3_name(node.module, node.name) not in ALLOWED:
             self._note("a name")
-            return node.qualified
+            return python3_name(node.module, node.name)
+        if type(node) is int and node.bit_length() >= _INT_BITS:
+            self._lose(node, f"an int of {node.bit_length():,} bits")
+            return None
         return node
 
     def arguments(self, call: Opaque) -> tuple[Node, ...]:
@@ -88,10 +91,12 @@ class Plain(Edit):
         if type(key) is tuple:
             return tuple([self._key(item) for item in key])
         view = look(key)
+        if view.kind == "tensor":
+            return key
         if view.kind == "scalar" and isinstance(view.value, _SCALARS):
             return self._text(view.value) if type(view.value) is ByteStr else view.value
         self._lose(key, f"a key: {view.type}")
-        return f"<{view.type}>"
+        return f"<{view.type} {len(self.lost)}>"
 
     # --- tensors ----------------------------------------------------------------------------------------------
 
@@ -134,7 +139,7 @@ class Plain(Edit):
 
     def _object(self, call: Opaque) -> Node | None:
         name = class_of(call)
-        if name in _KEPT:
+        if _allowed(call.func):
             return None
         found = array(call)
         if found is not None:
@@ -142,8 +147,6 @@ class Plain(Edit):
             return self._array(call, found)
         view = look(call)
         if view.kind == "scalar":
-            if view.type in ("bytes", "bytearray") or isinstance(view.value, (bytes, bytearray)):
-                return None if _allowed(call.func) else view.value
             if isinstance(view.value, _SCALARS) and (is_known(call.func) or _is_class(call)):
                 self._note(view.type)
                 return self._text(view.value) if type(view.value) is ByteStr else view.value
@@ -158,7 +161,7 @@ class Plain(Edit):
         elif view.kind == "module":
             self._note(f"module {view.type}")
             return self.shell_of(state_dict(view))
-        elif view.kind == "object" and _is_built(call):
+        elif view.kind == "object" and _is_built(call) and name not in _OPAQUE:
             self._note(view.type)
             numbered = all(type(key) is int for key in view.keys)
             return self.shell_of(list(view.children) if numbered and view.keys else _dict(view))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ckpt.checkpoint import Checkpoint, Dict, Entry, Node, Storage, TensorRef
+from ckpt.checkpoint import Checkpoint, Computed, Dict, Entry, Node, Storage, TensorRef
 from ckpt.errors import LossError
 from ckpt.jobs.plain import state_dict
 from ckpt.limits import Limits
@@ -58,7 +58,11 @@ class RewriteReport(NamedTuple):
     """Whether every byte of a tensor is the one that was read."""
     nothing: str = "nothing to change"
     """What to say when there are no changes."""
-    notes: tuple[str, ...] = ()
+
+    def overflowed(self) -> int:
+        """Elements that a cast made infinite; known once the result was written."""
+        places = (storage.place for storage in self.result.storages)
+        return sum(place.overflowed for place in places if isinstance(place, Computed))
 
     def to_json(self, output: dict[str, Any] | None, *, dry_run: bool) -> dict[str, Any]:
         """The document `ckpt.rewrite`; docs/json.md is its contract. `output` is what was written, if anything."""
@@ -90,7 +94,7 @@ class RewriteReport(NamedTuple):
             ],
             "left_out": [_left_json(row) for row in self.left_out],
             "left_alone": [_left_json(row) for row in self.left_alone],
-            "notes": list(self.notes),
+            "overflowed": self.overflowed(),
             "verified": None if output is None else output.pop("verified"),
         }
 

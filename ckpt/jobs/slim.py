@@ -6,14 +6,15 @@ from collections.abc import Sequence
 
 from ckpt.checkpoint import (
     Checkpoint,
-    Composite,
     Computed,
     Dict,
+    Global,
     Nested,
     Node,
     Opaque,
     PersistentId,
     Range,
+    Set,
     Storage,
     TensorRef,
     tensor_ref,
@@ -118,27 +119,34 @@ class _Slim(Plain):
         self.packed = 0
         self.won = 0
         self._groups: dict[int, list[_Group]] = {}
-        # What composites are made of keeps its storages.
-        composites = (entry.tensor for entry in checkpoint.tensors if isinstance(entry.tensor, Composite))
-        self._whole = {id(part.storage) for tensor in composites for _, part in tensor.parts}
+        self._nothing: dict[int, Storage] = {}
+        self._whole: set[int] = set()
         self._views: dict[int, list[TensorRef]] = {}
 
     def copy(self, root: Node) -> Node:
-        self._views = _views_in(root)  # of what is kept only
+        self._views, self._whole = _views_in(root)  # of what is kept only
         return super().copy(root)
+
+    def instead(self, node: Node) -> Node | None:
+        made = super().instead(node)
+        if (
+            isinstance(made, TensorRef) and made.storage.id
+        ):  # of a subclass; numpy's have no storage of the file
+            return self._moved(made) or made
+        return made
 
     def arguments(self, call: Opaque) -> tuple[Node, ...]:
         args = super().arguments(call)
-        ref = call.meaning
-        name = getattr(call.func, "name", "")
-        if name not in _VIEWS or not isinstance(ref, TensorRef) or type(args[0]) is not PersistentId:
+        inner = _view_arguments(call)
+        if inner is None or not isinstance(call.meaning, TensorRef):
             return args
-        moved = self._moved(ref)
+        moved = self._moved(call.meaning)
         if moved is None:
             return args
         persistent = PersistentId(None, 0)
         persistent.meaning = moved.storage
-        return (persistent, moved.offset, args[2], moved.stride, *args[4:])
+        made = (persistent, moved.offset, inner[2], moved.stride, *inner[4:])
+        return made if inner is call.args else (*args[:2], made, *args[3:])
 
     def _moved(self, ref: TensorRef) -> TensorRef | None:
         """The same tensor over a storage without what nobody looks at, None where there is nothing to win."""
@@ -154,10 +162,23 @@ class _Slim(Plain):
                 self.won += storage.nbytes - needed
                 for group in groups:
                     group.make(storage, len(groups) == 1)
+        if not ref.numel and storage.nbytes:
+            return self._empty(ref)
         for group in self._groups[id(storage)]:
             if group.storage is not None and group.holds(ref):
                 return group.place(ref)
         return None
+
+    def _empty(self, ref: TensorRef) -> TensorRef | None:
+        """A tensor without elements, over the first of the groups, or over a storage without bytes."""
+        storage = ref.storage
+        groups = self._groups[id(storage)]
+        if groups:
+            first = groups[0].storage
+            return None if first is None else ref._replace(storage=first, offset=0)
+        if id(storage) not in self._nothing:
+            self._nothing[id(storage)] = storage._replace(nbytes=0, crc=None)
+        return ref._replace(storage=self._nothing[id(storage)], offset=0)
 
 
 class _Group:
@@ -216,26 +237,48 @@ def _grouped(refs: list[TensorRef]) -> list[_Group]:
     return groups
 
 
-def _views_in(root: Node) -> dict[int, list[TensorRef]]:
-    """The views below a node, by the id of their storage."""
-    found: dict[int, list[TensorRef]] = {}
+def _view_arguments(call: Opaque) -> tuple[Node, ...] | None:
+    """The arguments (storage, offset, size, stride, …) of a call that makes a view, else None."""
+    func, args = call.func, call.args
+    if (
+        type(func) is Global
+        and func.name in ("_rebuild_from_type", "_rebuild_from_type_v2")
+        and len(args) > 2
+    ):
+        func, args = args[0], args[2]
+    if type(func) is Global and func.name in _VIEWS and len(args) > 3 and type(args[0]) is PersistentId:
+        return args
+    return None
+
+
+def _views_in(root: Node) -> tuple[dict[int, list[TensorRef]], set[int]]:
+    """The views below a node by the id of their storage, and the storages that something else looks into as well."""
+    views: dict[int, list[TensorRef]] = {}
+    whole: set[int] = set()
     seen: dict[int, Node] = {}
     todo = [root]
     while todo:
         node = todo.pop()
-        if id(node) in seen:
+        if type(node) is PersistentId:
+            whole.add(id(node.meaning))
+        if type(node) not in (Opaque, Dict, list, tuple, Set) or id(node) in seen:
             continue
+        seen[id(node)] = node
         if type(node) is Opaque:
-            seen[id(node)] = node
-            if isinstance(node.meaning, TensorRef):
-                found.setdefault(id(node.meaning.storage), []).append(node.meaning)
-            todo += (*node.args, *node.states, *node.items, *node.keys, *node.values)
+            inner = _view_arguments(node)
+            todo += (*node.states, *node.items, *node.keys, *node.values)
             if isinstance(node.meaning, Nested):
                 todo.append(node.meaning.root)
+            elif inner is not None and isinstance(node.meaning, TensorRef):
+                views.setdefault(id(node.meaning.storage), []).append(node.meaning)
+                todo += inner[1:]
+                todo += () if inner is node.args else (*node.args[:2], *node.args[3:])
+            else:
+                todo += node.args
         elif type(node) is Dict:
-            seen[id(node)] = node
             todo += (*node.keys, *node.values)
-        elif type(node) in (list, tuple):
-            seen[id(node)] = node
+        elif type(node) is Set:
+            todo += node.items
+        else:
             todo += node
-    return found
+    return views, whole

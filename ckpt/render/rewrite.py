@@ -27,7 +27,11 @@ def rewrite_lines(
         out.append([(f"{show(report.source.path, None)}: {report.nothing}", "")])
     out += _left("left out", report.left_out)
     out += _left("left alone", report.left_alone)
-    out += [[(text, "")] for text in report.notes]
+    overflowed = report.overflowed()
+    if overflowed:
+        names = " and ".join(dict.fromkeys(str(c.after) for c in report.changes if c.kind == "dtype"))
+        text = f"{plural(overflowed, 'element')} became infinite: {names} does not reach them"
+        out.append([(text, "warning")])
     if saved is not None:
         out += _wrote(report, saved)
     elif dry_run:
