@@ -348,6 +348,9 @@ def test_killed_at_any_time(arguments: tuple[str, ...], folder: Path) -> None:
         child.wait()
         if arguments != ("--in-place", "--copy"):
             assert source.read_bytes().startswith(old)
+        if b"interrupted" in ckpt("inspect", "in.pth", cwd=folder).err:
+            assert arguments == ("--in-place",) and ckpt("rehome", "--undo", "in.pth", cwd=folder).code == 0
+            assert source.read_bytes() == old
         with formats.open(str(source)) as checkpoint:
             assert len(checkpoint.tensors) == 115
         if (folder / "out.pth").exists():

@@ -11,10 +11,14 @@ import pytest
 
 import ckpt
 from ckpt import formats
+from ckpt.cli.writing import written
 from ckpt.findings import CATALOGUE
 from ckpt.formats import FORMATS
 from ckpt.formats.foreign import NOT_YET
 from ckpt.jobs.inspect import inspect
+from ckpt.jobs.rehome import moves, rehome
+from ckpt.limits import Limits
+from ckpt.writers import Saved
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -23,14 +27,15 @@ def page(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-def test_the_readme_shows_what_the_commands_print() -> None:
+def test_pages_show_what_the_commands_print() -> None:
     spec = importlib.util.spec_from_file_location("refresh", ROOT / "docs" / "refresh.py")
     assert spec is not None and spec.loader is not None
     refresh = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(refresh)
 
-    assert page("README.md").count("<!-- run: ") >= 9
-    assert refresh.refreshed(page("README.md")) == page("README.md"), "stale: make docs"
+    assert page("README.md").count("<!-- run: ") >= 12 and page("docs/migrate.md").count("<!-- run: ") >= 20
+    for name in refresh.PAGES:
+        assert refresh.refreshed(page(name)) == page(name), f"{name} is stale: make docs"
 
 
 def test_every_finding_has_its_place_on_the_page() -> None:
@@ -71,6 +76,18 @@ def test_every_field_of_the_document_is_described(samples: Path) -> None:
         assert f"`{document['schema']['name']}`, version {document['schema']['version']}" in text
 
 
+def test_every_field_of_a_rewrite_is_described(samples: Path) -> None:
+    text = page("docs/json.md")
+    described = set(re.findall(r"\w+", text))
+    with formats.open(str(samples / "train_cuda.pth")) as checkpoint:
+        report = rehome(checkpoint, moves(None, []), Limits())
+    saved = Saved("x", "torch-zip", 1, None, (("structure", 0.1),), 0.1)
+    document = report.to_json(written(saved), dry_run=False)
+
+    assert fields(document) - described == set()
+    assert f"`{document['schema']['name']}`, version {document['schema']['version']}" in text
+
+
 def test_every_format_stands_in_the_readme() -> None:
     text = page("README.md")
 
@@ -93,7 +110,8 @@ def test_every_format_stands_in_the_readme() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", "SECURITY.md", "CONTRIBUTING.md", "docs/findings.md", "docs/json.md"]
+    "name",
+    ["README.md", "SECURITY.md", "CONTRIBUTING.md", "docs/findings.md", "docs/json.md", "docs/migrate.md"],
 )
 def test_what_a_page_links_and_names_is_there(name: str) -> None:
     text = page(name)

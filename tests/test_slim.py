@@ -208,7 +208,7 @@ def test_slim_of_slim_is_the_same(tmp_path: Path) -> None:
 def test_the_commands_lines() -> None:
     check_error(ckpt("slim", "train_cuda.pth", cwd=SAMPLES), "where to write? (-o train_cuda.slim.pth)")
     assert ckpt("slim", "train_cuda.pth", "--dry-run", cwd=SAMPLES).lines == [
-        "model   46 tensors, 16.0 KiB",
+        "kept model   46 tensors, 16.0 KiB",
         "left out: optimizer: 69 tensors, 30.4 KiB",
         "left out: scaler: 0 tensors",
         "left out: scheduler: 0 tensors",

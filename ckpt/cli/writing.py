@@ -89,7 +89,7 @@ def _one(path: str, make: Make, asked: Asked, limits: Limits, *, several: bool) 
         if not asked.dry_run:
             saved = _write(report, to, asked, limits)
         if asked.json:
-            output.write_json(report.to_json(_written(saved), dry_run=asked.dry_run), one_line=several)
+            output.write_json(report.to_json(written(saved), dry_run=asked.dry_run), one_line=several)
         else:
             output.write_lines(rewrite_lines(report, saved, dry_run=asked.dry_run))
 
@@ -156,7 +156,8 @@ def _bytes_of(checkpoint: Checkpoint) -> int:
     return sum(storage.nbytes for storage in checkpoint.storages)
 
 
-def _written(saved: writers.Saved | None) -> dict[str, Any] | None:
+def written(saved: writers.Saved | None) -> dict[str, Any] | None:
+    """What was written, as the document `ckpt.rewrite` says it."""
     if saved is None:
         return None
     return {

@@ -60,9 +60,9 @@ def slim(
     dropped = losses_of(checkpoint, edit.lost, drop_other)
     result = edited(checkpoint, root, limits, format=_format(checkpoint), origin=None)
     held = sum(entry.tensor.nbytes for entry in result.tensors)
-    changes = [Change("kept", chosen.name or "model", None, len(result.tensors), "tensor", held)]
+    changes = [Change("kept", f"kept {chosen.name or 'model'}", None, len(result.tensors), "tensor", held)]
     if edit.packed:
-        changes.append(Change("packed", "held by views", None, edit.packed, "storage", edit.won))
+        changes.append(Change("packed", "packed, held by views", None, edit.packed, "storage", edit.won))
     left = [row for row in rest_of(checkpoint, parts, chosen) if row.name not in keep]
     return RewriteReport(
         "slim",

@@ -85,4 +85,6 @@ def _wrote(report: RewriteReport, saved: Saved) -> list[Line]:
         ]
     if saved.shards is not None:
         path += f" and {saved.shards} shards"
-    return [[(f"wrote {path}, {size_text(saved.nbytes)}{same}{checks}", "")]]
+    won = report.source.nbytes - saved.nbytes if report.command == "slim" else 0
+    less = f", {size_text(won)} less" if won > 0 else ""
+    return [[(f"wrote {path}, {size_text(saved.nbytes)}{less}{same}{checks}", "")]]
