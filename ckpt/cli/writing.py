@@ -11,7 +11,7 @@ from ckpt import commit, formats, writers
 from ckpt.checkpoint import Checkpoint
 from ckpt.cli import output
 from ckpt.errors import CkptError, UnsupportedError, UsageError, about
-from ckpt.jobs.rewrite import RewriteReport
+from ckpt.jobs.rewrite import RewriteReport, with_unread
 from ckpt.limits import Limits
 from ckpt.names import show
 from ckpt.render.rewrite import rewrite_lines
@@ -84,7 +84,7 @@ def _one(path: str, make: Make, asked: Asked, limits: Limits, *, several: bool) 
         if to.warning:
             output.talk(f"ckpt: {show(to.path, None)}: {to.warning}")
     with formats.open(path, limits) as checkpoint:
-        report = make(checkpoint, limits)
+        report = with_unread(make(checkpoint, limits))
         saved = None
         if not asked.dry_run:
             saved = _write(report, to, asked, limits)

@@ -186,3 +186,12 @@ def losses_of(checkpoint: Checkpoint, lost: dict[int, tuple[Node, str]], drop_ot
             hint="--drop-other puts None in their place",
         )
     return rows
+
+
+def with_unread(report: RewriteReport) -> RewriteReport:
+    """The report with what no loader reads of the source, and a new file therefore lacks: bytes behind the end."""
+    source = report.source
+    if report.result is source:
+        return report  # nothing changes: the file is copied as it is
+    rows = [Left("(unread)", notice.message) for notice in source.notices if notice.code == "trailing-data"]
+    return report._replace(left_out=(*report.left_out, *rows))
