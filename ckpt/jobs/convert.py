@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from ckpt.arrays import as_bytes
 from ckpt.checkpoint import (
-    ByteStr,
     Checkpoint,
-    Computed,
     Dict,
     Entry,
     Node,
     Opaque,
     PersistentId,
-    Range,
-    Storage,
-    TensorRef,
-    tensor_ref,
 )
-from ckpt.contents import place_of
-from ckpt.dtypes import BY_NAME, DType, contiguous
+from ckpt.dtypes import DType
 from ckpt.errors import LossError, UsageError
+from ckpt.jobs.casting import Cast, CastRefs, dtype_of
+from ckpt.jobs.decoding import ENCODINGS, Decode
 from ckpt.jobs.plain import Plain, state_dict
 from ckpt.jobs.rewrite import Change, Left, RewriteReport, edited, losses_of, rest_of, storages_of, weightless
-from ckpt.kernels import CASTABLE, CASTS
 from ckpt.limits import Limits
 from ckpt.names import show
-from ckpt.objects import class_of, look
+from ckpt.objects import look
 from ckpt.pickles.edit import Edit
 from ckpt.places import node_at
-from ckpt.sections import Section, chosen_models, only_model, sections
+from ckpt.sections import Section, only_model, sections
 from ckpt.tree import metadata_of
 
-ENCODINGS = ("latin1", "utf-8", "ascii", "cp1252")
 _LISTED = 5
 
 Unfit = Callable[[Entry], str | None]
@@ -58,14 +50,14 @@ def convert(
     """
     if encoding is not None and encoding not in ENCODINGS:
         raise UsageError(f"--encoding {show(encoding, 40)}: not one of {' '.join(ENCODINGS)}")
-    to = _dtype(dtype)
+    to = dtype_of(dtype)
     changes = [Change("format", checkpoint.format, format, len(checkpoint.tensors), "tensor")]
     if checkpoint.format == format:
         changes.clear()
     dropped: list[Left] = []
     current = checkpoint
     if encoding is not None and not plain:
-        decode = _Decode(encoding)
+        decode = Decode(encoding)
         current = edited(current, decode.copy(current.root), limits, origin=None)
         changes.append(Change("text", "Python 2", encoding, decode.decoded, "text"))
     if plain:
@@ -82,7 +74,7 @@ def convert(
         dropped += left
     current = _viewless(current, limits) if checkpoint.format == "torch-legacy" != format else current
     if to is not None or (current.byteorder == "big" and format != checkpoint.format):
-        cast = _Cast(current, to, section)
+        cast = Cast(current, to, section)
         current = edited(current, cast.copy(current.root), limits, byteorder="little", origin=None)
         changes += cast.changes()
     return RewriteReport(
@@ -94,14 +86,6 @@ def convert(
         unchanged_bytes=to is None,
         nothing=f"is {format} already",
     )
-
-
-def _dtype(name: str | None) -> DType | None:
-    if name is None:
-        return None
-    if name not in CASTS:
-        raise UsageError(f"--dtype {show(name, 40)}: not one of {' '.join(CASTS)}")
-    return BY_NAME[name]
 
 
 # --- to safetensors -------------------------------------------------------------------------------------------------
@@ -139,7 +123,7 @@ def _to_safetensors(
         )
     gone = {id(entry) for entry, _ in refused}
     entries = [entry for entry in entries if id(entry) not in gone]
-    cast = _CastRefs(current.byteorder == "big", to)
+    cast = CastRefs(current.byteorder == "big", to)
     entries = [entry._replace(tensor=cast.ref(entry.tensor)) for entry in entries]
     root = Dict()
     root.set([entry.name for entry in entries], [entry.tensor for entry in entries])
@@ -181,38 +165,6 @@ def _values_inside(checkpoint: Checkpoint, section: Section) -> list[str]:
         for value in checkpoint.values
         if value.path[:depth] == section.path and value.path[:1] != ("__metadata__",)
     ]
-
-
-class _CastRefs:
-    """Tensors in another dtype, each range of a storage once."""
-
-    def __init__(self, big: bool, to: DType | None) -> None:
-        self._big = big
-        self._to = to
-        self._made: dict[tuple[object, ...], TensorRef] = {}
-        self.places: list[tuple[str, Computed]] = []
-
-    def ref(self, tensor: object) -> TensorRef:
-        assert isinstance(tensor, TensorRef)
-        to = self._to
-        if to is None or tensor.dtype == to or tensor.dtype.name not in CASTABLE:
-            return tensor
-        key = (id(tensor.storage), tensor.dtype, tensor.shape, tensor.stride, tensor.offset, tensor.neg)
-        if key not in self._made:
-            place = place_of(tensor, to, big=self._big)
-            assert isinstance(place, Computed)
-            self.places.append((tensor.dtype.name, place))
-            storage = Storage("", tensor.device, to, to.nbytes(tensor.numel), place)
-            made = tensor_ref(storage, to, tensor.shape, contiguous(tensor.shape), 0, tensor.requires_grad)
-            self._made[key] = made
-        return self._made[key]._replace(is_parameter=tensor.is_parameter, requires_grad=tensor.requires_grad)
-
-    def changes(self) -> list[Change]:
-        counts: dict[str, int] = {}
-        for name, _ in self.places:
-            counts[name] = counts.get(name, 0) + 1
-        to = self._to.name if self._to else ""
-        return [Change("dtype", name, to, count, "tensor") for name, count in counts.items()]
 
 
 # --- to pickles -----------------------------------------------------------------------------------------------------
@@ -283,103 +235,3 @@ class _Viewless(Edit):
             whole.meaning = state[0].meaning
             return (whole, state[1] + state[0].shift, *state[2:])
         return state
-
-
-class _Cast(Edit):
-    """Storages of models in another dtype, all of them little-endian. Views and ties stay what they are."""
-
-    def __init__(self, checkpoint: Checkpoint, to: DType | None, section: str | None) -> None:
-        super().__init__()
-        self._to = to
-        self._big = checkpoint.byteorder == "big"
-        self._refs = _CastRefs(self._big, to)
-        self._made: dict[int, Storage] = {}
-        self._chosen: set[int] = set()
-        if to is not None:
-            for part in chosen_models(checkpoint, sections(checkpoint), section):
-                for entry in checkpoint.tensors[part.first : part.last]:
-                    if isinstance(entry.tensor, TensorRef):
-                        self._chosen.add(id(entry.tensor.storage))
-
-    def storage(self, storage: Storage) -> Storage:
-        known = self._made.get(id(storage))
-        if known is None:
-            known = self._made[id(storage)] = self._cast(storage)
-        return known
-
-    def _cast(self, storage: Storage) -> Storage:
-        dtype = storage.dtype
-        if dtype is None or dtype.bits < 8 or not isinstance(storage.place, Range):
-            return storage
-        count = storage.nbytes * 8 // dtype.bits
-        whole = tensor_ref(storage, dtype, (count,), (1,), 0)
-        wanted = self._to is not None and id(storage) in self._chosen and dtype.name in CASTABLE
-        if wanted and self._to is not None and dtype != self._to:
-            place = Computed(whole, self._to, big=self._big)
-            self._refs.places.append((dtype.name, place))
-            return storage._replace(dtype=self._to, nbytes=place.size, place=place, crc=None)
-        if self._big and dtype.bits > 8:
-            return storage._replace(place=Computed(whole, dtype, big=True), crc=None)
-        return storage
-
-    def instead(self, node: Node) -> Node | None:
-        # Untyped storages: each tensor gets one of its own dtype.
-        if type(node) is Opaque and isinstance(node.meaning, TensorRef) and self._to is not None:
-            ref = node.meaning
-            if ref.storage.dtype is None and id(ref.storage) in self._chosen:
-                made = self._refs.ref(ref)
-                return made if made is not ref else None
-        if isinstance(node, TensorRef):
-            return node
-        return None
-
-    def changes(self) -> list[Change]:
-        return self._refs.changes()
-
-
-# --- text of Python 2 -----------------------------------------------------------------------------------------------
-
-
-class _Decode(Edit):
-    """The byte strings of Python 2 as text, but for those that hold data."""
-
-    def __init__(self, encoding: str) -> None:
-        super().__init__()
-        self._encoding = encoding
-        self._texts: dict[int, str] = {}
-        self.decoded = 0
-
-    def leaf(self, node: Node) -> Node:
-        return self._decoded(node) if type(node) is ByteStr else node
-
-    def keys(self, node: Dict | Opaque, keys: Sequence[Node]) -> Sequence[Node]:
-        return [self.leaf(key) for key in keys]
-
-    def arguments(self, call: Opaque) -> tuple[Node, ...]:
-        name = class_of(call)
-        data = {"scalar": 1, "_reconstruct": 2, "datetime": 0, "date": 0, "time": 0}.get(
-            name.rpartition(".")[2] if name.startswith(("numpy.", "datetime.")) else ""
-        )
-        return tuple(
-            [
-                as_bytes(arg) if i == data and type(arg) is ByteStr else self.leaf(arg)
-                for i, arg in enumerate(call.args)
-            ]
-        )
-
-    def state(self, call: Opaque, state: Node) -> Node:
-        if class_of(call).endswith(".multiarray._reconstruct") and type(state) is tuple:
-            return tuple([as_bytes(item) if type(item) is ByteStr else item for item in state])
-        return state
-
-    def _decoded(self, node: ByteStr) -> str:
-        if id(node) not in self._texts:
-            try:
-                self._texts[id(node)] = node.raw.decode(self._encoding)
-            except UnicodeDecodeError:
-                raise UsageError(
-                    f"a text is not {self._encoding}: {show(str(node), 60)}",
-                    hint="--encoding latin1 takes any",
-                ) from None
-            self.decoded += not node.isascii()
-        return self._texts[id(node)]
