@@ -45,15 +45,14 @@ def convert(
 ) -> RewriteReport:
     """The checkpoint as `format` holds it. safetensors get the only model, or `section`, under its own names.
 
-    `unfit` tells why safetensors cannot hold a tensor. `dtype` casts the floating tensors of models. Raises UsageError, and LossError for what the format or plain
-    classes cannot say, unless it may be dropped.
+    `unfit` tells why safetensors cannot hold a tensor. `dtype` casts the floating tensors of models, `encoding`
+    reads texts of Python 2. Raises UsageError, and LossError for what the format or plain classes cannot say,
+    unless it may be dropped.
     """
     if encoding is not None and encoding not in ENCODINGS:
         raise UsageError(f"--encoding {show(encoding, 40)}: not one of {' '.join(ENCODINGS)}")
     to = dtype_of(dtype)
-    changes = [Change("format", checkpoint.format, format, len(checkpoint.tensors), "tensor")]
-    if checkpoint.format == format:
-        changes.clear()
+    changes: list[Change] = []
     dropped: list[Left] = []
     current = checkpoint
     if encoding is not None and not plain:
@@ -81,10 +80,18 @@ def convert(
         "convert",
         checkpoint,
         current,
-        tuple(changes),
+        (*_format_change(checkpoint, format, len(current.tensors)), *changes),
         tuple(dropped),
         unchanged_bytes=to is None,
         nothing=f"is {format} already",
+    )
+
+
+def _format_change(checkpoint: Checkpoint, format: str, tensors: int) -> list[Change]:
+    return (
+        []
+        if checkpoint.format == format
+        else [Change("format", checkpoint.format, format, tensors, "tensor")]
     )
 
 
@@ -142,15 +149,12 @@ def _to_safetensors(
         byteorder=current.byteorder,
         is_edited=True,
     )
-    changes = [
-        change._replace(number=len(entries)) if change.kind == "format" else change for change in changes
-    ]
     changes += cast.changes()
     return RewriteReport(
         "convert",
         checkpoint,
         result,
-        tuple(changes),
+        (*_format_change(checkpoint, "safetensors", len(entries)), *changes),
         (*left, *lost),
         unchanged_bytes=to is None,
         nothing="is safetensors already",
