@@ -175,27 +175,29 @@ class Nested:
 
 
 class Range(NamedTuple):
-    """Bytes of a source: `size` of them at `offset`, deflated when `inflated` is not None (their true size)."""
+    """Bytes of a source: `size` of them at `offset`, deflated when `inflated` is not None (their true size).
+
+    `big` says that their elements are big-endian.
+    """
 
     source: Source
     offset: int
     size: int
     inflated: int | None = None
+    big: bool = False
 
 
 class Computed:
     """Bytes that are made when they are written: the elements of a tensor in the order of its shape, as `dtype`.
 
-    Little-endian, conjugation and negation done. `big` says that the bytes of `of` are big-endian.
-    `overflowed` counts, once they were made, the finite elements that became infinite.
+    Little-endian, conjugation and negation done. `overflowed` counts, once they were made, the finite elements that became infinite.
     """
 
-    __slots__ = ("big", "dtype", "of", "overflowed")
+    __slots__ = ("dtype", "of", "overflowed")
 
-    def __init__(self, of: TensorRef, dtype: DType, *, big: bool = False) -> None:
+    def __init__(self, of: TensorRef, dtype: DType) -> None:
         self.of = of
         self.dtype = dtype
-        self.big = big
         self.overflowed = 0
 
     @property
@@ -329,6 +331,11 @@ class Composite:
 
 
 Tensor = TensorRef | Composite
+
+
+def parts_of(tensor: Tensor) -> tuple[TensorRef, ...]:
+    """The tensors in storages that a tensor is made of: itself, where it is one."""
+    return (tensor,) if isinstance(tensor, TensorRef) else tuple(part for _, part in tensor.parts)
 
 
 # --- the checkpoint ---------------------------------------------------------------------------------------
@@ -477,6 +484,9 @@ def key_of(node: Node, index: int) -> str | int:
     if type(node) is Global:
         return NamedKey(node.qualified, "global")
     if type(node) is Opaque:
+        if node.class_name == "_codecs.encode" and node.args and type(node.args[0]) is str:
+            data = node.args[0][:100].encode("latin-1", "replace")  # how protocol 2 says bytes
+            return NamedKey(data.decode("utf-8", "backslashreplace"), "bytes")
         what = "tensor" if node.meaning is not None else node.class_name.rpartition(".")[2]
         return NamedKey(f"<{what} {index}>", node.class_name)
     return NamedKey(f"<{type(node).__name__.lower()} {index}>", type(node).__name__.lower())

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from functools import lru_cache
 
 from ckpt import kernels
-from ckpt.checkpoint import Computed, Place, Range, Storage, TensorRef
+from ckpt.checkpoint import Computed, Place, Range, Storage, TensorRef, tensor_ref
 from ckpt.commit import Sink
 from ckpt.dtypes import DType
 from ckpt.errors import UnreadableError
@@ -62,19 +63,42 @@ def _inflated(place: Range) -> Iterator[bytes]:
         raise UnreadableError("a deflated record holds less than the archive says")
 
 
-def elements(ref: TensorRef, *, big: bool = False) -> Iterator[bytes]:
+_CACHED = 64 << 20
+
+
+@lru_cache(maxsize=1)
+def _whole(place: Range) -> bytes:
+    """A deflated record that several views look into, inflated once."""
+    return b"".join(_inflated(place))
+
+
+def _read(place: Place, start: int, count: int) -> Iterator[bytes]:
+    """`blocks` for a tensor: others may look into the same storage."""
+    if isinstance(place, Range) and place.inflated is not None and place.inflated <= _CACHED:
+        yield _whole(place)[start : start + count]
+    else:
+        yield from blocks(place, start, count)
+
+
+def elements(ref: TensorRef) -> Iterator[bytes]:
     """The elements of a tensor in the order of its shape: little-endian, conjugation and negation done."""
     if not ref.numel:
         return
-    assert ref.storage.place is not None
+    place = ref.storage.place
+    assert place is not None
     first, last = ref.extent
     width = ref.dtype.bits // 8
+    big = isinstance(place, Range) and place.big
     if is_dense(ref):
-        found = blocks(ref.storage.place, first, last - first)
+        found = _read(place, first, last - first)
         if big or ref.conj or ref.neg:
             found = _whole_elements(found, max(width, 1))
     else:
-        data = b"".join(blocks(ref.storage.place, first, last - first))
+        data = bytearray(last - first)
+        at = 0
+        for block in _read(place, first, last - first):
+            data[at : at + len(block)] = block
+            at += len(block)
         found = kernels.gathered(data, ref.dtype, ref.shape, ref.stride)
     for block in found:
         if big:
@@ -107,26 +131,42 @@ def is_dense(ref: TensorRef) -> bool:
 def _made(place: Computed) -> Iterator[bytes]:
     place.overflowed = 0
     if place.dtype == place.of.dtype:
-        yield from elements(place.of, big=place.big)
+        yield from elements(place.of)
         return
-    for block in _whole_elements(elements(place.of, big=place.big), max(1, place.of.dtype.bits // 8)):
+    for block in _whole_elements(elements(place.of), max(1, place.of.dtype.bits // 8)):
         made, overflowed = kernels.cast(block, place.of.dtype, place.dtype)
         place.overflowed += overflowed
         yield made
 
 
-def place_of(ref: TensorRef, dtype: DType | None = None, *, big: bool = False) -> Place:
+def place_of(ref: TensorRef, dtype: DType | None = None) -> Place:
     """Where the elements of a tensor are, in the order of its shape: a range where they lie so, else computed."""
     place = ref.storage.place
     first, last = ref.extent
-    plain = (
+    if (
         dtype in (None, ref.dtype)
+        and isinstance(place, Range)
+        and place.inflated is None
+        and not (ref.conj or ref.neg or (place.big and ref.dtype.bits > 8))
         and is_dense(ref)
-        and not (ref.conj or ref.neg or (big and ref.dtype.bits > 8))
-    )
-    if plain and isinstance(place, Range) and place.inflated is None:
+    ):
         return Range(place.source, place.offset + first, last - first)
-    return Computed(ref, dtype or ref.dtype, big=big)
+    return Computed(ref, dtype or ref.dtype)
+
+
+def is_big(storage: Storage) -> bool:
+    """Whether the bytes of a storage are big-endian, where that makes a difference."""
+    place = storage.place
+    return isinstance(place, Range) and place.big and (storage.dtype is None or storage.dtype.bits > 8)
+
+
+def little(storage: Storage) -> Storage:
+    """A storage with little-endian bytes. One without a type stays as it is: torch never swaps those."""
+    if not is_big(storage) or storage.dtype is None:
+        return storage
+    count = storage.nbytes * 8 // storage.dtype.bits
+    whole = tensor_ref(storage, storage.dtype, (count,), (1,), 0)
+    return storage._replace(place=Computed(whole, storage.dtype), crc=None)
 
 
 def pour(storage: Storage, sink: Sink, *, crc: bool) -> int:

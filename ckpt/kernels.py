@@ -27,7 +27,9 @@ def swapped(block: bytes, dtype: DType) -> bytes:
     return np.frombuffer(block, f"u{width}").byteswap().tobytes()
 
 
-def gathered(data: bytes, dtype: DType, shape: tuple[int, ...], stride: tuple[int, ...]) -> Iterator[bytes]:
+def gathered(
+    data: bytes | bytearray, dtype: DType, shape: tuple[int, ...], stride: tuple[int, ...]
+) -> Iterator[bytes]:
     """The elements of a strided view in the order of its shape, in blocks; the view begins where `data` does.
 
     Strides in elements; the width of an element is a whole number of bytes.

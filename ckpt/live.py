@@ -5,11 +5,12 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from ckpt.checkpoint import Checkpoint, Range, TensorRef
+from ckpt.checkpoint import Checkpoint, TensorRef
 from ckpt.contents import elements
 from ckpt.errors import UsageError, WriteError
 from ckpt.formats import open
 from ckpt.names import Path, show
+from ckpt.tree import aliases
 from ckpt.writers import safetensors
 
 
@@ -30,20 +31,19 @@ def check_by_torch(path: str, planned: Checkpoint) -> None:
     """
     torch = require_torch()
     with open(path) as written:
-        aliases = safetensors.aliases(written)
+        others = aliases(written)
         loaded = _load(torch, path, written)
         for entry in planned.tensors:
             ref = entry.tensor
-            name = aliases.get(entry.name, entry.name)
+            name = others.get(entry.name, entry.name)
             found = _at(loaded, (name,) if written.format == safetensors.NAME else entry.path)
             if not isinstance(found, (torch.Tensor, torch.storage.TypedStorage, torch.UntypedStorage)):
                 raise _differs(entry.name)
             if isinstance(ref, TensorRef) and ref.storage.place is not None:
                 if tuple(found.shape) != ref.shape:
                     raise _differs(entry.name)
-                big = planned.byteorder == "big" and isinstance(ref.storage.place, Range)
                 if str(found.dtype) != f"torch.{ref.dtype.name}" or _bytes(torch, found) != b"".join(
-                    elements(ref, big=big)
+                    elements(ref)
                 ):
                     raise _differs(entry.name)
 

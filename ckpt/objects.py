@@ -77,6 +77,25 @@ def attached_tensors(call: Opaque) -> list[tuple[str, Tensor]]:
     return found
 
 
+_MARKERS = frozenset(("_is_buffer", "_is_param", "persistent"))
+
+
+def attributes(call: Opaque) -> list[str]:
+    """The names of the attributes that Python code put on a tensor; not those that torch itself keeps there."""
+    if isinstance(call.meaning, Composite) and call.meaning.layout == "wrapper":
+        return []
+    states = list(call.states)
+    if type(call.func) is Global and len(call.args) > 3:
+        if call.func.name in ("_rebuild_from_type", "_rebuild_from_type_v2", "_rebuild_parameter_with_state"):
+            states.append(call.args[3])
+    found = []
+    for state in states:
+        for part in state if type(state) is tuple else (state,):
+            if type(part) is Dict:
+                found += [str(key) for key in part.keys if isinstance(key, str) and key not in _MARKERS]
+    return found
+
+
 def look(node: Node) -> View:
     """What a node is, read through."""
     kind = type(node)
@@ -149,12 +168,19 @@ def _state(call: Opaque) -> dict[str, Node]:
     if len(call.args) > 2 and class_of(call) != call.class_name:
         states = [call.args[2], *states]
     for state in states:
-        for part in state if type(state) is tuple and len(state) == 2 else (state,):
+        for part in _parts_of_state(state):
             if type(part) is Dict:
                 for key, value in zip(part.keys, part.values, strict=True):
                     if isinstance(key, (str, bytes)):
                         found[key.decode("latin-1") if isinstance(key, bytes) else str(key)] = value
     return found
+
+
+def _parts_of_state(state: Node) -> tuple[Node, ...]:
+    """What BUILD sets: a dict of attributes, or a pair of the instance's dict and its slots."""
+    if type(state) is tuple and len(state) == 2 and all(part is None or type(part) is Dict for part in state):
+        return state
+    return (state,)
 
 
 def _fields(call: Opaque, state: dict[str, Node]) -> tuple[list[Node], list[Node]]:
@@ -176,6 +202,16 @@ def _fields(call: Opaque, state: dict[str, Node]) -> tuple[list[Node], list[Node
         if name not in items or items[name] is not value:
             keys.append(name)
             children.append(value)
+    for whole in call.states if state else ():
+        for part in _parts_of_state(whole):
+            if type(part) is Dict:  # keys that are no text: no attributes, but there
+                odd = [
+                    pair
+                    for pair in zip(part.keys, part.values, strict=True)
+                    if not isinstance(pair[0], (str, bytes))
+                ]
+                keys += [key for key, _ in odd]
+                children += [child for _, child in odd]
     if not state:
         for position, whole in enumerate(call.states):
             if type(whole) in (list, tuple):
@@ -365,18 +401,20 @@ def _numpy_array(call: Opaque, name: str) -> View | None:
         return View("object", kind)
     if not found.shape:
         return View("scalar", kind, values[0])
-    return View("sequence", kind, children=_shaped(values, found.shape, found.fortran))
+    return View("sequence", kind, children=shaped(values, found.shape, found.fortran))
 
 
-def _shaped(values: list[Node], shape: tuple[int, ...], fortran: bool) -> list[Node]:
+def shaped(values: list[Node], shape: tuple[int, ...], fortran: bool) -> list[Node]:
     """Flat values as nested lists, row by row; of a Fortran array the first index runs fastest."""
+    if not values:
+        return []  # however many rows of nothing there are
     if len(shape) == 1:
         return values
     rows = shape[0]
     if fortran:
-        return [_shaped(values[row::rows], shape[1:], True) for row in range(rows)]
+        return [shaped(values[row::rows], shape[1:], True) for row in range(rows)]
     width = prod(shape[1:])
-    return [_shaped(values[row * width : (row + 1) * width], shape[1:], False) for row in range(rows)]
+    return [shaped(values[row * width : (row + 1) * width], shape[1:], False) for row in range(rows)]
 
 
 _Reader = Callable[[Opaque, str], View | None]

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from ckpt.arrays import as_bytes
 from ckpt.checkpoint import (
+    Checkpoint,
     Composite,
     Container,
     Dict,
@@ -355,7 +357,10 @@ def _is_row(view: View) -> bool:
     if view.type.startswith("numpy.ndarray") and "object" not in view.type:
         return True
     if view.kind == "sequence":
-        rows = all(type(child) in SCALARS or _is_scalar_row(child) for child in view.children)
+        rows = all(
+            type(child) in SCALARS or _is_scalar_row(child) or as_bytes(child) is not None
+            for child in view.children
+        )
         return rows and not _repeats_text(view.children)
     if view.kind != "mapping" or view.metadata is not None:
         return False
@@ -386,7 +391,7 @@ def _refuse_repeats(view: View, name: str) -> None:
     if len(texts) == len(view.keys):
         return
     # Ints and floats by their text: whoever made the file can choose them so that their hashes collide.
-    keys = [_key_text(key) for key in view.keys if type(key) in SCALARS and type(key) is not bytearray]
+    keys = [key_text(key) for key in view.keys if type(key) in SCALARS and type(key) is not bytearray]
     if len(set(keys)) < len(keys):
         seen: set[str] = set()
         twice = next(key for key in keys if key in seen or seen.add(key))  # type: ignore[func-returns-value]
@@ -394,12 +399,14 @@ def _refuse_repeats(view: View, name: str) -> None:
         raise UnreadableError(f"damaged pickle: the key {show(twice, 80)}{at} is set twice in one dict")
 
 
-def _key_text(key: Node) -> str:
+def key_text(key: Node) -> str:
     """A text that is the same for keys that are equal to Python: 1, 1.0 and True are."""
     if isinstance(key, str):
         return repr(str(key))
     if isinstance(key, float) and key.is_integer() and abs(key) < 2**53:
         return str(int(key))
+    if type(key) is tuple:
+        return f"({', '.join(map(key_text, key))})"
     if key != key:  # NaN equals nothing but itself
         return f"nan {id(key)}"
     if isinstance(key, int):
@@ -419,3 +426,18 @@ def metadata_of(root: Node) -> dict[str, str]:
                 pairs = zip(value.keys, value.values, strict=True)
                 return {name: text for name, text in pairs if type(name) is type(text) is str}
     return {}
+
+
+def is_alias(other: str, name: str) -> bool:
+    """Whether a text of the metadata can be the name of a tied tensor: dotted, as names of tensors are."""
+    return "." in other and other != name
+
+
+def aliases(checkpoint: Checkpoint) -> dict[str, str]:
+    """The other names of tied tensors, as `safetensors.torch.save_model` notes them: other name -> name."""
+    names = {entry.name for entry in checkpoint.tensors}
+    return {
+        other: name
+        for other, name in metadata_of(checkpoint.root).items()
+        if name in names and other not in names and is_alias(other, name)
+    }

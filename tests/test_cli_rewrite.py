@@ -177,6 +177,12 @@ def test_a_second_checkpoint_behind_the_first_is_not_dropped_in_silence(tmp_path
     done = ckpt("rehome", "a.pth", "-o", "b.pth", cwd=tmp_path)
 
     assert any(line.startswith("left out: (unread): a second checkpoint at byte") for line in done.lines)
+    before = first.read_bytes()
+    check_error(
+        ckpt("rehome", "a.pth", "--in-place", cwd=tmp_path),
+        "in place, this would be lost: a second checkpoint",
+    )
+    assert first.read_bytes() == before
 
 
 def test_shards_of_pickles_become_one_file(tmp_path: Path) -> None:

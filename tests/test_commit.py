@@ -11,6 +11,7 @@ import signal
 import stat
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -604,3 +605,35 @@ def test_two_rewrites_in_place_at_once(folder: Path) -> None:
             check_error(ckpt("rehome", "in.pth", "--in-place", cwd=folder), "another process is rewriting it")
             sink.write(b"")
     assert digest(folder / "in.pth") == digest(SAMPLE)
+
+
+def test_two_archives_glued_together_are_no_rewrite(folder: Path) -> None:
+    both = folder / "both.pth"
+    both.write_bytes(SAMPLE.read_bytes() * 2)
+
+    line = check_error(ckpt("rehome", "--undo", "both.pth", cwd=folder), "no in-place rewrite to take back")
+    assert "interrupted" not in line and "interrupted" not in check_error(
+        ckpt("inspect", "both.pth", cwd=folder)
+    )
+    assert both.stat().st_size == 2 * SAMPLE.stat().st_size
+
+
+def test_a_file_that_ends_in_another_archive_is_no_rewrite(folder: Path) -> None:
+    """An archive of other bytes behind the first: cut off, and not ours to cut."""
+    source = folder / "in.pth"
+    source.write_bytes(SAMPLE.read_bytes() + SAMPLE.read_bytes()[:5000])
+
+    check_error(ckpt("rehome", "--undo", "in.pth", cwd=folder), "no in-place rewrite to take back")
+    assert source.stat().st_size == SAMPLE.stat().st_size + 5000
+
+
+def test_an_archive_with_a_comment_comes_back(folder: Path) -> None:
+    source = folder / "in.pth"
+    with zipfile.ZipFile(source, "a") as archive:
+        archive.comment = b"made by hand"
+    old = source.read_bytes()
+
+    assert ckpt("rehome", "in.pth", "--in-place", cwd=folder).code == 0
+    assert torch.load(source, weights_only=False)["epoch"] == 12
+    assert ckpt("rehome", "--undo", "in.pth", cwd=folder).code == 0
+    assert source.read_bytes() == old

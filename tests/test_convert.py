@@ -185,12 +185,16 @@ def test_what_it_cannot_hold_is_listed(tmp_path: Path) -> None:
     }
 
 
-def test_two_paths_of_one_name_are_both_there(tmp_path: Path) -> None:
+def test_two_paths_of_one_name_are_refused(tmp_path: Path) -> None:
     state = {"a.b": torch.ones(1), "a": {"b": torch.zeros(1)}, "c.weight": torch.ones(2)}
 
-    found, _ = to_safetensors(state, tmp_path)
+    with pytest.raises(LossError, match="two tensors of one name"):
+        to_safetensors(state, tmp_path)
 
-    assert sorted(found) == ["a.b", "a.b#2", "c.weight"]
+
+def test_keys_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(LossError, match="a key that is no text"):
+        to_safetensors({b"a.weight": torch.ones(1), "b.weight": torch.ones(1)}, tmp_path)
 
 
 def test_big_endian_becomes_little(tmp_path: Path) -> None:
@@ -737,3 +741,207 @@ def test_the_commands_lines(tmp_path: Path) -> None:
     assert document["schema"] == {"name": "ckpt.rewrite", "version": 1}
     assert document["output"]["format"] == "safetensors" and document["command"] == "convert"
     assert set(document["verified"]) == {"structure"}
+
+
+# --- what an attack found -------------------------------------------------------------------------------------------
+
+
+def big_endian(thing: Any, path: Path, widths: list[int]) -> Path:
+    """`thing` as a big-endian machine saves it; `widths` are those of its storages' elements, in bytes."""
+    little = rewriting.saved(thing, path.with_suffix(".le"))
+    with zipfile.ZipFile(little) as old, zipfile.ZipFile(path, "w") as new:
+        for name in old.namelist():
+            data = old.read(name)
+            if "/data/" in name:
+                width = widths[int(name.rpartition("/")[2])]
+                data = np.frombuffer(data, f"u{width}").byteswap().tobytes() if width > 1 else data
+            new.writestr(name, b"big" if name.endswith("byteorder") else data)
+    return path
+
+
+@pytest.mark.parametrize("out", ["b.safetensors", "b.pt"])
+def test_a_cast_of_a_big_endian_file(out: str, tmp_path: Path) -> None:
+    source = big_endian({"m.w": torch.tensor([1.0, -2.5])}, tmp_path / "a.pt", [4])
+    converted(source, tmp_path / out, "safetensors" if "safe" in out else "torch-zip", dtype="bfloat16")
+
+    found = safetensors.torch.load_file(tmp_path / out) if "safe" in out else torch.load(tmp_path / out)
+    assert found["m.w"].tolist() == [1.0, -2.5]
+
+
+def test_numpy_and_nested_checkpoints_in_a_big_endian_file(tmp_path: Path) -> None:
+    inner = rewriting.in_memory(torch.tensor([3.0, 4.0]), _use_new_zipfile_serialization=False)
+
+    class Inside:
+        def __reduce__(self) -> Any:
+            return torch.storage._load_from_bytes, (inner,)
+
+    thing = {"w.weight": torch.tensor([1.0, -2.5]), "np": np.arange(3.0), "in.weight": Inside()}
+    source = big_endian(thing, tmp_path / "a.pt", [4])
+    converted(source, tmp_path / "b.pt", plain=True)
+
+    found = torch.load(tmp_path / "b.pt", weights_only=True)
+    assert found["w.weight"].tolist() == [1.0, -2.5] and found["np"].tolist() == [0, 1, 2]
+    assert found["in.weight"].tolist() == [3.0, 4.0]
+
+
+def test_fp8_views_stay_views(tmp_path: Path) -> None:
+    values = torch.arange(200, dtype=torch.uint8).view(torch.float8_e5m2)
+    state = {
+        "a.weight": values,
+        "b.weight": values[10:],
+        "c.weight": nn.Parameter(values[:1].expand(10_000), requires_grad=False),
+    }
+    source = rewriting.saved(state, tmp_path / "a.pt")
+    converted(source, tmp_path / "b.pt", dtype="float32")
+
+    found = torch.load(tmp_path / "b.pt")
+    assert len({value.untyped_storage().data_ptr() for value in found.values()}) == 1
+    assert all(
+        torch.equal(found[name].nan_to_num(7), value.float().nan_to_num(7)) for name, value in state.items()
+    )
+    assert type(found["c.weight"]) is nn.Parameter and (tmp_path / "b.pt").stat().st_size < 10_000
+
+
+def test_what_is_not_cast_is_said(tmp_path: Path) -> None:
+    source = rewriting.saved(
+        {"a.weight": torch.ones(2), "s.weight": torch.eye(2).to_sparse()}, tmp_path / "a.pt"
+    )
+
+    report = converted(source, tmp_path / "b.pt", dtype="float16")
+
+    assert [(row.name, row.what) for row in report.left_alone] == [("s.weight", "sparse_coo, not cast")]
+
+
+def test_sets_and_keys_that_would_not_be_hashable(tmp_path: Path) -> None:
+    thing = {
+        "frozen": {frozenset([1]), frozenset([2])},
+        "points": {Point(1, 2), Point(3, 4)},
+        "same": {Colour.RED, 1},
+        "paths": {pathlib.PurePosixPath("a"), "a"},
+    }
+
+    found = plain(thing, tmp_path)
+
+    assert sorted(map(sorted, found["frozen"])) == [[1], [2]] and sorted(found["points"]) == [[1, 2], [3, 4]]
+    assert found["same"] == [1, 1] and found["paths"] == ["a", "a"]
+    for keys in ({Colour.RED: 1, 1: 2}, {(pathlib.PurePosixPath("a"),): 2, ("a",): 3}, {Point(1, 2): 3}):
+        with pytest.raises(LossError, match="a key that is"):
+            plain(keys, tmp_path)
+
+
+def test_objects_with_odd_states(tmp_path: Path) -> None:
+    class Odd:
+        state: Any = None
+
+        def __reduce__(self) -> Any:
+            return Config, (), self.state
+
+    first, second = Odd(), Odd()
+    first.state = ({"a": 1}, [1, 2, 3])
+    second.state = {1: "a", "b": 2}
+    source = tmp_path / "a.pt"
+    torch.save({"first": first, "second": second}, source)
+    converted(source, tmp_path / "b.pt", plain=True)
+
+    found = torch.load(tmp_path / "b.pt", weights_only=True)
+    assert found["first"] == [{"a": 1}, [1, 2, 3]] and found["second"] == {1: "a", "b": 2}
+
+
+def test_arrays_that_are_odd(tmp_path: Path) -> None:
+    found = plain(
+        {
+            "objects": np.array([[1, "a"], [None, 2.5]], dtype=object),
+            "complex": np.complex64(1 + 2j),
+            "text": np.array("abc"),
+            "many": np.array([f"w{i}" for i in range(2000)]),
+            "bytes": np.array([b"a", b"b"]),
+            "nothing": np.zeros((2**40, 0)),
+        },
+        tmp_path,
+    )
+
+    assert found["objects"] == [[1, "a"], [None, 2.5]] and found["complex"] == 1 + 2j
+    assert found["text"] == "abc" and found["many"][1999] == "w1999" and found["bytes"] == [b"a", b"b"]
+    assert found["nothing"].shape == (2**40, 0)
+    for value in (np.dtype([("a", "f4")]), np.ma.array([1, 2]), np.zeros(2, [("a", "f4")]).view(np.recarray)):
+        with pytest.raises(LossError):
+            plain({"it": value, "w": torch.ones(1)}, tmp_path)
+
+
+def test_attributes_of_tensors_are_told(tmp_path: Path) -> None:
+    weight = torch.ones(2)
+    weight.note = "x"  # type: ignore[attr-defined]
+    _, report = to_safetensors({"a.weight": weight, "b.weight": torch.ones(1)}, tmp_path)
+
+    assert [(row.name, row.what) for row in report.left_out] == [("note", "an attribute of 1 tensor")]
+
+
+def test_other_names_of_safetensors_are_tensors_for_every_command(tmp_path: Path) -> None:
+    weight = torch.ones(4)
+    torch.save({"emb.weight": weight, "head.weight": weight, "o.weight": torch.zeros(2)}, tmp_path / "a.pth")
+    source = tmp_path / "t.safetensors"
+    assert ckpt("convert", tmp_path / "a.pth", "-o", source).code == 0
+
+    def held(*arguments: str) -> list[str]:
+        out = tmp_path / "o.safetensors"
+        assert ckpt(*arguments, "-o", out, "--force").code == 0
+        with safetensors.safe_open(out, "pt") as opened:
+            return sorted([*opened.keys(), *(name for name in opened.metadata() if name != "format")])
+
+    assert held("slim", str(source)) == ["emb.weight", "head.weight", "o.weight"]
+    assert held("rename", str(source), "--sub", "s/^head/lm/") == ["emb.weight", "lm.weight", "o.weight"]
+    assert held("rename", str(source), "--sub", "s/^/m./") == ["m.emb.weight", "m.head.weight", "m.o.weight"]
+    check_error(
+        ckpt("rename", source, "--sub", "s/^emb/head/", "-o", tmp_path / "x.safetensors"),
+        "would both be called head.weight",
+    )
+
+
+def test_texts_of_the_metadata_are_not_taken_for_tensors(tmp_path: Path) -> None:
+    safetensors.torch.save_file(
+        {"pt": torch.ones(1), "x": torch.ones(2)}, tmp_path / "a.safetensors", {"format": "pt", "main": "x"}
+    )
+
+    report = converted(tmp_path / "a.safetensors", tmp_path / "b.pt")
+
+    assert sorted(torch.load(tmp_path / "b.pt")) == ["pt", "x"]
+    assert [row.name for row in report.left_out] == ["__metadata__.main"]
+
+
+@pytest.mark.parametrize("command", ["slim", "convert"])
+def test_scripts_under_every_way_out(command: str, tmp_path: Path) -> None:
+    options = ["--plain"] if command == "convert" else []
+    out = tmp_path / "b.pt"
+    assert ckpt(command, SAMPLES / "scripted.pt", *options, "-o", out).code == 0
+
+    script = torch.jit.load(SAMPLES / "scripted.pt", map_location="cpu").state_dict()
+    found = torch.load(out, map_location="cpu", weights_only=True)
+    assert found.keys() == script.keys() and all(equal(found[name], value) for name, value in script.items())
+    for other in ("rehome", "strip"):
+        check_error(
+            ckpt(other, SAMPLES / "scripted.pt", "-o", tmp_path / "c.pt"), "torchscript is not rewritten"
+        )
+
+
+def test_a_view_that_unfolds_is_never_unfolded(tmp_path: Path) -> None:
+    source = rewriting.saved(
+        {"a.weight": torch.ones(1).expand(2**20, 2**20), "b.weight": torch.ones(1)}, tmp_path / "a.pt"
+    )
+
+    for command in ("rehome", "slim"):
+        assert ckpt(command, source, "-o", tmp_path / f"{command}.pt", "--verify", "crc").code == 0
+    check_error(
+        ckpt("convert", source, "-o", tmp_path / "b.safetensors"), "unfolds to 4,398,046,511,104 bytes"
+    )
+
+
+def test_a_key_of_tuples_of_tuples(tmp_path: Path) -> None:
+    key = b"K\x01\x85q\x00"
+    for slot in range(40):  # each holds the one before twice
+        key += b"h" + bytes([slot]) + b"\x86q" + bytes([slot + 1])
+    source = tmp_path / "a.pt"
+    with zipfile.ZipFile(source, "w") as archive:
+        archive.writestr("a/data.pkl", b"\x80\x02}" + key + b"K\x01s.")
+        archive.writestr("a/version", b"3\n")
+
+    assert ckpt("convert", source, "--plain", "-o", tmp_path / "b.pt").code in (0, 2)

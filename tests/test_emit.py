@@ -51,8 +51,8 @@ def emitted(data: bytes) -> bytes:
 @pytest.mark.parametrize("name", OBJECTS)
 def test_saved_objects_come_back_the_same(name: str, how: str, tmp_path: Path) -> None:
     source = tmp_path / "source.pt"
-    if (name, how) == ("Generator", "legacy"):
-        pytest.skip("torch sets its state before it has read it")
+    if name in ("Generator", "nested") and how == "legacy":
+        pytest.skip("torch uses its tensors before it has read them")
     try:
         torch.save({"it": OBJECTS[name](), "cpu": "cpu"}, source, **FORMATS[how])
         expected = rewriting.load(source)

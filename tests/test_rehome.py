@@ -117,8 +117,8 @@ def test_real_files(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", FORMATS)
 @pytest.mark.parametrize("name", OBJECTS)
 def test_saved_objects(name: str, how: str, tmp_path: Path) -> None:
-    if (name, how) == ("Generator", "legacy"):
-        pytest.skip("torch sets its state before it has read it")
+    if name in ("Generator", "nested") and how == "legacy":
+        pytest.skip("torch uses its tensors before it has read them")
     source = tmp_path / "source.pt"
     try:
         cuda({"it": OBJECTS[name](), "place": "cuda:0"}, source, **FORMATS[how])
@@ -394,3 +394,13 @@ def test_no_tensor_byte_is_read_in_place(tmp_path: Path) -> None:
         writers.append(rehome(checkpoint, moves(None, []), Limits()).result, Limits())
         assert checkpoint.source is not None and checkpoint.source.bytes_read < 100_000
     assert torch.load(source)["a"].sum() == 4_000_000
+
+
+def test_bytes_under_two_names_of_their_type(tmp_path: Path) -> None:
+    """torch saves uint8 as a ByteStorage and uint64 as bytes: over one memory the storage has both."""
+    base = torch.arange(16, dtype=torch.uint8)
+    source = cuda({"a": base, "b": base.view(torch.uint64)}, tmp_path / "a.pt")
+
+    move(source, tmp_path / "b.pt")
+
+    agrees(source, tmp_path / "b.pt")

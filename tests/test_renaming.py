@@ -381,3 +381,37 @@ def test_the_commands_lines(tmp_path: Path) -> None:
         ckpt("rename", source, "--sub", "s/module/m/", "-o", tmp_path / "c.pt").lines[0]
         == "module.a.weight → m.a.weight"
     )
+
+
+def test_one_section_of_several(tmp_path: Path) -> None:
+    """The names that another model's optimizer keeps stay with that model."""
+    nets = {name: nn.DataParallel(nn.Sequential(nn.Linear(2, 2))) for name in ("gen", "disc")}
+    thing: dict[str, Any] = {name: net.state_dict() for name, net in nets.items()}
+    thing["disc"] = OrderedDict((f"module.d.{name[-6:]}", value) for name, value in thing["disc"].items())
+    for name in nets:
+        optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1).state_dict()
+        optimizer["param_groups"][0]["param_names"] = list(thing[name])
+        thing[f"{name}_optimizer"] = optimizer
+
+    found, _ = stripped(thing, tmp_path, section="gen")
+
+    assert list(found["gen"]) == found["gen_optimizer"]["param_groups"][0]["param_names"]
+    assert list(found["disc"]) == found["disc_optimizer"]["param_groups"][0]["param_names"]
+    assert all(name.startswith("module.") for name in found["disc"])
+
+
+def test_a_dict_that_lies_at_two_places(tmp_path: Path) -> None:
+    shared = OrderedDict([("w.weight", torch.ones(2)), ("w.bias", torch.ones(2))])
+    thing = {"model": {"a": shared, "b": shared}, "epoch": 1}
+
+    with pytest.raises(CkptError, match="lies elsewhere too"):
+        renamed(thing, tmp_path, r"s/^a\.w/a.v/")
+
+
+def test_a_wrapper_with_tensors_of_its_own_stays(tmp_path: Path) -> None:
+    wrapper = nn.DataParallel(nn.Linear(2, 2))
+    wrapper.own = torch.ones(3)
+
+    found, report = stripped(wrapper, tmp_path)
+
+    assert type(found) is nn.DataParallel and torch.equal(found.own, torch.ones(3)) and report.changes == ()

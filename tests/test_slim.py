@@ -217,3 +217,15 @@ def test_the_commands_lines() -> None:
         "left out: args = argparse.Namespace(arch='resnet_tiny', data='data/imagenett…",
         "nothing was written (--dry-run)",
     ]
+
+
+def test_views_of_several_widths_over_the_same_bytes(tmp_path: Path) -> None:
+    base = torch.arange(64, dtype=torch.uint8)
+    for last in (9, 28):
+        state = {"a.weight": base.view(torch.uint64)[1:3], "b.weight": base.view(torch.uint16)[3:last]}
+        source = rewriting.saved(state, tmp_path / "a.pt")
+
+        slimmed(source, tmp_path / "b.pt")
+
+        found = torch.load(tmp_path / "b.pt")
+        assert all(found[name].tolist() == value.tolist() for name, value in state.items())

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ckpt import commit, formats, writers
 from ckpt.checkpoint import Checkpoint
 from ckpt.cli import output
-from ckpt.errors import CkptError, UnsupportedError, UsageError, about
+from ckpt.errors import CkptError, LossError, UnsupportedError, UsageError, about
 from ckpt.jobs.rewrite import RewriteReport, with_unread
 from ckpt.limits import Limits
 from ckpt.names import show
@@ -137,6 +137,12 @@ def _write(
         )
     if checkpoint.format == "torch-zip" and not asked.copy and not further:
         return writers.append(checkpoint, limits)
+    if report.left_out:
+        raise LossError(
+            f"in place, this would be lost: {show(report.left_out[0].what, 100)}",
+            path=checkpoint.path,
+            hint="-o OUT",
+        )
     assert checkpoint.source is not None
     to = commit.target(checkpoint.source.path, force=True)
     with output.progress(_bytes_of(checkpoint)) as progress:

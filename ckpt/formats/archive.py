@@ -40,8 +40,8 @@ class Record(NamedTuple):
     header: int
     flags: int = 0
 
-    def place(self, source: Source) -> Range:
-        return Range(source, self.offset, self.stored, self.size if self.deflated else None)
+    def place(self, source: Source, *, big: bool = False) -> Range:
+        return Range(source, self.offset, self.stored, self.size if self.deflated else None, big)
 
 
 class Archive(NamedTuple):
@@ -154,11 +154,15 @@ _SEARCHED = 512 << 20
 _STEP = 1 << 20
 
 
+MARK = b"CK"
+"""Tag of the extra field of a record that was appended in place; its eight bytes say where the archive ended before."""
+
+
 def interrupted(source: Source) -> int | None:
     """Where the archive ends that an interrupted in-place rewrite left whole, None when there is none.
 
-    Behind its end record lies a local header, or what there is of one; zeros are bytes that never came to
-    the disk.
+    Behind its end lies the header of an appended record, or what there is of one; zeros are bytes that never
+    came to the disk.
     """
     high = source.size
     while high > max(0, source.size - _SEARCHED):
@@ -167,33 +171,51 @@ def interrupted(source: Source) -> int | None:
         data = source.read(low, min(source.size, high + _END.size) - low)
         at = data.rfind(b"PK\x05\x06")
         while at >= 0:
-            end = low + at + _END.size
-            if end < source.size and ends_at(source, end):
-                behind = source.read(end, min(4, source.size - end))
-                if b"PK\x03\x04".startswith(behind) or not any(behind):
-                    return end
+            end = _end_at(source, low + at)
+            if end is not None and end < source.size and _is_appended(source, end):
+                return end
             at = data.rfind(b"PK\x05\x06", 0, at)
         high = low
     return None
 
 
-def ends_at(source: Source, end: int) -> bool:
-    """Whether the bytes of a source up to `end` are an archive: its end record agrees with its directory."""
-    if end < _END.size + 4:
+def end_before(source: Source, record: Record) -> int | None:
+    """Where the archive ended before a record was appended to it in place, None for a record that was not."""
+    return record.header if record.header and _is_appended(source, record.header) else None
+
+
+def _is_appended(source: Source, end: int) -> bool:
+    """Whether the bytes behind an end are those that an in-place rewrite appends, or the beginning of them."""
+    left = source.size - end
+    head = source.read(end, min(left, _LOCAL.size))
+    if not any(head):
+        return True
+    if not head.startswith(b"PK\x03\x04"[: len(head)]):
         return False
-    tail = source.read(end - _END.size, _END.size)
-    if not tail.startswith(b"PK\x05\x06") or tail[20:22] != b"\0\0":
-        return False
-    disk, start, _, count, size, offset, _ = _END.unpack(tail)[1:]
-    at = end - _END.size
+    if len(head) < _LOCAL.size:
+        return True
+    names, extras = _LOCAL.unpack(head)[-2:]
+    extra = source.read(
+        min(end + _LOCAL.size + names, source.size), min(extras, max(0, left - _LOCAL.size - names))
+    )
+    mark = MARK + b"\x08\0" + end.to_bytes(8, "little")
+    return mark in extra if len(extra) == extras else mark.startswith(extra[: len(mark)])
+
+
+def _end_at(source: Source, at: int) -> int | None:
+    """Where an archive ends whose end record is at `at`, None when the record does not agree with a directory."""
+    if source.size - at < _END.size:
+        return None
+    found = _END.unpack(source.read(at, _END.size))
+    disk, start, _, count, size, offset, comment = found[1:]
+    end = at + _END.size + int(comment)
     try:
         if at >= _LOCATOR.size + 4 and source.read(at - _LOCATOR.size, 4) == b"PK\x06\x07":
             count, size, offset, at = _find_end64(source, at, (count, size, offset))
+        whole = not disk and not start and offset + size == at and count
+        return end if whole and source.read(offset, 4) == b"PK\x01\x02" else None
     except UnreadableError:
-        return False
-    if disk or start or offset + size != at or not count:
-        return False
-    return source.read(offset, 4) == b"PK\x01\x02"
+        return None
 
 
 def _find_end64(source: Source, end: int, plain: tuple[int, int, int]) -> tuple[int, int, int, int]:

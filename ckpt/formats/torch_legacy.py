@@ -7,7 +7,7 @@ Layout: torch/serialization.py `_legacy_save`, `_legacy_load`.
 from __future__ import annotations
 
 from ckpt.checkpoint import Checkpoint, Global, Node, Notice, Opaque, PersistentId, Range, Refusal, Storage
-from ckpt.dtypes import DType
+from ckpt.dtypes import UINT8, DType
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.files import Memory, Source
 from ckpt.formats.pickled import Contents, checkpoint, interpret, run
@@ -211,7 +211,7 @@ class _Stream:
         nbytes = storage_bytes(dtype, numel)
         known = self._made.get(key)
         if known is not None:
-            if (known.dtype, known.nbytes) != (dtype, nbytes):
+            if (known.dtype or UINT8, known.nbytes) != (dtype or UINT8, nbytes):
                 raise UnreadableError(f"storage {show(key, 80)} is named with two types or sizes")
             return known
         place = Range(self._source, places[key][0], nbytes)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Global, Node, Notice, PersistentId, Storage
-from ckpt.dtypes import DType
+from ckpt.dtypes import UINT8, DType
 from ckpt.errors import UnreadableError
 from ckpt.formats.archive import Archive
 from ckpt.formats.pickled import Contents, checkpoint, interpret, run
@@ -65,7 +65,7 @@ def read_from(archive: Archive, path: str, limits: Limits) -> Checkpoint:
         )
     if archive.outside:
         contents.not_loadable = f"torch refuses an archive with records outside {show(archive.root, 40)}/"
-    folder = StorageFolder(archive, "data", contents)
+    folder = StorageFolder(archive, "data", contents, big=byteorder == "big")
     interpret(pickle, contents, limits, folder.resolve, 0)
     if archive.find("version") is None and archive.find(".data/version") is None:
         contents.not_loadable = "torch refuses an archive without a record `version`"
@@ -93,12 +93,15 @@ def _is_count(key: object) -> bool:
 class StorageFolder:
     """The storages of one folder of records (`data/KEY`), made as persistent ids name them."""
 
-    def __init__(self, archive: Archive, folder: str, contents: Contents, prefix: str = "") -> None:
+    def __init__(
+        self, archive: Archive, folder: str, contents: Contents, prefix: str = "", *, big: bool = False
+    ) -> None:
         self._source = archive.source
         self._records = archive.records
         self._folder = f"{archive.root}/{folder}/"
         self._contents = contents
         self._prefix = prefix
+        self._big = big
         self._types: dict[Node, DType | None] = {}
         self._made: dict[str, Storage] = {}
         self._longer: list[str] = []
@@ -119,7 +122,7 @@ class StorageFolder:
         nbytes = storage_bytes(dtype, numel)
         made = self._made.get(text)
         if made is not None:
-            if (made.dtype, made.nbytes) != (dtype, nbytes):
+            if (made.dtype or UINT8, made.nbytes) != (dtype or UINT8, nbytes):  # untyped ones are bytes
                 raise UnreadableError(f"storage {show(text)} is named with two types or sizes")
             return made  # as in torch: the first id that names a storage decides its device
         if not (text.isdigit() and text.isascii()) and not KEY.fullmatch(text):
@@ -131,7 +134,7 @@ class StorageFolder:
             raise UnreadableError(f"storage {text} has {record.size:,} bytes, its tensors need {nbytes:,}")
         if record.size > nbytes:
             self._longer.append(f"{text} ({record.size:,} bytes for {nbytes:,})")
-        place = record.place(self._source)
+        place = record.place(self._source, big=self._big)
         made = make_storage(self._prefix + text, device, dtype, nbytes, place, record.crc)
         self._made[text] = self._contents.storages[made.id] = made
         return made

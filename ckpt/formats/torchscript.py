@@ -44,7 +44,8 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         if record is None:
             raise UnreadableError(f"a TorchScript archive without {name}")
         pickle = run(archive.read(record, limits.pickle_bytes, "pickle-bytes"), limits)
-        interpret(pickle, contents, limits, StorageFolder(archive, folder, contents, prefix).resolve, 0)
+        storages = StorageFolder(archive, folder, contents, prefix, big=byteorder_of(archive) == "big")
+        interpret(pickle, contents, limits, storages.resolve, 0)
         if name == "data.pkl":
             root = pickle.root
         elif type(pickle.root) is tuple and pickle.root:

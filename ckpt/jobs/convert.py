@@ -11,18 +11,29 @@ from ckpt.checkpoint import (
     Node,
     Opaque,
     PersistentId,
+    TensorRef,
 )
 from ckpt.dtypes import DType
 from ckpt.errors import LossError, UsageError
 from ckpt.jobs.casting import Cast, CastRefs, dtype_of
 from ckpt.jobs.decoding import ENCODINGS, Decode
-from ckpt.jobs.plain import Plain, state_dict
-from ckpt.jobs.rewrite import Change, Left, RewriteReport, edited, losses_of, rest_of, storages_of, weightless
+from ckpt.jobs.plain import Plain
+from ckpt.jobs.rewrite import (
+    Change,
+    Left,
+    RewriteReport,
+    attributes_left,
+    edited,
+    losses_of,
+    rest_of,
+    storages_of,
+    weightless,
+    weights_of,
+    with_ties,
+)
 from ckpt.limits import Limits
-from ckpt.names import show
-from ckpt.objects import look
+from ckpt.names import NamedKey, dotted, show
 from ckpt.pickles.edit import Edit
-from ckpt.places import node_at
 from ckpt.sections import Section, only_model, sections
 from ckpt.tree import metadata_of
 
@@ -54,7 +65,10 @@ def convert(
     to = dtype_of(dtype)
     changes: list[Change] = []
     dropped: list[Left] = []
-    current = checkpoint
+    current = with_ties(checkpoint, limits)
+    if current.format == "torchscript" and format != "safetensors":
+        current, left = _script(current, limits, section)
+        dropped += left
     if encoding is not None and not plain:
         decode = Decode(encoding)
         current = edited(current, decode.copy(current.root), limits, origin=None)
@@ -68,23 +82,33 @@ def convert(
         changes += [Change("plain", kind, "plain", count, "object") for kind, count in edit.made.items()]
     if format == "safetensors":
         return _to_safetensors(checkpoint, current, unfit, changes, dropped, to, section, drop_other)
-    if checkpoint.format in ("safetensors", "sharded", "torchscript"):
-        current, left = _as_state_dict(current, limits, section)
+    if checkpoint.format in ("safetensors", "sharded"):
+        current, left = _as_state_dict(current, limits)
         dropped += left
     current = _viewless(current, limits) if checkpoint.format == "torch-legacy" != format else current
-    if to is not None or (current.byteorder == "big" and format != checkpoint.format):
+    alone: list[Left] = []
+    if to is not None:
         cast = Cast(current, to, section)
-        current = edited(current, cast.copy(current.root), limits, byteorder="little", origin=None)
+        current = edited(current, cast.copy(current.root), limits, origin=None)
         changes += cast.changes()
+        alone += [
+            Left(entry.name, f"{kind_of(entry)}, not cast", entry.tensor.nbytes) for entry in cast.uncast
+        ]
     return RewriteReport(
         "convert",
         checkpoint,
         current,
         (*_format_change(checkpoint, format, len(current.tensors)), *changes),
         tuple(dropped),
+        tuple(alone),
         unchanged_bytes=to is None,
         nothing=f"is {format} already",
     )
+
+
+def kind_of(entry: Entry) -> str:
+    tensor = entry.tensor
+    return "a view of a storage of several dtypes" if isinstance(tensor, TensorRef) else tensor.layout
 
 
 def _format_change(checkpoint: Checkpoint, format: str, tensors: int) -> list[Change]:
@@ -111,13 +135,23 @@ def _to_safetensors(
     parts = sections(current)
     chosen = only_model(current, parts, section)
     entries: list[Entry] = []
+    same: list[Entry] = []
     left = [*dropped, *rest_of(current, parts, chosen), *weightless(current, chosen)]
+    if chosen.node is not None:
+        left += attributes_left(chosen.node)
     for entry in current.tensors[chosen.first : chosen.last]:
         name = chosen.relative(entry.name)
+        if "#" in name and name != chosen.relative(readable(entry)):
+            same.append(entry)
         if entry.registered and entry.persistent and (current.format != "torchscript" or entry.kind):
-            entries.append(entry._replace(path=(name,), name=name))
+            entries.append(entry._replace(path=(name,) if _is_text(entry) else entry.path, name=name))
     values = [] if chosen.is_module else _values_inside(current, chosen)
-    refused = [(entry, why) for entry in entries if (why := unfit(entry))]
+    twice = {chosen.relative(entry.name) for entry in same}
+    refused = [
+        (entry, why)
+        for entry in entries
+        if (why := "two tensors of one name" if entry.name in twice else unfit(entry))
+    ]
     lost = [Left(entry.name, why, entry.tensor.nbytes) for entry, why in refused]
     lost += [Left(name, "no tensor") for name in values]
     if lost and not drop_other:
@@ -130,11 +164,11 @@ def _to_safetensors(
         )
     gone = {id(entry) for entry, _ in refused}
     entries = [entry for entry in entries if id(entry) not in gone]
-    cast = CastRefs(current.byteorder == "big", to)
+    cast = CastRefs(to)
     entries = [entry._replace(tensor=cast.ref(entry.tensor)) for entry in entries]
     root = Dict()
     root.set([entry.name for entry in entries], [entry.tensor for entry in entries])
-    metadata = metadata_of(checkpoint.root) if checkpoint.format in ("safetensors", "sharded") else {}
+    metadata = metadata_of(current.root) if checkpoint.format in ("safetensors", "sharded") else {}
     if metadata:
         texts = Dict()
         texts.set(list(metadata), list(metadata.values()))
@@ -161,6 +195,15 @@ def _to_safetensors(
     )
 
 
+def _is_text(entry: Entry) -> bool:
+    return not any(isinstance(key, NamedKey) for key in entry.path)
+
+
+def readable(entry: Entry) -> str:
+    """The name that the path of a tensor reads as, without a mark."""
+    return dotted([key for key in entry.path if key not in ("_parameters", "_buffers", "_modules")])
+
+
 def _values_inside(checkpoint: Checkpoint, section: Section) -> list[str]:
     """The values of a section that are no tensors, by their names; not what safetensors say of themselves."""
     depth = len(section.path)
@@ -174,40 +217,26 @@ def _values_inside(checkpoint: Checkpoint, section: Section) -> list[str]:
 # --- to pickles -----------------------------------------------------------------------------------------------------
 
 
-def _as_state_dict(current: Checkpoint, limits: Limits, section: str | None) -> tuple[Checkpoint, list[Left]]:
-    """The weights of a format without pickles of its own, or of a script, as a plain dict."""
-    if current.format == "torchscript":
-        parts = sections(current)
-        chosen = only_model(current, parts, section)
-        root = (
-            state_dict(look(current.root))
-            if look(current.root).kind == "module"
-            else _script(current, chosen)
-        )
-        return edited(current, root, limits, origin=None, format="torch-zip"), rest_of(current, parts, chosen)
+def _as_state_dict(current: Checkpoint, limits: Limits) -> tuple[Checkpoint, list[Left]]:
+    """The tensors of safetensors as a plain dict; what their metadata says is left out."""
     root = Dict()
-    assert type(current.root) is Dict
-    known: dict[str, Node] = {}
     for key, value in zip(current.root.keys, current.root.values, strict=True):
         if key != "__metadata__":
             root.set([key], [value])
-            known[str(key)] = value
-    left: list[Left] = []
-    for name, text in metadata_of(current.root).items():
-        if text in known and name not in known:  # tied weights, as save_model notes them
-            root.set([name], [known[text]])
-        elif (name, text) != ("format", "pt"):
-            left.append(Left(f"__metadata__.{name}", repr(text[:60]), is_value=True))
+    left = [
+        Left(f"__metadata__.{name}", repr(text[:60]), is_value=True)
+        for name, text in metadata_of(current.root).items()
+        if (name, text) != ("format", "pt")
+    ]
     return edited(current, root, limits, origin=None, format="torch-zip"), left
 
 
-def _script(current: Checkpoint, chosen: Section) -> Dict:
-    """The parameters and buffers of a script by their names, in its order."""
-    root = Dict()
-    for entry in current.tensors[chosen.first : chosen.last]:
-        if entry.kind:
-            root.set([entry.name], [node_at(current.root, entry.path)])
-    return root
+def _script(current: Checkpoint, limits: Limits, section: str | None) -> tuple[Checkpoint, list[Left]]:
+    """The parameters and buffers of a script as a plain dict."""
+    parts = sections(current)
+    chosen = only_model(current, parts, section)
+    root = weights_of(current, chosen)
+    return edited(current, root, limits, origin=None, format="torch-zip"), rest_of(current, parts, chosen)
 
 
 def _viewless(current: Checkpoint, limits: Limits) -> Checkpoint:

@@ -6,6 +6,7 @@ What is left needs nothing but torch to load, with weights_only=True. What canno
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from ckpt.arrays import NumpyArray, array
 from ckpt.checkpoint import (
@@ -25,15 +26,17 @@ from ckpt.checkpoint import (
 )
 from ckpt.dtypes import BY_NAME, DType, contiguous
 from ckpt.files import Memory
-from ckpt.objects import View, class_of, look
+from ckpt.objects import View, attributes, class_of, look, shaped
 from ckpt.pickles.calls import ordered_dict
 from ckpt.pickles.edit import DROPPED, Edit
 from ckpt.pickles.imports import is_known, python3_name
 from ckpt.pickles.weights_only import ALLOWED
-from ckpt.tree import module_steps
+from ckpt.tree import key_text, module_steps
 
-_OPAQUE = frozenset(("torch._C.Generator", "builtins.getattr", "functools.partial"))
-"""Classes whose fields are not what they are."""
+_OPAQUE = ("torch._C.", "builtins.getattr", "functools.partial", "numpy.")
+"""What begins the names of classes whose fields are not what they are."""
+_KEY_PARTS = 1_000
+_NOT_HASHABLE = object()
 _SCALARS = (str, int, float, bool, bytes, bytearray, type(None))
 _INT_BITS = 8 * 255
 """Ints of so many bits need an opcode that weights_only refuses."""
@@ -52,6 +55,8 @@ class Plain(Edit):
         self.made: dict[str, int] = {}
         """Classes that were made plain, and how many objects of each."""
         self._encoding = encoding
+        self._hashed: dict[int, Node] = {}
+        self._unfolded: dict[int, int] = {}
 
     # --- the hooks --------------------------------------------------------------------------------------------
 
@@ -63,9 +68,7 @@ class Plain(Edit):
             return self._tensor(node) if node.meaning is not None else self._object(node)
         if type(node) is PersistentId and type(node.meaning) is Global:
             return self.leaf(node.meaning)
-        if type(node) is Set and node.frozen:
-            return self.shell_of(Set(node.items, frozen=False))
-        return None
+        return self._set(node.items) if type(node) is Set else None
 
     def leaf(self, node: Node) -> Node:
         if type(node) is ByteStr:
@@ -83,20 +86,56 @@ class Plain(Edit):
         return tuple([self.leaf(arg) if type(arg) is ByteStr else arg for arg in call.args])
 
     def keys(self, node: Dict | Opaque, keys: Sequence[Node]) -> Sequence[Node]:
-        return [self._key(key) for key in keys]
+        made: list[Node] = []
+        taken: set[str] = set()
+        for key in keys:
+            new = self._hashable(key)
+            text = key_text(new)
+            if new is _NOT_HASHABLE or text in taken:
+                self._lose(
+                    key,
+                    "a key that is no text or number"
+                    if new is _NOT_HASHABLE
+                    else "a key that is there twice",
+                )
+                new = f"<{look(key).type} {len(self.lost)}>"
+                text = key_text(new)
+            taken.add(text)
+            made.append(new)
+        return made
 
-    def _key(self, key: Node) -> Node:
-        if type(key) in (str, int, float, bool, bytes, type(None)):
-            return key
-        if type(key) is tuple:
-            return tuple([self._key(item) for item in key])
-        view = look(key)
+    def _hashable(self, node: Node) -> Node:
+        """A node as the key of a dict or the item of a set: scalars, tuples of them, tensors; else _NOT_HASHABLE."""
+        if type(node) in (str, int, float, bool, bytes, type(None)):
+            return node
+        if type(node) is tuple:
+            if id(node) not in self._hashed:
+                items = tuple([self._hashable(item) for item in node])
+                # Tuples that hold each other many times over would never be hashed to the end.
+                size = self._unfolded[id(items)] = 1 + sum(self._unfolded.get(id(item), 1) for item in items)
+                whole = size <= _KEY_PARTS and not any(item is _NOT_HASHABLE for item in items)
+                self._hashed[id(node)] = items if whole else _NOT_HASHABLE
+            return self._hashed[id(node)]
+        view = look(node)
         if view.kind == "tensor":
-            return key
-        if view.kind == "scalar" and isinstance(view.value, _SCALARS):
-            return self._text(view.value) if type(view.value) is ByteStr else view.value
-        self._lose(key, f"a key: {view.type}")
-        return f"<{view.type} {len(self.lost)}>"
+            return node
+        if (
+            view.kind == "scalar"
+            and isinstance(view.value, _SCALARS)
+            and not isinstance(view.value, bytearray)
+        ):
+            return self._text(view.value)
+        return _NOT_HASHABLE
+
+    def _set(self, items: Sequence[Node]) -> Node:
+        """A set of what may lie in one; a list where something may not, or where two items would become one."""
+        found = [self._hashable(item) for item in items]
+        if any(item is _NOT_HASHABLE for item in found) or len({key_text(item) for item in found}) < len(
+            found
+        ):
+            self._note("a set")
+            return self.shell_of(list(items))
+        return self.shell_of(Set(found, frozen=False))
 
     # --- tensors ----------------------------------------------------------------------------------------------
 
@@ -105,7 +144,10 @@ class Plain(Edit):
         if type(func) is Global and func.name in ("_rebuild_from_type_v2", "_rebuild_from_type"):
             kind = call.args[1] if len(call.args) > 1 else None
             if isinstance(call.meaning, TensorRef) and not (type(kind) is Global and _allowed(kind)):
-                self._note(f"a tensor of {kind.qualified if type(kind) is Global else 'a subclass'}")
+                what = f"a tensor of {kind.qualified if type(kind) is Global else 'a subclass'}"
+                self._note(what)
+                if attributes(call):
+                    self._lose(call, f"attributes of {what}: {', '.join(attributes(call)[:3])}")
                 return call.meaning._replace(storage=self.storage(call.meaning.storage))
         if isinstance(call.meaning, TensorRef) and not _allowed(func):
             return call.meaning._replace(storage=self.storage(call.meaning.storage))
@@ -139,6 +181,8 @@ class Plain(Edit):
 
     def _object(self, call: Opaque) -> Node | None:
         name = class_of(call)
+        if name in _SETS:
+            return self._set(look(call).children)
         if _allowed(call.func):
             return None
         found = array(call)
@@ -146,13 +190,16 @@ class Plain(Edit):
             self._note(name if "ndarray" in name else "numpy.ndarray")
             return self._array(call, found)
         view = look(call)
+        if view.type == "numpy.dtype" and str(view.value).startswith("V"):
+            return self._lose(call, "a numpy dtype of several fields")
         if view.kind == "scalar":
+            if view.type.startswith("numpy.complex"):
+                number = complex(view.value)
+                return Opaque("reduce", Global("__builtin__", "complex"), (number.real, number.imag), None, 0)
             if isinstance(view.value, _SCALARS) and (is_known(call.func) or _is_class(call)):
                 self._note(view.type)
                 return self._text(view.value) if type(view.value) is ByteStr else view.value
         elif view.kind == "sequence":
-            if name in _SETS:
-                return self.shell_of(Set(list(view.children), frozen=False))
             self._note(view.type)
             return self.shell_of(list(view.children))
         elif view.kind == "mapping":
@@ -161,7 +208,7 @@ class Plain(Edit):
         elif view.kind == "module":
             self._note(f"module {view.type}")
             return self.shell_of(state_dict(view))
-        elif view.kind == "object" and _is_built(call) and name not in _OPAQUE:
+        elif view.kind == "object" and _is_built(call) and not name.startswith(_OPAQUE):
             self._note(view.type)
             numbered = all(type(key) is int for key in view.keys)
             return self.shell_of(list(view.children) if numbered and view.keys else _dict(view))
@@ -169,14 +216,24 @@ class Plain(Edit):
 
     def _array(self, call: Opaque, found: NumpyArray) -> Node:
         if found.items is not None:
-            return self.shell_of(list(found.items))
+            if len(found.items) != prod(found.shape):
+                return self._lose(call, "a damaged numpy array")
+            return self._rows(found.items, found)
         tensor = _numpy_tensor(found)
         if tensor is not None:
             return tensor
-        values = look(call)
-        if values.kind == "sequence":  # texts
-            return self.shell_of(list(values.children))
-        return self._lose(call, f"numpy array of {found.dtype.name}")
+        count = prod(found.shape)
+        if found.data is not None and found.dtype.code[:1] in ("U", "S") and count <= len(found.data):
+            values = found.dtype.decode(found.data, count)
+            if values is not None:
+                return self._rows(values, found)
+        return self._lose(call, f"a numpy array of {found.dtype.name}")
+
+    def _rows(self, values: list[Node], found: NumpyArray) -> Node:
+        """The items of an array as nested lists, in its shape; that of no dimension as it is."""
+        if not found.shape:
+            return self._item(values[0])
+        return self.shell_of(shaped(values, found.shape, found.fortran))
 
     def _text(self, value: Node) -> Node:
         if type(value) is not ByteStr:

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Composite, Node, Opaque, Storage
 from ckpt.devices import ACCELERATOR, checked, hidden_devices
-from ckpt.errors import UnsupportedError, UsageError
-from ckpt.jobs.rewrite import Change, Left, RewriteReport, edited
+from ckpt.errors import UsageError
+from ckpt.jobs.rewrite import Change, Left, RewriteReport, edited, refuse_script
 from ckpt.limits import Limits
 from ckpt.names import natural, show
 from ckpt.objects import class_of, device_text
@@ -52,12 +52,7 @@ def rehome(checkpoint: Checkpoint, asked: Moves, limits: Limits, *, objects: boo
 
     Raises UnsupportedError for TorchScript.
     """
-    if checkpoint.format == "torchscript":
-        raise UnsupportedError(
-            "TorchScript is not rewritten: its code may name devices as well",
-            path=checkpoint.path,
-            hint='torch.jit.load(..., map_location="cpu") moves it',
-        )
+    refuse_script(checkpoint)
     edit = _Rehome(checkpoint, asked, objects)
     root = edit.copy(checkpoint.root)
     result = edited(checkpoint, root, limits) if edit.counts else checkpoint

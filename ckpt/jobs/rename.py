@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import UsageError
 from ckpt.jobs.renaming import renamed
-from ckpt.jobs.rewrite import Change, RewriteReport
+from ckpt.jobs.rewrite import Change, RewriteReport, refuse_script, with_ties
 from ckpt.limits import Limits
 from ckpt.names import show
 from ckpt.sections import chosen_models, sections
@@ -61,6 +61,8 @@ def rename(
     Names are those inside their section. Raises UsageError when nothing matches, LossError when two names
     would become one.
     """
+    refuse_script(checkpoint)
+    source, checkpoint = checkpoint, with_ties(checkpoint, limits)
     parts = sections(checkpoint)
     chosen = chosen_models(checkpoint, parts, section)
 
@@ -69,8 +71,7 @@ def rename(
             name = sub.apply(name)
         return name
 
-    optimizers = [part for part in parts if part.kind == "optimizer"]
-    result, names = renamed(checkpoint, chosen, optimizers, new_name, limits)
+    result, names = renamed(checkpoint, parts, chosen, new_name, limits)
     if not names:
         part = chosen[0]
         seen = [part.relative(entry.name) for entry in checkpoint.tensors[part.first : part.last][:3]]
@@ -81,4 +82,4 @@ def rename(
         for where, pairs in names.items()
         for old, new in pairs.items()
     ]
-    return RewriteReport("rename", checkpoint, result, tuple(changes))
+    return RewriteReport("rename", source, result, tuple(changes))

@@ -6,7 +6,7 @@ optimizer keeps; order and all else stay. Two names never become one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from ckpt.checkpoint import Checkpoint, Dict, Node, Opaque
 from ckpt.errors import LossError, UnsupportedError
@@ -25,8 +25,8 @@ NewName = Callable[[str], str]
 
 def renamed(
     checkpoint: Checkpoint,
-    chosen: Iterable[Section],
-    optimizers: Iterable[Section],
+    parts: tuple[Section, ...],
+    chosen: list[Section],
     new_name: NewName,
     limits: Limits,
     unwrapped: dict[int, Node] | None = None,
@@ -44,11 +44,45 @@ def renamed(
             changed[section.name] = names
     if not changed and not unwrapped:
         return checkpoint, {}
-    if checkpoint.format in ("safetensors", "sharded"):
-        edit.tie_names(checkpoint)
-    for section in optimizers:
-        edit.named.update({id(node): node for node in named_parts(section.node)})
-    return edited(checkpoint, edit.copy(checkpoint.root), limits), changed
+    edit.known = _known_names(checkpoint, parts, chosen, changed)
+    for section in parts:
+        if section.kind == "optimizer":
+            edit.named.update({id(node): node for node in named_parts(section.node)})
+    result = edited(checkpoint, edit.copy(checkpoint.root), limits)
+    if not unwrapped:
+        _check_names(checkpoint, chosen, new_name, result)
+    return result, changed
+
+
+def _known_names(
+    checkpoint: Checkpoint,
+    parts: tuple[Section, ...],
+    chosen: list[Section],
+    changed: dict[str, dict[str, str]],
+) -> dict[str, str]:
+    """What an optimizer's names become: those of the sections that change, and of no other one that stays."""
+    known = {old: new for names in changed.values() for old, new in names.items()}
+    for part in parts:
+        if part.kind in ("model", "ema") and part not in chosen:
+            for entry in checkpoint.tensors[part.first : part.last]:
+                known.pop(part.relative(entry.name), None)
+    return known
+
+
+def _check_names(
+    checkpoint: Checkpoint, chosen: list[Section], new_name: NewName, result: Checkpoint
+) -> None:
+    """Raise UnsupportedError unless exactly the tensors of the sections have their new names."""
+    for section in chosen:
+        for place in range(section.first, section.last):
+            old = checkpoint.tensors[place].name
+            name = section.relative(old)
+            expected = old.removesuffix(name) + new_name(name)
+            if result.tensors[place].name != expected:
+                raise UnsupportedError(
+                    f"{show(expected, 80)} cannot be a name: the dict lies elsewhere too, or the key is no text",
+                    path=checkpoint.path,
+                )
 
 
 def _plan(checkpoint: Checkpoint, section: Section, new_name: NewName, edit: _Rename) -> dict[str, str]:
@@ -75,17 +109,22 @@ def _plan(checkpoint: Checkpoint, section: Section, new_name: NewName, edit: _Re
             continue  # an attribute of a tensor
         prefix = "".join(f"{key}." for key in path)
         edit.dicts[id(node)] = prefix, node
-        _check(view.keys, prefix, new_name, checkpoint, names)
+        _check(view.keys, prefix, new_name, checkpoint)
+        for key in view.keys:  # values beside the tensors: an `_extra_state`
+            if (
+                isinstance(key, str)
+                and key != "__metadata__"
+                and new_name(f"{prefix}{key}") != f"{prefix}{key}"
+            ):
+                names.setdefault(f"{prefix}{key}", new_name(f"{prefix}{key}"))
     return names
 
 
-def _check(
-    keys: Sequence[Node], prefix: str, new_name: NewName, checkpoint: Checkpoint, names: dict[str, str]
-) -> None:
+def _check(keys: Sequence[Node], prefix: str, new_name: NewName, checkpoint: Checkpoint) -> None:
     """Raise when two keys of one dict would become one, or one would have to leave it."""
     taken: dict[str, str] = {}
     for key in keys:
-        if not isinstance(key, str):
+        if not isinstance(key, str) or key == "__metadata__":
             continue
         old = f"{prefix}{key}"
         new = new_name(old)
@@ -117,19 +156,9 @@ class _Rename(Edit):
         super().__init__()
         self.dicts: dict[int, tuple[str, Node]] = {}
         self.named: dict[int, Node] = {}
+        self.known: dict[str, str] = {}
         self._new_name = new_name
         self._unwrapped = unwrapped
-
-    def tie_names(self, checkpoint: Checkpoint) -> None:
-        """Rename what safetensors' metadata says of tied tensors: other name -> name."""
-        names = {entry.name for entry in checkpoint.tensors}
-        for key, node in zip(checkpoint.root.keys, checkpoint.root.values, strict=True):
-            if key == "__metadata__":
-                made = Dict()
-                for other, name in zip(node.keys, node.values, strict=True):
-                    tied = name in names and other not in names
-                    made.set([self._text(other) if tied else other], [self._text(name) if tied else name])
-                self._unwrapped[id(node)] = made
 
     def instead(self, node: Node) -> Node | None:
         inner = self._unwrapped.get(id(node))
@@ -194,13 +223,11 @@ class _Rename(Edit):
         return made
 
     def _key(self, key: Node, prefix: str) -> Node:
-        if not isinstance(key, str):
+        if not isinstance(key, str) or key == "__metadata__":
             return key
         new = self._new_name(f"{prefix}{key}")[len(prefix) :]
         return key if new == key else type(key)(new)
 
     def _text(self, item: Node) -> Node:
-        if not isinstance(item, str):
-            return item
-        new = self._new_name(str(item))
-        return item if new == item else type(item)(new)
+        new = self.known.get(str(item)) if isinstance(item, str) else None
+        return item if new is None else type(item)(new)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ckpt.checkpoint import Checkpoint, Computed, Dict, Entry, Node, Storage, TensorRef
-from ckpt.errors import LossError
+from ckpt.checkpoint import Checkpoint, Computed, Dict, Entry, Node, Opaque, Storage, TensorRef
+from ckpt.errors import LossError, UnsupportedError
 from ckpt.jobs.plain import state_dict
 from ckpt.limits import Limits
 from ckpt.literals import brief
 from ckpt.names import show
-from ckpt.objects import look
-from ckpt.places import children, places_of, with_unique_names
+from ckpt.objects import attributes, look
+from ckpt.places import children, node_at, places_of, with_unique_names
 from ckpt.sections import Section
-from ckpt.tree import flatten, metadata_of
+from ckpt.tree import aliases, flatten, metadata_of
 from ckpt.units import plural
 
 _LISTED = 5
@@ -131,9 +131,35 @@ def storages_of(tensors: list[Entry]) -> tuple[Storage, ...]:
     return tuple(found.values())
 
 
+def with_ties(checkpoint: Checkpoint, limits: Limits) -> Checkpoint:
+    """A checkpoint of safetensors with the tied tensors that its metadata notes, as tensors under both names."""
+    if checkpoint.format not in ("safetensors", "sharded"):
+        return checkpoint
+    others = aliases(checkpoint)
+    if not others:
+        return checkpoint
+    root = Dict()
+    nodes = dict(zip(map(str, checkpoint.root.keys), checkpoint.root.values, strict=True))
+    for key, node in zip(checkpoint.root.keys, checkpoint.root.values, strict=True):
+        if key == "__metadata__":
+            texts = Dict()
+            left = {name: text for name, text in metadata_of(checkpoint.root).items() if name not in others}
+            texts.set(list(left), list(left.values()))
+            node = texts
+        root.set([key], [node])
+    root.set(list(others), [nodes[name] for name in others.values()])
+    return edited(checkpoint, root, limits)
+
+
 def weights_of(checkpoint: Checkpoint, section: Section) -> Node:
     """The state dict of a section: the mapping itself, or what `state_dict()` of a pickled module would give."""
     node = section.node if section.node is not None else checkpoint.root
+    if checkpoint.format == "torchscript":
+        script = Dict()
+        for entry in checkpoint.tensors[section.first : section.last]:
+            if entry.kind:
+                script.set([section.relative(entry.name)], [node_at(checkpoint.root, entry.path)])
+        return script
     view = look(node)
     if view.kind == "module":
         return state_dict(view)
@@ -160,6 +186,27 @@ def rest_of(checkpoint: Checkpoint, parts: tuple[Section, ...], chosen: Section)
     return rows
 
 
+def attributes_left(root: Node) -> list[Left]:
+    """Attributes that Python code put on tensors: only pickles of classes hold them."""
+    names: dict[str, int] = {}
+    seen: dict[int, Node] = {}
+    todo = [root]
+    while todo:
+        node = todo.pop()
+        if id(node) in seen or type(node) not in (Opaque, Dict, list, tuple):
+            continue
+        seen[id(node)] = node
+        if type(node) is Opaque and node.meaning is not None:
+            for name in attributes(node):
+                names[name] = names.get(name, 0) + 1
+            todo += node.args
+        elif type(node) is Opaque:
+            todo += (*node.args, *node.values, *node.items, *node.states)
+        else:
+            todo += node.values if type(node) is Dict else node
+    return [Left(name, f"an attribute of {plural(count, 'tensor')}") for name, count in names.items()]
+
+
 def weightless(checkpoint: Checkpoint, section: Section) -> list[Left]:
     """What a pickled module holds beside its state dict: unregistered tensors, buffers that are not saved, attributes."""
     if not section.is_module or checkpoint.format == "torchscript":
@@ -183,7 +230,7 @@ def losses_of(checkpoint: Checkpoint, lost: dict[int, tuple[Node, str]], drop_ot
         raise LossError(
             f"cannot be made plain: {listed}{more}",
             path=checkpoint.path,
-            hint="--drop-other puts None in their place",
+            hint="--drop-other leaves them out, None stands in their place",
         )
     return rows
 
@@ -195,3 +242,13 @@ def with_unread(report: RewriteReport) -> RewriteReport:
         return report  # nothing changes: the file is copied as it is
     rows = [Left("(unread)", notice.message) for notice in source.notices if notice.code == "trailing-data"]
     return report._replace(left_out=(*report.left_out, *rows))
+
+
+def refuse_script(checkpoint: Checkpoint) -> None:
+    """Raise UnsupportedError for TorchScript, whose code goes with its names."""
+    if checkpoint.format == "torchscript":
+        raise UnsupportedError(
+            "TorchScript is not rewritten: its code names devices and attributes as well",
+            path=checkpoint.path,
+            hint="ckpt convert takes the weights out",
+        )

@@ -19,10 +19,19 @@ from ckpt.checkpoint import (
     TensorRef,
     tensor_ref,
 )
-from ckpt.dtypes import contiguous
+from ckpt.dtypes import UINT8, contiguous
 from ckpt.errors import UsageError
 from ckpt.jobs.plain import Plain
-from ckpt.jobs.rewrite import Change, RewriteReport, edited, losses_of, rest_of, weightless, weights_of
+from ckpt.jobs.rewrite import (
+    Change,
+    RewriteReport,
+    edited,
+    losses_of,
+    rest_of,
+    weightless,
+    weights_of,
+    with_ties,
+)
 from ckpt.limits import Limits
 from ckpt.names import NamedKey, Path, nearest, show
 from ckpt.places import find
@@ -44,6 +53,8 @@ def slim(
     What `keep` names stays at its place, and the model at its own then. Raises UsageError for several models,
     or a name that is not there; LossError for what cannot be made plain, unless it may be dropped.
     """
+    source = checkpoint
+    checkpoint = with_ties(checkpoint, limits)
     parts = sections(checkpoint)
     chosen = only_model(checkpoint, parts, section)
     kept = [_kept(checkpoint, name, limits) for name in keep]
@@ -66,7 +77,7 @@ def slim(
     left = [row for row in rest_of(checkpoint, parts, chosen) if row.name not in keep]
     return RewriteReport(
         "slim",
-        checkpoint,
+        source,
         result,
         tuple(changes),
         (*left, *weightless(checkpoint, chosen), *dropped),
@@ -157,7 +168,7 @@ class _Slim(Plain):
             groups = _grouped(self._views.get(id(storage), [ref]))
             self._groups[id(storage)] = groups
             needed = sum(group.nbytes for group in groups)
-            if needed < storage.nbytes and all(group.first % (ref.dtype.bits // 8) == 0 for group in groups):
+            if needed < storage.nbytes:
                 self.packed += 1
                 self.won += storage.nbytes - needed
                 for group in groups:
@@ -197,8 +208,8 @@ class _Group:
     def _gathered(self) -> bool:
         """Whether all views are the same, and leave gaps: their elements can lie side by side."""
         one = self.refs[0]
-        geometry = (one.shape, one.stride, one.offset)
-        same = all((ref.shape, ref.stride, ref.offset) == geometry for ref in self.refs)
+        geometry = (one.dtype, one.shape, one.stride, one.offset)
+        same = all((ref.dtype, ref.shape, ref.stride, ref.offset) == geometry for ref in self.refs)
         return same and one.nbytes < self.last - self.first
 
     def holds(self, ref: TensorRef) -> bool:
@@ -212,11 +223,9 @@ class _Group:
             raw = ref._replace(conj=False, neg=False)
             place: Range | Computed = Computed(raw, ref.dtype)
         elif old.place.inflated is None:
-            place = Range(old.place.source, old.place.offset + self.first, self.nbytes)
+            place = old.place._replace(offset=old.place.offset + self.first, size=self.nbytes)
         else:
-            width = ref.dtype.bits // 8
-            span = tensor_ref(old, ref.dtype, (self.nbytes // width,), (1,), self.first // width)
-            place = Computed(span, ref.dtype)
+            place = Computed(tensor_ref(old, UINT8, (self.nbytes,), (1,), self.first), UINT8)
         self.storage = old._replace(id=key, nbytes=self.nbytes, place=place, crc=None)
 
     def place(self, ref: TensorRef) -> TensorRef:
@@ -234,6 +243,9 @@ def _grouped(refs: list[TensorRef]) -> list[_Group]:
             groups[-1].refs.append(ref)
         else:
             groups.append(_Group(ref))
+    for group in groups:
+        # Views of several widths may share bytes: each must begin at one of its own elements.
+        group.first -= group.first % max(ref.dtype.bits // 8 for ref in group.refs)
     return groups
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from ckpt.checkpoint import Checkpoint, Node
 from ckpt.errors import UsageError
 from ckpt.jobs.renaming import renamed
-from ckpt.jobs.rewrite import Change, RewriteReport
+from ckpt.jobs.rewrite import Change, RewriteReport, refuse_script, with_ties
 from ckpt.limits import Limits
 from ckpt.names import WRAPPERS, unwrapped_name, wrapper_prefix
 from ckpt.objects import View, look
@@ -22,6 +22,8 @@ def strip(
     Modules that were pickled inside of a wrapper come out of it. Raises UsageError when a given prefix is
     that of no tensor, LossError when two names would become one.
     """
+    refuse_script(checkpoint)
+    source, checkpoint = checkpoint, with_ties(checkpoint, limits)
     parts = sections(checkpoint)
     chosen = chosen_models(checkpoint, parts, section)
     if prefix is None:
@@ -34,8 +36,7 @@ def strip(
 
     unwrapped = _wrapped_modules(checkpoint, chosen) if prefix is None else {}
     dicts = [part for part in chosen if not part.is_module]
-    optimizers = [part for part in parts if part.kind == "optimizer"]
-    result, names = renamed(checkpoint, dicts, optimizers, new_name, limits, unwrapped)
+    result, names = renamed(checkpoint, parts, dicts, new_name, limits, unwrapped)
     changes: list[Change] = []
     for part in dicts:
         for before, count in _prefixes(names.get(part.name, {})).items():
@@ -50,8 +51,10 @@ def strip(
         raise UsageError(
             f"no tensor's name begins with {prefix}", path=checkpoint.path, hint=_hint(checkpoint, chosen)
         )
+    if not changes:
+        result = source
     return RewriteReport(
-        "strip", checkpoint, result, tuple(changes), nothing="nothing to strip: no wrapper's prefix"
+        "strip", source, result, tuple(changes), nothing="nothing to strip: no wrapper's prefix"
     )
 
 
@@ -88,7 +91,8 @@ def _inner(view: View) -> Node | None:
     attributes = dict(zip(view.keys, view.children, strict=True))
     modules = look(attributes.get("_modules"))
     own = [look(attributes.get(name)).children for name in ("_parameters", "_buffers")]
-    if len(modules.keys) != 1 or modules.keys[0] not in WRAPPERS or any(own):
+    tensors = any(look(child).kind in ("tensor", "module") for child in attributes.values())
+    if len(modules.keys) != 1 or modules.keys[0] not in WRAPPERS or any(own) or tensors:
         return None
     return modules.children[0] if look(modules.children[0]).kind == "module" else None
 

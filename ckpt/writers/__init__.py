@@ -13,7 +13,7 @@ from ckpt.commit import Progress, Target
 from ckpt.errors import CkptError, LossError, UsageError, about
 from ckpt.files import Extended, File
 from ckpt.formats import sharded
-from ckpt.formats.archive import ends_at, interrupted, read_archive
+from ckpt.formats.archive import end_before, interrupted, read_archive
 from ckpt.formats.torch_zip import read_from
 from ckpt.limits import Limits
 from ckpt.writers import checks as checking
@@ -211,9 +211,7 @@ def _end_before(file: File, limits: Limits) -> int | None:
     except CkptError:
         return interrupted(file)
     record = archive.find("data.pkl")
-    if record is not None and record.header and ends_at(file, record.header):
-        return record.header
-    return None
+    return None if record is None else end_before(file, record)
 
 
 def refuse_losses(checkpoint: Checkpoint, format: str) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ckpt.checkpoint import Checkpoint, Entry, Range, TensorRef, Value
-from ckpt.contents import blocks, elements
+from ckpt.checkpoint import Checkpoint, Storage, TensorRef, Value, parts_of
+from ckpt.contents import blocks, elements, little
 from ckpt.errors import CkptError, WriteError
 from ckpt.formats import open
 from ckpt.limits import Limits
 from ckpt.names import show
 from ckpt.objects import look
+from ckpt.tree import aliases
 from ckpt.writers import safetensors
 
 Check = Callable[[str, Checkpoint], None]
@@ -45,25 +46,35 @@ def check_weights_only(path: str, planned: Checkpoint) -> None:
 
 
 def check_bytes(path: str, planned: Checkpoint) -> None:
-    """Read every tensor of a written file and compare it with its source. Raises WriteError."""
+    """Read all data of a written file and compare it with its source. Raises WriteError."""
     with open(path) as written:
-        known = {entry.name: entry.tensor for entry in written.tensors}
-        aliases = safetensors.aliases(written)
-        for entry in planned.tensors:
-            other = known[aliases.get(entry.name, entry.name)]
-            for one, two in zip(_parts(entry), _parts(entry._replace(tensor=other)), strict=True):
-                if one.storage.place is None:
+        if written.format == safetensors.NAME:
+            _compare_elements(planned, written)
+            return
+        seen: set[int] = set()
+        for entry, other in zip(planned.tensors, written.tensors, strict=True):
+            for one, two in zip(parts_of(entry.tensor), parts_of(other.tensor), strict=True):
+                if id(one.storage) in seen or one.storage.place is None:
                     continue
-                if not _equal(_bytes(one, planned), _bytes(two, written)):
+                seen.add(id(one.storage))
+                if not _equal(_bytes(one.storage), _bytes(two.storage)):
                     raise _other(f"the bytes of {show(entry.name, 80)} are not those of the source")
 
 
-def _bytes(ref: TensorRef, of: Checkpoint) -> Iterator[bytes]:
-    if ref.dtype.bits < 8:
-        place = ref.storage.place
-        assert place is not None
-        return blocks(place, ref.extent[0], ref.extent[1] - ref.extent[0])
-    return elements(ref, big=of.byteorder == "big" and isinstance(ref.storage.place, Range))
+def _compare_elements(planned: Checkpoint, written: Checkpoint) -> None:
+    known = {entry.name: entry.tensor for entry in written.tensors}
+    others = aliases(written)
+    for entry in planned.tensors:
+        other = known[others.get(entry.name, entry.name)]
+        assert isinstance(entry.tensor, TensorRef) and isinstance(other, TensorRef)
+        if not _equal(elements(entry.tensor), elements(other)):
+            raise _other(f"the bytes of {show(entry.name, 80)} are not those of the source")
+
+
+def _bytes(storage: Storage) -> Iterator[bytes]:
+    place = little(storage).place
+    assert place is not None
+    return blocks(place, 0, storage.nbytes)
 
 
 def _equal(one: Iterator[bytes], two: Iterator[bytes]) -> bool:
@@ -91,7 +102,7 @@ def compare(planned: Checkpoint, written: Checkpoint) -> None:
     for one, two in zip(planned.tensors, written.tensors, strict=True):
         if (one.name, one.path) != (two.name, two.path):
             raise _other(f"{show(two.name, 80)} where {show(one.name, 80)} was planned")
-        for mine, other in zip(_parts(one), _parts(two), strict=True):
+        for mine, other in zip(parts_of(one.tensor), parts_of(two.tensor), strict=True):
             same = (
                 mine._replace(storage=other.storage, requires_grad=bool(mine.requires_grad))[:]
                 == (other._replace(requires_grad=bool(other.requires_grad))[:])
@@ -113,19 +124,14 @@ def compare(planned: Checkpoint, written: Checkpoint) -> None:
 def _compare_tensors(planned: Checkpoint, written: Checkpoint) -> None:
     """Raise WriteError unless a written safetensors file holds the tensors that were planned, or their aliases."""
     found = {entry.name: entry.tensor for entry in written.tensors}
-    aliases = safetensors.aliases(written)
+    others = aliases(written)
     for entry in planned.tensors:
-        other = found.get(aliases.get(entry.name, entry.name))
+        other = found.get(others.get(entry.name, entry.name))
         if other is None or (other.dtype, other.shape) != (entry.tensor.dtype, entry.tensor.shape):
             raise _other(f"tensor {show(entry.name, 80)} differs")
     extra = found.keys() - {entry.name for entry in planned.tensors}
     if extra:
         raise _other(f"{show(min(extra), 80)} was not planned")
-
-
-def _parts(entry: Entry) -> list[TensorRef]:
-    tensor = entry.tensor
-    return [tensor] if isinstance(tensor, TensorRef) else [part for _, part in tensor.parts]
 
 
 def _same_value(one: Value, two: Value) -> bool:

@@ -11,11 +11,11 @@ from ckpt.contents import place_of, pour
 from ckpt.errors import LimitError, WriteError
 from ckpt.formats.safetensors import NAME, SUFFIXES, is_text
 from ckpt.limits import Limits
-from ckpt.names import show
-from ckpt.tree import metadata_of
+from ckpt.names import NamedKey, show
+from ckpt.tree import is_alias, metadata_of
 from ckpt.writers.draft import Draft
 
-__all__ = ["NAME", "SUFFIXES", "aliases", "check_by_library", "draft", "held", "losses", "unfit"]
+__all__ = ["NAME", "SUFFIXES", "check_by_library", "draft", "held", "losses", "unfit"]
 
 _EXPANDED = 1 << 30
 """Bytes to which a tensor may unfold that repeats its storage (stride 0)."""
@@ -41,8 +41,12 @@ def unfit(entry: Entry) -> str | None:
         return tensor.dtype.name
     if tensor.storage.place is None:
         return "on meta, without data"
+    if tensor.dtype.safetensors == "F4" and not tensor.shape:
+        return "a single pair of 4-bit elements"
     if tensor.nbytes > max(_EXPANDED, tensor.storage.nbytes):
         return f"unfolds to {tensor.nbytes:,} bytes"
+    if any(isinstance(key, NamedKey) for key in entry.path):
+        return "a key that is no text"
     if entry.name == "__metadata__" or not is_text(entry.name):
         return "a name that the format cannot say"
     return None
@@ -61,6 +65,8 @@ def held(checkpoint: Checkpoint) -> tuple[list[tuple[str, TensorRef]], dict[str,
         assert isinstance(ref, TensorRef)
         range_of = (id(ref.storage), ref.dtype, ref.shape, ref.stride, ref.offset, ref.conj, ref.neg)
         first = kept.setdefault(range_of, entry.name) if ref.numel else entry.name
+        if not is_alias(entry.name, first):
+            first = entry.name  # a name that could be any text of the metadata gets a copy
         if first == entry.name:
             tensors.append((entry.name, ref))
         else:
@@ -70,7 +76,6 @@ def held(checkpoint: Checkpoint) -> tuple[list[tuple[str, TensorRef]], dict[str,
 
 def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
     """The file of a checkpoint that has no losses. Raises LimitError."""
-    big = checkpoint.byteorder == "big"
     tensors, others = held(checkpoint)
     metadata = {"format": "pt", **metadata_of(checkpoint.root), **others}
     # As the library orders them: the widest first, so that each is aligned.
@@ -96,20 +101,10 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
         sink.write(len(text).to_bytes(8, "little") + text)
         for name, ref in tensors:
             if ref.numel:
-                place = place_of(ref, big=big)
+                place = place_of(ref)
                 pour(Storage(name, None, ref.dtype, ref.nbytes, place), sink, crc=False)
 
     return Draft(8 + len(text) + at, write)
-
-
-def aliases(checkpoint: Checkpoint) -> dict[str, str]:
-    """Names that stand in the metadata for a tensor under another name -> that name."""
-    names = {entry.name for entry in checkpoint.tensors}
-    return {
-        alias: name
-        for alias, name in metadata_of(checkpoint.root).items()
-        if name in names and alias not in names
-    }
 
 
 def check_by_library(path: str) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from struct import pack
 
-from ckpt.checkpoint import Checkpoint, Computed, Dict, Node, Range, Storage, tensor_ref
+from ckpt.checkpoint import Checkpoint, Dict, Node, Range, Storage
 from ckpt.commit import Sink
-from ckpt.contents import blocks, pour
+from ckpt.contents import blocks, little, pour
 from ckpt.files import Memory
 from ckpt.formats.torch_legacy import MAGIC, NAME, PROTOCOL, SUFFIXES
 from ckpt.limits import Limits
@@ -21,13 +21,12 @@ __all__ = ["NAME", "SUFFIXES", "draft", "losses", "to_bytes"]
 def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
     """The stream of a checkpoint. Raises LimitError."""
     head, storages = _stream(checkpoint.root, Keys(checkpoint.storages), limits)
-    big = checkpoint.byteorder == "big"
 
     def write(sink: Sink) -> None:
         sink.write(head)
         for storage in storages:
             sink.write(pack("<Q", numel(storage, storage_class(storage))))
-            pour(_little(storage) if big else storage, sink, crc=False)
+            pour(little(storage), sink, crc=False)
 
     return Draft(len(head) + sum(8 + storage.nbytes for storage in storages), write)
 
@@ -69,12 +68,3 @@ def _place_of(storage: Storage) -> tuple[int, int]:
     if isinstance(storage.place, Range) and not isinstance(storage.place.source, Memory):
         return 0, storage.place.offset
     return 1, 0
-
-
-def _little(storage: Storage) -> Storage:
-    """A storage of a big-endian file, as the format holds it."""
-    if storage.dtype is None or storage.dtype.bits <= 8:
-        return storage
-    count = storage.nbytes * 8 // storage.dtype.bits
-    whole = tensor_ref(storage, storage.dtype, (count,), (1,), 0)
-    return storage._replace(place=Computed(whole, storage.dtype, big=True), crc=None)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from struct import pack
 
 from ckpt.checkpoint import Checkpoint, Range, Storage
 from ckpt.commit import MemorySink
-from ckpt.contents import pour
+from ckpt.contents import is_big, little, pour
 from ckpt.errors import WriteError
-from ckpt.formats.archive import Archive, Record
+from ckpt.formats.archive import MARK, Archive, Record
 from ckpt.formats.torch_zip import NAME, SUFFIXES, Origin
 from ckpt.limits import Limits
 from ckpt.pickles.emit import emit
@@ -44,7 +45,13 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
     """
     pickle, keys = _pickle(checkpoint, limits)
     origin = checkpoint.origin if isinstance(checkpoint.origin, Origin) else None
-    records = _fresh(checkpoint, pickle, keys) if origin is None else _again(origin, pickle, keys)
+    # Torch swaps all storages of a file or none: bytes of both orders in one become little-endian.
+    used = keys.storages.values()
+    big = any(map(is_big, used)) and all(is_big(s) or (s.dtype and s.dtype.bits <= 8) for s in used)
+    if not big:
+        keys.storages = {key: little(storage) for key, storage in keys.storages.items()}
+    order = b"big" if big else b"little"
+    records = _fresh(order, pickle, keys) if origin is None else _again(origin, order, pickle, keys)
     alignment = _alignment(origin.archive) if origin else ALIGNMENT
     layout = lay_out(records, alignment)
     if not layout.regular or not _in_order(records, keys):
@@ -72,7 +79,8 @@ def append(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, bytes]:
     name = f"{archive.root}/data.pkl"
     planned = bytes_record(name, pickle)
     sink = MemorySink(start)
-    new = write_record(sink, planned, start, padding(planned, start))
+    mark = pack("<2sHQ", MARK, 8, start)
+    new = write_record(sink, planned, start, padding(planned, start, mark), mark)
     record = sink.taken()
     rows = [_row(row) for row in archive.records.values() if row.name != name]
     write_directory(sink, [*rows, new])
@@ -90,16 +98,16 @@ def _pickle(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, Keys]:
     return data, keys
 
 
-def _fresh(checkpoint: Checkpoint, pickle: bytes, keys: Keys) -> list[Planned]:
+def _fresh(order: bytes, pickle: bytes, keys: Keys) -> list[Planned]:
     records = [
         bytes_record("archive/data.pkl", pickle),
-        bytes_record("archive/byteorder", checkpoint.byteorder.encode()),
+        bytes_record("archive/byteorder", order),
     ]
     records += [_storage(f"archive/data/{key}", storage) for key, storage in keys.storages.items()]
     return [*records, bytes_record("archive/version", b"3\n")]
 
 
-def _again(origin: Origin, pickle: bytes, keys: Keys) -> list[Planned]:
+def _again(origin: Origin, order: bytes, pickle: bytes, keys: Keys) -> list[Planned]:
     """The records of the archive in their order; new storages after the old ones."""
     archive = origin.archive
     folder = f"{archive.root}/data/"
@@ -110,6 +118,8 @@ def _again(origin: Origin, pickle: bytes, keys: Keys) -> list[Planned]:
         key = record.name.removeprefix(folder) if record.name.startswith(folder) else None
         if record.name == f"{archive.root}/data.pkl":
             records.append(bytes_record(record.name, pickle))
+        elif record.name == f"{archive.root}/byteorder":
+            records.append(bytes_record(record.name, order))
         elif key is not None and key in left:
             records.append(_storage(record.name, left.pop(key), record.offset))
         elif key is None or key not in origin.keys:

@@ -98,8 +98,11 @@ def lay_out(records: Sequence[Planned], alignment: int = ALIGNMENT) -> Layout:
     return Layout(records, headers, pads, at + directory_size(directory), not moved)
 
 
-def write_record(sink: Sink, record: Planned, header: int, pad: int) -> Written:
-    """Write one record at the sink's position, which is `header`, with so many bytes of padding."""
+def write_record(sink: Sink, record: Planned, header: int, pad: int, mark: bytes = b"") -> Written:
+    """Write one record at the sink's position, which is `header`, with so many bytes of padding.
+
+    `mark` is a further extra field of its local header, which loaders skip.
+    """
     name, size = record.name.encode(), record.size
     extra = b""
     if size >= _MAX32 or header >= _MAX32:
@@ -107,7 +110,7 @@ def write_record(sink: Sink, record: Planned, header: int, pad: int) -> Written:
             pack("<Q", header) if header >= _MAX32 else b""
         )
         extra = pack("<HH", 1, len(fields)) + fields
-    extra += pack("<2sH", b"FB", pad) + b"Z" * pad
+    extra = mark + extra + pack("<2sH", b"FB", pad) + b"Z" * pad
     sink.write(
         pack("<4sHHHHHIIIHH", b"PK\3\4", 0, _flags(size), 0, 0, 0, 0, 0, 0, len(name), len(extra))
         + name
@@ -120,9 +123,10 @@ def write_record(sink: Sink, record: Planned, header: int, pad: int) -> Written:
     return Written(name, size, crc, header)
 
 
-def padding(record: Planned, header: int, alignment: int = ALIGNMENT) -> int:
+def padding(record: Planned, header: int, mark: bytes = b"") -> int:
     """The padding that aligns the data of a record whose local header is at `header`."""
-    return -(header + 30 + len(record.name.encode()) + _zip64_local(record.size, header) + 4) % alignment
+    fixed = 30 + len(record.name.encode()) + len(mark) + _zip64_local(record.size, header) + 4
+    return -(header + fixed) % ALIGNMENT
 
 
 def write_directory(sink: Sink, written: Sequence[Written]) -> None:
