@@ -103,7 +103,7 @@ def measure(folder: Path, scripts: Path, size_gb: float, runs: int) -> list[list
         in_place("the same on a file of 100 small tensors", small),
     ]
     copy, rehome, strip, convert, torch_save, save_file, large_in_place, small_in_place = timing.interleaved(
-        jobs, runs
+        jobs, runs, rotate=True
     )
     out.unlink(missing_ok=True)
     tensors.unlink(missing_ok=True)

@@ -62,18 +62,22 @@ def own_peak_mb() -> float:
     return _bytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) / 1e6
 
 
-def interleaved(jobs: Sequence[Job], runs: int) -> list[Result]:
+def interleaved(jobs: Sequence[Job], runs: int, *, rotate: bool = False) -> list[Result]:
     """The medians of `runs` rounds over the jobs, in their order, after a round that warms up and is not counted.
+
+    With `rotate` each round begins with another job: what one leaves to do (a deleted file, pages to write)
+    falls on a different one each time.
 
     Raises SystemExit with the job's output when one fails: the time of a failure means nothing.
     """
     samples: list[list[Sample]] = [[] for _ in jobs]
     for number in range(runs + 1):
         print(f"round {number} of {runs}" if number else "warm-up", file=sys.stderr)
-        for job, taken in zip(jobs, samples, strict=True):
-            sample = run(job)
+        order = [(place + number * rotate) % len(jobs) for place in range(len(jobs))]
+        for place in order:
+            sample = run(jobs[place])
             if number:
-                taken.append(sample)
+                samples[place].append(sample)
     return [
         Result(job.name, _median([one.seconds for one in taken]), _median([one.peak for one in taken]) / 1e6)
         for job, taken in zip(jobs, samples, strict=True)
