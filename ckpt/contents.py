@@ -5,13 +5,16 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from ckpt import kernels
 from ckpt.checkpoint import Computed, Place, Range, Storage, TensorRef, tensor_ref
-from ckpt.commit import Sink
 from ckpt.dtypes import DType
 from ckpt.errors import UnreadableError
 from ckpt.files import File
+
+if TYPE_CHECKING:
+    from ckpt.commit import Sink
 
 BLOCK = 1 << 20
 """Bytes of one read."""

@@ -27,6 +27,8 @@ CATALOGUE: dict[str, Code] = {
         Code("called-on-load", "error", "loading the file calls something that is not known", _INSPECT),
         Code("unknown-import", "warning", "loading the file imports something that is not known", _INSPECT),
         Code("weights-only", "warning", "torch.load(weights_only=True) refuses the file", _INSPECT),
+        Code("unused", "info", "in the optimizer, never had a gradient", _INSPECT),
+        Code("sometimes-unused", "info", "the step counter lags: sometimes no gradient", _INSPECT),
         Code("cuda", "info", "tensors are saved on a GPU, and a bare torch.load puts them there", _INSPECT),
         Code("device-mixed", "info", "tensors of one section are saved on several devices", _INSPECT),
         Code("prefix", "warning", "names begin with the attribute of a wrapper", _INSPECT),
@@ -39,8 +41,6 @@ CATALOGUE: dict[str, Code] = {
             "container", "warning", "the archive is unusual in a way that loaders treat differently", _INSPECT
         ),
         Code("shards", "warning", "the index and the shards disagree", _INSPECT),
-        Code("unused", "info", "in the optimizer, never had a gradient"),
-        Code("sometimes-unused", "info", "the step counter lags: sometimes no gradient"),
         Code("private", "warning", "home paths, hosts or tokens in values"),
         Code("list-modules", "warning", "modules in a plain list, which state_dict and DataParallel miss"),
         Code("dtype", "warning", "a dtype that differs"),

@@ -164,6 +164,22 @@ def inner_wrappers(name: str) -> list[tuple[str, str]]:
     return list(found.items())
 
 
+def braced(names: Sequence[str]) -> list[str]:
+    """Names with siblings that follow each other in braces: `fc.weight`, `fc.bias` -> `fc.{weight,bias}`."""
+    groups: list[tuple[str, list[str]]] = []
+    for name in names:
+        parent, _, leaf = name.rpartition(".")
+        if groups and groups[-1][0] == parent:
+            groups[-1][1].append(leaf)
+        else:
+            groups.append((parent, [leaf]))
+    out = []
+    for parent, leaves in groups:
+        last = leaves[0] if len(leaves) == 1 else f"{{{','.join(leaves)}}}"
+        out.append(f"{parent}.{last}" if parent else last)
+    return out
+
+
 def unwrapped_name(name: str) -> str:
     """`name` without the attributes of wrappers: all leading ones, and inside those that no model would use."""
     rest = name[len(wrapper_prefix(name)) :]

@@ -1,8 +1,8 @@
 """Parameter or buffer: what the file itself says of each tensor, and on what evidence.
 
 Strongest first: the module, TorchScript's lists, Parameters and `param_names` (certain); siblings and dtypes
-(strong); well-known names (likely); else unknown, which callers treat as a parameter and say so. The
-evidence of an optimizer's order and state (used or unused) belongs here too, and is not drawn yet.
+(strong), as is an optimizer's order where it leaves one way only; well-known names (likely); else unknown, which
+callers treat as a parameter and say so.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry
+from ckpt.matching import Match, matches
 from ckpt.objects import look
 from ckpt.places import children
 from ckpt.sections import Section
@@ -59,8 +60,34 @@ _LIKELY_BUFFERS = frozenset(
 _QUANTIZED_NAMES = frozenset(("qweight", "qzeros", "g_idx", "weight", "weight_packed", "scales"))
 
 
+class Evidence(NamedTuple):
+    """The role of each of `checkpoint.tensors`, in the same order, and what the optimizers know of them."""
+
+    roles: list[Role]
+    matches: tuple[Match, ...]
+
+
+def evidence(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> Evidence:
+    """What the file says of its tensors, the optimizers' order and state included."""
+    found = _roles(checkpoint, sections)
+    sure = [role.role == "buffer" and role.trust in ("certain", "strong") for role in found]
+    matched = matches(checkpoint, sections, sure)
+    for match in matched:
+        for number, place in enumerate(match.places):
+            if place is not None and found[place].trust in ("likely", "none"):
+                told = match.exact or match.by_name or match.slots[number].shape is not None
+                trust: Trust = "certain" if match.by_name else "strong" if told else "likely"
+                note = f"parameter {number} of {match.optimizer.name or 'the optimizer'}"
+                found[place] = Role("parameter", trust, "optimizer", note)
+    return Evidence(found, matched)
+
+
 def roles(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> list[Role]:
     """The role of each of `checkpoint.tensors`, in the same order."""
+    return evidence(checkpoint, sections).roles
+
+
+def _roles(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> list[Role]:
     found = [Role("other", "none", "none", "outside the model")] * len(checkpoint.tensors)
     named = _optimizer_names(sections)
     for section in sections:

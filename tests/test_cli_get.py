@@ -40,7 +40,7 @@ def test_json(ckpt: Run) -> None:
     assert document["type"] == "argparse.Namespace"
     assert document["value"]["device"] == "cuda:0"
     row = json.loads(ckpt("get", "train_cuda.pth", "model.module.fc.weight", "--json").stdout)
-    assert (row["shape"], row["device"], row["role"]) == ([10, 8], "cuda:0", "unknown")
+    assert (row["shape"], row["device"], row["role"]) == ([10, 8], "cuda:0", "parameter")
 
 
 def test_several_names_are_a_line_each(ckpt: Run) -> None:

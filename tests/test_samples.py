@@ -33,8 +33,8 @@ FILES = sorted(
 # Every finding of every sample: one that is not true would be a bug, one that is missing too.
 FINDINGS = {
     "compiled.pth": ["prefix"],
-    "ddp_after.pth": ["prefix", "optimizer-heavy"],
-    "ddp_before.pth": ["prefix", "optimizer-heavy"],
+    "ddp_after.pth": ["unused", "prefix", "optimizer-heavy"],
+    "ddp_before.pth": ["unused", "prefix", "optimizer-heavy"],
     "dtypes.pth": [],
     "hostile.pth": ["called-on-load", "weights-only"],
     "legacy.pth": ["cuda"],
@@ -47,7 +47,7 @@ FINDINGS = {
     "sharded/model-00002-of-00002.safetensors": [],
     "sharded/model.safetensors.index.json": [],
     "tied_and_bloated.pth": ["bloat", "tied"],
-    "train_cuda.pth": ["weights-only", "cuda", "prefix", "optimizer-heavy"],
+    "train_cuda.pth": ["weights-only", "unused", "cuda", "prefix", "optimizer-heavy"],
     "weights.safetensors": [],
     "whole_model.pth": ["unknown-import", "weights-only"],
     "yolo_style.pt": ["unknown-import", "weights-only", "cuda"],

@@ -23,6 +23,7 @@ from ckpt.cli.options import (
     limits_of,
 )
 from ckpt.errors import CkptError, UsageError, about
+from ckpt.jobs.index import index, numbers
 from ckpt.jobs.inspect import InspectReport, inspect
 from ckpt.names import Globs, show
 from ckpt.render import inspect as render
@@ -52,6 +53,10 @@ def command(
     imports: Annotated[
         bool, typer.Option("--imports", help="Every name that the pickles import, and where.")
     ] = False,
+    indices: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--index", metavar="N,N-N", help="Name the parameters of these numbers in a DDP error."),
+    ] = None,
     fail_on: FailOn = None,
     limit: LimitOption = None,
 ) -> int:
@@ -62,6 +67,7 @@ def command(
     \b
     ckpt inspect runs/epoch_12.pth
     ckpt inspect model/ --include '*.bias' --tsv
+    ckpt inspect snapshot.pth --index 6,7-9
     """
     limits = limits_of(limit)
     codes = codes_of(fail_on, "inspect")
@@ -83,14 +89,23 @@ def command(
             hint="--json holds everything; --tsv takes one of --storages --values --imports",
         )
     _check_table(table)
+    asked = None if indices is None else numbers(indices)
+    if asked is not None and (views or tsv or table is not None):
+        raise UsageError("--index goes alone, or with --json")
     worst = 0
     shown = 0
     for path in paths:
         try:
             with about(path), formats.open(path, limits) as checkpoint:
                 report = inspect(checkpoint, select, section)
+                found = None if asked is None else index(checkpoint, asked, section)
                 if json:
-                    output.write_json(report.to_json(), one_line=len(paths) > 1)
+                    document = report.to_json()
+                    if found is not None:
+                        document["index"] = found.to_json()
+                    output.write_json(document, one_line=len(paths) > 1)
+                elif found is not None:
+                    output.write_lines(render.index_lines(found, several=len(paths) > 1))
                 elif tsv or table is not None:
                     rows = (views[0] if views else tables.tensor_table)(report)
                     if len(paths) > 1:

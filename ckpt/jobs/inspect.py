@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry, Tensor, Value
 from ckpt.devices import ACCELERATOR, Hidden, hidden_devices
 from ckpt.findings import Finding, order
+from ckpt.gradients import Use, known_places, uses
 from ckpt.jobs.storages import Shared, shared
 from ckpt.loading import Load, load, refusals_text
-from ckpt.names import Globs, inner_wrappers, wrapper_prefix, writers
-from ckpt.roles import Role, roles
+from ckpt.names import Globs, braced, inner_wrappers, show, wrapper_prefix, writers
+from ckpt.roles import Role, evidence, roles
 from ckpt.sections import Section, named, sections
 from ckpt.units import plural, size_text
 
@@ -172,6 +173,9 @@ def _findings(report: InspectReport) -> Iterable[Finding]:
     yield from _devices(report)
     yield from _wrappers(report)
     yield from _sharing(report)
+    if any(part.kind == "optimizer" for part in report.sections):
+        for use in uses(evidence(checkpoint, report.sections).matches):
+            yield from _gradients(checkpoint, use)
     heavy = sum(part.nbytes for part in report.sections if part.kind == "optimizer")
     model = sum(part.nbytes for part in report.sections if part.kind == "model")
     if model and heavy > _HEAVY * model:
@@ -179,6 +183,44 @@ def _findings(report: InspectReport) -> Iterable[Finding]:
         yield Finding("optimizer-heavy", text, (), "ckpt slim FILE -o OUT")
     for notice in checkpoint.notices:
         yield Finding(notice.code, notice.message, notice.tensors)
+
+
+_LISTED = 4
+
+
+def _gradients(checkpoint: Checkpoint, use: Use) -> Iterable[Finding]:
+    """Parameters that an optimizer was handed and that never, or not always, had a gradient."""
+    name = use.match.optimizer.name
+    which = "the optimizer" if name in ("", "optimizer") else show(name, 60)
+    if use.never:
+        text, names = _told(checkpoint, use, use.never)
+        reason = "never had a gradient: not used, detached, or frozen (requires_grad=False)"
+        yield Finding(
+            "unused", f"{text}: in {which}, {reason}; DDP stops on those that are not frozen", names
+        )
+    if use.lagging:
+        text, names = _told(checkpoint, use, [number for number, _ in use.lagging])
+        steps = sorted({step for _, step in use.lagging})
+        took = f"{steps[0]:,.0f}" if len(steps) == 1 else f"{steps[0]:,.0f} to {steps[-1]:,.0f}"
+        reason = f"took {took} of {use.steps:,.0f} steps: sometimes no gradient, or handed to {which} later"
+        yield Finding("sometimes-unused", f"{text}: {reason}", names)
+
+
+def _told(checkpoint: Checkpoint, use: Use, numbers: Sequence[int]) -> tuple[str, tuple[str, ...]]:
+    """Parameters by their names as far as they can be told, with how many elements, and all of the names."""
+    places, untold = known_places(use, numbers)
+    names = tuple(checkpoint.tensors[place].name for place in places)
+    model = use.match.model
+    folded = braced([model.relative(name) if model else name for name in names])
+    text = ", ".join(show(name, 80) for name in folded[:_LISTED])
+    text += ", …" if len(folded) > _LISTED else ""
+    if untold:
+        left = [str(number) for number in numbers if use.match.places[number] is None]
+        which = f"number {', '.join(left[:8])}{' …' if len(left) > 8 else ''} in its order"
+        text += f"{' and ' if text else ''}{plural(untold, 'parameter')} that cannot be told apart ({which})"
+    numel = sum(checkpoint.tensors[place].tensor.numel for place in places)
+    count = f" ({plural(len(names), 'parameter')}, {plural(numel, 'element')})" if names else ""
+    return text + count, names
 
 
 def _wrappers(report: InspectReport) -> Iterable[Finding]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ckpt.checkpoint import Tensor, Value
 from ckpt.folding import Fold, Leaf, fold, lines
+from ckpt.jobs.index import Numbered
 from ckpt.jobs.inspect import InspectReport, Prefix, Row
 from ckpt.names import show, show_literal
 from ckpt.objects import look
@@ -341,3 +342,20 @@ def _loading(report: InspectReport) -> list[Line]:
         if report.checkpoint.format != "torchscript":
             out.append([(text, "dim")])
     return out
+
+
+def index_lines(found: Numbered, *, several: bool = False) -> list[Line]:
+    """Parameters by DDP's numbers, then how sure the numbers are."""
+    names = [(number, entry.name, entry.tensor) for number, entry in found.rows]
+    rows = [
+        [str(number), show(name, None), show_shape(tensor), tensor.dtype.name]
+        for number, name, tensor in names
+    ]
+    out = columns([["INDEX", "NAME", "SHAPE", "DTYPE"], *rows], right=frozenset((0,)), give=1)
+    assumes = f"; assumes that {found.assumes}" if found.assumes else ""
+    text = f"of {plural(found.parameters, 'parameter')}; {found.trust}: {found.why}{assumes}"
+    return [*out, [(text, "dim")]]
+
+
+def show_shape(tensor: Tensor) -> str:
+    return str(list(tensor.shape))

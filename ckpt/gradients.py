@@ -1,0 +1,76 @@
+"""Who had a gradient: what an optimizer's state says of each parameter, and nothing beyond that.
+
+Adam and its like make the state of a parameter at its first gradient, and count its steps. An optimizer without
+state, with state for all from the start, or with one for all, says nothing.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ckpt.checkpoint import Node, TensorRef
+from ckpt.contents import elements
+from ckpt.matching import Match
+from ckpt.objects import look, tensor_of
+from ckpt.places import children
+
+_COUNTERS = {"float32": "<f", "float64": "<d", "int64": "<q", "int32": "<i", "float16": "<e"}
+_FLAT = frozenset(("old_dirs", "func_evals", "H_diag"))
+"""State that LBFGS keeps once for all parameters."""
+
+
+class Use(NamedTuple):
+    """What the state of one optimizer says. `never` are the parameters without any, by their number; `lagging`
+    those whose counter is behind `steps`, each with it.
+    """
+
+    match: Match
+    never: tuple[int, ...]
+    lagging: tuple[tuple[int, float], ...]
+    steps: float
+
+
+def uses(matches: Iterable[Match]) -> tuple[Use, ...]:
+    """What each optimizer's state says. Reads counters of no dimension, and no other tensor data."""
+    return tuple(_use(match) for match in matches)
+
+
+def _use(match: Match) -> Use:
+    have = [slot.has_state for slot in match.slots]
+    if not any(have) or _is_flat(match):
+        return Use(match, (), (), 0.0)
+    steps = {
+        number: step
+        for number, slot in enumerate(match.slots)
+        if slot.has_state and (step := _counter(slot.step)) is not None
+    }
+    most = max(steps.values(), default=0.0)
+    never = tuple(number for number, held in enumerate(have) if not held)
+    lagging = tuple((number, step) for number, step in steps.items() if step < most)
+    return Use(match, never, lagging, most)
+
+
+def _is_flat(match: Match) -> bool:
+    state = dict(children(match.optimizer.node)).get("state")
+    held = children(state)
+    return len(held) == 1 and bool(_FLAT & {str(field) for field, _ in children(held[0][1])})
+
+
+def _counter(node: Node) -> float | None:
+    """The value of a step counter: a number, or a tensor of no dimension."""
+    tensor = tensor_of(node)
+    if isinstance(tensor, TensorRef):
+        form = _COUNTERS.get(tensor.dtype.name)
+        if form is None or tensor.numel != 1 or tensor.storage.place is None:
+            return None
+        return float(struct.unpack(form, b"".join(elements(tensor)))[0])
+    value = look(node).value if node is not None and tensor is None else None
+    return float(value) if isinstance(value, (int, float)) and abs(value) < 2**53 else None
+
+
+def known_places(use: Use, numbers: Iterable[int]) -> tuple[list[int], int]:
+    """The places of some of an optimizer's parameters in `Checkpoint.tensors`, and how many have no known one."""
+    places = [use.match.places[number] for number in numbers]
+    return [place for place in places if place is not None], sum(place is None for place in places)

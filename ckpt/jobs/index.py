@@ -1,0 +1,153 @@
+"""`ckpt inspect --index`: DDP's numbers of parameters as names.
+
+DDP numbers the parameters that require a gradient in the order of `model.parameters()` (torch/nn/parallel/
+distributed.py `_build_params_for_reducer`): that of the state dict, without buffers, each tied one once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ckpt.checkpoint import Checkpoint, Entry, TensorRef
+from ckpt.errors import UsageError
+from ckpt.names import show
+from ckpt.roles import Evidence, Trust, evidence
+from ckpt.sections import Section, only_model, sections
+
+_MOST = 10_000
+
+
+class Numbered(NamedTuple):
+    """Parameters by their number: `rows` are those that were asked for, of `parameters` in all."""
+
+    rows: tuple[tuple[int, Entry], ...]
+    section: Section
+    parameters: int
+    trust: Trust
+    why: str
+    assumes: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The object `index` of the document `ckpt.inspect`."""
+        return {
+            "parameters": self.parameters,
+            "section": self.section.name,
+            "evidence": {"trust": self.trust, "source": "order", "note": self.why},
+            "assumes": self.assumes,
+            "names": [{"index": number, "name": entry.name} for number, entry in self.rows],
+        }
+
+
+def numbers(text: str) -> list[int]:
+    """The numbers of `6,7-9`; as DDP prints them (`6 7 8 9`) too. Raises UsageError."""
+    found: list[int] = []
+    for part in re.split(r"[,\s]+", text.strip()):
+        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part)
+        if match is None:
+            raise UsageError(f"--index {show(text, 60)}: not numbers", hint="as in 6,7-9")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first or last - first >= _MOST:
+            raise UsageError(f"--index {show(part, 60)}: not a range", hint="as in 6,7-9")
+        found += range(first, last + 1)
+    return list(dict.fromkeys(found))
+
+
+def index(checkpoint: Checkpoint, asked: list[int], section: str | None = None) -> Numbered:
+    """The parameters of these numbers, with how sure their order is.
+
+    Raises UsageError for a number that no parameter has, and where the order is undecided for one.
+    """
+    parts = sections(checkpoint)
+    model = only_model(checkpoint, parts, section)
+    known = evidence(checkpoint, parts)
+    sure = _order(checkpoint, model, known, likely=False)
+    doubtful: Sequence[int | None] = _order(checkpoint, model, known, likely=True)
+    recorded = _requires_grad(checkpoint, sure)
+    trust, why = _trust(checkpoint, model, known, sure, doubtful)
+    handed = _handed(model, known)
+    names: list[int | None]
+    if recorded is None and handed is not None and len(handed) < len(sure):
+        # Frozen parameters were left out of the optimizer, and DDP does not number them either.
+        names = handed
+        trust, why = "strong", f"the optimizer's order of {len(handed)} of the model's {len(sure)} parameters"
+        doubtful = handed
+    else:
+        names = [place for place in sure if recorded is None or recorded[place]]
+        doubtful = [
+            place for place in doubtful if recorded is None or place is None or recorded.get(place, True)
+        ]
+    rows = []
+    for number in asked:
+        if number >= len(names):
+            raise UsageError(
+                f"--index {number}: it has {len(names)} parameters, 0 to {len(names) - 1}",
+                path=checkpoint.path,
+            )
+        place = names[number]
+        if place is None or number >= len(doubtful) or doubtful[number] != place:
+            what = (
+                "" if place is None else f": {show(checkpoint.tensors[place].name, 60)} or the one before it"
+            )
+            raise UsageError(
+                f"--index {number}: the order is undecided{what}",
+                path=checkpoint.path,
+                hint="a whole module, or a checkpoint with its optimizer, would say",
+            )
+        rows.append((number, checkpoint.tensors[place]))
+    assumes = (
+        None
+        if recorded is not None or names is handed
+        else "nothing is frozen: requires_grad is not recorded"
+    )
+    return Numbered(tuple(rows), model, len(names), trust, why, assumes)
+
+
+def _order(checkpoint: Checkpoint, model: Section, known: Evidence, *, likely: bool) -> list[int]:
+    """The places of the parameters in order; with `likely`, what is likely a buffer is taken for one of them."""
+    seen: set[tuple[object, ...]] = set()
+    places = []
+    for place in range(model.first, model.last):
+        entry, role = checkpoint.tensors[place], known.roles[place]
+        if not entry.registered or (role.role == "buffer" and not (likely and role.trust == "likely")):
+            continue
+        tensor = entry.tensor
+        if isinstance(tensor, TensorRef) and tensor.numel:
+            view = (id(tensor.storage), tensor.offset, tensor.shape, tensor.stride)
+            if view in seen:
+                continue
+            seen.add(view)
+        places.append(place)
+    return places
+
+
+def _requires_grad(checkpoint: Checkpoint, places: list[int]) -> dict[int, bool] | None:
+    """Whether each parameter requires a gradient, where the file records it: in modules and Parameters."""
+    tensors = [checkpoint.tensors[place].tensor for place in places]
+    if not places or not all(tensor.is_parameter for tensor in tensors):
+        return None
+    return {place: tensor.requires_grad is not False for place, tensor in zip(places, tensors, strict=True)}
+
+
+def _handed(model: Section, known: Evidence) -> list[int | None] | None:
+    """The places of the parameters of the only optimizer of a model, in its order."""
+    mine = [match for match in known.matches if match.model is not None and match.model.path == model.path]
+    return list(mine[0].places) if len(mine) == 1 and mine[0].groups == 1 else None
+
+
+def _trust(
+    checkpoint: Checkpoint, model: Section, known: Evidence, sure: list[int], doubtful: Sequence[int | None]
+) -> tuple[Trust, str]:
+    if all(checkpoint.tensors[place].kind for place in sure):
+        return "certain", "the module says which are its parameters"
+    exact = [
+        match
+        for match in known.matches
+        if match.model is not None and match.model.path == model.path and match.exact
+    ]
+    if exact:
+        return "strong", f"the optimizer holds {len(exact[0].slots)} parameters, as many as the model"
+    if sure != doubtful:
+        return "likely", "some tensors are buffers by their names only"
+    return "likely", "every tensor that nothing says to be a buffer is taken for a parameter"
