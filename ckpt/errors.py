@@ -20,7 +20,12 @@ class CkptError(Exception):
 
     def __str__(self) -> str:
         text = self.problem if self.path is None else f"{self.path}: {self.problem}"
-        return text if self.hint is None else f"{text} ({self.hint})"
+        if self.hint is None:
+            return text
+        from shlex import quote  # here: most runs have no error
+
+        hint = self.hint.replace("FILE", quote(self.path)) if self.path is not None else self.hint
+        return f"{text} ({hint})"
 
 
 class UnreadableError(CkptError):

@@ -66,6 +66,24 @@ class File:
         self.bytes_read += count
         return data
 
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill a buffer with the bytes at `offset`. Raises UnreadableError when the file ends before."""
+        count = len(buffer)
+        if offset < 0 or offset + count > self.size:
+            raise UnreadableError(
+                f"cut off: bytes {offset:,} to {offset + count:,} needed, ends at {self.size:,}"
+            )
+        done = 0
+        try:
+            while done < count:
+                more = os.preadv(self._fd, [buffer[done:]], offset + done)
+                if not more:
+                    raise UnreadableError("the file changed while it was read")
+                done += more
+        except OSError as error:
+            raise UnreadableError(_reason(error)) from None
+        self.bytes_read += count
+
     def check_unchanged(self) -> None:
         """Raise UnreadableError when the file was written to since it was opened."""
         now = os.fstat(self._fd)

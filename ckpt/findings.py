@@ -20,6 +20,7 @@ class Code(NamedTuple):
 
 
 _INSPECT = ("inspect",)
+_DIFF = ("diff",)
 
 CATALOGUE: dict[str, Code] = {
     row.code: row
@@ -46,13 +47,15 @@ CATALOGUE: dict[str, Code] = {
         Code("dtype", "warning", "a dtype that differs"),
         Code("shape", "warning", "a shape that differs"),
         Code("changed", "info", "a tensor that changed"),
-        Code("nan", "warning", "NaN in values"),
-        Code("inf", "warning", "Inf in values"),
+        Code("nan", "warning", "NaN in values", _DIFF),
+        Code("inf", "warning", "Inf in values", _DIFF),
         Code("dead-channels", "warning", "output channels that are all but zero"),
-        Code("frozen", "warning", "parameters that did not move"),
+        Code("frozen", "warning", "parameters that did not move", _DIFF),
         Code("changed-without-state", "warning", "a parameter moved that the optimizer holds no state for"),
-        Code("step-skipped", "warning", "nothing moved: the optimizer did not step"),
-        Code("buffers-in-frozen", "warning", "statistics move in a module whose parameters are frozen"),
+        Code("step-skipped", "warning", "nothing moved: the optimizer did not step", _DIFF),
+        Code(
+            "buffers-in-frozen", "warning", "statistics move in a module whose parameters are frozen", _DIFF
+        ),
         Code("ranks-differ", "error", "ranks hold values that should be equal"),
     )
 }

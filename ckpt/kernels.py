@@ -106,14 +106,16 @@ def cast(block: bytes, source: DType, to: DType) -> tuple[bytes, int]:
     return made.tobytes(), overflowed
 
 
-def _floats(block: bytes, dtype: DType) -> Array:
+def _floats(block: bytes | memoryview, dtype: DType) -> Array:
     """Floating elements as float32, float64 as it is."""
     import numpy as np
 
     if dtype.name in ("float64", "float32", "float16"):
         return np.frombuffer(block, f"<f{dtype.bits // 8}")
     if dtype.name == "bfloat16":
-        return (np.frombuffer(block, "<u2").astype("<u4") << 16).view("<f4")
+        wide = np.frombuffer(block, "<u2").astype("<u4")
+        wide <<= 16
+        return wide.view("<f4")
     values: Array = _table(dtype.name)[np.frombuffer(block, "u1")]
     return values
 
@@ -161,3 +163,164 @@ def _table(name: str) -> Array:
             value = -value if signed_zero or code & 0x7F else float("nan")
         values.append(value)
     return np.array(values, "<f4")
+
+
+# --- differences ----------------------------------------------------------------------------------------------------
+
+
+class Difference:
+    """What two tensors of one shape differ in, gathered block by block; sums in float64.
+
+    `differing` counts elements whose values differ, NaN equal to NaN; `other_bytes` those that are equal as
+    values and have other bytes (-0.0 and 0.0, another NaN). `largest` is max |Δ| over finite elements, `at`
+    the index where it is, in the order of the shape.
+    """
+
+    def __init__(self) -> None:
+        self.numel = 0
+        self.differing = 0
+        self.other_bytes = 0
+        self.largest = 0.0
+        self.at: int | None = None
+        self.squares = 0.0
+        self.reference = 0.0
+        self.nan = [0, 0]
+        self.inf = [0, 0]
+        self.close = True
+        self._rows: Array | None = None
+
+    def add(
+        self,
+        before: bytes | memoryview,
+        after: bytes | memoryview,
+        dtypes: tuple[DType, DType],
+        tolerance: tuple[float, float] | None,
+    ) -> None:
+        """Take in the next elements of both; `tolerance` is (absolute, relative)."""
+        import numpy as np
+
+        one, two = numbers(before, dtypes[0]), numbers(after, dtypes[1])
+        with np.errstate(all="ignore"):
+            if (
+                one.dtype.kind != "c"
+                and two.dtype.kind != "c"
+                and one.dtype.itemsize < 8 > two.dtype.itemsize
+            ):
+                if self._add_finite(one, two, before, after, dtypes, tolerance):
+                    return
+            self._add_any(one, two, before, after, dtypes, tolerance)
+
+    def _add_finite(
+        self,
+        one: Array,
+        two: Array,
+        before: bytes | memoryview,
+        after: bytes | memoryview,
+        dtypes: tuple[DType, DType],
+        tolerance: tuple[float, float] | None,
+    ) -> bool:
+        """The common case in few passes: False when there is a NaN or an infinity, and nothing was taken in."""
+        import numpy as np
+
+        wide, delta, scratch = self._buffers(len(one))
+        np.copyto(wide, one)
+        np.subtract(two, wide, out=delta)
+        squares = float(np.square(delta, out=scratch).sum())
+        if not np.isfinite(squares):
+            return False
+        differing = int(np.count_nonzero(delta))
+        if dtypes[0] == dtypes[1]:
+            self.other_bytes += _other_bytes(before, after, dtypes[0]) - differing
+        if differing:
+            largest = max(float(delta.max()), -float(delta.min()))
+            if self.at is None or largest > self.largest:
+                self.largest, self.at = largest, self.numel + int(np.argmax(np.abs(delta, out=scratch)))
+            self.squares += squares
+            if tolerance is not None:
+                allowed = tolerance[0] + tolerance[1] * np.abs(wide)
+                self.close &= bool((np.abs(delta) <= allowed).all())
+        self.reference += float(np.square(wide, out=scratch).sum())
+        self.differing += differing
+        self.numel += len(one)
+        return True
+
+    def _buffers(self, size: int) -> tuple[Array, Array, Array]:
+        """Three rows of float64, the same ones each time: new ones would cost more than what is done with them."""
+        import numpy as np
+
+        if self._rows is None or self._rows.shape[1] < size:
+            self._rows = np.empty((3, size), "f8")
+        rows = self._rows[:, :size]
+        return rows[0], rows[1], rows[2]
+
+    def _add_any(
+        self,
+        one: Array,
+        two: Array,
+        before: bytes | memoryview,
+        after: bytes | memoryview,
+        dtypes: tuple[DType, DType],
+        tolerance: tuple[float, float] | None,
+    ) -> None:
+        import numpy as np
+
+        unequal = one != two
+        for side, values in enumerate((one, two)):
+            if values.dtype.kind in "fc":
+                self.nan[side] += int(np.count_nonzero(np.isnan(values)))
+                self.inf[side] += int(np.count_nonzero(np.isinf(values)))
+        if one.dtype.kind in "fc" and two.dtype.kind in "fc":
+            unequal &= ~(np.isnan(one) & np.isnan(two))
+        differing = int(np.count_nonzero(unequal))
+        if dtypes[0] == dtypes[1]:
+            self.other_bytes += _other_bytes(before, after, dtypes[0]) - differing
+        wide = _wide(one)
+        if differing:
+            delta = np.abs(_wide(two) - wide)
+            finite = np.isfinite(delta)
+            delta[~finite] = 0.0
+            place = int(np.argmax(delta))
+            if self.at is None or float(delta[place]) > self.largest:
+                self.largest, self.at = float(delta[place]), self.numel + place
+            self.squares += float(np.dot(delta, delta))
+            if tolerance is not None:
+                allowed = tolerance[0] + tolerance[1] * np.abs(wide)
+                self.close &= not bool(np.any(unequal & ~(finite & (delta <= allowed))))
+        size = np.abs(wide)
+        size[~np.isfinite(size)] = 0.0
+        self.reference += float(np.dot(size, size))
+        self.differing += differing
+        self.numel += len(one)
+
+
+def _wide(values: Array) -> Array:
+    return values.astype("c16" if values.dtype.kind == "c" else "f8")
+
+
+def _other_bytes(before: bytes | memoryview, after: bytes | memoryview, dtype: DType) -> int:
+    """Elements whose bytes differ."""
+    import numpy as np
+
+    width = dtype.bits // 8
+    if width in (1, 2, 4, 8):
+        return int(np.count_nonzero(np.frombuffer(before, f"u{width}") != np.frombuffer(after, f"u{width}")))
+    changed = np.frombuffer(before, "u8") != np.frombuffer(after, "u8")
+    return int(np.count_nonzero(changed.reshape(-1, width // 8).any(axis=1)))
+
+
+def numbers(block: bytes | memoryview, dtype: DType) -> Array:
+    """Elements as numbers that numpy can compute with; narrow floats as float32."""
+    import numpy as np
+
+    if dtype.kind == "float":
+        return _floats(block, dtype)
+    if dtype.kind == "complex":
+        parts = np.frombuffer(block, f"<f{dtype.bits // 16}")
+        if dtype.bits == 32:
+            parts = parts.astype("<f4")
+        found: Array = parts.view("<c8" if parts.dtype.itemsize == 4 else "<c16")
+        return found
+    if dtype.kind == "bool":
+        return np.frombuffer(block, "u1")
+    signed = dtype.name.startswith(("int", "qint"))
+    return np.frombuffer(block, f"<{'i' if signed else 'u'}{max(1, dtype.bits // 8)}")

@@ -114,8 +114,8 @@ def only_model(checkpoint: Checkpoint, found: tuple[Section, ...], name: str | N
     if not chosen:
         raise UsageError("holds no model that could be told from the rest", path=checkpoint.path)
     if len(chosen) > 1:
-        listed = " ".join(f"--section {show(section.name, 60)}" for section in chosen[:8])
-        raise UsageError(f"holds {len(chosen)} models", path=checkpoint.path, hint=f"one of {listed}")
+        listed = ", or ".join(f"--section {show(section.name, 60)}" for section in chosen[:8])
+        raise UsageError(f"holds {len(chosen)} models", path=checkpoint.path, hint=listed)
     return chosen[0]
 
 

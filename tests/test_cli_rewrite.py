@@ -264,3 +264,27 @@ def test_the_reader_of_the_pipe_goes_away(tmp_path: Path) -> None:
     )
     os.close(write)
     assert ran.returncode == 141 and ran.stderr == b"" and (tmp_path / "b.pth").exists()
+
+
+def test_an_ending_that_says_another_format(tmp_path: Path) -> None:
+    cuda(tmp_path / "a.pth")
+
+    for arguments in (
+        ("convert", "a.pth", "--to", "torch-zip", "-o", "x.safetensors"),
+        ("convert", "a.pth", "--to", "safetensors", "-o", "x.pth"),
+        ("convert", "a.pth", "--shard-size", "1KB", "-o", "x.pth"),
+    ):
+        check_error(ckpt(*arguments, cwd=tmp_path), "the ending says otherwise")
+    assert os.listdir(tmp_path) == ["a.pth"]
+
+
+def test_hints_can_be_pasted(tmp_path: Path) -> None:
+    cuda(tmp_path / "my model.pth")
+    done = ckpt("rehome", "my model.pth", "--in-place", cwd=tmp_path)
+    assert "ckpt rehome --undo 'my model.pth' takes it back" in done.lines[-1]
+    with (tmp_path / "my model.pth").open("r+b") as file:
+        file.truncate((tmp_path / "my model.pth").stat().st_size - 5)
+    check_error(ckpt("inspect", "my model.pth", cwd=tmp_path), "(ckpt rehome --undo 'my model.pth')")
+    check_error(
+        ckpt("convert", "my model.pth", "--plain", cwd=tmp_path), "where to write? (-o 'my model.plain.pth')"
+    )

@@ -280,7 +280,7 @@ def test_killed_at_every_event_in_place_undo_gives_the_old_file_back(folder: Pat
         if now != old and looked.code == 2:
             interrupted += 1
             line = check_error(looked, "interrupted in-place rewrite")
-            assert f"the first {len(old):,} bytes are whole (ckpt rehome --undo" in line
+            assert f"the first {len(old):,} bytes are whole (ckpt rehome --undo in.pth)" in line
         else:
             assert looked.code == 0
             finished += now != old

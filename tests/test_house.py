@@ -20,6 +20,7 @@ FLOORS = (
     ("dtypes", "names", "files", "folding", "units"),
     ("checkpoint", "commit", "kernels"),
     ("arrays", "contents"),
+    ("comparison",),
     ("objects",),
     ("literals", "devices"),
     ("pickles", "tree", "plain"),

@@ -176,3 +176,25 @@ def test_the_commands_lines(tmp_path: Path) -> None:
     assert [row["name"] for row in document["index"]["names"]] == ["weight", "bias"]
     check_error(ckpt("inspect", source, "--index", "2"), "--index 2: it has 2 parameters, 0 to 1")
     check_error(ckpt("inspect", source, "--index", "0", "--tsv"), "--index goes alone, or with --json")
+
+
+def test_files_that_keep_no_order_are_refused(tmp_path: Path) -> None:
+    """The alphabet puts biases before weights: no model does."""
+    source = rewriting.saved(Net(1).state_dict(), tmp_path / "a.pt")
+    assert ckpt("convert", source, "-o", tmp_path / "a.safetensors").code == 0
+    assert ckpt("convert", tmp_path / "a.safetensors", "-o", tmp_path / "b.pt").code == 0
+
+    check_error(ckpt("inspect", tmp_path / "a.safetensors", "--index", "0"), "safetensors keep no order")
+    check_error(ckpt("inspect", tmp_path / "b.pt", "--index", "0"), "in the order of the alphabet")
+
+
+def test_only_a_model_has_parameters(tmp_path: Path) -> None:
+    net = nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(net.parameters())
+    net(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    rewriting.saved({"model": net.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "a.pt")
+
+    check_error(
+        ckpt("inspect", tmp_path / "a.pt", "--index", "0", "--section", "optimizer"), "optimizer is no model"
+    )

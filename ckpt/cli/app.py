@@ -23,7 +23,7 @@ from ckpt.errors import CkptError
 TROUBLE, INTERRUPTED, PIPE_CLOSED, TERMINATED = 2, 130, 141, 143
 _CANNOT_WRITE = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF))
 
-_PLANNED = frozenset(("diff", "warmstart", "stats", "lint", "verify"))
+_PLANNED = frozenset(("warmstart", "stats", "lint", "verify"))
 
 
 class Terminated(BaseException):
@@ -85,6 +85,7 @@ def _answered(step: Callable[[], Any]) -> Any:
 COMMANDS = {
     "inspect": "What a checkpoint holds, and how to load it.",
     "get": "One value of a checkpoint, as text or JSON.",
+    "diff": "What changed between two checkpoints.",
     "rehome": "Move tensors to other devices; to the CPU by default.",
     "strip": "Take the prefixes of wrappers off the names.",
     "rename": "Rename tensors by regular expressions.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Optional
 
 import typer
@@ -66,13 +67,17 @@ def command(
     ckpt convert model.pth -o model.safetensors
     ckpt convert train.pth --plain -o train.plain.pth
     """
-    asked = Asked(out, "=.safetensors", None, False, force, dry_run, json, verify, None, plain)
+    torch_format = to in ("torch-zip", "torch-legacy")
+    suffix = ".plain" if plain else ".converted" if torch_format else "=.safetensors"
+    asked = Asked(out, suffix, None, False, force, dry_run, json, verify, None, plain)
     if shard_size is not None:
         shard_bytes = number_of(shard_size)
         if not shard_bytes:
             raise UsageError(f"--shard-size {shard_size}: not a number of bytes", hint="as in 5GB")
         if to not in (None, "safetensors"):
             raise UsageError(f"--shard-size goes with safetensors, not with --to {to}")
+        if out is not None and not os.path.isdir(out):
+            writers.format_for(out.removesuffix(".index.json"), "safetensors")
         asked = asked._replace(shard_bytes=shard_bytes, format="safetensors")
     elif out is not None or to is not None:
         asked = asked._replace(format=writers.format_for(out or "", to))

@@ -65,7 +65,7 @@ def command(
     """
     limits = limits_of(limit)
     if undo:
-        if out or in_place or to or map:
+        if out or in_place or to or map or json or dry_run:
             raise UsageError("--undo goes alone")
         return _undo(paths, limits)
     asked_moves = moves(to, map or [])

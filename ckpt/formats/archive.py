@@ -128,7 +128,7 @@ def _find_end(source: Source) -> tuple[int, int, int, int]:
         if whole is not None:
             raise UnreadableError(
                 f"interrupted in-place rewrite, the first {whole:,} bytes are whole",
-                hint="ckpt rehome --undo",
+                hint="ckpt rehome --undo FILE",
             )
         stray = tail.rfind(b"PK\x05\x06")
         if stray >= 0 and span - stray >= _END.size and b"PK\x01\x02" in tail[:stray]:

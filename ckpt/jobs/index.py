@@ -61,6 +61,7 @@ def index(checkpoint: Checkpoint, asked: list[int], section: str | None = None) 
     """
     parts = sections(checkpoint)
     model = only_model(checkpoint, parts, section)
+    _refuse_disorder(checkpoint, model)
     known = evidence(checkpoint, parts)
     sure = _order(checkpoint, model, known, likely=False)
     doubtful: Sequence[int | None] = _order(checkpoint, model, known, likely=True)
@@ -102,6 +103,31 @@ def index(checkpoint: Checkpoint, asked: list[int], section: str | None = None) 
         else "nothing is frozen: requires_grad is not recorded"
     )
     return Numbered(tuple(rows), model, len(names), trust, why, assumes)
+
+
+def _refuse_disorder(checkpoint: Checkpoint, model: Section) -> None:
+    """Raise UsageError where the tensors do not stand in the order of a model."""
+    why = None
+    if model.kind not in ("model", "ema", "other"):
+        why = f"{model.name} is no model"
+    elif checkpoint.format == "safetensors" or (
+        checkpoint.parts[:1] and checkpoint.parts[0].endswith(".safetensors")
+    ):
+        why = "safetensors keep no order"
+    else:
+        names = [model.relative(entry.name) for entry in checkpoint.tensors[model.first : model.last]]
+        places = {name: place for place, name in enumerate(names)}
+        pairs = [
+            (place, places[f"{name[:-6]}bias"])
+            for name, place in places.items()
+            if name.endswith("weight") and f"{name[:-6]}bias" in places
+        ]
+        if pairs and all(bias < weight for weight, bias in pairs):
+            why = "its names are in the order of the alphabet, not in that of a model"
+    if why is not None:
+        raise UsageError(
+            f"--index: {why}", path=checkpoint.path, hint="ask the checkpoint that training saved"
+        )
 
 
 def _order(checkpoint: Checkpoint, model: Section, known: Evidence, *, likely: bool) -> list[int]:

@@ -180,7 +180,9 @@ def _findings(report: InspectReport) -> Iterable[Finding]:
     model = sum(part.nbytes for part in report.sections if part.kind == "model")
     if model and heavy > _HEAVY * model:
         text = f"the optimizer holds {size_text(heavy)}, the model {size_text(model)}"
-        yield Finding("optimizer-heavy", text, (), "ckpt slim FILE -o OUT")
+        several = [part.name for part in report.sections if part.kind == "model"]
+        which = f" --section {several[0]}" if len(several) > 1 else ""
+        yield Finding("optimizer-heavy", text, (), f"ckpt slim FILE{which} -o OUT")
     for notice in checkpoint.notices:
         yield Finding(notice.code, notice.message, notice.tensors)
 
@@ -216,7 +218,7 @@ def _told(checkpoint: Checkpoint, use: Use, numbers: Sequence[int]) -> tuple[str
     text += ", …" if len(folded) > _LISTED else ""
     if untold:
         left = [str(number) for number in numbers if use.match.places[number] is None]
-        which = f"number {', '.join(left[:8])}{' …' if len(left) > 8 else ''} in its order"
+        which = f"{', '.join(left[:8])}{' …' if len(left) > 8 else ''} of the optimizer's own numbers"
         text += f"{' and ' if text else ''}{plural(untold, 'parameter')} that cannot be told apart ({which})"
     numel = sum(checkpoint.tensors[place].tensor.numel for place in places)
     count = f" ({plural(len(names), 'parameter')}, {plural(numel, 'element')})" if names else ""

@@ -273,8 +273,17 @@ def state_dict(view: View) -> Opaque:
             prefixes.append(f"{prefixes[-1]}{name}.")
             todo.append(iter(list(module_steps(inner, (), "", None))))
         elif inner.kind == "tensor":
-            made.set([f"{prefixes[-1]}{name}"], [node])
+            made.set([f"{prefixes[-1]}{name}"], [_detached(node)])
     return made
+
+
+def _detached(node: Node) -> Node:
+    """The tensor of a Parameter: state_dict() gives no Parameters."""
+    while (
+        type(node) is Opaque and type(node.func) is Global and node.func.name.startswith("_rebuild_parameter")
+    ):
+        node = node.args[0]
+    return node
 
 
 def _dict(view: View) -> Dict:

@@ -100,7 +100,7 @@ def _plan(checkpoint: Checkpoint, section: Section, new_name: NewName, edit: _Re
         raise UnsupportedError(
             f"{section.name or 'the root'} is a pickled module: its names are those of its attributes",
             path=checkpoint.path,
-            hint="ckpt convert --plain makes it a state dict first",
+            hint="ckpt convert FILE --plain -o OUT makes it a state dict first",
         )
     for path in parents:
         node = node_at(section.node if section.node is not None else checkpoint.root, path)

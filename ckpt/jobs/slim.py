@@ -74,6 +74,7 @@ def slim(
     changes = [Change("kept", f"kept {chosen.name or 'model'}", None, len(result.tensors), "tensor", held)]
     if edit.packed:
         changes.append(Change("packed", "packed, held by views", None, edit.packed, "storage", edit.won))
+    changes += [Change("plain", kind, "plain", count, "object") for kind, count in edit.made.items()]
     left = [row for row in rest_of(checkpoint, parts, chosen) if row.name not in keep]
     return RewriteReport(
         "slim",

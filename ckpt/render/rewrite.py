@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shlex import quote
+
 from ckpt.jobs.rewrite import Change, Left, RewriteReport
 from ckpt.names import show
 from ckpt.render.text import Line, cells
@@ -78,7 +80,7 @@ def _wrote(report: RewriteReport, saved: Saved) -> list[Line]:
             [(text, "")],
             [
                 (
-                    f"  the old pickle stays in the file as dead bytes (ckpt rehome --undo {path} takes it back)",
+                    f"  the old pickle stays in the file as dead bytes (ckpt rehome --undo {show(quote(saved.path), None)} takes it back)",
                     "dim",
                 )
             ],

@@ -62,6 +62,8 @@ def format_for(path: str, asked: str | None) -> str:
             raise UsageError(
                 f"--to {asked}: not a format that is written", hint="formats: " + " ".join(WRITERS)
             )
+        if path.endswith(_ZIP_SUFFIXES if asked == safetensors.NAME else safetensors.SUFFIXES):
+            raise UsageError(f"--to {asked}, and the ending says otherwise", path=path)
         return asked
     if path.endswith(safetensors.SUFFIXES):
         return safetensors.NAME

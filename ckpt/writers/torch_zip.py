@@ -32,6 +32,9 @@ _COMPUTED_OFFSETS = (".format_version", ".storage_alignment")
 """Records that let torch compute where storages lie, instead of looking."""
 
 
+_LARGE = 1 << 20
+
+
 def losses(checkpoint: Checkpoint) -> list[str]:
     """What the format cannot hold: nothing."""
     return []
@@ -132,8 +135,8 @@ def _again(origin: Origin, order: bytes, pickle: bytes, keys: Keys) -> list[Plan
 
 
 def _storage(name: str, storage: Storage, like: int | None = None) -> Planned:
-    if like is None and isinstance(storage.place, Range):
-        like = storage.place.offset
+    if like is None and isinstance(storage.place, Range) and storage.nbytes >= _LARGE:
+        like = storage.place.offset  # worth a gap: copying it there is faster
     return Planned(name, storage.nbytes, lambda sink: pour(storage, sink, crc=True), like)
 
 

@@ -1,0 +1,343 @@
+"""`ckpt diff`: two checkpoints, tensor by tensor: names aligned, then shapes and dtypes, then values."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from ckpt.checkpoint import Checkpoint, Entry, TensorRef, Value
+from ckpt.comparison import Tolerance, compare, in_threads
+from ckpt.errors import UsageError
+from ckpt.findings import Finding, order
+from ckpt.gradients import uses
+from ckpt.jobs.reasons import findings, with_reason
+from ckpt.jobs.rows import DIFFERS, Pair, Row, Status, ValueRow
+from ckpt.names import Globs, show, unwrapped_name
+from ckpt.objects import look
+from ckpt.plain import plain
+from ckpt.roles import Evidence, Role, evidence
+from ckpt.sections import Section, sections
+
+_RENAMES = 20_000
+"""Pairs of tensors of one shape that are compared to find out who moved to another name."""
+
+
+class Options(NamedTuple):
+    """What is compared, and how closely. `tolerance` gives (absolute, relative) for a dtype; None is exact."""
+
+    select: Globs | None = None
+    section: str | None = None
+    tolerance: Callable[[str], Tolerance] | None = None
+    structure: bool = False
+    strict: bool = False
+
+
+class DiffReport(NamedTuple):
+    """What differs between two checkpoints. `same` is the answer of the exit code."""
+
+    before: Checkpoint
+    after: Checkpoint
+    pairs: tuple[Pair, ...]
+    not_compared: tuple[str, ...]
+    rows: tuple[Row, ...]
+    values: tuple[ValueRow, ...]
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+    same: bool
+    structure: bool = False
+
+    def count(self, status: Status, role: str | None = None) -> int:
+        """Tensors of a status, of one role or of all."""
+        return sum(row.status == status and role in (None, row.role.role) for row in self.rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """The document `ckpt.diff`; docs/json.md is its contract."""
+        from ckpt.jobs.diff_json import document
+
+        return document(self)
+
+
+def diff(before: Checkpoint, after: Checkpoint, options: Options | None = None) -> DiffReport:
+    """What differs between two checkpoints.
+
+    Sections are paired by their place, else by their kind; in models the prefixes of wrappers are aligned.
+    Raises UsageError when a section is not there or two names would become one, UnreadableError.
+    """
+    options = options or Options()
+    parts = sections(before), sections(after)
+    known = evidence(before, parts[0]), evidence(after, parts[1])
+    pairs, alone = _pairs(before, after, parts, options)
+    rows: list[Row] = []
+    notes: list[str] = []
+    aligned: list[Pair] = []
+    for pair in pairs:
+        whole, found = _rows(before, after, pair, known, options)
+        aligned.append(whole)
+        rows += found
+    rows = _compared(rows, options)
+    rows = _renamed(rows, options)
+    told = uses(known[0].matches), uses(known[1].matches)
+    rows = [with_reason(row, before, after, told) for row in rows]
+    values = _values(before, after, aligned, options)
+    differs = any(row.status in DIFFERS for row in rows) or bool(values)
+    if options.strict:
+        notes += [f"only on one side: {name}" for name in alone]
+        notes += _strict(rows)
+        differs = differs or bool(notes) or any(row.status == "renamed" for row in rows)
+    report = DiffReport(
+        before,
+        after,
+        tuple(aligned),
+        tuple(alone),
+        tuple(rows),
+        tuple(values),
+        (),
+        tuple(notes),
+        not differs,
+        options.structure,
+    )
+    made = () if options.structure else order(list(findings(report.rows, told, same=report.same)))
+    return report._replace(findings=made)
+
+
+# --- which parts go together ------------------------------------------------------------------------------------------
+
+
+def _pairs(
+    before: Checkpoint,
+    after: Checkpoint,
+    parts: tuple[tuple[Section, ...], tuple[Section, ...]],
+    options: Options,
+) -> tuple[list[Pair], list[str]]:
+    ours, theirs = list(parts[0]), list(parts[1])
+    if options.section is not None:
+        ours = [part for part in ours if part.name == options.section]
+        theirs = [part for part in theirs if part.name == options.section]
+        if not ours and not theirs:
+            names = [part.name or "(the root)" for side in parts for part in side]
+            listed = ", ".join(show(name, 60) for name in dict.fromkeys(names)) or "none"
+            raise UsageError(f"no section {options.section}", path=before.path, hint=f"sections: {listed}")
+    pairs: list[Pair] = []
+    for part in list(ours):
+        same = next((other for other in theirs if (other.path, other.kind) == (part.path, part.kind)), None)
+        if same is not None:
+            pairs.append(Pair(part, same))
+            ours.remove(part)
+            theirs.remove(same)
+    for kind in dict.fromkeys(part.kind for part in ours):
+        mine = [part for part in ours if part.kind == kind]
+        others = [part for part in theirs if part.kind == kind]
+        if len(mine) == len(others) == 1 and kind != "other":
+            pairs.append(Pair(mine[0], others[0]))
+            ours.remove(mine[0])
+            theirs.remove(others[0])
+    if not pairs and len(parts[0]) == len(parts[1]) == 1:  # files of nothing but tensors
+        return [Pair(parts[0][0], parts[1][0])], []
+    alone = [
+        f"{part.name or '(the root)'} of {path}"
+        for side, path in ((ours, before.path), (theirs, after.path))
+        for part in side
+    ]
+    return pairs, alone
+
+
+def _rows(
+    before: Checkpoint, after: Checkpoint, pair: Pair, known: tuple[Evidence, Evidence], options: Options
+) -> tuple[Pair, list[Row]]:
+    """The tensors of two sections by their aligned names: pairs, and those of one side; in the order of after."""
+    align = pair.before.kind in ("model", "ema")
+    first, second = _names(before, pair.before, False), _names(after, pair.after, False)
+    prefixes = ("", "")
+    if align and first.keys() != second.keys():
+        plain_first, plain_second = _names(before, pair.before, True), _names(after, pair.after, True)
+        if len(plain_first.keys() & plain_second.keys()) > len(first.keys() & second.keys()):
+            prefixes = _prefix(first, plain_first), _prefix(second, plain_second)
+            first, second = plain_first, plain_second
+    rows: list[Row] = []
+    for name, place in second.items():
+        entry = after.tensors[place]
+        if not _selected(options, name, entry):
+            continue
+        if name in first:
+            other = before.tensors[first[name]]
+            role = min(known[1].roles[place], known[0].roles[first[name]], key=_rank)
+            rows.append(Row(_shape_status(other, entry), other, entry, role))
+        else:
+            rows.append(Row("added", None, entry, known[1].roles[place]))
+    for name, place in first.items():
+        if name not in second and _selected(options, name, before.tensors[place]):
+            rows.append(Row("removed", before.tensors[place], None, known[0].roles[place]))
+    return pair._replace(prefixes=prefixes), rows
+
+
+def _rank(role: Role) -> int:
+    return ("certain", "strong", "likely", "none").index(role.trust)
+
+
+def _selected(options: Options, name: str, entry: Entry) -> bool:
+    return not options.select or options.select.match(entry.name, name)
+
+
+def _names(checkpoint: Checkpoint, section: Section, unwrapped: bool) -> dict[str, int]:
+    """Names inside a section -> places. Raises UsageError when two would become one."""
+    found: dict[str, int] = {}
+    for place in range(section.first, section.last):
+        name = section.relative(checkpoint.tensors[place].name)
+        short = unwrapped_name(name) if unwrapped else name
+        if short in found:
+            other = checkpoint.tensors[found[short]].name
+            raise UsageError(
+                f"{show(other, 80)} and {show(checkpoint.tensors[place].name, 80)} would both be called {show(short, 80)}",
+                path=checkpoint.path,
+            )
+        found[short] = place
+    return found
+
+
+def _prefix(names: dict[str, int], short: dict[str, int]) -> str:
+    """What was taken off most names."""
+    gone = Counter(
+        name[: len(name) - len(plain)]
+        for name, plain in zip(names, short, strict=True)
+        if name.endswith(plain)
+    )
+    return gone.most_common(1)[0][0] if gone else ""
+
+
+# --- what differs ---------------------------------------------------------------------------------------------------
+
+
+def _shape_status(before: Entry, after: Entry) -> Status:
+    if before.tensor.shape != after.tensor.shape or before.tensor.layout != after.tensor.layout:
+        return "reshaped"
+    return "retyped" if before.tensor.dtype != after.tensor.dtype else "same"
+
+
+def _compared(rows: list[Row], options: Options) -> list[Row]:
+    """The rows with what differs in the values of those of one shape."""
+    if options.structure:
+        return rows
+
+    def look_at(row: Row) -> Row:
+        if row.before is None or row.after is None or row.status == "reshaped":
+            return row
+        change = compare(row.before.tensor, row.after.tensor, options.tolerance)
+        if row.status == "same" and change is not None and not change.close:
+            return row._replace(status="changed", change=change)
+        return row._replace(change=change)
+
+    return in_threads(look_at, rows)
+
+
+def _renamed(rows: list[Row], options: Options) -> list[Row]:
+    """The rows with tensors that moved to another name, byte for byte, as one row each."""
+    gone: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        if row.status == "removed" and row.before is not None:
+            gone.setdefault(_geometry(row.before), []).append(row)
+    if options.structure or not gone:
+        return rows
+    left = _RENAMES
+    taken: set[int] = set()
+    out: list[Row] = []
+    for row in rows:
+        candidates = gone.get(_geometry(row.after), []) if row.status == "added" and row.after else []
+        free = [other for other in candidates if id(other) not in taken]
+        left -= len(free)
+        equal = [
+            o
+            for o in free
+            if left >= 0 and row.after and o.before and compare(o.before.tensor, row.after.tensor) is None
+        ]
+        leaf = row.name.rpartition(".")[2]
+        best = [other for other in equal if other.name.rpartition(".")[2] == leaf] or equal
+        if len(best) == 1 and best[0].before is not None and best[0].before.tensor.numel:
+            taken.add(id(best[0]))
+            row = row._replace(status="renamed", before=best[0].before)
+        out.append(row)
+    return [row for row in out if id(row) not in taken]
+
+
+def _geometry(entry: Entry | None) -> tuple[Any, ...]:
+    return () if entry is None else (entry.tensor.dtype, entry.tensor.shape, entry.tensor.layout)
+
+
+def _values(before: Checkpoint, after: Checkpoint, pairs: Sequence[Pair], options: Options) -> list[ValueRow]:
+    """Values that differ: at one place of both files, or on one side only of sections that are compared."""
+    if options.select or options.structure:
+        return []
+    rows: list[ValueRow] = []
+    seen: set[tuple[Any, ...]] = set()
+    for pair in pairs:
+        ours = _below(before, pair.before)
+        theirs = _below(after, pair.after)
+        seen.update(value.path for value in (*ours.values(), *theirs.values()))
+        rows += _differing(ours, theirs, both=False)
+    if options.section is None:
+        parted = [*(part.before.path for part in pairs), *(part.after.path for part in pairs)]
+        rest = [
+            {
+                value.path: value
+                for value in side.values
+                if value.path not in seen and not _inside(value, parted)
+            }
+            for side in (before, after)
+        ]
+        rows += _differing(rest[0], rest[1], both=True)
+    return rows
+
+
+def _inside(value: Value, paths: Iterable[tuple[Any, ...]]) -> bool:
+    return any(path and value.path[: len(path)] == path for path in paths) or value.path[:1] == (
+        "__metadata__",
+    )
+
+
+def _below(checkpoint: Checkpoint, section: Section) -> dict[tuple[Any, ...], Value]:
+    depth = len(section.path)
+    if not depth:
+        return {}
+    return {v.path[depth:]: v for v in checkpoint.values if v.path[:depth] == section.path}
+
+
+def _differing(
+    ours: dict[tuple[Any, ...], Value], theirs: dict[tuple[Any, ...], Value], *, both: bool
+) -> list[ValueRow]:
+    rows = []
+    for path, value in ours.items():
+        other = theirs.get(path)
+        if other is None:
+            if not both:
+                rows.append(ValueRow("removed", value.name, value, None))
+        elif not _equal(value, other):
+            rows.append(ValueRow("changed", other.name, value, other))
+    if not both:
+        rows += [
+            ValueRow("added", value.name, None, value) for path, value in theirs.items() if path not in ours
+        ]
+    return rows
+
+
+def _equal(one: Value, two: Value) -> bool:
+    if one.fields is not None or two.fields is not None or one.same_as or two.same_as:
+        return (one.type, one.fields) == (two.type, two.fields)
+    mine, other = look(one.node), look(two.node)
+    if mine.kind != other.kind:
+        return False
+    if mine.kind == "scalar":
+        return bool(mine.value == other.value) or (mine.value != mine.value and other.value != other.value)
+    return bool(plain(one.node) == plain(two.node))
+
+
+def _strict(rows: Iterable[Row]) -> list[str]:
+    """Differences that do not count otherwise: devices, strides."""
+    notes = []
+    for row in rows:
+        if row.before is not None and row.after is not None:
+            one, two = row.before.tensor, row.after.tensor
+            if one.device != two.device and None not in (one.device, two.device):
+                notes.append(f"{row.name}: on {one.device}, then on {two.device}")
+            elif isinstance(one, TensorRef) and isinstance(two, TensorRef) and one.stride != two.stride:
+                notes.append(f"{row.name}: stride {list(one.stride)}, then {list(two.stride)}")
+    return notes

@@ -1,0 +1,108 @@
+"""The document `ckpt.diff`: what a comparison found, as docs/json.md describes it."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from ckpt.comparison import Change
+from ckpt.jobs.rows import STATUSES, Row, ValueRow
+from ckpt.plain import plain
+
+if TYPE_CHECKING:
+    from ckpt.jobs.diff import DiffReport
+
+
+def document(report: DiffReport) -> dict[str, Any]:
+    """The report as JSON."""
+    from ckpt import __version__
+
+    roles = dict.fromkeys(row.role.role for row in report.rows)
+    return {
+        "schema": {"name": "ckpt.diff", "version": 1},
+        "ckpt": __version__,
+        "before": {"path": report.before.path, "format": report.before.format},
+        "after": {"path": report.after.path, "format": report.after.format},
+        "same": report.same,
+        "structure_only": report.structure,
+        "sections": [
+            {
+                "before": pair.before.name,
+                "after": pair.after.name,
+                "kind": pair.after.kind,
+                "prefixes": list(pair.prefixes),
+            }
+            for pair in report.pairs
+        ],
+        "not_compared": list(report.not_compared),
+        "totals": {
+            **{status: report.count(status) for status in STATUSES},
+            "roles": {
+                role: {status: count for status in STATUSES if (count := report.count(status, role))}
+                for role in roles
+            },
+        },
+        "renames": [
+            {"from": row.before.name, "to": row.after.name, "count": 1}
+            for row in report.rows
+            if row.status == "renamed" and row.before is not None and row.after is not None
+        ],
+        "tensors": [_row(row) for row in report.rows],
+        "values": [_value(row) for row in report.values],
+        "findings": [
+            {
+                "code": finding.code,
+                "level": finding.level,
+                "message": finding.message,
+                "tensors": list(finding.tensors),
+                "where": list(finding.where),
+                "hint": finding.hint,
+            }
+            for finding in report.findings
+        ],
+        "notes": list(report.notes),
+    }
+
+
+def _row(row: Row) -> dict[str, Any]:
+    sides = [None if entry is None else entry.tensor for entry in (row.before, row.after)]
+    return {
+        "status": row.status,
+        "before": row.before.name if row.before is not None else None,
+        "after": row.after.name if row.after is not None else None,
+        "role": row.role.role,
+        "evidence": {"trust": row.role.trust, "source": row.role.source, "note": row.role.note},
+        "dtype": [None if tensor is None else tensor.dtype.name for tensor in sides],
+        "shape": [None if tensor is None else list(tensor.shape) for tensor in sides],
+        "device": [None if tensor is None else tensor.device for tensor in sides],
+        "change": None if row.change is None else _change(row.change),
+        "reason": row.reason,
+    }
+
+
+def _change(change: Change) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "differing": change.differing,
+        "other_bytes": change.other_bytes,
+        "numel": change.numel,
+        "at": None if change.at is None else list(change.at),
+        "nan": list(change.nan),
+        "inf": list(change.inf),
+    }
+    for name, value in (("max_abs", change.max_abs), ("rms", change.rms), ("rel_l2", change.rel_l2)):
+        finite = value is None or isfinite(value)
+        found[name] = value if finite else None
+        if not finite:
+            found[f"{name}_is"] = "inf" if value == value else "nan"
+    return found
+
+
+def _value(row: ValueRow) -> dict[str, Any]:
+    sides = (row.before, row.after)
+    return {
+        "name": row.name,
+        "status": row.status,
+        "before": None if sides[0] is None else plain(sides[0].node),
+        "after": None if sides[1] is None else plain(sides[1].node),
+        "type": [None if value is None else value.type for value in sides],
+    }

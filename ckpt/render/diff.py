@@ -1,0 +1,234 @@
+"""`ckpt diff` as text: how many of what changed, what did not move and why, the findings, the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ckpt.comparison import Change
+from ckpt.jobs.diff import DiffReport
+from ckpt.jobs.rows import STATUSES, Row, ValueRow
+from ckpt.literals import brief
+from ckpt.names import braced, show, show_literal
+from ckpt.render.text import Line, cells, wrapped
+from ckpt.units import plural
+
+LETTERS = {
+    "changed": "M",
+    "reshaped": "M",
+    "retyped": "M",
+    "added": "A",
+    "removed": "D",
+    "renamed": "R",
+    "same": "=",
+}
+"""git's letters."""
+_ROWS = 20
+_VALUES = 12
+_ROLES = {
+    "parameter": "parameters",
+    "unknown": "parameters (not sure)",
+    "buffer": "buffers",
+    "optimizer": "optimizer",
+    "other": "other",
+}
+
+
+def diff_lines(report: DiffReport, *, width: int | None = None, show_rows: str = "auto") -> list[Line]:
+    """The report as a person reads it. `show_rows` says which tensors are listed."""
+    out: list[Line] = [[(_headline(report), "head")]]
+    out += _counts(report)
+    out += _still(report) if show_rows in ("auto", "unchanged", "frozen", "all") else []
+    out += _changes(report, show_rows)
+    out += _values(report)
+    if report.findings or report.notes:
+        out.append([])
+    for finding in report.findings:
+        first, *more = wrapped(f"! {finding.code}: {show_literal(finding.message)}", width)
+        head = f"! {finding.code}"
+        out.append([(head, finding.level), (first[len(head) :], "")])
+        out += [[(f"  {line}", "")] for line in more]
+    out += [[(show(note, 200), "dim")] for note in report.notes[:_ROWS]]
+    for name in report.not_compared:
+        out.append([(f"not compared: {show(name, 120)}, which the other file lacks", "dim")])
+    out.append(_verdict(report))
+    return out
+
+
+def _headline(report: DiffReport) -> str:
+    sides = [
+        sum((row.before if side == 0 else row.after) is not None for row in report.rows) for side in (0, 1)
+    ]
+    count = (
+        f"{plural(sides[0], 'tensor')} each"
+        if sides[0] == sides[1]
+        else f"{sides[0]:,} and {sides[1]:,} tensors"
+    )
+    text = f"{show(report.before.path, None)} → {show(report.after.path, None)}   {count}"
+    aligned = []
+    for pair in report.pairs:
+        for prefix, mark in zip(pair.prefixes, ("before", "after"), strict=True):
+            if prefix:
+                aligned.append(f"{prefix}* → * ({mark})")
+    return text + (f"   aligned: {', '.join(dict.fromkeys(aligned))}" if aligned else "")
+
+
+def _counts(report: DiffReport) -> list[Line]:
+    rows = []
+    for role, label in _ROLES.items():
+        counts = {status: report.count(status, role) for status in STATUSES}
+        if any(counts.values()):
+            told = [f"{counts['changed']:,} changed", f"{counts['same']:,} unchanged"]
+            if report.structure:
+                told = [f"{counts['same']:,} alike"]
+            told += [f"{counts[status]:,} {status}" for status in STATUSES[1:6] if counts[status]]
+            rows.append((label, "   ".join(told)))
+    width = max((len(label) for label, _ in rows), default=0)
+    return [[(label.ljust(width + 3), "name"), (text, "")] for label, text in rows]
+
+
+def _still(report: DiffReport) -> list[Line]:
+    """Parameters that did not move, by the reason; nothing when none moved either."""
+    moved = any(row.status == "changed" for row in report.rows)
+    still: dict[str, list[str]] = {}
+    for row in report.rows:
+        if row.status == "same" and row.reason is not None:
+            still.setdefault(row.reason, []).append(row.name)
+    if not still or not moved or report.structure:
+        return []
+    rows = [
+        (", ".join(braced(names)[:4]) + (" …" if len(braced(names)) > 4 else ""), reason, len(names))
+        for reason, names in still.items()
+    ]
+    width = min(max(cells(show(names, 80)) for names, _, _ in rows), 60)
+    out: list[Line] = [[], [("unchanged parameters", "head")]]
+    for names, reason, count in rows:
+        text = show(names, 80)
+        extra = f" ({count:,})" if count > 1 else ""
+        out.append([(f"  {text}{' ' * max(1, width - cells(text) + 2)}", ""), (reason + extra, "")])
+    return out
+
+
+def _changes(report: DiffReport, which: str) -> list[Line]:
+    """What changed, the largest change first; what is on one side, or of another shape."""
+    wanted = {
+        "auto": ("reshaped", "retyped", "renamed", "added", "removed"),
+        "changed": ("changed", "reshaped", "retyped", "renamed", "added", "removed"),
+        "unchanged": ("same",),
+        "frozen": (),
+        "buffers": STATUSES,
+        "all": STATUSES,
+    }[which]
+    rows = [
+        row
+        for row in report.rows
+        if row.status in wanted and (which != "buffers" or row.role.role == "buffer")
+    ]
+    few = which == "auto" and 0 < report.count("changed") <= _ROWS
+    if few:
+        rows += [row for row in report.rows if row.status == "changed"]
+    if not rows:
+        return []
+    limit = _ROWS if which == "auto" else len(rows)
+    names = [_name(row) for row in rows[:limit]]
+    width = min(max(map(cells, names)), 60)
+    out: list[Line] = [[]]
+    for row, name in zip(rows, names, strict=False):
+        out.append(
+            [(f"{LETTERS[row.status]} {name}{' ' * max(1, width - cells(name) + 2)}", ""), (_told(row), "")]
+        )
+    if len(rows) > limit:
+        out.append([(f"… {len(rows) - limit:,} more (--show all, --tsv, --json)", "dim")])
+    return out
+
+
+def _name(row: Row) -> str:
+    if row.status == "renamed" and row.before is not None and row.after is not None:
+        return f"{show(row.before.name, 80)} → {show(row.after.name, 80)}"
+    return show(row.name, 120)
+
+
+def _told(row: Row) -> str:
+    before, after = row.before, row.after
+    if before is None or after is None:
+        entry = after or before
+        assert entry is not None
+        return f"{list(entry.tensor.shape)} {entry.tensor.dtype.name}"
+    if row.status == "reshaped":
+        return f"{list(before.tensor.shape)} → {list(after.tensor.shape)}"
+    told = []
+    if row.status == "retyped":
+        told.append(f"{before.tensor.dtype.name} → {after.tensor.dtype.name}")
+    if row.change is not None:
+        told.append(change_text(row.change))
+    return ", ".join(told) or (row.reason or "")
+
+
+def change_text(change: Change) -> str:
+    """`12 of 100 elements, max |Δ| 0.5 at [3, 1]`."""
+    if not change.differing and change.other_bytes:
+        return f"no value differs, {plural(change.other_bytes, 'element')} in bytes only (-0.0, NaN)"
+    share = (
+        f"{change.differing:,} of {plural(change.numel, 'element')}"
+        if change.differing < change.numel
+        else "all elements"
+    )
+    text = share
+    if change.max_abs is not None and change.differing:
+        text += f", max |Δ| {change.max_abs:.3g}"
+        if change.at is not None and change.at:
+            text += f" at {list(change.at)}"
+    if change.rel_l2 is not None and change.differing:
+        text += f", relative L2 {change.rel_l2:.3g}"
+    return text
+
+
+def _values(report: DiffReport) -> list[Line]:
+    if not report.values:
+        return []
+    out: list[Line] = [[]]
+    for row in report.values[:_VALUES]:
+        out.append([(f"{LETTERS[row.status]} {show(row.name, 80)}  {_value(row)}", "")])
+    if len(report.values) > _VALUES:
+        out.append([(f"… {len(report.values) - _VALUES:,} more values (--json)", "dim")])
+    return out
+
+
+def _value(row: ValueRow) -> str:
+    sides = [show_literal(brief(side.node, 40)) for side in (row.before, row.after) if side is not None]
+    return " → ".join(sides)
+
+
+def _verdict(report: DiffReport) -> Line:
+    if report.same:
+        what = "alike in names, shapes and dtypes; values were not compared" if report.structure else "same"
+        return [(f"{what}: {plural(report.count('same'), 'tensor')}", "head")]
+    told = [
+        f"{report.count(status):,} {status}"
+        for status in STATUSES
+        if report.count(status) or status in ("changed", "same")
+    ]
+    values = f", {plural(len(report.values), 'value')}" if report.values else ""
+    return [(f"differ: {', '.join(told)}{values}", "head")]
+
+
+def diff_table(report: DiffReport) -> list[list[str]]:
+    """A row a tensor, the header first: git's letter, names, role, elements that differ, max |Δ|."""
+    rows = [["letter", "before", "after", "role", "differing", "max_abs"]]
+    for row in report.rows:
+        change = row.change
+        rows.append(
+            [
+                LETTERS[row.status],
+                show(row.before.name, None) if row.before is not None else "",
+                show(row.after.name, None) if row.after is not None else "",
+                row.role.role,
+                "" if change is None else str(change.differing),
+                "" if change is None or change.max_abs is None else repr(change.max_abs),
+            ]
+        )
+    return rows
+
+
+def name_lines(report: DiffReport) -> Sequence[Line]:
+    """The names of what differs, one a line."""
+    return [[(show(row.name, None), "")] for row in report.rows if row.status != "same"]

@@ -1,0 +1,449 @@
+"""`ckpt diff`: against torch, and against itself: nothing differs from itself, every flipped bit is found."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import oracle
+import pytest
+import real_files
+import rewriting
+import strategies
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from process import SAMPLES, check_error, ckpt
+from torch import nn
+
+from ckpt import formats
+from ckpt.jobs.diff import DiffReport, Options, diff
+from ckpt.names import Globs
+
+pytestmark = oracle.QUIET
+FILES = [
+    path.name
+    for path in sorted(SAMPLES.iterdir())
+    if path.suffix in (".pth", ".pt", ".ckpt", ".safetensors", "")
+    and path.name not in ("truncated.pth", "html_page.pth", "lfs_pointer.pth")
+    and not path.name.startswith("_")
+]
+
+
+def compared(before: Path, after: Path, **options: Any) -> DiffReport:
+    with formats.open(str(before)) as one, formats.open(str(after)) as two:
+        return diff(one, two, Options(**options))
+
+
+def of(before: Any, after: Any, folder: Path, **options: Any) -> DiffReport:
+    return compared(
+        rewriting.saved(before, folder / "a.pt"), rewriting.saved(after, folder / "b.pt"), **options
+    )
+
+
+def statuses(report: DiffReport) -> dict[str, str]:
+    return {row.name: row.status for row in report.rows}
+
+
+# --- laws -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_is_the_same_as_itself(name: str) -> None:
+    report = compared(SAMPLES / name, SAMPLES / name)
+
+    assert report.same and not report.values and not report.not_compared and not report.findings
+    assert {row.status for row in report.rows} <= {"same"}
+    with formats.open(str(SAMPLES / name)) as checkpoint:
+        assert len(report.rows) == len(checkpoint.tensors)
+
+
+@pytest.mark.parametrize("name", real_files.FILES)
+def test_a_real_file_is_the_same_as_itself(name: str) -> None:
+    assert compared(real_files.path(name), real_files.path(name)).same
+
+
+@given(st.data())
+@settings(max_examples=60)
+def test_the_other_way_round_is_the_mirror(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("mirror")
+    bases = [strategies._bytes_as(torch.float32, 20, seed) for seed in (1, 2)]
+    made = []
+    for _ in range(2):
+        names = data.draw(
+            st.lists(st.sampled_from(["a.weight", "b.weight", "c.weight", "d.bias"]), min_size=1, unique=True)
+        )
+        made.append(
+            OrderedDict(
+                (name, data.draw(strategies.views(bases[data.draw(st.integers(0, 1))]))) for name in names
+            )
+        )
+    paths = [rewriting.saved(state, folder / f"{i}.pt") for i, state in enumerate(made)]
+
+    there, back = compared(*paths), compared(*reversed(paths))
+
+    mirror = {"added": "removed", "removed": "added"}
+    assert there.same == back.same
+    assert sorted((r.status, r.name) for r in there.rows if r.status != "renamed") == sorted(
+        (mirror.get(r.status, r.status), r.name) for r in back.rows if r.status != "renamed"
+    )
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_every_flipped_bit_is_found(seed: int, tmp_path: Path) -> None:
+    chance = random.Random(seed)
+    dtype = chance.choice(
+        [torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.complex64, torch.bool]
+    )
+    values = torch.zeros(5000).to(dtype) if dtype is torch.bool else torch.randint(0, 100, (5000,)).to(dtype)
+    state = {"a.weight": values, "b.weight": torch.ones(7)}
+    source = rewriting.saved(state, tmp_path / "a.pt")
+    with formats.open(str(source)) as checkpoint:
+        place = checkpoint.storages[0].place
+        offset = place.offset + chance.randrange(checkpoint.storages[0].nbytes)  # type: ignore[union-attr]
+    data = bytearray(source.read_bytes())
+    data[offset] ^= 1 if dtype is torch.bool else 1 << chance.randrange(8)
+    (tmp_path / "b.pt").write_bytes(data)
+
+    report = compared(source, tmp_path / "b.pt")
+
+    assert statuses(report) == {"a.weight": "changed", "b.weight": "same"}
+    assert (
+        report.rows[0].change is not None
+        and report.rows[0].change.differing + report.rows[0].change.other_bytes == 1
+    )
+
+
+# --- numbers --------------------------------------------------------------------------------------------------------
+
+_NUMERIC = [
+    "float64",
+    "float32",
+    "float16",
+    "bfloat16",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "int64",
+    "int32",
+    "int16",
+    "int8",
+    "uint8",
+    "bool",
+    "complex64",
+    "complex128",
+]
+
+
+@given(st.data())
+@settings(max_examples=120)
+def test_numbers_are_torchs(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    folder = tmp_path_factory.mktemp("numbers")
+    dtype = getattr(torch, data.draw(st.sampled_from(_NUMERIC)))
+    size = data.draw(st.sampled_from([1, 7, 300, 70_000]))
+    torch.manual_seed(data.draw(st.integers(0, 1000)))
+    wide = torch.randn(size, dtype=torch.float64) * 50
+    before = wide.to(torch.complex128).to(dtype) if dtype.is_complex else wide.to(dtype)
+    after = before.clone()
+    changed = torch.rand(size) < data.draw(st.sampled_from([0.0, 0.01, 1.0]))
+    other = (
+        (torch.randn(size, dtype=torch.float64) * 50)
+        .to(torch.complex128 if dtype.is_complex else torch.float64)
+        .to(dtype)
+    )
+    if dtype.itemsize == 1 and dtype.is_floating_point:
+        after.view(torch.uint8)[changed] = other.view(torch.uint8)[changed]
+    else:
+        after[changed] = other[changed]
+    if dtype.is_floating_point and dtype.itemsize > 1 and data.draw(st.booleans()):
+        before[0], after[-1] = float("nan"), float("inf")
+
+    report = of(
+        {"a.weight": before, "z.weight": torch.ones(1)},
+        {"a.weight": after, "z.weight": torch.ones(1)},
+        folder,
+    )
+
+    row = next(row for row in report.rows if row.name == "a.weight")
+    to = torch.complex128 if dtype.is_complex else torch.float64
+    one, two = before.to(to), after.to(to)
+    unequal = (one != two) & ~(one.isnan() & two.isnan())
+    assert (row.status == "same") == (oracle.raw(before) == oracle.raw(after))
+    if row.change is None:
+        return
+    delta = (two - one).abs()
+    delta[~delta.isfinite()] = 0
+    finite = one.abs()
+    finite[~finite.isfinite()] = 0
+    assert row.change.differing == int(unequal.sum()) and row.change.numel == size
+    assert row.change.max_abs == pytest.approx(
+        float(delta[unequal].max()) if unequal.any() else 0.0, rel=1e-12
+    )
+    assert row.change.rms == pytest.approx(float(delta.square().mean().sqrt()), rel=1e-9, abs=1e-300)
+    if finite.square().sum() > 0:
+        assert row.change.rel_l2 == pytest.approx(
+            float((delta.square().sum() / finite.square().sum()).sqrt()), rel=1e-9
+        )
+    assert row.change.nan == (int(one.isnan().sum()), int(two.isnan().sum()))
+    assert row.change.inf == (int(one.isinf().sum()), int(two.isinf().sum()))
+    if unequal.any() and row.change.max_abs:
+        assert row.change.at is not None and float(delta[row.change.at[0]]) == pytest.approx(
+            row.change.max_abs, rel=1e-12
+        )
+
+
+def test_zeros_of_either_sign_are_said_apart(tmp_path: Path) -> None:
+    report = of({"a.weight": torch.tensor([0.0, 1.0])}, {"a.weight": torch.tensor([-0.0, 1.0])}, tmp_path)
+
+    assert not report.same and report.rows[0].change is not None
+    assert (report.rows[0].change.differing, report.rows[0].change.other_bytes) == (0, 1)
+
+
+def test_the_smallest_change_is_one(tmp_path: Path) -> None:
+    bias = torch.tensor([0.25, 1.0])
+    report = of({"a.bias": bias}, {"a.bias": torch.tensor([0.25 + 1.4e-8, 1.0])}, tmp_path)
+    assert report.same, "float32 does not hold it"
+    bias = torch.tensor([0.125])
+    report = of({"a.bias": bias}, {"a.bias": bias + 1.5e-8}, tmp_path)
+    assert (
+        not report.same
+        and report.rows[0].change is not None
+        and report.rows[0].change.max_abs == pytest.approx(1.49e-8, rel=0.01)
+    )
+
+
+def test_tolerances(tmp_path: Path) -> None:
+    one = {"a.weight": torch.ones(3), "b.weight": torch.ones(3)}
+    two = {"a.weight": torch.ones(3) + 1e-4, "b.weight": torch.ones(3) + 1e-2}
+
+    report = of(one, two, tmp_path, tolerance=lambda dtype: (1e-3, 0.0))
+
+    assert statuses(report) == {"a.weight": "same", "b.weight": "changed"}
+
+
+def test_a_dtype_that_differs_is_compared_by_value(tmp_path: Path) -> None:
+    values = torch.tensor([1.0, 2.5, -3.0])
+    report = of({"a.weight": values}, {"a.weight": values.to(torch.bfloat16)}, tmp_path)
+
+    assert statuses(report) == {"a.weight": "retyped"} and not report.same
+    assert report.rows[0].change is not None and report.rows[0].change.differing == 0
+
+
+# --- names ----------------------------------------------------------------------------------------------------------
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.bn = nn.BatchNorm2d(4)
+        self.fc = nn.Linear(4, 2)
+        self.unused = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(self.bn(self.conv(x)).mean((2, 3)))
+
+
+@pytest.fixture(scope="module")
+def step(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A training checkpoint before and after a step."""
+    folder = tmp_path_factory.mktemp("step")
+    torch.manual_seed(0)
+    net = Net()
+    optimizer = torch.optim.AdamW(net.parameters(), weight_decay=0.0)
+    paths = []
+    for number in range(2):
+        optimizer.zero_grad()
+        net(torch.randn(2, 3, 6, 6)).square().sum().backward()
+        optimizer.step()
+        thing = {"model": net.state_dict(), "optimizer": optimizer.state_dict(), "epoch": number}
+        paths.append(rewriting.saved(thing, folder / f"{number}.pth"))
+    return paths[0], paths[1]
+
+
+def what_moved(report: DiffReport) -> dict[str, tuple[str, str]]:
+    return {
+        row.name.removeprefix("model.").removeprefix("module."): (row.status, row.role.role)
+        for row in report.rows
+        if ".state." not in row.name
+    }
+
+
+def test_a_step(step: tuple[Path, Path]) -> None:
+    report = compared(*step)
+
+    moved = what_moved(report)
+    assert {name for name, (status, _) in moved.items() if status == "same"} == {
+        "unused.weight",
+        "unused.bias",
+    }
+    assert {name for name, (_, role) in moved.items() if role == "buffer"} == {
+        "bn.running_mean",
+        "bn.running_var",
+        "bn.num_batches_tracked",
+    }
+    still = [row for row in report.rows if row.status == "same" and row.role.role == "parameter"]
+    assert {row.reason for row in still} == {"in the optimizer, never had a gradient"}
+    assert [finding.code for finding in report.findings] == ["frozen"]
+    assert set(report.findings[0].tensors) == {"model.unused.weight", "model.unused.bias"}
+    assert [(row.name, row.status) for row in report.values] == [("epoch", "changed")]
+
+
+@pytest.mark.parametrize("way", ["wrapped", "safetensors", "cuda", "legacy", "bare"])
+def test_a_step_across_files(way: str, step: tuple[Path, Path], tmp_path: Path) -> None:
+    thing = torch.load(step[0])
+    out = tmp_path / ("b.safetensors" if way == "safetensors" else "b.pth")
+    if way == "wrapped":
+        thing["model"] = OrderedDict((f"module.{name}", value) for name, value in thing["model"].items())
+        rewriting.saved(thing, out)
+    elif way == "cuda":
+        with mock.patch.object(torch.serialization, "location_tag", lambda storage: "cuda:0"):
+            rewriting.saved(thing, out)
+    elif way == "legacy":
+        rewriting.saved(thing, out, _use_new_zipfile_serialization=False)
+    elif way == "bare":
+        rewriting.saved(thing["model"], out)
+    else:
+        assert ckpt("convert", step[0], "-o", out).code == 0
+
+    report = compared(out, step[1])
+
+    assert what_moved(report) == what_moved(compared(*step))
+    assert bool(report.not_compared) == (way in ("safetensors", "bare"))
+    same = compared(out, step[0])
+    assert same.same and (way != "cuda" or not compared(out, step[0], strict=True).same)
+
+
+def test_a_tensor_that_moved_to_another_name(tmp_path: Path) -> None:
+    one = {"enc.weight": torch.randn(4, 4), "x.weight": torch.ones(2), "old.bias": torch.ones(3)}
+    two = {"encoder.weight": one["enc.weight"], "x.weight": torch.ones(2), "new.bias": torch.zeros(3)}
+
+    report = of(one, two, tmp_path)
+
+    assert statuses(report) == {
+        "encoder.weight": "renamed",
+        "x.weight": "same",
+        "new.bias": "added",
+        "old.bias": "removed",
+    }
+    only = of({"a.weight": one["enc.weight"]}, {"b.weight": one["enc.weight"]}, tmp_path)
+    assert (
+        only.same
+        and not of(
+            {"a.weight": one["enc.weight"]}, {"b.weight": one["enc.weight"]}, tmp_path, strict=True
+        ).same
+    )
+
+
+def test_shapes_are_never_the_same(tmp_path: Path) -> None:
+    report = of(
+        {"a.weight": torch.ones(2, 3), "b.weight": torch.ones(1)},
+        {"a.weight": torch.ones(3, 2), "b.weight": torch.ones(1)},
+        tmp_path,
+    )
+
+    assert statuses(report)["a.weight"] == "reshaped" and not report.same
+
+
+def test_structure_reads_no_values(step: tuple[Path, Path]) -> None:
+    with formats.open(str(step[0])) as one, formats.open(str(step[1])) as two:
+        read = [checkpoint.source.bytes_read for checkpoint in (one, two) if checkpoint.source]
+        report = diff(one, two, Options(structure=True))
+        after = [checkpoint.source.bytes_read for checkpoint in (one, two) if checkpoint.source]
+
+    assert report.same and sum(after) - sum(read) < 200, "step counters at most"
+
+
+def test_selecting(step: tuple[Path, Path]) -> None:
+    report = compared(*step, select=Globs(["*.bias"], ["unused*", "model.unused*"]))
+
+    assert set(statuses(report)) == {"model.conv.bias", "model.bn.bias", "model.fc.bias"}
+    assert {row.name.split(".")[0] for row in compared(*step, section="model").rows} == {"model"}
+
+
+def test_without_an_optimizer_nothing_is_claimed(step: tuple[Path, Path], tmp_path: Path) -> None:
+    models = [rewriting.saved(torch.load(path)["model"], tmp_path / path.name) for path in step]
+
+    report = compared(*models)
+
+    assert report.findings == ()
+    assert {row.reason for row in report.rows if row.status == "same"} == {
+        "no gradient, or one too small to see: these files cannot tell"
+    }
+
+
+def test_statistics_that_move_in_a_frozen_layer(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = Net()
+    net.bn.requires_grad_(False)
+    optimizer = torch.optim.Adam(net.parameters())
+    paths = []
+    for number in range(2):
+        optimizer.zero_grad()
+        net(torch.randn(2, 3, 6, 6)).square().sum().backward()
+        optimizer.step()
+        thing = {"model": net.state_dict(), "optimizer": optimizer.state_dict()}
+        paths.append(rewriting.saved(thing, tmp_path / f"{number}.pt"))
+
+    found = {finding.code: finding for finding in compared(*paths).findings}
+
+    assert found["buffers-in-frozen"].tensors == ("model.bn.running_mean",)
+    assert "model.bn.weight" in found["frozen"].tensors
+
+
+def test_a_step_that_was_skipped(step: tuple[Path, Path], tmp_path: Path) -> None:
+    thing = torch.load(step[0])
+    thing["epoch"] = 7
+
+    report = compared(step[0], rewriting.saved(thing, tmp_path / "b.pt"))
+
+    assert [finding.code for finding in report.findings] == ["step-skipped"]
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+def test_exit_codes_and_forms(step: tuple[Path, Path]) -> None:
+    same, differ = ckpt("diff", step[0], step[0]), ckpt("diff", step[0], step[1])
+    assert (same.code, differ.code) == (0, 1) and differ.err == b""
+    assert same.lines[-1] == "same: 29 tensors" and differ.lines[-1].startswith("differ: ")
+    quiet = ckpt("diff", step[0], step[1], "-q")
+    assert (quiet.code, quiet.out) == (1, b"")
+    document = json.loads(ckpt("diff", step[0], step[1], "--json").out)
+    assert document["schema"] == {"name": "ckpt.diff", "version": 1} and document["same"] is False
+    rows = [line.split("\t") for line in ckpt("diff", step[0], step[1], "--tsv").lines]
+    assert rows[0] == ["letter", "before", "after", "role", "differing", "max_abs"] and len(rows) == 30
+    names = ckpt("diff", step[0], step[1], "--name-only").lines
+    assert "model.conv.weight" in names and "model.unused.weight" not in names
+    assert ckpt("diff", step[0], step[1], "--fail-on", "nan").code == 0
+    assert ckpt("diff", step[0], step[1], "--fail-on", "frozen").code == 1
+
+
+def test_trouble(tmp_path: Path, step: tuple[Path, Path]) -> None:
+    check_error(ckpt("diff", step[0], tmp_path / "none.pth"), "no such file")
+    check_error(ckpt("diff", step[0], SAMPLES / "truncated.pth"), "cut off")
+    check_error(ckpt("diff", step[0], step[1], "--show", "most"), "not one of auto changed")
+    check_error(ckpt("diff", step[0], step[1], "--close", "--atol", "1"), "--close goes without")
+    check_error(ckpt("diff", step[0], step[1], "--section", "modell"), "no section modell")
+    clash = rewriting.saved(
+        {"module.a.weight": torch.ones(1), "a.weight": torch.ones(2), "module.b.weight": torch.ones(1)},
+        tmp_path / "c.pt",
+    )
+    plain = rewriting.saved(
+        {"a.weight": torch.ones(1), "b.weight": torch.ones(1), "c.weight": torch.ones(1)}, tmp_path / "d.pt"
+    )
+    check_error(ckpt("diff", clash, plain), "would both be called a.weight")
+
+
+@pytest.mark.parametrize("which", ["changed", "unchanged", "frozen", "buffers", "all"])
+def test_what_is_shown(which: str, step: tuple[Path, Path]) -> None:
+    lines = ckpt("diff", step[0], step[1], "--show", which).lines
+
+    listed = [line for line in lines if line[:2] in ("M ", "= ")]
+    assert any("bn.running_mean" in line for line in listed) == (which in ("changed", "buffers", "all"))
+    assert any("unused.weight" in line for line in listed) == (which in ("unchanged", "all"))
