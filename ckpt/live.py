@@ -9,8 +9,8 @@ from ckpt.checkpoint import Checkpoint, TensorRef
 from ckpt.contents import elements
 from ckpt.errors import UsageError, WriteError
 from ckpt.formats import open
+from ckpt.metadata import aliases
 from ckpt.names import Path, show
-from ckpt.tree import aliases
 from ckpt.writers import safetensors
 
 

@@ -11,10 +11,8 @@ from typing import NamedTuple
 
 from ckpt.arrays import as_bytes
 from ckpt.checkpoint import (
-    Checkpoint,
     Composite,
     Container,
-    Dict,
     Entry,
     Global,
     Nested,
@@ -416,28 +414,3 @@ def key_text(key: Node) -> str:
 
 def _long(value: Node) -> bool:
     return isinstance(value, (str, bytes, bytearray)) and len(value) >= REPEAT_LENGTH
-
-
-def metadata_of(root: Node) -> dict[str, str]:
-    """The texts of `__metadata__` in the tree of a safetensors file."""
-    if type(root) is Dict:
-        for key, value in zip(root.keys, root.values, strict=True):
-            if type(key) is str and key == "__metadata__" and type(value) is Dict:
-                pairs = zip(value.keys, value.values, strict=True)
-                return {name: text for name, text in pairs if type(name) is type(text) is str}
-    return {}
-
-
-def is_alias(other: str, name: str) -> bool:
-    """Whether a text of the metadata can be the name of a tied tensor: dotted, as names of tensors are."""
-    return "." in other and other != name
-
-
-def aliases(checkpoint: Checkpoint) -> dict[str, str]:
-    """The other names of tied tensors, as `safetensors.torch.save_model` notes them: other name -> name."""
-    names = {entry.name for entry in checkpoint.tensors}
-    return {
-        other: name
-        for other, name in metadata_of(checkpoint.root).items()
-        if name in names and other not in names and is_alias(other, name)
-    }

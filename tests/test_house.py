@@ -19,7 +19,7 @@ FLOORS = (
     ("limits",),
     ("dtypes", "names", "files", "folding", "units"),
     ("checkpoint", "commit", "kernels"),
-    ("arrays", "contents"),
+    ("arrays", "contents", "metadata"),
     ("comparison",),
     ("objects",),
     ("literals", "devices"),

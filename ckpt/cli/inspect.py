@@ -23,7 +23,6 @@ from ckpt.cli.options import (
     limits_of,
 )
 from ckpt.errors import CkptError, UsageError, about
-from ckpt.jobs.index import index, numbers
 from ckpt.jobs.inspect import InspectReport, inspect
 from ckpt.names import Globs, show
 from ckpt.render import inspect as render
@@ -89,7 +88,11 @@ def command(
             hint="--json holds everything; --tsv takes one of --storages --values --imports",
         )
     _check_table(table)
-    asked = None if indices is None else numbers(indices)
+    asked = None
+    if indices is not None:
+        from ckpt.jobs.index import index, numbers  # here: inspect alone does not pay for it
+
+        asked = numbers(indices)
     if asked is not None and (views or tsv or table is not None):
         raise UsageError("--index goes alone, or with --json")
     worst = 0

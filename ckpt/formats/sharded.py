@@ -26,9 +26,9 @@ from ckpt.files import File, read_limited
 from ckpt.formats.probe import Probe
 from ckpt.formats.safetensors import parse_json
 from ckpt.limits import Limits
+from ckpt.metadata import metadata_of
 from ckpt.names import Path, natural, show
 from ckpt.objects import look
-from ckpt.tree import metadata_of
 
 NAME = "sharded"
 SUFFIXES: tuple[str, ...] = (".index.json",)

@@ -32,10 +32,10 @@ from ckpt.jobs.rewrite import (
     with_ties,
 )
 from ckpt.limits import Limits
+from ckpt.metadata import metadata_of
 from ckpt.names import NamedKey, dotted, show
 from ckpt.pickles.edit import Edit
 from ckpt.sections import Section, only_model, sections
-from ckpt.tree import metadata_of
 
 _LISTED = 5
 

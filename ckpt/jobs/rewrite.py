@@ -10,11 +10,12 @@ from ckpt.errors import LossError, UnsupportedError
 from ckpt.jobs.plain import state_dict
 from ckpt.limits import Limits
 from ckpt.literals import brief
+from ckpt.metadata import aliases, metadata_of
 from ckpt.names import show
 from ckpt.objects import attributes, look
 from ckpt.places import children, node_at, places_of, with_unique_names
 from ckpt.sections import Section
-from ckpt.tree import aliases, flatten, metadata_of
+from ckpt.tree import flatten
 from ckpt.units import plural
 
 _LISTED = 5

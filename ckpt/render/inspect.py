@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ckpt.checkpoint import Tensor, Value
 from ckpt.folding import Fold, Leaf, fold, lines
-from ckpt.jobs.index import Numbered
 from ckpt.jobs.inspect import InspectReport, Prefix, Row
 from ckpt.names import show, show_literal
 from ckpt.objects import look
@@ -15,6 +15,9 @@ from ckpt.render.tables import value_text
 from ckpt.render.text import Line, cells, columns, cut, wrapped
 from ckpt.sections import Section
 from ckpt.units import count_text, plural, size_text
+
+if TYPE_CHECKING:
+    from ckpt.jobs.index import Numbered
 
 FORMATS = {
     "torch-zip": "PyTorch zip",

@@ -9,9 +9,9 @@ from ckpt.contents import blocks, elements, little
 from ckpt.errors import CkptError, WriteError
 from ckpt.formats import open
 from ckpt.limits import Limits
+from ckpt.metadata import aliases
 from ckpt.names import show
 from ckpt.objects import look
-from ckpt.tree import aliases
 from ckpt.writers import safetensors
 
 Check = Callable[[str, Checkpoint], None]

@@ -11,8 +11,8 @@ from ckpt.contents import place_of, pour
 from ckpt.errors import LimitError, WriteError
 from ckpt.formats.safetensors import NAME, SUFFIXES, is_text
 from ckpt.limits import Limits
+from ckpt.metadata import is_alias, metadata_of
 from ckpt.names import NamedKey, show
-from ckpt.tree import is_alias, metadata_of
 from ckpt.writers.draft import Draft
 
 __all__ = ["NAME", "SUFFIXES", "check_by_library", "draft", "held", "losses", "unfit"]

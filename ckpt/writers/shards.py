@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 from ckpt.checkpoint import Checkpoint, Dict, Entry
-from ckpt.tree import metadata_of
+from ckpt.metadata import metadata_of
 from ckpt.writers.draft import Draft
 from ckpt.writers.safetensors import held
 
