@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import warnings
 import zipfile
@@ -404,3 +405,18 @@ def test_bytes_under_two_names_of_their_type(tmp_path: Path) -> None:
     move(source, tmp_path / "b.pt")
 
     agrees(source, tmp_path / "b.pt")
+
+
+def test_checkpoints_in_bytes_are_named(tmp_path: Path) -> None:
+    with mock.patch.object(torch.serialization, "location_tag", lambda storage: "cuda:0"):
+        inner = rewriting.in_memory(torch.ones(2))
+    source = cuda(
+        {"raw": inner, "buffer": io.BytesIO(bytes(bytearray(inner))), "w": torch.ones(1)}, tmp_path / "a.pt"
+    )
+
+    report = move(source, tmp_path / "b.pt")
+
+    assert [(row.name, row.what[:13]) for row in report.left_alone] == [
+        ("raw", "a checkpoint "),
+        ("buffer.0", "a checkpoint "),
+    ]

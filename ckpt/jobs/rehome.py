@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ckpt.arrays import as_bytes
 from ckpt.checkpoint import Checkpoint, Composite, Node, Opaque, Storage
 from ckpt.devices import ACCELERATOR, checked, hidden_devices
 from ckpt.errors import UsageError
@@ -16,6 +17,8 @@ from ckpt.pickles.edit import Edit
 from ckpt.sections import sections
 
 _GENERATOR = "torch._C.Generator"
+_CHECKPOINTS = (b"PK\x03\x04", b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.")
+"""How files of torch.save begin: zip archives, and the stream before 1.6."""
 
 
 class Moves(NamedTuple):
@@ -88,6 +91,10 @@ def _left(result: Checkpoint, edit: _Rehome) -> list[Left]:
         else:
             what = repr(hidden.device) if hidden.type == "str" else f"device({hidden.device!r})"
             found.append(Left(hidden.name, what, None, "--objects to change it", is_value=True))
+    for value in result.values:
+        data = as_bytes(value.node) if value.type in ("bytes", "bytearray") else None
+        if data is not None and data.startswith(_CHECKPOINTS):
+            found.append(Left(value.name, "a checkpoint in bytes, which is not looked into"))
     if edit.stayed:
         found.append(
             Left(edit.stayed, "the state of a random generator, which torch takes from the CPU only")
