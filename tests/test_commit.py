@@ -393,6 +393,30 @@ def test_signals_clean_up(number: int, code: int, folder: Path) -> None:
     assert sorted(os.listdir(folder)) == ["in.pth"]
 
 
+def test_a_job_that_was_told_to_outlive_its_terminal(folder: Path) -> None:
+    """nohup ignores SIGHUP for its command, which must not change its mind."""
+    script = (
+        "import os, signal\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        "from ckpt.cli import app, rehome\n"
+        "real = os.fsync\n"
+        "def fsync(fd):\n"
+        "    os.kill(os.getpid(), signal.SIGHUP)\n"
+        "    real(fd)\n"
+        "os.fsync = fsync\n"
+        "app.main()\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script, "rehome", "in.pth", "-o", "out.pth"],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        timeout=60,
+    )
+
+    assert ran.returncode == 0 and (folder / "out.pth").exists()
+
+
 # --- limits of the disk ---------------------------------------------------------------------------------------------
 
 

@@ -132,8 +132,9 @@ def main() -> None:
 
     gc.disable()  # one short job: its trees are needed to the end
     output.prepare()
-    signal.signal(signal.SIGTERM, _terminate)
-    signal.signal(signal.SIGHUP, _terminate)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup: the job is to go on
+            signal.signal(number, _terminate)
     asked = sys.argv[1] if len(sys.argv) > 1 else ""
     code: Any = 0
     try:
