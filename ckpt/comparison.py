@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from ckpt import kernels
 from ckpt.checkpoint import Range, Tensor, TensorRef, parts_of
-from ckpt.contents import blocks, elements, place_of
+from ckpt.contents import blocks, elements, place_of, same_bytes
 from ckpt.files import File
 
 BLOCK = 1 << 20
@@ -76,12 +76,12 @@ def _same_bytes(before: TensorRef, after: TensorRef) -> bool:
             blocks(ref.storage.place, ref.extent[0], ref.extent[1] - ref.extent[0])  # type: ignore[arg-type]
             for ref in (before, after)
         ]
-        return all(one == two for one, two in _aligned(streams[0], streams[1], 1))
+        return same_bytes(streams[0], streams[1])
     one, two = place_of(before), place_of(after)
     plain = isinstance(one, Range) and isinstance(two, Range)
     if plain and type(one.source) is File and type(two.source) is File:  # type: ignore[union-attr]
         return _same_ranges(one.source, one.offset, two.source, two.offset, before.nbytes)  # type: ignore[union-attr]
-    return all(a == b for a, b in _aligned(elements(before), elements(after), 1))
+    return same_bytes(elements(before), elements(after))
 
 
 def _same_ranges(one: File, first: int, two: File, second: int, count: int) -> bool:
@@ -140,19 +140,6 @@ def _counted(ref: TensorRef) -> Iterator[bytes | memoryview]:
         del rest[:start]
     if rest:
         yield bytes(rest)
-
-
-def _aligned(one: Iterator[bytes], two: Iterator[bytes], width: int) -> Iterator[tuple[bytes, bytes]]:
-    """Pairs of blocks of the same length; where one stream is longer, its rest beside nothing."""
-    left = right = b""
-    while True:
-        left = left or next(one, b"")
-        right = right or next(two, b"")
-        if not left and not right:
-            return
-        count = min(len(left), len(right)) or max(len(left), len(right))
-        yield left[:count], right[:count]
-        left, right = left[count:], right[count:]
 
 
 def _index(at: int, shape: Sequence[int]) -> tuple[int, ...]:

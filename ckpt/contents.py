@@ -121,6 +121,21 @@ def _whole_elements(found: Iterator[bytes], width: int) -> Iterator[bytes]:
         yield block[:cut]
 
 
+def same_bytes(one: Iterator[bytes], two: Iterator[bytes]) -> bool:
+    """Whether two streams of blocks hold the same bytes, however they are cut. Stops where they differ."""
+    one, two = filter(None, one), filter(None, two)
+    left = right = b""
+    while True:
+        left = left or next(one, b"")
+        right = right or next(two, b"")
+        if not left or not right:
+            return left == right
+        count = min(len(left), len(right))
+        if left[:count] != right[:count]:
+            return False
+        left, right = left[count:], right[count:]
+
+
 def is_dense(ref: TensorRef) -> bool:
     """Whether the elements lie side by side in the order of the shape."""
     step = 1

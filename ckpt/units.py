@@ -1,6 +1,10 @@
-"""Numbers for people: bytes in binary units, counts in decimal ones, three digits each."""
+"""Numbers for people: bytes in binary units, counts in decimal ones, three digits each; the first of many."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+
+_LISTED = 5
 
 
 def size_text(nbytes: int) -> str:
@@ -32,3 +36,9 @@ def _three(value: float) -> str:
 def plural(count: int, noun: str) -> str:
     """`1 tensor`, `2 tensors`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def first_of(texts: Sequence[str]) -> str:
+    """The first of many in one line, and how many more there are: `a; b; c; d; e and 3 more`."""
+    more = f" and {len(texts) - _LISTED:,} more" if len(texts) > _LISTED else ""
+    return "; ".join(texts[:_LISTED]) + more

@@ -108,7 +108,7 @@ def command(
                         document["index"] = found.to_json()
                     output.write_json(document, one_line=len(paths) > 1)
                 elif found is not None:
-                    output.write_lines(render.index_lines(found, several=len(paths) > 1))
+                    output.write_lines(render.index_lines(found))
                 elif tsv or table is not None:
                     rows = (views[0] if views else tables.tensor_table)(report)
                     if len(paths) > 1:

@@ -96,9 +96,7 @@ def _one(path: str, make: Make, asked: Asked, limits: Limits, *, several: bool) 
 
 def _target(path: str, asked: Asked) -> commit.Target | None:
     """Where one PATH is written to, None when it is changed in place or not at all."""
-    if asked.in_place:
-        return None
-    if asked.output is None:
+    if asked.in_place or asked.output is None:
         return None
     wanted = asked.output
     if os.path.isdir(wanted):

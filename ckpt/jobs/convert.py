@@ -36,8 +36,7 @@ from ckpt.metadata import metadata_of
 from ckpt.names import NamedKey, dotted, show
 from ckpt.pickles.edit import Edit
 from ckpt.sections import Section, only_model, sections
-
-_LISTED = 5
+from ckpt.units import first_of
 
 Unfit = Callable[[Entry], str | None]
 
@@ -155,10 +154,9 @@ def _to_safetensors(
     lost = [Left(entry.name, why, entry.tensor.nbytes) for entry, why in refused]
     lost += [Left(name, "no tensor") for name in values]
     if lost and not drop_other:
-        listed = "; ".join(f"{show(row.name, 60)} ({row.what})" for row in lost[:_LISTED])
-        more = f" and {len(lost) - _LISTED:,} more" if len(lost) > _LISTED else ""
+        listed = first_of([f"{show(row.name, 60)} ({row.what})" for row in lost])
         raise LossError(
-            f"safetensors holds only dense tensors: {listed}{more} would be lost",
+            f"safetensors holds only dense tensors: {listed} would be lost",
             path=checkpoint.path,
             hint="--drop-other",
         )

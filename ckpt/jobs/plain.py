@@ -324,11 +324,8 @@ def _numpy_tensor(found: NumpyArray) -> TensorRef | None:
     dtype = numpy_dtype(found.dtype.code)
     if dtype is None or found.data is None:
         return None
-    count = 1
-    for size in found.shape:
-        count *= size
     data = found.data
-    if len(data) != dtype.nbytes(count):
+    if len(data) != dtype.nbytes(prod(found.shape)):
         return None
     if found.dtype.order == ">":
         from ckpt.kernels import swapped

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ckpt.arrays import as_bytes
-from ckpt.checkpoint import Checkpoint, Composite, Node, Opaque, Storage
+from ckpt.checkpoint import Checkpoint, Node, Opaque, Storage, parts_of
 from ckpt.devices import ACCELERATOR, checked, hidden_devices
 from ckpt.errors import UsageError
 from ckpt.jobs.rewrite import Change, Left, RewriteReport, edited, refuse_script
@@ -125,8 +125,7 @@ class _Rehome(Edit):
                 for entry in checkpoint.tensors[part.first : part.last]:
                     tensor = entry.tensor
                     if tensor.dtype.name == "uint8" and tensor.device == "cpu":
-                        parts = tensor.parts if isinstance(tensor, Composite) else (("", tensor),)
-                        found.update(id(inner.storage) for _, inner in parts)
+                        found.update(id(inner.storage) for inner in parts_of(tensor))
                         self.stayed = self.stayed or entry.name
         return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ckpt.checkpoint import Checkpoint, Computed, Dict, Entry, Node, Opaque, Storage, TensorRef
+from ckpt.checkpoint import Checkpoint, Computed, Dict, Entry, Node, Opaque, Storage, parts_of
 from ckpt.errors import LossError, UnsupportedError
 from ckpt.jobs.plain import state_dict
 from ckpt.limits import Limits
@@ -16,9 +16,7 @@ from ckpt.objects import attributes, look
 from ckpt.places import children, node_at, places_of, with_unique_names
 from ckpt.sections import Section
 from ckpt.tree import flatten
-from ckpt.units import plural
-
-_LISTED = 5
+from ckpt.units import first_of, plural
 
 
 class Change(NamedTuple):
@@ -125,9 +123,7 @@ def storages_of(tensors: list[Entry]) -> tuple[Storage, ...]:
     """The storages that tensors look into, each once, in their order."""
     found: dict[int, Storage] = {}
     for entry in tensors:
-        tensor = entry.tensor
-        parts = (tensor,) if type(tensor) is TensorRef else (part for _, part in tensor.parts)
-        for part in parts:
+        for part in parts_of(entry.tensor):
             found.setdefault(id(part.storage), part.storage)
     return tuple(found.values())
 
@@ -226,10 +222,9 @@ def losses_of(checkpoint: Checkpoint, lost: dict[int, tuple[Node, str]], drop_ot
     names = places_of(checkpoint.root, set(lost))
     rows = [Left(names.get(marker, "(inside)"), what) for marker, (_, what) in lost.items()]
     if not drop_other:
-        listed = "; ".join(f"{show(row.name, 60)} ({show(row.what, 80)})" for row in rows[:_LISTED])
-        more = f" and {len(rows) - _LISTED:,} more" if len(rows) > _LISTED else ""
+        listed = first_of([f"{show(row.name, 60)} ({show(row.what, 80)})" for row in rows])
         raise LossError(
-            f"cannot be made plain: {listed}{more}",
+            f"cannot be made plain: {listed}",
             path=checkpoint.path,
             hint="--drop-other leaves them out, None stands in their place",
         )

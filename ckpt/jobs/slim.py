@@ -66,7 +66,7 @@ def slim(
             if path[: len(chosen.path)] != chosen.path:
                 _put(tree, path, other, checkpoint)
         node = tree
-    edit = _Slim(checkpoint)
+    edit = _Slim()
     root = edit.copy(node)
     dropped = losses_of(checkpoint, edit.lost, drop_other)
     result = edited(checkpoint, root, limits, format=_format(checkpoint), origin=None)
@@ -126,7 +126,7 @@ class _Slim(Plain):
     them are left behind.
     """
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.packed = 0
         self.won = 0

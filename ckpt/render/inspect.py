@@ -347,7 +347,7 @@ def _loading(report: InspectReport) -> list[Line]:
     return out
 
 
-def index_lines(found: Numbered, *, several: bool = False) -> list[Line]:
+def index_lines(found: Numbered) -> list[Line]:
     """Parameters by DDP's numbers, then how sure the numbers are."""
     names = [(number, entry.name, entry.tensor) for number, entry in found.rows]
     rows = [

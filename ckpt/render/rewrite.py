@@ -14,9 +14,7 @@ _CHANGES = 12
 _LEFT = 20
 
 
-def rewrite_lines(
-    report: RewriteReport, saved: Saved | None, *, dry_run: bool, everything: bool = False
-) -> list[Line]:
+def rewrite_lines(report: RewriteReport, saved: Saved | None, *, dry_run: bool) -> list[Line]:
     """The report as a person reads it; `saved` is None when nothing was written."""
     out: list[Line] = []
     rows = [(_arrow(change), _what(change)) for change in report.changes[:_CHANGES]]

@@ -16,6 +16,7 @@ from ckpt.formats import sharded
 from ckpt.formats.archive import end_before, interrupted, read_archive
 from ckpt.formats.torch_zip import read_from
 from ckpt.limits import Limits
+from ckpt.units import first_of
 from ckpt.writers import checks as checking
 from ckpt.writers import safetensors, shards, torch_legacy, torch_zip
 from ckpt.writers.checks import Check
@@ -39,7 +40,6 @@ class Writer(Protocol):
 
 WRITERS: dict[str, Writer] = {writer.NAME: writer for writer in (torch_zip, torch_legacy, safetensors)}
 _ZIP_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt", ".tar", ".pkl")
-_LISTED = 5
 
 
 class Saved(NamedTuple):
@@ -62,7 +62,7 @@ def format_for(path: str, asked: str | None) -> str:
             raise UsageError(
                 f"--to {asked}: not a format that is written", hint="formats: " + " ".join(WRITERS)
             )
-        if path.endswith(_ZIP_SUFFIXES if asked == safetensors.NAME else safetensors.SUFFIXES):
+        if _contradicts(path, asked):
             raise UsageError(f"--to {asked}, and the ending says otherwise", path=path)
         return asked
     if path.endswith(safetensors.SUFFIXES):
@@ -72,12 +72,17 @@ def format_for(path: str, asked: str | None) -> str:
     raise UsageError("the suffix says no format", path=path, hint="--to " + " or --to ".join(WRITERS))
 
 
+def _contradicts(path: str, format: str) -> bool:
+    """Whether the ending of a path is that of another format."""
+    return path.endswith(_ZIP_SUFFIXES if format == safetensors.NAME else safetensors.SUFFIXES)
+
+
 def same_format(path: str, checkpoint: Checkpoint) -> str:
     """The format for a checkpoint whose content stays: its own; for one of several files that of the suffix."""
     kind = checkpoint.format
     if kind not in WRITERS:
         return format_for(path, None)
-    if path.endswith(_ZIP_SUFFIXES if kind == safetensors.NAME else safetensors.SUFFIXES):
+    if _contradicts(path, kind):
         raise UsageError(f"the content is {kind}, the ending says otherwise", path=path, hint="ckpt convert")
     return kind
 
@@ -220,9 +225,8 @@ def refuse_losses(checkpoint: Checkpoint, format: str) -> None:
     """Raise LossError with the list of what a format cannot hold."""
     lost = WRITERS[format].losses(checkpoint)
     if lost:
-        more = f" and {len(lost) - _LISTED:,} more" if len(lost) > _LISTED else ""
         raise LossError(
-            f"{format} cannot hold {'; '.join(lost[:_LISTED])}{more}",
+            f"{format} cannot hold {first_of(lost)}",
             path=checkpoint.path,
             hint="--drop-other",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ckpt.checkpoint import Checkpoint, Storage, TensorRef, Value, parts_of
-from ckpt.contents import blocks, elements, little
+from ckpt.contents import blocks, elements, little, same_bytes
 from ckpt.errors import CkptError, WriteError
 from ckpt.formats import open
 from ckpt.limits import Limits
@@ -57,7 +57,7 @@ def check_bytes(path: str, planned: Checkpoint) -> None:
                 if id(one.storage) in seen or one.storage.place is None:
                     continue
                 seen.add(id(one.storage))
-                if not _equal(_bytes(one.storage), _bytes(two.storage)):
+                if not same_bytes(_bytes(one.storage), _bytes(two.storage)):
                     raise _other(f"the bytes of {show(entry.name, 80)} are not those of the source")
 
 
@@ -67,7 +67,7 @@ def _compare_elements(planned: Checkpoint, written: Checkpoint) -> None:
     for entry in planned.tensors:
         other = known[others.get(entry.name, entry.name)]
         assert isinstance(entry.tensor, TensorRef) and isinstance(other, TensorRef)
-        if not _equal(elements(entry.tensor), elements(other)):
+        if not same_bytes(elements(entry.tensor), elements(other)):
             raise _other(f"the bytes of {show(entry.name, 80)} are not those of the source")
 
 
@@ -75,22 +75,6 @@ def _bytes(storage: Storage) -> Iterator[bytes]:
     place = little(storage).place
     assert place is not None
     return blocks(place, 0, storage.nbytes)
-
-
-def _equal(one: Iterator[bytes], two: Iterator[bytes]) -> bool:
-    """Whether two streams of blocks hold the same bytes, however they are cut."""
-    left = right = b""
-    while True:
-        if not left:
-            left = next(one, b"")
-        if not right:
-            right = next(two, b"")
-        if not left or not right:
-            return left == right
-        count = min(len(left), len(right))
-        if left[:count] != right[:count]:
-            return False
-        left, right = left[count:], right[count:]
 
 
 def compare(planned: Checkpoint, written: Checkpoint) -> None:
