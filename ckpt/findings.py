@@ -43,7 +43,12 @@ CATALOGUE: dict[str, Code] = {
         ),
         Code("shards", "warning", "the index and the shards disagree", _INSPECT),
         Code("private", "warning", "home paths, hosts or tokens in values"),
-        Code("list-modules", "warning", "modules in a plain list, which state_dict and DataParallel miss"),
+        Code(
+            "list-modules",
+            "warning",
+            "modules in a plain list, which state_dict and DataParallel miss",
+            _INSPECT,
+        ),
         Code("dtype", "warning", "a dtype that differs"),
         Code("shape", "warning", "a shape that differs"),
         Code("changed", "info", "a tensor that changed"),
@@ -51,12 +56,17 @@ CATALOGUE: dict[str, Code] = {
         Code("inf", "warning", "Inf in values", _DIFF),
         Code("dead-channels", "warning", "output channels that are all but zero"),
         Code("frozen", "warning", "parameters that did not move", _DIFF),
-        Code("changed-without-state", "warning", "a parameter moved that the optimizer holds no state for"),
+        Code(
+            "changed-without-state",
+            "warning",
+            "a parameter moved that the optimizer holds no state for",
+            _DIFF,
+        ),
         Code("step-skipped", "warning", "nothing moved: the optimizer did not step", _DIFF),
         Code(
             "buffers-in-frozen", "warning", "statistics move in a module whose parameters are frozen", _DIFF
         ),
-        Code("ranks-differ", "error", "ranks hold values that should be equal"),
+        Code("ranks-differ", "error", "ranks hold values that should be equal", _DIFF),
     )
 }
 """All codes, the most serious first. Those without a command are kept for the commands to come."""
@@ -73,10 +83,12 @@ class Finding(NamedTuple):
     tensors: tuple[str, ...] = ()
     hint: str | None = None
     where: tuple[str, ...] = ()
+    raised: Level | None = None
+    """The level, where the evidence is better than that of the catalogue."""
 
     @property
     def level(self) -> Level:
-        return CATALOGUE[self.code].level
+        return self.raised or CATALOGUE[self.code].level
 
 
 def order(findings: list[Finding]) -> tuple[Finding, ...]:

@@ -14,11 +14,9 @@ from ckpt.checkpoint import Node, TensorRef
 from ckpt.contents import elements
 from ckpt.matching import Match
 from ckpt.objects import look, tensor_of
-from ckpt.places import children
+from ckpt.roles import Told
 
 _COUNTERS = {"float32": "<f", "float64": "<d", "int64": "<q", "int32": "<i", "float16": "<e"}
-_FLAT = frozenset(("old_dirs", "func_evals", "H_diag"))
-"""State that LBFGS keeps once for all parameters."""
 
 
 class Use(NamedTuple):
@@ -39,7 +37,7 @@ def uses(matches: Iterable[Match]) -> tuple[Use, ...]:
 
 def _use(match: Match) -> Use:
     have = [slot.has_state for slot in match.slots]
-    if not any(have) or _is_flat(match):
+    if not any(have) or match.is_flat:
         return Use(match, (), (), 0.0)
     steps = {
         number: step
@@ -52,12 +50,6 @@ def _use(match: Match) -> Use:
     return Use(match, never, lagging, most)
 
 
-def _is_flat(match: Match) -> bool:
-    state = dict(children(match.optimizer.node)).get("state")
-    held = children(state)
-    return len(held) == 1 and bool(_FLAT & {str(field) for field, _ in children(held[0][1])})
-
-
 def _counter(node: Node) -> float | None:
     """The value of a step counter: a number, or a tensor of no dimension."""
     tensor = tensor_of(node)
@@ -68,6 +60,21 @@ def _counter(node: Node) -> float | None:
         return float(struct.unpack(form, b"".join(elements(tensor)))[0])
     value = look(node).value if node is not None and tensor is None else None
     return float(value) if isinstance(value, (int, float)) and abs(value) < 2**53 else None
+
+
+def without_gradient(told: Told) -> tuple[int, ...]:
+    """The places of the parameters that required a gradient and had none when a snapshot was taken.
+
+    Empty when no parameter had one: then nothing was propagated backward yet.
+    """
+    if not told.record.has_gradients:
+        return ()
+    known = told.record.tensors
+    return tuple(
+        told.places[name]
+        for name in told.record.numbered
+        if name in told.places and known[name].gradient is None
+    )
 
 
 def known_places(use: Use, numbers: Iterable[int]) -> tuple[list[int], int]:

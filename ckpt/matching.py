@@ -15,6 +15,7 @@ from ckpt.names import unwrapped_name
 from ckpt.objects import look, tensor_of
 from ckpt.places import children
 from ckpt.sections import Section
+from ckpt.snapshots import KEY, Handed
 
 _ELEMENTWISE = (
     "exp_avg",
@@ -60,6 +61,8 @@ class Match(NamedTuple):
     exact: bool = False
     by_name: bool = False
     groups: int = 1
+    is_flat: bool = False
+    """Whether one state stands for all parameters, as LBFGS keeps it."""
 
 
 def matches(
@@ -72,8 +75,38 @@ def matches(
         if section.kind == "optimizer":
             groups = _groups(section)
             if groups:
-                found.append(_match(checkpoint, section, groups, models, buffers))
+                match = _match(checkpoint, section, groups, models, buffers)
+                found.append(match._replace(is_flat=_is_flat(section)))
     return tuple(found)
+
+
+def recorded(handed: Handed, name: str, model: Section, places: dict[str, int]) -> Match:
+    """The match of an optimizer that a snapshot describes; `places` are those of the model's tensors by name.
+
+    Parameters that are not the model's are left out.
+    """
+    mine = [number for number, known in enumerate(handed.names) if known in places]
+    slots = tuple(
+        Slot(number, handed.names[number], None, handed.has_state[number], handed.steps[number])
+        for number in mine
+    )
+    return Match(
+        Section((KEY, "optimizers", name), name, "optimizer", 0, 0),
+        model,
+        slots,
+        tuple(places[str(slot.name)] for slot in slots),
+        by_name=True,
+        is_flat=bool(_FLAT.intersection(handed.fields)) and sum(handed.has_state) == 1,
+    )
+
+
+_FLAT = frozenset(("old_dirs", "func_evals", "H_diag"))
+"""State that LBFGS keeps once for all parameters."""
+
+
+def _is_flat(optimizer: Section) -> bool:
+    held = children(dict(children(optimizer.node)).get("state"))
+    return len(held) == 1 and any(str(field) in _FLAT for field, _ in children(held[0][1]))
 
 
 def _groups(section: Section) -> list[list[Slot]]:

@@ -180,13 +180,20 @@ def braced(names: Sequence[str]) -> list[str]:
     return out
 
 
+def own_name(name: str) -> str:
+    """`name` without the attributes of wrappers that no model would use itself: `a._orig_mod.b` -> `a.b`."""
+    if "_" not in name:
+        return name
+    return ".".join(part for part in name.split(".") if part not in WRAPPERS or not part.startswith("_"))
+
+
 def unwrapped_name(name: str) -> str:
     """`name` without the attributes of wrappers: all leading ones, and inside those that no model would use."""
     rest = name[len(wrapper_prefix(name)) :]
     if "._" not in rest:
         return rest
-    *parts, last = rest.split(".")
-    return ".".join([*(part for part in parts if part not in WRAPPERS or not part.startswith("_")), last])
+    parent, _, last = rest.rpartition(".")
+    return f"{own_name(parent)}.{last}" if own_name(parent) else last
 
 
 def writers(prefix: str) -> str:

@@ -10,10 +10,13 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry
-from ckpt.matching import Match, matches
+from ckpt.errors import UsageError
+from ckpt.matching import Match, matches, recorded
+from ckpt.names import show, unwrapped_name
 from ckpt.objects import look
 from ckpt.places import children
 from ckpt.sections import Section
+from ckpt.snapshots import STATE_DICT, Known, Record, record_of
 
 RoleName = Literal["parameter", "buffer", "optimizer", "other", "unknown"]
 Trust = Literal["certain", "strong", "likely", "none"]
@@ -60,31 +63,86 @@ _LIKELY_BUFFERS = frozenset(
 _QUANTIZED_NAMES = frozenset(("qweight", "qzeros", "g_idx", "weight", "weight_packed", "scales"))
 
 
+class Told(NamedTuple):
+    """A record of a live model, the section of the file that it is about, and the places of its tensors there."""
+
+    record: Record
+    section: Section
+    places: dict[str, int]
+
+    def known(self) -> dict[int, Known]:
+        """What the record says of the tensor at each place."""
+        return {place: self.record.tensors[name] for name, place in self.places.items()}
+
+
 class Evidence(NamedTuple):
-    """The role of each of `checkpoint.tensors`, in the same order, and what the optimizers know of them."""
+    """The role of each of `checkpoint.tensors`, in the same order, and what the optimizers know of them.
+
+    `told` is what a snapshot or a live model says, where there is one.
+    """
 
     roles: list[Role]
     matches: tuple[Match, ...]
+    told: Told | None = None
 
 
-def evidence(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> Evidence:
-    """What the file says of its tensors, the optimizers' order and state included."""
+def evidence(checkpoint: Checkpoint, sections: tuple[Section, ...], model: Record | None = None) -> Evidence:
+    """What the file says of its tensors, the optimizers' order and state included; `model` is the live one.
+
+    Raises UsageError when the model is another than that of the file.
+    """
+    told = _told(checkpoint, sections, model)
     found = _roles(checkpoint, sections)
+    if told is not None:
+        source, note = _TOLD[told.record.source]
+        for at, known in told.known().items():
+            found[at] = Role(known.role, "certain", source, note)
     sure = [role.role == "buffer" and role.trust in ("certain", "strong") for role in found]
     matched = matches(checkpoint, sections, sure)
+    if told is not None:
+        several = len(told.record.optimizers) > 1
+        for handed in told.record.optimizers:
+            name = handed.cls.rpartition(".")[2] if several else ""
+            matched += (recorded(handed, name, told.section, told.places),)
     for match in matched:
         for number, place in enumerate(match.places):
             if place is not None and found[place].trust in ("likely", "none"):
-                told = match.exact or match.by_name or match.slots[number].shape is not None
-                trust: Trust = "certain" if match.by_name else "strong" if told else "likely"
+                decided = match.exact or match.by_name or match.slots[number].shape is not None
+                trust: Trust = "certain" if match.by_name else "strong" if decided else "likely"
                 note = f"parameter {number} of {match.optimizer.name or 'the optimizer'}"
                 found[place] = Role("parameter", trust, "optimizer", note)
-    return Evidence(found, matched)
+    return Evidence(found, matched, told)
 
 
-def roles(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> list[Role]:
-    """The role of each of `checkpoint.tensors`, in the same order."""
-    return evidence(checkpoint, sections).roles
+_TOLD = {"snapshot": ("snapshot", "recorded by ckpt.snapshot"), "model": ("model", "built by --model")}
+
+
+def _told(checkpoint: Checkpoint, sections: tuple[Section, ...], model: Record | None) -> Told | None:
+    """The record of a live model, else of the snapshot that the file is, with its section."""
+    own = record_of(checkpoint)
+    record = own or model  # a snapshot knows all that its model says, and more
+    if record is None:
+        return None
+    best: Told | None = None
+    for section in sections:
+        if section.kind not in ("model", "ema", "other") or (
+            own is not None and section.path != (STATE_DICT,)
+        ):
+            continue
+        names = [section.relative(entry.name) for entry in checkpoint.tensors[section.first : section.last]]
+        for of in (str, unwrapped_name):
+            places = {of(name): section.first + number for number, name in enumerate(names)}
+            here = {name: places[name] for name in record.tensors if name in places}
+            if best is None or len(here) > len(best.places):
+                best = Told(record, section, here)
+    if model is not None and own is None and (best is None or 2 * len(best.places) < len(model.tensors)):
+        lost = next((name for name in model.tensors if best is None or name not in best.places), "")
+        raise UsageError(
+            f"not the model that --model builds: {len(best.places) if best else 0:,} of its {len(model.tensors):,}"
+            f" tensors are here, {show(lost, 80)} is not",
+            path=checkpoint.path,
+        )
+    return best
 
 
 def _roles(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> list[Role]:

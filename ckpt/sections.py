@@ -1,4 +1,4 @@
-"""What the parts of a checkpoint are: model, optimizer, scheduler, scaler, ema, rng, other.
+"""What the parts of a checkpoint are: model, optimizer, scheduler, scaler, ema, rng, snapshot, other.
 
 Structure decides first (a dict with `state` and `param_groups`, a mapping of dotted names to tensors, a
 pickled module), then well-known keys. Never the values.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from ckpt import snapshots
 from ckpt.checkpoint import Checkpoint, Container, Node
 from ckpt.errors import UsageError
 from ckpt.names import Path, dotted, nearest, show
@@ -193,6 +194,8 @@ class _Finder:
         """The kind of the section that a container is, None when it is not one but may hold some."""
         if {"state", "param_groups"} <= set(row.keys):
             return "optimizer"
+        if row.path == (snapshots.KEY,) and "snapshot" in row.keys:
+            return "snapshot"
         if row.is_module:
             return "ema" if _is_ema(row.path) else "model"
         kind = _kind_of_key(row.path) if len(row.path) == 1 else None

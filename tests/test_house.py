@@ -25,7 +25,7 @@ FLOORS = (
     ("literals", "devices"),
     ("pickles", "tree", "plain"),
     ("places",),
-    ("formats",),
+    ("formats", "snapshots"),
     ("writers",),
     ("sections", "findings"),
     ("matching", "optimizers", "loading"),

@@ -9,11 +9,13 @@ import typer
 from ckpt import formats
 from ckpt.cli import output
 from ckpt.cli.options import (
+    Arg,
     Exclude,
     FailOn,
     Include,
     Json,
     LimitOption,
+    Model,
     NoHeader,
     Paths,
     SectionOption,
@@ -21,6 +23,7 @@ from ckpt.cli.options import (
     Tsv,
     codes_of,
     limits_of,
+    model_of,
 )
 from ckpt.errors import CkptError, UsageError, about
 from ckpt.jobs.inspect import InspectReport, inspect
@@ -56,6 +59,8 @@ def command(
         Optional[str],  # noqa: UP045
         typer.Option("--index", metavar="N,N-N", help="Name the parameters of these numbers in a DDP error."),
     ] = None,
+    model: Model = None,
+    arg: Arg = None,
     fail_on: FailOn = None,
     limit: LimitOption = None,
 ) -> int:
@@ -95,13 +100,14 @@ def command(
         asked = numbers(indices)
     if asked is not None and (views or tsv or table is not None):
         raise UsageError("--index goes alone, or with --json")
+    live = model_of(model, arg)
     worst = 0
     shown = 0
     for path in paths:
         try:
             with about(path), formats.open(path, limits) as checkpoint:
-                report = inspect(checkpoint, select, section)
-                found = None if asked is None else index(checkpoint, asked, section)
+                report = inspect(checkpoint, select, section, live)
+                found = None if asked is None else index(checkpoint, asked, section, live)
                 if json:
                     document = report.to_json()
                     if found is not None:

@@ -9,6 +9,7 @@ import typer
 from ckpt.errors import UsageError
 from ckpt.findings import CATALOGUE
 from ckpt.limits import Limits
+from ckpt.snapshots import Record
 
 Paths = Annotated[
     list[str],
@@ -48,6 +49,18 @@ LimitOption = Annotated[
     Optional[list[str]],  # noqa: UP045
     typer.Option("--limit", metavar="NAME=N", help="Raise a limit of the reader, as in pickle-bytes=1GiB."),
 ]
+Model = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--model",
+        metavar="FILE.py:FACTORY",
+        help="Build the model with your own code (or PKG.MOD:FACTORY), on no device: then roles are certain.",
+    ),
+]
+Arg = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--arg", metavar="K=V", help="An argument for the factory of --model. Repeatable."),
+]
 
 Output = Annotated[
     Optional[str],  # noqa: UP045
@@ -75,6 +88,17 @@ Verify = Annotated[
         " torch loads it with torch.",
     ),
 ]
+
+
+def model_of(spec: str | None, arguments: list[str] | None) -> Record | None:
+    """What the model of `--model` says, the only case in which a command that reads imports torch. Raises UsageError."""
+    if spec is None:
+        if arguments:
+            raise UsageError("--arg goes with --model")
+        return None
+    from ckpt.live.factory import record
+
+    return record(spec, arguments or ())
 
 
 def limits_of(settings: list[str] | None) -> Limits:

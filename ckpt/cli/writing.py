@@ -112,7 +112,7 @@ def _write(
     if asked.verify == "crc":
         further["crc"] = check_bytes
     elif asked.verify == "torch":
-        from ckpt.live import check_by_torch
+        from ckpt.live.check import check_by_torch
 
         further["torch"] = check_by_torch
     if asked.plain and (asked.format or checkpoint.format) != "safetensors":

@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 from ckpt.checkpoint import Checkpoint, Entry, TensorRef
 from ckpt.errors import UsageError
 from ckpt.names import show
-from ckpt.roles import Evidence, Trust, evidence
+from ckpt.roles import Evidence, Told, Trust, evidence
 from ckpt.sections import Section, only_model, sections
+from ckpt.snapshots import Record
+from ckpt.units import plural
 
 _MOST = 10_000
 
@@ -54,15 +56,19 @@ def numbers(text: str) -> list[int]:
     return list(dict.fromkeys(found))
 
 
-def index(checkpoint: Checkpoint, asked: list[int], section: str | None = None) -> Numbered:
-    """The parameters of these numbers, with how sure their order is.
+def index(
+    checkpoint: Checkpoint, asked: list[int], section: str | None = None, live: Record | None = None
+) -> Numbered:
+    """The parameters of these numbers, with how sure their order is; `live` is what a live model says.
 
     Raises UsageError for a number that no parameter has, and where the order is undecided for one.
     """
     parts = sections(checkpoint)
+    known = evidence(checkpoint, parts, live)
+    if known.told is not None and section in (None, known.told.section.name):
+        return _told(checkpoint, asked, known.told)
     model = only_model(checkpoint, parts, section)
     _refuse_disorder(checkpoint, model)
-    known = evidence(checkpoint, parts)
     sure = _order(checkpoint, model, known, likely=False)
     doubtful: Sequence[int | None] = _order(checkpoint, model, known, likely=True)
     recorded = _requires_grad(checkpoint, sure)
@@ -81,11 +87,7 @@ def index(checkpoint: Checkpoint, asked: list[int], section: str | None = None) 
         ]
     rows = []
     for number in asked:
-        if number >= len(names):
-            raise UsageError(
-                f"--index {number}: it has {len(names)} parameters, 0 to {len(names) - 1}",
-                path=checkpoint.path,
-            )
+        _refuse_beyond(checkpoint, number, len(names))
         place = names[number]
         if place is None or number >= len(doubtful) or doubtful[number] != place:
             what = (
@@ -94,7 +96,7 @@ def index(checkpoint: Checkpoint, asked: list[int], section: str | None = None) 
             raise UsageError(
                 f"--index {number}: the order is undecided{what}",
                 path=checkpoint.path,
-                hint="a whole module, or a checkpoint with its optimizer, would say",
+                hint="--model FILE.py:FACTORY says; so does ckpt.snapshot, or a checkpoint with its optimizer",
             )
         rows.append((number, checkpoint.tensors[place]))
     assumes = (
@@ -103,6 +105,34 @@ def index(checkpoint: Checkpoint, asked: list[int], section: str | None = None) 
         else "nothing is frozen: requires_grad is not recorded"
     )
     return Numbered(tuple(rows), model, len(names), trust, why, assumes)
+
+
+def _told(checkpoint: Checkpoint, asked: list[int], told: Told) -> Numbered:
+    """The parameters as a live model numbers them. Raises UsageError for one that it does not have."""
+    record = told.record
+    names = record.numbered
+    rows = []
+    for number in asked:
+        _refuse_beyond(checkpoint, number, len(names))
+        place = told.places.get(names[number])
+        if place is None:
+            raise UsageError(
+                f"--index {number}: {show(names[number], 80)}, which the file does not hold",
+                path=checkpoint.path,
+            )
+        rows.append((number, checkpoint.tensors[place]))
+    frozen = len(record.parameters) - len(names)
+    left = f", without {plural(frozen, 'frozen or ignored one')}" if frozen else ""
+    why = "recorded by ckpt.snapshot" if record.source == "snapshot" else "the model that --model builds"
+    if record.world_size > 1:
+        why += f" on rank {record.rank} of {record.world_size}"
+    return Numbered(tuple(rows), told.section, len(names), "certain", why + left, None)
+
+
+def _refuse_beyond(checkpoint: Checkpoint, number: int, count: int) -> None:
+    if number >= count:
+        there = f"it has {plural(count, 'parameter')}, 0 to {count - 1}" if count else "it has no parameters"
+        raise UsageError(f"--index {number}: {there}", path=checkpoint.path)
 
 
 def _refuse_disorder(checkpoint: Checkpoint, model: Section) -> None:

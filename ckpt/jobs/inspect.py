@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry, Tensor, Value
 from ckpt.devices import ACCELERATOR, Hidden, hidden_devices
 from ckpt.findings import Finding, order
-from ckpt.gradients import Use, known_places, uses
+from ckpt.jobs import loose, unused
 from ckpt.jobs.storages import Shared, shared
 from ckpt.loading import Load, load, refusals_text
-from ckpt.names import Globs, braced, inner_wrappers, show, wrapper_prefix, writers
-from ckpt.roles import Role, evidence, roles
+from ckpt.names import Globs, inner_wrappers, wrapper_prefix, writers
+from ckpt.roles import Role, evidence
 from ckpt.sections import Section, named, sections
+from ckpt.snapshots import Record
 from ckpt.units import plural, size_text
 
 _BLOAT_BYTES = 1024
@@ -68,10 +69,12 @@ class InspectReport(NamedTuple):
     findings: tuple[Finding, ...]
     selected: bool = False
     values: tuple[Value, ...] = ()
+    model: Record | None = None
+    """What the live model of `--model` says."""
 
     def roles(self) -> list[Role]:
         """The role of each of `rows`. Drawn when it is asked for: text does not show roles."""
-        known = roles(self.checkpoint, self.sections)
+        known = evidence(self.checkpoint, self.sections, self.model).roles
         return [known[row.place] for row in self.rows]
 
     def to_json(self) -> dict[str, Any]:
@@ -81,8 +84,16 @@ class InspectReport(NamedTuple):
         return document(self)
 
 
-def inspect(checkpoint: Checkpoint, select: Globs | None = None, section: str | None = None) -> InspectReport:
-    """The report on a checkpoint, over all tensors or those that are selected. Raises UsageError."""
+def inspect(
+    checkpoint: Checkpoint,
+    select: Globs | None = None,
+    section: str | None = None,
+    model: Record | None = None,
+) -> InspectReport:
+    """The report on a checkpoint, over all tensors or those that are selected. Raises UsageError.
+
+    `model` is what a live model of the same kind says.
+    """
     parts = sections(checkpoint)
     owner: list[Section | None] = [None] * len(checkpoint.tensors)
     for part in parts:
@@ -116,6 +127,7 @@ def inspect(checkpoint: Checkpoint, select: Globs | None = None, section: str | 
         (),
         selected=bool(select) or section is not None,
         values=values,
+        model=model,
     )
     return report._replace(findings=order(list(_findings(report))))
 
@@ -173,9 +185,11 @@ def _findings(report: InspectReport) -> Iterable[Finding]:
     yield from _devices(report)
     yield from _wrappers(report)
     yield from _sharing(report)
-    if any(part.kind == "optimizer" for part in report.sections):
-        for use in uses(evidence(checkpoint, report.sections).matches):
-            yield from _gradients(checkpoint, use)
+    if report.model is not None or any(part.kind in ("optimizer", "snapshot") for part in report.sections):
+        known = evidence(checkpoint, report.sections, report.model)
+        yield from unused.findings(checkpoint, known)
+        if known.told is not None:
+            yield from loose.findings(known.told.record.loose)
     heavy = sum(part.nbytes for part in report.sections if part.kind == "optimizer")
     model = sum(part.nbytes for part in report.sections if part.kind == "model")
     if model and heavy > _HEAVY * model:
@@ -185,44 +199,6 @@ def _findings(report: InspectReport) -> Iterable[Finding]:
         yield Finding("optimizer-heavy", text, (), f"ckpt slim FILE{which} -o OUT")
     for notice in checkpoint.notices:
         yield Finding(notice.code, notice.message, notice.tensors)
-
-
-_LISTED = 4
-
-
-def _gradients(checkpoint: Checkpoint, use: Use) -> Iterable[Finding]:
-    """Parameters that an optimizer was handed and that never, or not always, had a gradient."""
-    name = use.match.optimizer.name
-    which = "the optimizer" if name in ("", "optimizer") else show(name, 60)
-    if use.never:
-        text, names = _told(checkpoint, use, use.never)
-        reason = "never had a gradient: not used, detached, or frozen (requires_grad=False)"
-        yield Finding(
-            "unused", f"{text}: in {which}, {reason}; DDP stops on those that are not frozen", names
-        )
-    if use.lagging:
-        text, names = _told(checkpoint, use, [number for number, _ in use.lagging])
-        steps = sorted({step for _, step in use.lagging})
-        took = f"{steps[0]:,.0f}" if len(steps) == 1 else f"{steps[0]:,.0f} to {steps[-1]:,.0f}"
-        reason = f"took {took} of {use.steps:,.0f} steps: sometimes no gradient, or handed to {which} later"
-        yield Finding("sometimes-unused", f"{text}: {reason}", names)
-
-
-def _told(checkpoint: Checkpoint, use: Use, numbers: Sequence[int]) -> tuple[str, tuple[str, ...]]:
-    """Parameters by their names as far as they can be told, with how many elements, and all of the names."""
-    places, untold = known_places(use, numbers)
-    names = tuple(checkpoint.tensors[place].name for place in places)
-    model = use.match.model
-    folded = braced([model.relative(name) if model else name for name in names])
-    text = ", ".join(show(name, 80) for name in folded[:_LISTED])
-    text += ", …" if len(folded) > _LISTED else ""
-    if untold:
-        left = [str(number) for number in numbers if use.match.places[number] is None]
-        which = f"{', '.join(left[:8])}{' …' if len(left) > 8 else ''} of the optimizer's own numbers"
-        text += f"{' and ' if text else ''}{plural(untold, 'parameter')} that cannot be told apart ({which})"
-    numel = sum(checkpoint.tensors[place].tensor.numel for place in places)
-    count = f" ({plural(len(names), 'parameter')}, {plural(numel, 'element')})" if names else ""
-    return text + count, names
 
 
 def _wrappers(report: InspectReport) -> Iterable[Finding]:

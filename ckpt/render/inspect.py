@@ -14,6 +14,7 @@ from ckpt.optimizers import optimizer
 from ckpt.render.tables import value_text
 from ckpt.render.text import Line, cells, columns, cut, wrapped
 from ckpt.sections import Section
+from ckpt.snapshots import Record, record_of
 from ckpt.units import count_text, plural, size_text
 
 if TYPE_CHECKING:
@@ -159,7 +160,8 @@ def _parts(report: InspectReport, width: int | None) -> list[Line]:
         size = max(cells(show(name, 40)) for (name, _), _ in shown)
         for (name, kind), parts in shown:
             label = "" if kind in (name, "other") else f"{kind}, "
-            text = label + _part(parts, prefixes.get(name, []))
+            told = record_of(report.checkpoint) if kind == "snapshot" else None
+            text = label + (_part(parts, prefixes.get(name, [])) if told is None else _snapshot(told))
             label = f"  {show(name, 40).ljust(size)}  "
             first, *more = wrapped(text, None if width is None else max(width - len(label), 20), 0)
             out.append([(label, "name"), (first, "")])
@@ -208,6 +210,25 @@ def _part(parts: Sequence[Section], prefixes: Sequence[Prefix]) -> str:
         for prefix in prefixes[:3]:
             text += f"   prefix {prefix.prefix} ({prefix.writer})"
     return text
+
+
+def _snapshot(record: Record) -> str:
+    """What a snapshot was taken of, and when."""
+    text = show(record.modules.get("", "a module").rpartition(".")[2], 60)
+    if record.wrappers:
+        text += f" in {show(', '.join(wrapper.rpartition('.')[2] for wrapper in record.wrappers), 80)}"
+    devices = dict.fromkeys(known.device for known in record.tensors.values())
+    text += f" on {show(', '.join(devices), 60)}" if devices else ""
+    if record.world_size > 1:
+        text += f", rank {record.rank} of {record.world_size}"
+    numbered = record.numbered
+    had = sum(record.tensors[name].gradient is not None for name in numbered)
+    text += f", {had:,} of {plural(len(numbered), 'parameter')} had a gradient"
+    return text + (
+        f", left out: {', '.join(show(name, 40) for name, _ in record.left_out[:4])}"
+        if record.left_out
+        else ""
+    )
 
 
 def _values(report: InspectReport) -> list[str]:

@@ -1,4 +1,4 @@
-"""The one door to torch: what needs the library itself, and nothing that files can answer without it."""
+"""A written file, loaded by torch and held against its source."""
 
 from __future__ import annotations
 
@@ -9,18 +9,10 @@ from ckpt.checkpoint import Checkpoint, TensorRef
 from ckpt.contents import elements
 from ckpt.errors import UsageError, WriteError
 from ckpt.formats import open
+from ckpt.live import require_torch
 from ckpt.metadata import aliases
 from ckpt.names import Path, show
 from ckpt.writers import safetensors
-
-
-def require_torch() -> Any:
-    """The module torch. Raises UsageError where it is not installed."""
-    try:
-        import torch
-    except ImportError:
-        raise UsageError("this needs torch", hint="pip install 'torch-ckpt[torch]'") from None
-    return torch
 
 
 def check_by_torch(path: str, planned: Checkpoint) -> None:

@@ -1,0 +1,110 @@
+"""`--model file.py:factory`: building the user's own model, on the meta device, so that nothing is allocated.
+
+This runs code that the user names on the command line; nothing that a checkpoint names is ever run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from typing import Any
+
+from ckpt.errors import CkptError, UsageError
+from ckpt.live import require_torch
+from ckpt.live.model import describe
+from ckpt.names import show
+from ckpt.snapshots import Record
+
+
+def record(spec: str, arguments: Sequence[str] = ()) -> Record:
+    """What the model says of itself that a callable makes; built on the meta device. Raises UsageError."""
+    return describe(build(spec, arguments, device="meta"))
+
+
+def build(spec: str, arguments: Sequence[str] = (), *, device: str) -> Any:
+    """The nn.Module that `file.py:factory` or `pkg.mod:factory` makes, with `name=value` arguments.
+
+    What the user's code prints goes to stderr. Raises UsageError for whatever goes wrong in it.
+    """
+    torch = require_torch()
+    where, colon, name = spec.rpartition(":")
+    if not colon or not where or not name:
+        raise UsageError(f"--model {show(spec, 80)}: not FILE.py:FACTORY or PACKAGE.MODULE:FACTORY")
+    known = _keywords(arguments)
+    with redirect_stdout(sys.stderr):
+        module = _module(spec, where)
+        factory: Any = module
+        for part in name.split("."):
+            factory = getattr(factory, part, None)
+        if factory is None:
+            raise UsageError(f"--model {show(spec, 80)}: {show(where, 60)} has no {show(name, 60)}")
+        if isinstance(factory, torch.nn.Module):
+            return factory
+        if not callable(factory):
+            raise UsageError(f"--model {show(spec, 80)}: a {type(factory).__name__}, which cannot be called")
+        made = _made(torch, spec, factory, known, device)
+    if not isinstance(made, torch.nn.Module):
+        raise UsageError(f"--model {show(spec, 80)}: returned a {type(made).__name__}, not a torch.nn.Module")
+    return made
+
+
+def _made(torch: Any, spec: str, factory: Any, known: dict[str, Any], device: str) -> Any:
+    try:
+        with torch.device(device):
+            return factory(**known)
+    except (Exception, SystemExit) as error:
+        if device == "meta" and "meta" in str(error):  # it looks at values: `torch.linspace(...).tolist()`
+            return _made(torch, spec, factory, known, "cpu")
+        raise _failed(spec, error) from error
+
+
+def _keywords(arguments: Sequence[str]) -> dict[str, Any]:
+    """`width=64` as a keyword: the value as a Python literal where it is one, else as text. Raises UsageError."""
+    from ast import literal_eval
+
+    found: dict[str, Any] = {}
+    for argument in arguments:
+        name, equals, text = argument.partition("=")
+        if not equals or not name.isidentifier():
+            raise UsageError(f"--arg {show(argument, 80)}: not NAME=VALUE")
+        try:
+            found[name] = literal_eval(text)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            found[name] = text
+    return found
+
+
+def _module(spec: str, where: str) -> Any:
+    from importlib import import_module
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    try:
+        if not where.endswith(".py"):
+            sys.path.insert(0, os.getcwd())  # as `python -m` does
+            return import_module(where)
+        if not os.path.isfile(where):
+            raise UsageError(f"--model {show(spec, 80)}: no such file as {show(where, 80)}")
+        # As `python file.py` does: what lies beside the file can be imported.
+        sys.path.insert(0, os.path.dirname(os.path.abspath(where)))
+        name = os.path.splitext(os.path.basename(where))[0]
+        name = f"_{name}_of_model" if name in sys.modules else name
+        found = spec_from_file_location(name, where)
+        if found is None or found.loader is None:
+            raise UsageError(f"--model {show(spec, 80)}: {show(where, 80)} cannot be imported")
+        module = module_from_spec(found)
+        sys.modules[name] = module
+        found.loader.exec_module(module)
+        return module
+    except CkptError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise _failed(spec, error) from error
+
+
+def _failed(spec: str, error: BaseException) -> UsageError:
+    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return UsageError(
+        f"--model {show(spec, 80)}: {show(what.partition(chr(10))[0], 200)}", hint="CKPT_DEBUG=1 shows where"
+    )

@@ -1,0 +1,116 @@
+"""Tensors of a live process as the tensor references that files have: their bytes are fetched when they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ckpt.checkpoint import Range, Storage, TensorRef, tensor_ref
+from ckpt.dtypes import BY_NAME, DType
+from ckpt.errors import UnreadableError
+from ckpt.live import require_torch
+
+_ALIGN = 16
+"""Bytes of the widest element: where a part of a storage may begin, whatever looks into it."""
+
+
+class Fetched:
+    """The bytes of a storage, brought to the CPU as a whole at the first read; those of the one before are let go."""
+
+    _held: tuple[Fetched, memoryview] | None = None
+
+    def __init__(self, storage: Any, device: Any, first: int, last: int) -> None:
+        self._storage = storage
+        self._device = device
+        self._first = first
+        self.size = last - first
+
+    def read(self, offset: int, count: int) -> bytes:
+        if offset < 0 or offset + count > self.size:
+            raise UnreadableError("a tensor changed its size while it was written")
+        if Fetched._held is None or Fetched._held[0] is not self:
+            Fetched._held = None  # before the next one takes memory
+            Fetched._held = (self, self._fetch())
+        return Fetched._held[1][offset : offset + count].tobytes()
+
+    def _fetch(self) -> memoryview:
+        torch = require_torch()
+        whole = torch.empty(0, dtype=torch.uint8, device=self._device).set_(self._storage)
+        return memoryview(whole[self._first : self._first + self.size].cpu().numpy())
+
+    @staticmethod
+    def release() -> None:
+        """Let go of the last one."""
+        Fetched._held = None
+
+
+def unfit(tensor: Any) -> str | None:
+    """Why a tensor is not strided memory of this process that can be read; None when it is."""
+    torch = require_torch()
+    if torch.nn.parameter.is_lazy(tensor):
+        return "uninitialized: a lazy module that has not been run"
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+        return "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
+    if str(tensor.dtype).removeprefix("torch.") not in BY_NAME:
+        return str(tensor.dtype)
+    try:
+        held = tensor.untyped_storage().nbytes()
+    except (RuntimeError, NotImplementedError):
+        return f"{type(tensor).__name__}, without a storage"
+    if tensor.device.type != "meta" and held < _extent(tensor)[1]:
+        return f"{type(tensor).__name__}, whose memory is not here"
+    return None
+
+
+def references(tensors: Iterable[Any]) -> dict[int, TensorRef]:
+    """A reference for each tensor by its id, tagged cpu: those that share memory share a storage.
+
+    A storage holds the bytes from the first to the last that one of them looks at. All must be fit.
+    """
+    tensors = list(tensors)
+    extents: dict[int, tuple[int, int]] = {}
+    widths: dict[int, set[DType]] = {}
+    for tensor in tensors:
+        key, (first, last) = _key(tensor), _extent(tensor)
+        if last:
+            before = extents.get(key, (first, last))
+            extents[key] = min(first, before[0]), max(last, before[1])
+        widths.setdefault(key, set()).add(_dtype(tensor))
+    storages: dict[int, Storage] = {}
+    found: dict[int, TensorRef] = {}
+    for tensor in tensors:
+        key, dtype = _key(tensor), _dtype(tensor)
+        first, last = extents.get(key, (0, 0))
+        first -= first % _ALIGN
+        if key not in storages:
+            same = widths[key] == {dtype}
+            on_meta = tensor.device.type == "meta"
+            place = (
+                None
+                if on_meta
+                else Range(Fetched(tensor.untyped_storage(), tensor.device, first, last), 0, last - first)
+            )
+            storages[key] = Storage(
+                str(len(storages)), "meta" if on_meta else "cpu", dtype if same else None, last - first, place
+            )
+        offset = tensor.storage_offset() - first // tensor.itemsize if tensor.numel() else 0
+        made = tensor_ref(storages[key], dtype, tuple(tensor.shape), tuple(tensor.stride()), offset)
+        found[id(tensor)] = made._replace(conj=tensor.is_conj(), neg=tensor.is_neg())
+    return found
+
+
+def _key(tensor: Any) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _dtype(tensor: Any) -> DType:
+    return BY_NAME[str(tensor.dtype).removeprefix("torch.")]
+
+
+def _extent(tensor: Any) -> tuple[int, int]:
+    """The bytes of its storage that a tensor looks at: first, and one past the last; (0, 0) without elements."""
+    if not tensor.numel():
+        return 0, 0
+    first = tensor.storage_offset()
+    last = first + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return first * tensor.itemsize, (last + 1) * tensor.itemsize

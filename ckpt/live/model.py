@@ -1,0 +1,230 @@
+"""What a live model says of itself: its tensors, its parameters in order, its modules, and who hides in plain lists.
+
+No collective is ever called, and nothing of the model is changed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from ckpt.errors import UsageError
+from ckpt.live import require_torch
+from ckpt.names import own_name
+from ckpt.snapshots import Handed, Known, Loose, Record
+
+_WRAPPERS = frozenset(
+    ("DataParallel", "DistributedDataParallel", "OptimizedModule", "FullyShardedDataParallel")
+)
+"""Classes of torch that wrap a model."""
+_DEPTH = 8
+"""Containers inside of containers in which modules are looked for."""
+_STATE_KEYS = 50
+
+
+def unwrapped(model: Any) -> tuple[Any, tuple[str, ...]]:
+    """The model inside of its wrappers, and their classes, the outermost first."""
+    found: list[str] = []
+    while _class(model).startswith("torch.") and type(model).__name__ in _WRAPPERS:
+        found.append(_class(model))
+        model = model._orig_mod if type(model).__name__ == "OptimizedModule" else model.module
+    return model, tuple(found)
+
+
+def state_of(model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(state dict under unwrapped names, holding the model's own tensors; its `_metadata`)."""
+    state = _walked(model) if any(map(_is_fsdp, model.modules())) else model.state_dict(keep_vars=True)
+    metadata = getattr(state, "_metadata", None) or {}
+    found = {own_name(name): value for name, value in state.items()}
+    if len(found) < len(state):
+        found = dict(state)  # never merged
+    return found, {own_name(name): fields for name, fields in metadata.items()}
+
+
+def _is_fsdp(module: Any) -> bool:
+    return type(module).__name__ == "FullyShardedDataParallel"
+
+
+def _walked(model: Any) -> dict[str, Any]:
+    """A state dict without the hooks of FSDP, which would gather the shards of all ranks."""
+    found: dict[str, Any] = {}
+    for name, module in model.named_modules():
+        prefix = f"{name}." if name else ""
+        found.update({prefix + key: value for key, value in module._parameters.items() if value is not None})
+        hidden = module._non_persistent_buffers_set
+        found.update(
+            {
+                prefix + key: value
+                for key, value in module._buffers.items()
+                if value is not None and key not in hidden
+            }
+        )
+    return found
+
+
+def describe(
+    model: Any,
+    optimizers: Sequence[Any] = (),
+    *,
+    state: dict[str, Any] | None = None,
+    gradients: bool = False,
+) -> Record:
+    """The record of a model; `state` is that of `state_of`. Gradients are looked at when they are asked for."""
+    torch = require_torch()
+    ignored = _ignored(model)
+    inner, wrappers = unwrapped(model)
+    if state is None:
+        state, _ = state_of(inner)
+    parameters: dict[int, str] = {}
+    for name, parameter in inner.named_parameters():
+        parameters[id(parameter)] = own_name(name)
+    tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+    norms = _norms(torch, {id(t): t for t in tensors.values() if id(t) in parameters}) if gradients else {}
+    known = {
+        name: Known(
+            "parameter" if id(tensor) in parameters or isinstance(tensor, torch.nn.Parameter) else "buffer",
+            str(tensor.device),
+            bool(tensor.requires_grad),
+            norms.get(id(tensor)),
+            hasattr(tensor, "to_local") or any(map(_is_fsdp, inner.modules())),
+        )
+        for name, tensor in tensors.items()
+    }
+    return Record(
+        "snapshot" if gradients else "model",
+        known,
+        tuple(parameters.values()),
+        {own_name(name): _class(module) for name, module in inner.named_modules()},
+        frozenset(map(own_name, ignored)),
+        wrappers,
+        tuple(_handed(torch, optimizer, parameters) for optimizer in optimizers),
+        tuple(loose(inner)),
+        training=bool(inner.training),
+        torch=str(torch.__version__),
+    )
+
+
+def _class(thing: Any) -> str:
+    return f"{type(thing).__module__}.{type(thing).__qualname__}"
+
+
+def _ignored(model: Any) -> set[str]:
+    """The names of the parameters that DDP was told to leave alone."""
+    while type(model).__name__ == "OptimizedModule":
+        model = model._orig_mod
+    return (
+        set(getattr(model, "parameters_to_ignore", ()))
+        if "DistributedDataParallel" in _class(model)
+        else set()
+    )
+
+
+def _norms(torch: Any, parameters: dict[int, Any]) -> dict[int, float]:
+    """The norm of each gradient, by the id of its parameter; brought over once a device."""
+    waiting: dict[Any, list[tuple[int, Any, Any]]] = {}
+    with torch.no_grad():
+        for marker, parameter in parameters.items():
+            gradient = parameter.grad
+            if gradient is None:
+                continue
+            gradient = gradient.to_local() if hasattr(gradient, "to_local") else gradient
+            if gradient.layout is not torch.strided:
+                gradient = gradient.coalesce().values() if gradient.is_sparse else gradient.to_dense()
+            # Of narrow floats the squares would vanish, and "zero" be said of what is not.
+            wide = None if gradient.device.type == "mps" else torch.float64
+            if gradient.is_complex():
+                gradient = torch.view_as_real(gradient.resolve_conj())
+            norm = torch.linalg.vector_norm(gradient, dtype=wide) if gradient.numel() else None
+            waiting.setdefault(gradient.device, []).append((marker, norm, gradient))
+        found: dict[int, float] = {}
+        for rows in waiting.values():
+            known = [norm for _, norm, _ in rows if norm is not None]
+            values = iter(torch.stack(known).tolist() if known and known[0].device.type != "meta" else ())
+            for marker, norm, gradient in rows:
+                value = 0.0 if norm is None else next(values, 0.0)
+                if (
+                    value == 0.0
+                    and norm is not None
+                    and gradient.device.type != "meta"
+                    and bool(gradient.any())
+                ):
+                    value = float(gradient.abs().max())  # too small to square
+                found[marker] = value
+    return found
+
+
+def _handed(torch: Any, optimizer: Any, names: dict[int, str]) -> Handed:
+    groups = getattr(optimizer, "param_groups", None)
+    if groups is None:
+        raise UsageError(f"{_class(optimizer)} is no optimizer: it has no param_groups")
+    states = [optimizer.state.get(parameter) or {} for group in groups for parameter in group["params"]]
+    return Handed(
+        _class(optimizer),
+        tuple(names.get(id(parameter)) for group in groups for parameter in group["params"]),
+        tuple(bool(state) for state in states),
+        tuple(_steps(torch, [state.get("step") for state in states])),
+        tuple(dict.fromkeys(str(key) for state in states for key in list(state)[:_STATE_KEYS])),
+    )
+
+
+def _steps(torch: Any, counters: list[Any]) -> Iterator[float | None]:
+    """Step counters as numbers, brought over once a device."""
+    by_device: dict[Any, list[Any]] = {}
+    for step in counters:
+        if isinstance(step, torch.Tensor) and step.numel() == 1 and step.device.type != "meta":
+            by_device.setdefault(step.device, []).append(step)
+    told = {
+        id(step): value
+        for steps in by_device.values()
+        for step, value in zip(
+            steps, torch.stack([s.detach().reshape(()).float() for s in steps]).tolist(), strict=True
+        )
+    }
+    for step in counters:
+        is_number = isinstance(step, (int, float)) and not isinstance(step, bool)
+        yield told.get(id(step), float(step) if is_number else None)
+
+
+# --- modules in plain containers --------------------------------------------------------------------------------------
+
+
+def loose(model: Any) -> Iterator[Loose]:
+    """The modules and Parameters that lie in plain containers of a model's modules: torch does not look there."""
+    torch = require_torch()
+    modules = {id(module): name for name, module in model.named_modules()}
+    parameters = {id(parameter) for _, parameter in model.named_parameters()}
+    seen: set[int] = set()
+    for name, module in list(model.named_modules()):
+        if type(module).__module__.startswith("torch.nn"):
+            continue  # its lists are torch's own: the flat weights of an LSTM
+        for attribute, value in vars(module).items():
+            if attribute in ("_modules", "_parameters", "_buffers") or not isinstance(value, _CONTAINERS):
+                continue
+            start = f"{name}.{attribute}" if name else attribute
+            for place, item in _below(value, start, 0):
+                if id(item) in seen:
+                    continue
+                if isinstance(item, torch.nn.Module):
+                    seen.add(id(item))
+                    count = sum(1 for _ in item.parameters())
+                    yield Loose(place, "module", _class(item), count, modules.get(id(item)))
+                elif isinstance(item, torch.nn.Parameter) and id(item) not in parameters:
+                    seen.add(id(item))
+                    yield Loose(place, "parameter", _class(item), 1, None)
+
+
+_CONTAINERS = (list, tuple, set, frozenset, dict, deque)
+
+
+def _below(container: Any, place: str, depth: int) -> Iterable[tuple[str, Any]]:
+    """What lies in a container and in those inside of it, with the Python text of its place."""
+    if depth > _DEPTH:
+        return
+    pairs = container.items() if isinstance(container, dict) else enumerate(container)
+    for key, item in list(pairs):
+        at = f"{place}[{key!r}]" if not isinstance(container, (set, frozenset)) else f"{place}{{{key}}}"
+        if isinstance(item, _CONTAINERS):
+            yield from _below(item, at, depth + 1)
+        else:
+            yield at, item
