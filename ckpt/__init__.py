@@ -5,17 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ckpt.formats import open
+    from ckpt.live.snapshot import snapshot
+    from ckpt.opened import diff, open
 
 __version__ = "0.1.0.dev0"
 
-__all__ = ["__version__", "open"]
+__all__ = ["__version__", "diff", "open", "snapshot"]
 
 
 def __getattr__(name: str) -> Any:
     # Lazy: `import ckpt` costs nothing until a name is used.
     if name == "open":
-        from ckpt.formats import open
+        from ckpt.opened import open
 
         return open
+    if name == "diff":
+        from ckpt.opened import diff
+
+        return diff
+    if name == "snapshot":
+        from ckpt.live.snapshot import snapshot
+
+        return snapshot
     raise AttributeError(f"module 'ckpt' has no attribute {name!r}")

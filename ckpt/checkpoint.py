@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
 from ckpt.dtypes import DType
+from ckpt.errors import about
 from ckpt.files import File, Source
 from ckpt.names import NamedKey, Path
 
@@ -462,6 +463,22 @@ class Checkpoint:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def check_unchanged(checkpoint: Checkpoint) -> None:
+    """Raise UnreadableError when a file that the checkpoint's bytes come from was written to since it was opened."""
+    found: dict[int, File] = {}
+    for storage in checkpoint.storages:
+        place = storage.place
+        while place is not None and not isinstance(place, Range):
+            place = place.of.storage.place
+        if place is not None and isinstance(place.source, File):
+            found[id(place.source)] = place.source
+    if checkpoint.source is not None:
+        found[id(checkpoint.source)] = checkpoint.source
+    for file in found.values():
+        with about(checkpoint.path):
+            file.check_unchanged()
 
 
 def key_of(node: Node, index: int) -> str | int:

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.errors import UsageError
+from ckpt.formats.listing import Listing
 from ckpt.matching import Match, matches, recorded
 from ckpt.names import show, unwrapped_name
 from ckpt.objects import look
@@ -92,7 +93,10 @@ def evidence(checkpoint: Checkpoint, sections: tuple[Section, ...], model: Recor
     Raises UsageError when the model is another than that of the file.
     """
     told = _told(checkpoint, sections, model)
-    found = _roles(checkpoint, sections)
+    if isinstance(checkpoint.origin, Listing):
+        found = [Role(*row) for row in checkpoint.origin.roles]  # type: ignore[arg-type]
+    else:
+        found = _roles(checkpoint, sections)
     if told is not None:
         source, note = _TOLD[told.record.source]
         for at, known in told.known().items():

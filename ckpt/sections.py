@@ -12,6 +12,7 @@ from typing import NamedTuple
 from ckpt import snapshots
 from ckpt.checkpoint import Checkpoint, Container, Node
 from ckpt.errors import UsageError
+from ckpt.formats.listing import Listing
 from ckpt.names import Path, dotted, nearest, show
 
 OTHER_SHARE = 0.01
@@ -78,6 +79,8 @@ class Section(NamedTuple):
 
 def sections(checkpoint: Checkpoint) -> tuple[Section, ...]:
     """The parts of a checkpoint in file order; they do not overlap. A bare state dict is one, at the root."""
+    if isinstance(checkpoint.origin, Listing):
+        return tuple(_sized(checkpoint, Section(*row)) for row in checkpoint.origin.sections)
     finder = _Finder(checkpoint)
     found = [_sized(checkpoint, section) for section in finder.find()]
     largest = max((section.numel for section in found if section.kind in ("model", "ema")), default=0)

@@ -373,7 +373,7 @@ def test_without_an_optimizer_nothing_is_claimed(step: tuple[Path, Path], tmp_pa
 
     assert report.findings == ()
     assert {row.reason for row in report.rows if row.status == "same"} == {
-        "no gradient, or one too small to see: these files cannot tell"
+        "no gradient, or one too small to see: these files cannot tell (ckpt.snapshot records it)"
     }
 
 

@@ -131,6 +131,8 @@ def main() -> None:
     import gc
 
     gc.disable()  # one short job: its trees are needed to the end
+    for library in ("OPENBLAS", "OMP", "MKL"):  # numpy is to use our two threads, and none of its own
+        os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     output.prepare()
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup: the job is to go on

@@ -7,24 +7,31 @@ from typing import Annotated, Optional
 import typer
 
 from ckpt import formats
+from ckpt.checkpoint import Checkpoint, check_unchanged
 from ckpt.cli import output
 from ckpt.cli.options import (
+    Arg,
     Exclude,
     FailOn,
     Include,
     LimitOption,
+    Model,
     NoHeader,
     RewriteJson,
     SectionOption,
     Tsv,
     codes_of,
     limits_of,
+    model_of,
 )
 from ckpt.comparison import Tolerance
-from ckpt.errors import UsageError
+from ckpt.errors import UnreadableError, UsageError
+from ckpt.formats.listing import open_listing
 from ckpt.jobs.diff import Options, diff
-from ckpt.names import Globs
+from ckpt.limits import Limits
+from ckpt.names import Globs, show
 from ckpt.render.diff import diff_lines, diff_table, name_lines
+from ckpt.units import first_of
 
 _SHOW = ("auto", "changed", "unchanged", "frozen", "buffers", "all")
 _CLOSE: dict[str, Tolerance] = {
@@ -69,12 +76,25 @@ def command(
     close: Annotated[
         bool, typer.Option("--close", help="Tolerances by dtype, as torch.testing has them.")
     ] = False,
+    stat: Annotated[
+        bool, typer.Option("--stat", help="A bar a module: how far it moved, relative to its norm.")
+    ] = False,
     structure: Annotated[
-        bool, typer.Option("--structure", help="Compare names, shapes and dtypes; read no values.")
+        bool,
+        typer.Option(
+            "--structure",
+            help="Compare names, shapes and dtypes; read no values. Takes what inspect --json printed, too.",
+        ),
+    ] = False,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="Compare sizes and the CRCs that the files record; read no values."),
     ] = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Count devices, strides, renames and sections of one side too.")
     ] = False,
+    model: Model = None,
+    arg: Arg = None,
     fail_on: FailOn = None,
     limit: LimitOption = None,
 ) -> int:
@@ -84,7 +104,8 @@ def command(
 
     \b
     ckpt diff before.pth after.pth
-    ckpt diff a.safetensors b.pth --close -q && echo same
+    ckpt diff base.safetensors tuned.pth --stat
+    ckpt diff a.pth b.pth --close -q && echo same
     """
     limits = limits_of(limit)
     codes = codes_of(fail_on, "diff")
@@ -92,6 +113,12 @@ def command(
         raise UsageError(f"--show {which}: not one of {' '.join(_SHOW)}")
     if sum((json, tsv, name_only, quiet)) > 1:
         raise UsageError("--json, --tsv, --name-only and --quiet exclude each other")
+    if sum((structure, quick, stat)) > 1:
+        raise UsageError("--structure, --quick and --stat exclude each other")
+    if (structure or quick) and (close or atol is not None or rtol is not None):
+        raise UsageError(
+            f"--{'structure' if structure else 'quick'} reads no values: tolerances mean nothing"
+        )
     if close and (atol is not None or rtol is not None):
         raise UsageError("--close goes without --atol and --rtol")
 
@@ -100,13 +127,20 @@ def command(
 
     exact = not close and atol is None and rtol is None
     options = Options(
-        Globs(include or (), exclude or ()), section, None if exact else tolerance, structure, strict
+        Globs(include or (), exclude or ()),
+        section,
+        None if exact else tolerance,
+        structure=structure,
+        quick=quick,
+        strict=strict,
+        norms=stat,
+        model=model_of(model, arg),
     )
-    with formats.open(before, limits) as first, formats.open(after, limits) as second:
-        report = diff(first, second, options)
+    with _opened(before, limits, structure) as first, _opened(after, limits, structure) as second:
+        with output.progress(first.nbytes + second.nbytes) as progress:
+            report = diff(first, second, options._replace(progress=progress))
         for checkpoint in (first, second):
-            if checkpoint.source is not None:
-                checkpoint.source.check_unchanged()
+            check_unchanged(checkpoint)
     if json:
         output.write_json(report.to_json())
     elif tsv:
@@ -114,7 +148,19 @@ def command(
     elif name_only:
         output.write_lines(name_lines(report))
     elif not quiet:
-        output.write_lines(diff_lines(report, width=output.screen_width(), show_rows=which))
+        output.write_lines(diff_lines(report, width=output.screen_width(), show_rows=which, stat=stat))
+    if report.damaged:
+        listed = first_of([show(name, 80) for name in report.damaged])
+        problem = f"damaged, it or {show(before, None)}: bytes contradict recorded CRCs: {listed}"
+        raise UnreadableError(problem, path=after)
     if codes:
         return int(bool(codes & {finding.code for finding in report.findings}))
-    return int(not report.same)
+    if quick and not report.differs and report.count("unchecked"):
+        raise UsageError("--quick cannot tell: recorded CRCs are missing", path=after, hint="without --quick")
+    return int(report.differs)
+
+
+def _opened(path: str, limits: Limits, structure: bool) -> Checkpoint:
+    """The checkpoint at a path; with `--structure` also what was stored of one."""
+    listed = open_listing(path, limits) if structure else None
+    return formats.open(path, limits) if listed is None else listed

@@ -108,6 +108,8 @@ def _file(probe: Probe) -> CkptError:
         hint = None
         if b'"weight_map"' in head:
             hint = "name it *.index.json to read the shards that it lists"
+        elif b'"ckpt.inspect"' in head:
+            what, hint = "a listing of one (inspect --json)", "ckpt diff --structure compares it"
         return UnsupportedError(f"not a checkpoint: {what}", hint=hint)
     if _is_text(head):
         return UnsupportedError("not a checkpoint: a text file")

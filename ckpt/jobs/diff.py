@@ -7,34 +7,44 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry, TensorRef, Value
-from ckpt.comparison import Tolerance, compare, in_threads
+from ckpt.comparison import Tolerance, compare, contradicted, in_threads, recorded_same
 from ckpt.errors import UsageError
 from ckpt.findings import Finding, order
-from ckpt.gradients import uses
-from ckpt.jobs.reasons import findings, with_reason
+from ckpt.jobs.changes import are_ranks, findings
+from ckpt.jobs.reasons import Side, with_reason
 from ckpt.jobs.rows import DIFFERS, Pair, Row, Status, ValueRow
 from ckpt.names import Globs, show, unwrapped_name
 from ckpt.objects import look
 from ckpt.plain import plain
 from ckpt.roles import Evidence, Role, evidence
 from ckpt.sections import Section, sections
+from ckpt.snapshots import KEY, Record, record_of
 
 _RENAMES = 20_000
 """Pairs of tensors of one shape that are compared to find out who moved to another name."""
 
 
 class Options(NamedTuple):
-    """What is compared, and how closely. `tolerance` gives (absolute, relative) for a dtype; None is exact."""
+    """What is compared, and how closely. `tolerance` gives (absolute, relative) for a dtype; None is exact.
+
+    `structure` reads no values, `quick` only the CRCs that the containers recorded; `norms` works out the numbers
+    of equal tensors too. `model` is what a live model says.
+    """
 
     select: Globs | None = None
     section: str | None = None
     tolerance: Callable[[str], Tolerance] | None = None
     structure: bool = False
+    quick: bool = False
     strict: bool = False
+    norms: bool = False
+    model: Record | None = None
+    progress: Callable[[int], None] | None = None
+    """Is told the bytes of each tensor that was compared."""
 
 
 class DiffReport(NamedTuple):
-    """What differs between two checkpoints. `same` is the answer of the exit code."""
+    """What differs between two checkpoints. `differs` is the answer of the exit code."""
 
     before: Checkpoint
     after: Checkpoint
@@ -44,8 +54,18 @@ class DiffReport(NamedTuple):
     values: tuple[ValueRow, ...]
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
-    same: bool
-    structure: bool = False
+    differs: bool
+    options: Options = Options()
+
+    @property
+    def same(self) -> bool:
+        """Whether it is known that nothing differs."""
+        return not self.differs and not self.damaged and not self.count("unchecked")
+
+    @property
+    def damaged(self) -> tuple[str, ...]:
+        """The tensors whose bytes contradict the CRCs that the files recorded."""
+        return tuple(row.name for row in self.rows if row.damaged)
 
     def count(self, status: Status, role: str | None = None) -> int:
         """Tensors of a status, of one role or of all."""
@@ -66,39 +86,41 @@ def diff(before: Checkpoint, after: Checkpoint, options: Options | None = None) 
     """
     options = options or Options()
     parts = sections(before), sections(after)
-    known = evidence(before, parts[0]), evidence(after, parts[1])
+    known = evidence(before, parts[0], options.model), evidence(after, parts[1], options.model)
     pairs, alone = _pairs(before, after, parts, options)
     rows: list[Row] = []
-    notes: list[str] = []
     aligned: list[Pair] = []
+    weights = [pair for pair in pairs if pair.after.kind in ("model", "ema", "other")]
     for pair in pairs:
         whole, found = _rows(before, after, pair, known, options)
+        if [pair] != weights:
+            found = [row._replace(labels=_full(row)) for row in found]
         aligned.append(whole)
         rows += found
     rows = _compared(rows, options)
     rows = _renamed(rows, options)
-    told = uses(known[0].matches), uses(known[1].matches)
-    rows = [with_reason(row, before, after, told) for row in rows]
+    sides = Side(before, known[0]), Side(after, known[1])
+    if not are_ranks(*sides):
+        rows = [with_reason(row, *sides) for row in rows]
     values = _values(before, after, aligned, options)
     differs = any(row.status in DIFFERS for row in rows) or bool(values)
+    notes: list[str] = []
     if options.strict:
-        notes += [f"only on one side: {name}" for name in alone]
-        notes += _strict(rows)
+        notes = [f"only on one side: {name}" for name in alone] + _strict(rows)
         differs = differs or bool(notes) or any(row.status == "renamed" for row in rows)
-    report = DiffReport(
+    made = () if options.structure else order(list(findings(rows, *sides, same=not differs)))
+    return DiffReport(
         before,
         after,
         tuple(aligned),
         tuple(alone),
         tuple(rows),
         tuple(values),
-        (),
+        made,
         tuple(notes),
-        not differs,
-        options.structure,
+        differs,
+        options,
     )
-    made = () if options.structure else order(list(findings(report.rows, told, same=report.same)))
-    return report._replace(findings=made)
 
 
 # --- which parts go together ------------------------------------------------------------------------------------------
@@ -110,7 +132,8 @@ def _pairs(
     parts: tuple[tuple[Section, ...], tuple[Section, ...]],
     options: Options,
 ) -> tuple[list[Pair], list[str]]:
-    ours, theirs = list(parts[0]), list(parts[1])
+    # A snapshot's record is evidence, not content.
+    ours, theirs = ([part for part in side if part.kind != "snapshot"] for side in parts)
     if options.section is not None:
         ours = [part for part in ours if part.name == options.section]
         theirs = [part for part in theirs if part.name == options.section]
@@ -132,8 +155,8 @@ def _pairs(
             pairs.append(Pair(mine[0], others[0]))
             ours.remove(mine[0])
             theirs.remove(others[0])
-    if not pairs and len(parts[0]) == len(parts[1]) == 1:  # files of nothing but tensors
-        return [Pair(parts[0][0], parts[1][0])], []
+    if not pairs and len(ours) == len(theirs) == 1:  # files of nothing but tensors
+        return [Pair(ours[0], theirs[0])], []
     alone = [
         f"{part.name or '(the root)'} of {path}"
         for side, path in ((ours, before.path), (theirs, after.path))
@@ -162,13 +185,18 @@ def _rows(
         if name in first:
             other = before.tensors[first[name]]
             role = min(known[1].roles[place], known[0].roles[first[name]], key=_rank)
-            rows.append(Row(_shape_status(other, entry), other, entry, role))
+            rows.append(Row(_shape_status(other, entry), other, entry, role, labels=(name, name)))
         else:
-            rows.append(Row("added", None, entry, known[1].roles[place]))
+            rows.append(Row("added", None, entry, known[1].roles[place], labels=("", name)))
     for name, place in first.items():
         if name not in second and _selected(options, name, before.tensors[place]):
-            rows.append(Row("removed", before.tensors[place], None, known[0].roles[place]))
+            role = known[0].roles[place]
+            rows.append(Row("removed", before.tensors[place], None, role, labels=(name, "")))
     return pair._replace(prefixes=prefixes), rows
+
+
+def _full(row: Row) -> tuple[str, str]:
+    return (row.before.name if row.before else "", row.after.name if row.after else "")
 
 
 def _rank(role: Role) -> int:
@@ -218,16 +246,31 @@ def _compared(rows: list[Row], options: Options) -> list[Row]:
     """The rows with what differs in the values of those of one shape."""
     if options.structure:
         return rows
+    if options.quick:
+        return [_recorded(row) for row in rows]
 
     def look_at(row: Row) -> Row:
         if row.before is None or row.after is None or row.status == "reshaped":
             return row
-        change = compare(row.before.tensor, row.after.tensor, options.tolerance)
-        if row.status == "same" and change is not None and not change.close:
+        before, after = row.before.tensor, row.after.tensor
+        change = compare(before, after, options.tolerance, always=options.norms)
+        if options.progress is not None:
+            options.progress(before.nbytes + after.nbytes)
+        same = change is None or not (change.differing or change.other_bytes)
+        row = row._replace(damaged=row.status == "same" and contradicted(before, after, same=same))
+        if row.status == "same" and not same and change is not None and not change.close:
             return row._replace(status="changed", change=change)
         return row._replace(change=change)
 
     return in_threads(look_at, rows)
+
+
+def _recorded(row: Row) -> Row:
+    """A row by the recorded CRCs alone."""
+    if row.status != "same" or row.before is None or row.after is None:
+        return row
+    same = recorded_same(row.before.tensor, row.after.tensor)
+    return row if same else row._replace(status="unchecked" if same is None else "changed")
 
 
 def _renamed(rows: list[Row], options: Options) -> list[Row]:
@@ -236,7 +279,7 @@ def _renamed(rows: list[Row], options: Options) -> list[Row]:
     for row in rows:
         if row.status == "removed" and row.before is not None:
             gone.setdefault(_geometry(row.before), []).append(row)
-    if options.structure or not gone:
+    if options.structure or options.quick or not gone:
         return rows
     left = _RENAMES
     taken: set[int] = set()
@@ -254,7 +297,8 @@ def _renamed(rows: list[Row], options: Options) -> list[Row]:
         best = [other for other in equal if other.name.rpartition(".")[2] == leaf] or equal
         if len(best) == 1 and best[0].before is not None and best[0].before.tensor.numel:
             taken.add(id(best[0]))
-            row = row._replace(status="renamed", before=best[0].before)
+            labels = (best[0].labels[0], row.labels[1])
+            row = row._replace(status="renamed", before=best[0].before, labels=labels)
         out.append(row)
     return [row for row in out if id(row) not in taken]
 
@@ -275,12 +319,13 @@ def _values(before: Checkpoint, after: Checkpoint, pairs: Sequence[Pair], option
         seen.update(value.path for value in (*ours.values(), *theirs.values()))
         rows += _differing(ours, theirs, both=False)
     if options.section is None:
+        mine = {("__metadata__",), *((KEY,) for side in (before, after) if record_of(side) is not None)}
         parted = [*(part.before.path for part in pairs), *(part.after.path for part in pairs)]
         rest = [
             {
                 value.path: value
                 for value in side.values
-                if value.path not in seen and not _inside(value, parted)
+                if value.path not in seen and value.path[:1] not in mine and not _inside(value, parted)
             }
             for side in (before, after)
         ]
@@ -289,9 +334,7 @@ def _values(before: Checkpoint, after: Checkpoint, pairs: Sequence[Pair], option
 
 
 def _inside(value: Value, paths: Iterable[tuple[Any, ...]]) -> bool:
-    return any(path and value.path[: len(path)] == path for path in paths) or value.path[:1] == (
-        "__metadata__",
-    )
+    return any(path and value.path[: len(path)] == path for path in paths)
 
 
 def _below(checkpoint: Checkpoint, section: Section) -> dict[tuple[Any, ...], Value]:
@@ -337,7 +380,7 @@ def _strict(rows: Iterable[Row]) -> list[str]:
         if row.before is not None and row.after is not None:
             one, two = row.before.tensor, row.after.tensor
             if one.device != two.device and None not in (one.device, two.device):
-                notes.append(f"{row.name}: on {one.device}, then on {two.device}")
+                notes.append(f"{row.label}: on {one.device}, then on {two.device}")
             elif isinstance(one, TensorRef) and isinstance(two, TensorRef) and one.stride != two.stride:
-                notes.append(f"{row.name}: stride {list(one.stride)}, then {list(two.stride)}")
+                notes.append(f"{row.label}: stride {list(one.stride)}, then {list(two.stride)}")
     return notes

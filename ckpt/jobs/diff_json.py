@@ -6,6 +6,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from ckpt.comparison import Change
+from ckpt.jobs.modules import Module, modules
 from ckpt.jobs.rows import STATUSES, Row, ValueRow
 from ckpt.plain import plain
 
@@ -24,7 +25,9 @@ def document(report: DiffReport) -> dict[str, Any]:
         "before": {"path": report.before.path, "format": report.before.format},
         "after": {"path": report.after.path, "format": report.after.format},
         "same": report.same,
-        "structure_only": report.structure,
+        "structure_only": report.options.structure,
+        "quick": report.options.quick,
+        "damaged": list(report.damaged),
         "sections": [
             {
                 "before": pair.before.name,
@@ -48,6 +51,7 @@ def document(report: DiffReport) -> dict[str, Any]:
             if row.status == "renamed" and row.before is not None and row.after is not None
         ],
         "tensors": [_row(row) for row in report.rows],
+        **({"modules": [_module(row) for row in modules(report.rows)]} if report.options.norms else {}),
         "values": [_value(row) for row in report.values],
         "findings": [
             {
@@ -77,7 +81,24 @@ def _row(row: Row) -> dict[str, Any]:
         "device": [None if tensor is None else tensor.device for tensor in sides],
         "change": None if row.change is None else _change(row.change),
         "reason": row.reason,
+        "cause": row.cause,
     }
+
+
+def _module(module: Module) -> dict[str, Any]:
+    return {
+        "name": module.name,
+        "tensors": module.tensors,
+        "changed": module.changed,
+        **_finite("rel_l2", module.rel_l2),
+    }
+
+
+def _finite(name: str, value: float | None) -> dict[str, Any]:
+    """A number as a field; one that is not finite as null, with what it is beside it."""
+    if value is None or isfinite(value):
+        return {name: value}
+    return {name: None, f"{name}_is": "inf" if value == value else "nan"}
 
 
 def _change(change: Change) -> dict[str, Any]:
@@ -90,10 +111,7 @@ def _change(change: Change) -> dict[str, Any]:
         "inf": list(change.inf),
     }
     for name, value in (("max_abs", change.max_abs), ("rms", change.rms), ("rel_l2", change.rel_l2)):
-        finite = value is None or isfinite(value)
-        found[name] = value if finite else None
-        if not finite:
-            found[f"{name}_is"] = "inf" if value == value else "nan"
+        found |= _finite(name, value)
     return found
 
 

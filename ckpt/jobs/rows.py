@@ -9,13 +9,39 @@ from ckpt.comparison import Change
 from ckpt.roles import Role
 from ckpt.sections import Section
 
-Status = Literal["same", "changed", "reshaped", "retyped", "renamed", "added", "removed"]
-STATUSES: tuple[Status, ...] = ("changed", "reshaped", "retyped", "renamed", "added", "removed", "same")
+Status = Literal["same", "changed", "reshaped", "retyped", "renamed", "added", "removed", "unchecked"]
+STATUSES: tuple[Status, ...] = (
+    "changed",
+    "reshaped",
+    "retyped",
+    "renamed",
+    "added",
+    "removed",
+    "unchecked",
+    "same",
+)
+"""`unchecked` is given by `--quick` alone: no recorded CRC tells."""
 DIFFERS = frozenset(("changed", "reshaped", "retyped", "added", "removed"))
 
 
+Cause = Literal[
+    "frozen",
+    "never",
+    "no-gradient",
+    "zero-gradient",
+    "not-in-optimizer",
+    "not-stepped",
+    "stepped",
+    "unknown",
+]
+"""Why a parameter did not move, in a word."""
+
+
 class Row(NamedTuple):
-    """A tensor of one file or of both. `change` tells how its values differ, `reason` why it did not move."""
+    """A tensor of one file or of both. `change` tells how its values differ, `reason` and `cause` why it did not move.
+
+    `damaged` says that the recorded CRCs contradict its bytes.
+    """
 
     status: Status
     before: Entry | None
@@ -23,12 +49,21 @@ class Row(NamedTuple):
     role: Role
     change: Change | None = None
     reason: str | None = None
+    cause: Cause | None = None
+    damaged: bool = False
+    labels: tuple[str, str] = ("", "")
+    """What text calls it, before and after: inside of the only model, where it lies in one."""
 
     @property
     def name(self) -> str:
         entry = self.after or self.before
         assert entry is not None
         return entry.name
+
+    @property
+    def label(self) -> str:
+        """What text calls it: by the name after, where there is one."""
+        return self.labels[1] or self.labels[0]
 
 
 class ValueRow(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any
 
 from ckpt.checkpoint import Range, Storage, TensorRef, tensor_ref
 from ckpt.dtypes import BY_NAME, DType
-from ckpt.errors import UnreadableError
+from ckpt.errors import UnreadableError, UnsupportedError
 from ckpt.live import require_torch
 
 _ALIGN = 16
@@ -114,3 +114,14 @@ def _extent(tensor: Any) -> tuple[int, int]:
     first = tensor.storage_offset()
     last = first + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
     return first * tensor.itemsize, (last + 1) * tensor.itemsize
+
+
+def tensor(ref: TensorRef, data: bytes) -> Any:
+    """A new torch.Tensor on the CPU with the elements of a reference, which are `data` in the order of its shape."""
+    torch = require_torch()
+    dtype = vars(torch).get(ref.dtype.name)
+    if dtype is None or ref.dtype.bits < 8 or ref.dtype.kind == "quantized":
+        raise UnsupportedError(f"this torch makes no plain tensor of {ref.dtype.name}")
+    if not ref.numel:
+        return torch.empty(ref.shape, dtype=dtype)
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8).view(dtype).reshape(ref.shape)

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from ckpt.comparison import Change
 from ckpt.jobs.diff import DiffReport
+from ckpt.jobs.modules import depth_that_fits, modules
 from ckpt.jobs.rows import STATUSES, Row, ValueRow
 from ckpt.literals import brief
 from ckpt.names import braced, show, show_literal
-from ckpt.render.text import Line, cells, wrapped
+from ckpt.render.text import Line, cells, columns, wrapped
 from ckpt.units import plural
 
 LETTERS = {
@@ -19,6 +20,7 @@ LETTERS = {
     "added": "A",
     "removed": "D",
     "renamed": "R",
+    "unchecked": "?",
     "same": "=",
 }
 """git's letters."""
@@ -33,12 +35,15 @@ _ROLES = {
 }
 
 
-def diff_lines(report: DiffReport, *, width: int | None = None, show_rows: str = "auto") -> list[Line]:
-    """The report as a person reads it. `show_rows` says which tensors are listed."""
+def diff_lines(
+    report: DiffReport, *, width: int | None = None, show_rows: str = "auto", stat: bool = False
+) -> list[Line]:
+    """The report as a person reads it. `show_rows` says which tensors are listed; `stat` draws bars instead."""
     out: list[Line] = [[(_headline(report), "head")]]
     out += _counts(report)
     out += _still(report) if show_rows in ("auto", "unchanged", "frozen", "all") else []
-    out += _changes(report, show_rows)
+    out += _bars(report, width) if stat else []
+    out += _changes(report, show_rows) if not (stat and show_rows == "auto") else []
     out += _values(report)
     if report.findings or report.notes:
         out.append([])
@@ -78,9 +83,9 @@ def _counts(report: DiffReport) -> list[Line]:
         counts = {status: report.count(status, role) for status in STATUSES}
         if any(counts.values()):
             told = [f"{counts['changed']:,} changed", f"{counts['same']:,} unchanged"]
-            if report.structure:
+            if report.options.structure:
                 told = [f"{counts['same']:,} alike"]
-            told += [f"{counts[status]:,} {status}" for status in STATUSES[1:6] if counts[status]]
+            told += [f"{counts[status]:,} {status}" for status in STATUSES[1:-1] if counts[status]]
             rows.append((label, "   ".join(told)))
     width = max((len(label) for label, _ in rows), default=0)
     return [[(label.ljust(width + 3), "name"), (text, "")] for label, text in rows]
@@ -92,8 +97,8 @@ def _still(report: DiffReport) -> list[Line]:
     still: dict[str, list[str]] = {}
     for row in report.rows:
         if row.status == "same" and row.reason is not None:
-            still.setdefault(row.reason, []).append(row.name)
-    if not still or not moved or report.structure:
+            still.setdefault(row.reason, []).append(row.label)
+    if not still or not moved or report.options.structure:
         return []
     rows = [
         (", ".join(braced(names)[:4]) + (" …" if len(braced(names)) > 4 else ""), reason, len(names))
@@ -110,7 +115,7 @@ def _still(report: DiffReport) -> list[Line]:
 
 def _changes(report: DiffReport, which: str) -> list[Line]:
     """What changed, the largest change first; what is on one side, or of another shape."""
-    wanted = {
+    wanted: Sequence[str] = {
         "auto": ("reshaped", "retyped", "renamed", "added", "removed"),
         "changed": ("changed", "reshaped", "retyped", "renamed", "added", "removed"),
         "unchanged": ("same",),
@@ -141,10 +146,40 @@ def _changes(report: DiffReport, which: str) -> list[Line]:
     return out
 
 
+_BARS = 40
+_BAR_CELLS = 30
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def _bars(report: DiffReport, width: int | None) -> list[Line]:
+    """A bar a module: its relative change, against the largest."""
+    depth = depth_that_fits(report.rows, _BARS)
+    rows = modules(report.rows, depth)
+    told = [row for row in rows if row.rel_l2 is not None]
+    largest = max((row.rel_l2 or 0.0 for row in told), default=0.0)
+    table = [["MODULE", "TENSORS", "CHANGED", "REL. L2", ""]]
+    for row in rows[:_BARS]:
+        share = (row.rel_l2 or 0.0) / largest if largest else 0.0
+        number = "from 0" if row.rel_l2 is None else f"{row.rel_l2:.3g}"
+        name = show(row.name, 120) or "(the root)"
+        table.append([name, f"{row.tensors:,}", f"{row.changed:,}", number, _bar(share)])
+    out: list[Line] = [[], *columns(table, right=frozenset((1, 2, 3)), width=width)]
+    if len(rows) > _BARS:
+        out.append([(f"… {len(rows) - _BARS:,} more modules (--json)", "dim")])
+    return out
+
+
+def _bar(share: float) -> str:
+    eighths = round(share * _BAR_CELLS * 8)
+    if share and not eighths:
+        eighths = 1  # it moved
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+
+
 def _name(row: Row) -> str:
-    if row.status == "renamed" and row.before is not None and row.after is not None:
-        return f"{show(row.before.name, 80)} → {show(row.after.name, 80)}"
-    return show(row.name, 120)
+    if row.status == "renamed":
+        return f"{show(row.labels[0], 80)} → {show(row.labels[1], 80)}"
+    return show(row.label, 120)
 
 
 def _told(row: Row) -> str:
@@ -199,8 +234,15 @@ def _value(row: ValueRow) -> str:
 
 
 def _verdict(report: DiffReport) -> Line:
-    if report.same:
-        what = "alike in names, shapes and dtypes; values were not compared" if report.structure else "same"
+    if not report.differs:
+        what = "same"
+        if report.options.structure:
+            what = "alike in names, shapes and dtypes; values were not compared"
+        elif report.options.quick:
+            what = "same by sizes and recorded CRCs; no value was read"
+        unchecked = report.count("unchecked")
+        if unchecked:
+            what = f"undecided: no recorded CRC tells of {plural(unchecked, 'tensor')}; {what}"
         return [(f"{what}: {plural(report.count('same'), 'tensor')}", "head")]
     told = [
         f"{report.count(status):,} {status}"
@@ -231,4 +273,4 @@ def diff_table(report: DiffReport) -> list[list[str]]:
 
 def name_lines(report: DiffReport) -> Sequence[Line]:
     """The names of what differs, one a line."""
-    return [[(show(row.name, None), "")] for row in report.rows if row.status != "same"]
+    return [[(show(row.name, None), "")] for row in report.rows if row.status not in ("same", "unchecked")]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import NamedTuple, Protocol
 
 from ckpt import commit
-from ckpt.checkpoint import Checkpoint, Range
+from ckpt.checkpoint import Checkpoint, check_unchanged
 from ckpt.commit import Progress, Target
 from ckpt.errors import CkptError, LossError, UsageError, about
 from ckpt.files import Extended, File
@@ -108,8 +108,7 @@ def save(
         with about(checkpoint.path):
             drafted.write(sink)
             sink.flush()
-            for file in _files(checkpoint):
-                file.check_unchanged()
+            check_unchanged(checkpoint)
         written = time.perf_counter()
         with about(to.path):
             done = _checked(sink.path, checkpoint, format, limits, checks)
@@ -163,8 +162,7 @@ def save_shards(
             sink.flush()
             for name, seconds in _checked(sink.path, part, safetensors.NAME, limits, checks):
                 done[name] = done.get(name, 0.0) + seconds
-        for file in _files(checkpoint):
-            file.check_unchanged()
+        check_unchanged(checkpoint)
     total = listing.size + sum(drafted.size for drafted in drafts)
     seconds = time.perf_counter() - start - sum(done.values())
     return Saved(index.path, sharded.NAME, total, None, tuple(done.items()), seconds, len(parts))
@@ -238,17 +236,3 @@ def _same_file(checkpoint: Checkpoint, format: str) -> Draft | None:
         return None
     file = checkpoint.source
     return Draft(file.size, lambda sink: sink.copy(file, 0, file.size))
-
-
-def _files(checkpoint: Checkpoint) -> Iterator[File]:
-    """The files that a checkpoint's bytes come from."""
-    found: dict[int, File] = {}
-    for storage in checkpoint.storages:
-        place = storage.place
-        while place is not None and not isinstance(place, Range):
-            place = place.of.storage.place
-        if place is not None and isinstance(place.source, File):
-            found[id(place.source)] = place.source
-    if checkpoint.source is not None:
-        found[id(checkpoint.source)] = checkpoint.source
-    yield from found.values()
