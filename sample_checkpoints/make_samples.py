@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import dataclasses
 import datetime
 import enum
@@ -43,6 +44,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
+
+import ckpt
+from ckpt.live import snapshot as snapshots
 
 SAMPLES: list[Callable[[Path], None]] = []
 
@@ -185,6 +189,45 @@ def ddp_run_with_an_unused_layer(folder: Path) -> None:
                 "best_acc": best_acc,
             }
             save(training, folder / name)
+
+
+@sample
+def snapshots_around_a_step(folder: Path) -> None:
+    with group_of_one():
+        net = ConvNet()
+        net.fc1.bias.requires_grad_(False)
+        model = DistributedDataParallel(net)
+        optimizer = torch.optim.Adam(parameter for parameter in net.parameters() if parameter.requires_grad)
+        ckpt.snapshot(model, folder / "snapshot_before.pth")
+        step(model, optimizer, 8, 3, 8, 8)
+        ckpt.snapshot(model, folder / "snapshot_after.pth", optimizer)
+
+
+class Branch(nn.Module):
+    """A net with a gate that may leave a layer out, and layers in a plain list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.gate, self.head = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 4)
+        self.experts = [nn.Linear(8, 8) for _ in range(2)]
+        self.steps = [self.stem, self.head]
+
+    def forward(self, hidden: Tensor, open_gate: bool) -> Tensor:
+        hidden = torch.relu(self.stem(hidden))
+        for expert in self.experts:
+            hidden = hidden + expert(hidden)
+        out: Tensor = self.head(hidden + self.gate(hidden) if open_gate else hidden)
+        return out
+
+
+@sample
+def snapshots_of_two_ranks(folder: Path) -> None:
+    first = Branch()
+    for rank in range(2):
+        model = copy.deepcopy(first)
+        model(torch.randn(4, 8), rank == 0).square().mean().backward()
+        with mock.patch.object(snapshots, "_rank", lambda torch, rank=rank: (rank, 2)):
+            ckpt.snapshot(model, folder / "branch.pth", ranks="all")
 
 
 class Block(nn.Module):

@@ -32,6 +32,8 @@ FILES = sorted(
 
 # Every finding of every sample: one that is not true would be a bug, one that is missing too.
 FINDINGS = {
+    "branch.rank0.pth": ["list-modules", "list-modules"],
+    "branch.rank1.pth": ["unused", "list-modules", "list-modules"],
     "compiled.pth": ["prefix"],
     "ddp_after.pth": ["unused", "prefix", "optimizer-heavy"],
     "ddp_before.pth": ["unused", "prefix", "optimizer-heavy"],
@@ -46,6 +48,8 @@ FINDINGS = {
     "sharded/model-00001-of-00002.safetensors": [],
     "sharded/model-00002-of-00002.safetensors": [],
     "sharded/model.safetensors.index.json": [],
+    "snapshot_after.pth": ["unused"],
+    "snapshot_before.pth": [],
     "tied_and_bloated.pth": ["bloat", "tied"],
     "train_cuda.pth": ["weights-only", "unused", "cuda", "prefix", "optimizer-heavy"],
     "weights.safetensors": [],
@@ -96,4 +100,5 @@ def document(path: Path) -> dict[str, Any]:
             found = inspect(checkpoint).to_json()
     except CkptError as error:
         return {"error": error.problem}
+    found["values"] = [row for row in found["values"] if row["name"] != "ckpt.tensors.gradient"]
     return {key: value for key, value in found.items() if key not in ("file", "load")}

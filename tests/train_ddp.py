@@ -1,0 +1,115 @@
+"""A tiny training run under DistributedDataParallel, two ranks over gloo, that DDP stops: `python train_ddp.py DIR KIND SEED`.
+
+It does what a user does who looks for the reason: a snapshot before the first step, one after each step.
+DIR gets `before.rankN.pth`, `after.rankN.pth` and `error.rankN.txt`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import ckpt
+
+KINDS = ("spare", "buffers", "frozen", "tied", "branch", "unlisted")
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.fc = nn.Linear(width, width)
+        self.norm = nn.BatchNorm1d(width) if torch.rand(()) < 0.5 else nn.LayerNorm(width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.norm(self.fc(x)))
+
+
+class Net(nn.Module):
+    """Some blocks are used in forward, others are not; on `branch` only rank 0 uses the last one."""
+
+    def __init__(self, kind: str, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.kind = kind
+        self.stem = nn.Linear(6, 8)
+        self.register_buffer("scale", torch.ones(8))
+        if kind == "buffers":
+            self.register_buffer("hidden", torch.zeros(8), persistent=False)
+            self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        self.blocks = nn.ModuleList(Block(8) for _ in range(4))
+        self.used = [bool(torch.rand(()) < 0.5) for _ in range(4)]
+        self.used[seed % 4] = kind == "branch"  # somebody is to be left out
+        if kind == "branch":
+            self.used = [True] * 4
+        self.head, self.aux = nn.Linear(8, 3), nn.Linear(8, 3)
+        if kind == "tied":
+            self.aux.weight = self.head.weight
+        if kind == "unlisted":
+            self.extra = [nn.Linear(8, 8)]
+        if kind == "frozen":
+            self.stem.requires_grad_(False)
+            self.blocks[(seed + 1) % 4].requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x) * self.scale
+        for number, (block, is_used) in enumerate(zip(self.blocks, self.used, strict=True)):
+            skipped = self.kind == "branch" and number == 3 and dist.get_rank() == 1
+            x = block(x) if is_used and not skipped else x
+        return self.head(x) + (self.aux(x) if self.kind == "branch" else 0)
+
+
+def train(folder: Path, kind: str, seed: int) -> None:
+    """One rank: two steps, the second of which DDP does not allow."""
+    net = Net(kind, seed)
+    model = DistributedDataParallel(net)
+    optimizer = torch.optim.AdamW((p for p in net.parameters() if p.requires_grad), lr=1e-2)
+    ckpt.snapshot(model, folder / "before.pth", ranks="all")
+    torch.manual_seed(seed + dist.get_rank())
+    try:
+        for _ in range(2):
+            optimizer.zero_grad()
+            loss = model(torch.randn(5, 6)).square().mean()
+            loss.backward()
+            optimizer.step()
+            ckpt.snapshot(model, folder / "after.pth", optimizer, ranks="all")
+    except RuntimeError as error:
+        (folder / f"error.rank{dist.get_rank()}.txt").write_text(str(error), encoding="utf-8")
+        raise
+
+
+def main() -> None:
+    """Starts a process for each rank, and waits for them."""
+    folder, kind, seed = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    rank = os.environ.get("TRAIN_RANK")
+    if rank is not None:
+        store = dist.FileStore(str(folder / "store"), 2)
+        dist.init_process_group(
+            "gloo", store=store, rank=int(rank), world_size=2, timeout=timedelta(seconds=60)
+        )
+        torch.set_num_threads(1)
+        train(folder, kind, seed)
+        return
+    import subprocess
+
+    environment: dict[str, Any] = {**os.environ, "TORCH_DISTRIBUTED_DEBUG": "INFO", "GLOO_SOCKET_IFNAME": "lo"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, __file__, *sys.argv[1:]],
+            env={**environment, "TRAIN_RANK": str(number)},
+            stderr=subprocess.DEVNULL,
+        )
+        for number in range(2)
+    ]
+    sys.exit(max(abs(process.wait()) for process in ranks))
+
+
+if __name__ == "__main__":
+    main()
