@@ -1,7 +1,7 @@
 """Who had a gradient: what an optimizer's state says of each parameter, and nothing beyond that.
 
-Adam and its like make the state of a parameter at its first gradient, and count its steps. An optimizer without
-state, with state for all from the start, or with one for all, says nothing.
+Adam and its like make the state of a parameter at its first gradient, and count its steps; Adagrad makes it at the
+start, and counts. An optimizer without state, or with one for all, says nothing.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _COUNTERS = {"float32": "<f", "float64": "<d", "int64": "<q", "int32": "<i", "fl
 
 
 class Use(NamedTuple):
-    """What the state of one optimizer says. `never` are the parameters without any, by their number; `lagging`
-    those whose counter is behind `steps`, each with it.
+    """What the state of one optimizer says. `never` are the parameters that never had a gradient, by their number:
+    without state, or with a counter that never moved; `lagging` those whose counter is behind `steps`, each with it.
     """
 
     match: Match
@@ -45,8 +45,8 @@ def _use(match: Match) -> Use:
         if slot.has_state and (step := _counter(slot.step)) is not None
     }
     most = max(steps.values(), default=0.0)
-    never = tuple(number for number, held in enumerate(have) if not held)
-    lagging = tuple((number, step) for number, step in steps.items() if step < most)
+    never = tuple(number for number, held in enumerate(have) if not held or (most and steps.get(number) == 0))
+    lagging = tuple((number, step) for number, step in steps.items() if 0 < step < most)
     return Use(match, never, lagging, most)
 
 

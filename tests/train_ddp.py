@@ -82,6 +82,10 @@ def train(folder: Path, kind: str, seed: int) -> None:
             ckpt.snapshot(model, folder / "after.pth", optimizer, ranks="all")
     except RuntimeError as error:
         (folder / f"error.rank{dist.get_rank()}.txt").write_text(str(error), encoding="utf-8")
+        if not (
+            folder / f"after.rank{dist.get_rank()}.pth"
+        ).exists():  # stopped in backward: gradients are there
+            ckpt.snapshot(model, folder / "after.pth", optimizer, ranks="all")
         raise
 
 
@@ -99,7 +103,11 @@ def main() -> None:
         return
     import subprocess
 
-    environment: dict[str, Any] = {**os.environ, "TORCH_DISTRIBUTED_DEBUG": "INFO", "GLOO_SOCKET_IFNAME": "lo"}
+    environment: dict[str, Any] = {
+        **os.environ,
+        "TORCH_DISTRIBUTED_DEBUG": "INFO",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
     ranks = [
         subprocess.Popen(
             [sys.executable, __file__, *sys.argv[1:]],

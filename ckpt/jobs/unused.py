@@ -35,14 +35,14 @@ def _recorded(
         place
         for use in found
         if use.steps or use.never
-        for slot, place in zip(use.match.slots, use.match.places, strict=True)
-        if slot.has_state and place is not None
+        for number, place in enumerate(use.match.places)
+        if number not in use.never and place is not None
     }
     earlier = [place for place in none if place in held]
     never = [place for place in none if place not in held]
     if never:
         text, names = _text(checkpoint, told.section, never)
-        also = ", and the optimizer holds no state" if any(use.never for use in found) else ""
+        also = ", nor ever before" if any(use.never for use in found) else ""
         yield Finding(
             "unused",
             f"{text}: had no gradient when the snapshot was taken{also}: {UNUSED}; DDP stops on this",

@@ -79,6 +79,7 @@ def describe(
     parameters: dict[int, str] = {}
     for name, parameter in inner.named_parameters():
         parameters[id(parameter)] = own_name(name)
+    is_sharded = any(map(_is_fsdp, model.modules()))
     tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
     norms = _norms(torch, {id(t): t for t in tensors.values() if id(t) in parameters}) if gradients else {}
     known = {
@@ -87,7 +88,7 @@ def describe(
             str(tensor.device),
             bool(tensor.requires_grad),
             norms.get(id(tensor)),
-            hasattr(tensor, "to_local") or any(map(_is_fsdp, inner.modules())),
+            is_sharded or hasattr(tensor, "to_local"),
         )
         for name, tensor in tensors.items()
     }
