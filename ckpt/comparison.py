@@ -96,7 +96,7 @@ def _compare(
     for ref in (one, two):
         if ref.nbytes > ref.storage.nbytes + _UNFOLDED:
             raise UnsupportedError(
-                f"a tensor of {ref.storage.nbytes:,} bytes that unfolds to {ref.nbytes:,} is not compared",
+                f"a view of {ref.storage.nbytes:,} bytes that unfolds to {ref.nbytes:,} is not compared",
                 hint="--structure, or --exclude it",
             )
     one, two, order = _straightened(one, two)

@@ -52,17 +52,18 @@ class File:
     def read(self, offset: int, count: int) -> bytes:
         if offset < 0 or count < 0 or offset + count > self.size:
             raise UnreadableError(
-                f"cut off: bytes {offset:,} to {offset + count:,} needed, ends at {self.size:,}"
+                f"cut off: bytes {offset:,} to {offset + count:,} needed, ends at {self.size:,}",
+                path=self.path,
             )
         try:
             data = os.pread(self._fd, count, offset)
             while len(data) < count:
                 more = os.pread(self._fd, count - len(data), offset + len(data))
                 if not more:
-                    raise UnreadableError("the file changed while it was read")
+                    raise UnreadableError("the file changed while it was read", path=self.path)
                 data += more
         except OSError as error:
-            raise UnreadableError(_reason(error)) from None
+            raise UnreadableError(_reason(error), path=self.path) from None
         self.bytes_read += count
         return data
 
@@ -71,24 +72,26 @@ class File:
         count = len(buffer)
         if offset < 0 or offset + count > self.size:
             raise UnreadableError(
-                f"cut off: bytes {offset:,} to {offset + count:,} needed, ends at {self.size:,}"
+                f"cut off: bytes {offset:,} to {offset + count:,} needed, ends at {self.size:,}",
+                path=self.path,
             )
         done = 0
         try:
             while done < count:
                 more = os.preadv(self._fd, [buffer[done:]], offset + done)
                 if not more:
-                    raise UnreadableError("the file changed while it was read")
+                    raise UnreadableError("the file changed while it was read", path=self.path)
                 done += more
         except OSError as error:
-            raise UnreadableError(_reason(error)) from None
+            raise UnreadableError(_reason(error), path=self.path) from None
         self.bytes_read += count
 
     def check_unchanged(self) -> None:
         """Raise UnreadableError when the file was written to since it was opened."""
         now = os.fstat(self._fd)
         if (now.st_size, now.st_mtime_ns) != (self._stat.st_size, self._stat.st_mtime_ns):
-            raise UnreadableError("the file changed while it was read", hint="still being written?")
+            problem = "the file changed while it was read"
+            raise UnreadableError(problem, path=self.path, hint="still being written?")
 
     def close(self) -> None:
         if self._fd >= 0:

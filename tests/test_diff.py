@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from collections import OrderedDict
@@ -22,6 +23,7 @@ from torch import nn
 
 from ckpt import formats
 from ckpt.jobs.diff import DiffReport, Options, diff
+from ckpt.jobs.modules import modules
 from ckpt.names import Globs
 
 pytestmark = oracle.QUIET
@@ -447,3 +449,249 @@ def test_what_is_shown(which: str, step: tuple[Path, Path]) -> None:
     listed = [line for line in lines if line[:2] in ("M ", "= ")]
     assert any("bn.running_mean" in line for line in listed) == (which in ("changed", "buffers", "all"))
     assert any("unused.weight" in line for line in listed) == (which in ("unchanged", "all"))
+
+
+# --- findings of two files --------------------------------------------------------------------------------------------
+
+
+def training(net: nn.Module, optimizers: Any) -> dict[str, Any]:
+    many = optimizers if isinstance(optimizers, dict) else {"optimizer": optimizers}
+    return {"model": net.state_dict(), **{name: o.state_dict() for name, o in many.items()}}
+
+
+def codes(report: DiffReport) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for finding in report.findings:
+        found.setdefault(finding.code, set()).update(name.removeprefix("model.") for name in finding.tensors)
+    return found
+
+
+def test_a_parameter_that_somebody_else_moves(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5))
+    net.extra = nn.Parameter(torch.ones(7))
+    optimizer = torch.optim.AdamW(net.parameters())
+
+    def step() -> dict[str, Any]:
+        optimizer.zero_grad()
+        nn.Sequential(net[0], net[1])(torch.randn(2, 3)).sum().backward()
+        optimizer.step()
+        return copy.deepcopy(training(net, optimizer))
+
+    first = step()
+    with torch.no_grad():
+        net.extra += 1
+    second = step()
+
+    assert codes(of(first, second, tmp_path)) == {"changed-without-state": {"extra"}}
+    assert codes(of(second, second, tmp_path)) == {}
+    assert "changed-without-state" not in codes(of(first["model"], second["model"], tmp_path))
+
+
+def test_two_optimizers_of_one_model(tmp_path: Path) -> None:
+    """A parameter that one of them does not have is the other's: it is not frozen."""
+    net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5), nn.Linear(5, 6))
+    optimizers = {
+        "optim_a": torch.optim.AdamW(net[0].parameters()),
+        "optim_b": torch.optim.AdamW(net[1].parameters()),
+    }
+
+    def step() -> dict[str, Any]:
+        for optimizer in optimizers.values():
+            optimizer.zero_grad()
+        net(torch.randn(2, 3)).square().sum().backward()
+        for optimizer in optimizers.values():
+            optimizer.step()
+        return copy.deepcopy(training(net, optimizers))
+
+    report = of(step(), step(), tmp_path)
+
+    causes = {
+        row.name: row.cause for row in report.rows if row.status == "same" and row.role.role != "optimizer"
+    }
+    assert causes == dict.fromkeys(("model.2.weight", "model.2.bias"), "not-in-optimizer")
+    (finding,) = report.findings
+    assert (finding.code, finding.level) == ("frozen", "info")
+    assert set(finding.tensors) == {"model.2.weight", "model.2.bias"}
+
+
+@pytest.mark.parametrize("how", ["lr", "skipped"])
+def test_steps_that_move_nothing(how: str, tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 5))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.1, weight_decay=0)
+
+    def step() -> dict[str, Any]:
+        optimizer.zero_grad()
+        net(torch.randn(8, 3)).square().sum().backward()
+        optimizer.step()
+        return copy.deepcopy(training(net, optimizer))
+
+    first = step()
+    if how == "lr":
+        optimizer.param_groups[0]["lr"] = 0.0
+        second = step()
+    else:
+        net(torch.randn(8, 3))  # statistics move in forward
+        second = training(net, optimizer)
+
+    report = of(first, second, tmp_path)
+
+    (finding,) = [row for row in report.findings if row.code == "step-skipped"]
+    assert ("lr is 0" in finding.message) == (how == "lr")
+    assert {row.code for row in report.findings} == {"step-skipped"}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: torch.optim.Adam(p),
+        lambda p: torch.optim.AdamW(p, amsgrad=True),
+        lambda p: torch.optim.SGD(p, 0.1),
+        lambda p: torch.optim.SGD(p, 0.1, momentum=0.9),
+        lambda p: torch.optim.Adagrad(p),
+        lambda p: torch.optim.Adafactor(p),
+        lambda p: torch.optim.LBFGS(p, max_iter=2),
+        lambda p: torch.optim.AdamW([{"params": p[::2]}, {"params": p[1::2], "weight_decay": 0.0}]),
+    ],
+    ids=["adam", "amsgrad", "sgd", "momentum", "adagrad", "adafactor", "lbfgs", "groups"],
+)
+@pytest.mark.parametrize("filtered", [True, False])
+def test_reasons_are_right_or_cannot_tell(make: Any, filtered: bool, tmp_path: Path) -> None:
+    net = nn.Module()
+    net.used, net.norm, net.spare, net.frozen = (
+        nn.Linear(3, 4),
+        nn.BatchNorm1d(4),
+        nn.Linear(4, 6),
+        nn.Linear(5, 2),
+    )
+    net.frozen.requires_grad_(False)
+    optimizer = make([p for p in net.parameters() if p.requires_grad or not filtered])
+    x = torch.randn(8, 3)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = net.norm(net.used(x)).pow(4).sum()
+        loss.backward()
+        return loss
+
+    first = None
+    for _ in range(2):
+        optimizer.step(closure)
+        first = first or copy.deepcopy(training(net, optimizer))
+
+    report = of(first, training(net, optimizer), tmp_path)
+
+    truth = {
+        **{name: {"never", "unknown"} for name in ("spare.weight", "spare.bias")},
+        **{
+            name: {"not-in-optimizer" if filtered else "never", "unknown"}
+            for name in ("frozen.weight", "frozen.bias")
+        },
+    }
+    still = {
+        row.name.removeprefix("model."): row.cause
+        for row in report.rows
+        if row.status == "same" and row.role.role in ("parameter", "unknown")
+    }
+    for name, cause in still.items():
+        if name in truth:
+            assert cause in truth[name], name
+        else:
+            assert cause in ("unknown", "stepped"), name  # a parameter that moved too little
+    assert still.keys() >= truth.keys()
+    for row in report.findings:
+        if row.code == "frozen":
+            assert {name.removeprefix("model.") for name in row.tensors} <= truth.keys()
+
+
+# --- stored listings, bars --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_stored_listing_is_alike_its_file(name: str, tmp_path: Path) -> None:
+    (tmp_path / "kept.json").write_bytes(ckpt("inspect", "--json", SAMPLES / name).out)
+
+    done = ckpt("diff", "--structure", tmp_path / "kept.json", SAMPLES / name)
+
+    assert done.code == 0, done
+    assert ckpt("diff", "--structure", SAMPLES / name, tmp_path / "kept.json").code == 0
+
+
+def test_a_listing_tells_what_changed(tmp_path: Path) -> None:
+    one = rewriting.saved({"a.weight": torch.ones(3), "b.weight": torch.ones(3)}, tmp_path / "a.pt")
+    two = rewriting.saved({"a.weight": torch.ones(4), "c.weight": torch.ones(3).half()}, tmp_path / "b.pt")
+    (tmp_path / "a.json").write_bytes(ckpt("inspect", "--json", one).out)
+
+    report = json.loads(ckpt("diff", "--structure", "--json", tmp_path / "a.json", two).out)
+
+    assert {(row["status"], row["before"], row["after"]) for row in report["tensors"]} == {
+        ("reshaped", "a.weight", "a.weight"),
+        ("removed", "b.weight", None),
+        ("added", None, "c.weight"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"schema": {"name": "ckpt.diff", "version": 1}}', "lists no tensors"),
+        ('{"schema": {"name": "ckpt.inspect", "version": 2}}', "another version"),
+        ('{"schema": {"name": "ckpt.inspect", "version": 1}}', "not laid out as"),
+        (
+            '{"schema": {"name": "ckpt.inspect", "version": 1}}\n{"schema": 1}',
+            "one document of inspect --json",
+        ),
+        (
+            '{"schema": {"name": "ckpt.inspect", "version": 1}, "tensors": [{"name": 1}], "sections": []}',
+            "not laid",
+        ),
+        ('{"a": 1}', "not a checkpoint: json"),
+    ],
+)
+def test_what_is_no_listing(text: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(text)
+
+    check_error(ckpt("diff", "--structure", tmp_path / "a.json", SAMPLES / "legacy.pth"), says)
+
+
+def test_a_listing_is_no_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(ckpt("inspect", "--json", SAMPLES / "legacy.pth").out)
+
+    for command in (("diff", tmp_path / "a.json", tmp_path / "a.json"), ("inspect", tmp_path / "a.json")):
+        check_error(ckpt(*command), "a listing of one (inspect --json)")
+
+
+def test_bars(tmp_path: Path) -> None:
+    before = {f"layers.{i}.{leaf}": torch.ones(4) for i in range(60) for leaf in ("weight", "bias")}
+    after = {name: value * (1 + int(name.split(".")[1]) / 100) for name, value in before.items()}
+    after["layers.0.bias"] = before["layers.0.bias"]
+    report = of(before, after, tmp_path, norms=True)
+    done = ckpt("diff", "--stat", tmp_path / "a.pt", tmp_path / "b.pt")
+
+    (whole,) = modules(report.rows, 1)
+    every = modules(report.rows)
+    truth = (
+        torch.stack([after[n] - before[n] for n in before]).norm() / torch.stack(list(before.values())).norm()
+    )
+    assert whole.rel_l2 == pytest.approx(truth.item()) and (whole.tensors, whole.changed) == (120, 118)
+    assert [row.rel_l2 for row in every] == pytest.approx([i / 100 for i in range(60)], rel=1e-5)
+    assert [line.split()[:4] for line in done.lines if line.startswith("layers")] == [
+        ["layers", "120", "118", f"{whole.rel_l2:.3g}"]
+    ]
+    kept = [f"layers.{i}.weight" for i in range(3)]
+    three = ckpt(
+        "diff", "--stat", tmp_path / "a.pt", tmp_path / "b.pt", *(f"--include={name}" for name in kept)
+    )
+    bars = [line for line in three.lines if line.startswith("layers.")]
+    assert [bar.count("█") for bar in bars] == [0, 15, 30]
+    document = json.loads(ckpt("diff", "--stat", "--json", tmp_path / "a.pt", tmp_path / "b.pt").out)
+    assert [row["rel_l2"] for row in document["modules"]] == [row.rel_l2 for row in every]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--quick", "--structure"), ("--quick", "--close"), ("--structure", "--atol=1"), ("--stat", "--quick")],
+)
+def test_options_that_contradict_each_other(options: tuple[str, ...]) -> None:
+    name = SAMPLES / "legacy.pth"
+
+    check_error(ckpt("diff", *options, name, name))

@@ -105,7 +105,9 @@ def _advanced(before: Side, after: Side) -> bool:
 
 
 def _moving_statistics(rows: Sequence[Row]) -> Iterable[Finding]:
-    """Statistics that move beside parameters that surely did not."""
+    """Statistics that move beside parameters that surely did not, while others did."""
+    if not any(row.status == "changed" for row in _parameters(rows)):
+        return
     by_module: dict[str, list[Row]] = {}
     for row in rows:
         if row.before is not None and row.after is not None:
@@ -115,7 +117,7 @@ def _moving_statistics(rows: Sequence[Row]) -> Iterable[Finding]:
         mean = next((row for row in inside if row.name.rpartition(".")[2] == "running_mean"), None)
         weights = [row for row in inside if row.role.role == "parameter"]
         if mean is not None and mean.status == "changed" and weights:
-            if all(row.status == "same" and row.cause not in (None, "unknown") for row in weights):
+            if all(row.status == "same" and row.cause not in (None, "unknown", "stepped") for row in weights):
                 found.append(module)
     if found:
         listed = ", ".join(show(module, 60) for module in found[:_LISTED])

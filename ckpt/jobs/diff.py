@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry, TensorRef, Value
 from ckpt.comparison import Tolerance, compare, contradicted, in_threads, recorded_same
-from ckpt.errors import UsageError
+from ckpt.errors import UnsupportedError, UsageError
 from ckpt.findings import Finding, order
 from ckpt.jobs.changes import are_ranks, findings
 from ckpt.jobs.reasons import Side, with_reason
@@ -97,7 +97,7 @@ def diff(before: Checkpoint, after: Checkpoint, options: Options | None = None) 
             found = [row._replace(labels=_full(row)) for row in found]
         aligned.append(whole)
         rows += found
-    rows = _compared(rows, options)
+    rows = _compared(rows, options, after.path)
     rows = _renamed(rows, options)
     sides = Side(before, known[0]), Side(after, known[1])
     if not are_ranks(*sides):
@@ -242,8 +242,8 @@ def _shape_status(before: Entry, after: Entry) -> Status:
     return "retyped" if before.tensor.dtype != after.tensor.dtype else "same"
 
 
-def _compared(rows: list[Row], options: Options) -> list[Row]:
-    """The rows with what differs in the values of those of one shape."""
+def _compared(rows: list[Row], options: Options, path: str) -> list[Row]:
+    """The rows with what differs in the values of those of one shape; `path` is that of the file after."""
     if options.structure:
         return rows
     if options.quick:
@@ -253,7 +253,12 @@ def _compared(rows: list[Row], options: Options) -> list[Row]:
         if row.before is None or row.after is None or row.status == "reshaped":
             return row
         before, after = row.before.tensor, row.after.tensor
-        change = compare(before, after, options.tolerance, always=options.norms)
+        try:
+            change = compare(before, after, options.tolerance, always=options.norms)
+        except UnsupportedError as error:
+            raise UnsupportedError(
+                f"{show(row.name, 80)}: {error.problem}", path=path, hint=error.hint
+            ) from None
         if options.progress is not None:
             options.progress(before.nbytes + after.nbytes)
         same = change is None or not (change.differing or change.other_bytes)

@@ -43,7 +43,9 @@ def build(spec: str, arguments: Sequence[str] = (), *, device: str) -> Any:
         if isinstance(factory, torch.nn.Module):
             return factory
         if not callable(factory):
-            raise UsageError(f"--model {show(spec, 80)}: a {type(factory).__name__}, which cannot be called")
+            raise UsageError(
+                f"--model {show(spec, 80)}: of type {type(factory).__name__}, which cannot be called"
+            )
         made = _made(torch, spec, factory, known, device)
     if not isinstance(made, torch.nn.Module):
         raise UsageError(f"--model {show(spec, 80)}: returned a {type(made).__name__}, not a torch.nn.Module")

@@ -1,0 +1,165 @@
+"""`--model file.py:factory`: the user's own code, built on meta, for certain roles; whatever it does wrong is one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import oracle
+import pytest
+import rewriting
+import torch
+from process import check_error, ckpt
+from torch import nn
+
+from ckpt.errors import UsageError
+from ckpt.live.factory import build, record
+
+pytestmark = oracle.QUIET
+
+CODE = """
+import sys
+import torch
+from torch import nn
+import beside
+
+print("talk")
+
+class Net(nn.Module):
+    def __init__(self, width=4, act="relu"):
+        super().__init__()
+        self.a, self.b = nn.Linear(width, width), nn.Linear(width, width)
+        self.norm = nn.BatchNorm1d(width)
+        self.register_buffer("table", torch.ones(2))
+        self.gain = nn.Parameter(torch.ones(1), requires_grad=False)
+        self.act = act
+        self.cells = [nn.Linear(1, 1)]
+
+class Peeks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rates = [x.item() for x in torch.linspace(0, 1, 3)]
+        self.a = nn.Linear(1, 1)
+
+class Shelf:
+    make = staticmethod(Net)
+
+ready = nn.Linear(1, 1)
+number = 3
+
+def other(): return {"not": "a module"}
+def breaks(): raise RuntimeError("first line\\nsecond")
+def leaves(): sys.exit(3)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "nets.py").write_text(CODE)
+    (tmp_path / "beside.py").write_text("x = 1\n")
+    net = nn.Module()
+    net.a, net.b, net.norm = nn.Linear(4, 4), nn.Linear(4, 4), nn.BatchNorm1d(4)
+    net.register_buffer("table", torch.ones(2))
+    net.gain = nn.Parameter(torch.ones(1))
+    state = net.state_dict()
+    rewriting.saved(state, tmp_path / "a.pth")
+    rewriting.saved({f"module.{name}": value for name, value in state.items()}, tmp_path / "wrapped.pth")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("spec", ["nets.py:Net", "nets:Net", "nets.py:Shelf.make", "./nets.py:Net"])
+@pytest.mark.parametrize("file", ["a.pth", "wrapped.pth"])
+def test_roles_are_certain(spec: str, file: str, folder: Path) -> None:
+    done = ckpt("inspect", file, "--model", spec, "--json", cwd=folder)
+
+    assert done.code == 0 and done.complaints == ["talk"], done
+    roles = {row["name"].removeprefix("module."): row for row in json.loads(done.out)["tensors"]}
+    assert {name: row["role"] for name, row in roles.items()} == {
+        **dict.fromkeys(("a.weight", "a.bias", "b.weight", "b.bias"), "parameter"),
+        **dict.fromkeys(("norm.weight", "norm.bias", "gain"), "parameter"),
+        **dict.fromkeys(
+            ("norm.running_mean", "norm.running_var", "norm.num_batches_tracked", "table"), "buffer"
+        ),
+    }
+    assert {row["evidence"]["trust"] for row in roles.values()} == {"certain"}
+
+
+def test_the_order_of_the_model_decides(folder: Path) -> None:
+    found = json.loads(
+        ckpt("inspect", "a.pth", "--model", "nets.py:Net", "--index", "0-5", "--json", cwd=folder).out
+    )["index"]
+
+    names = [row["name"] for row in found["names"]]
+    assert names == ["a.weight", "a.bias", "b.weight", "b.bias", "norm.weight", "norm.bias"]  # gain is frozen
+    assert found["evidence"]["trust"] == "certain" and found["parameters"] == 6
+
+
+def test_a_plain_list_is_found(folder: Path) -> None:
+    assert (
+        "list-modules: cells[0] (Linear)"
+        in ckpt("inspect", "a.pth", "--model", "nets.py:Net", cwd=folder).out.decode()
+    )
+
+
+def test_diff_knows_what_is_frozen(folder: Path) -> None:
+    state = torch.load(folder / "a.pth")
+    state["a.weight"] = state["a.weight"] + 1
+    rewriting.saved(state, folder / "b.pth")
+
+    report = json.loads(ckpt("diff", "a.pth", "b.pth", "--model", "nets.py:Net", "--json", cwd=folder).out)
+
+    causes = {row["after"]: row["cause"] for row in report["tensors"] if row["status"] == "same"}
+    assert causes["gain"] == "frozen" and causes["b.weight"] == "unknown" and causes["table"] is None
+    assert [(row["code"], row["level"], row["tensors"]) for row in report["findings"]] == [
+        ("frozen", "info", ["gain"])
+    ]
+
+
+def test_arguments(folder: Path) -> None:
+    net = build("nets.py:Net", ["width=3", "act=gelu"], device="meta")
+
+    assert net.a.weight.shape == (3, 3) and net.act == "gelu" and net.a.weight.device.type == "meta"
+
+
+def test_a_constructor_that_looks_at_values(folder: Path) -> None:
+    assert list(record("nets.py:Peeks").tensors) == ["a.weight", "a.bias"]
+    assert list(record("nets.py:ready").tensors) == ["weight", "bias"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--model", "nets.py"), "not file.py:factory"),
+        (("--model", "nets.py:none"), "has no none"),
+        (("--model", "gone.py:Net"), "no such file as gone.py"),
+        (("--model", "gone:Net"), "no module named 'gone'"),
+        (("--model", "nets.py:number"), "of type int, which cannot be called"),
+        (("--model", "nets.py:other"), "returned a dict, not a torch.nn.module"),
+        (("--model", "nets.py:breaks"), "runtimeerror: first line (ckpt_debug=1 shows where)"),
+        (("--model", "nets.py:leaves"), "systemexit: 3"),
+        (("--model", "nets.py:Net", "--arg", "width"), "--arg width: not name=value"),
+        (("--model", "nets.py:Net", "--arg", "depth=1"), "unexpected keyword argument 'depth'"),
+        (("--model", "bad.py:Net"), "syntaxerror"),
+        (("--arg", "a=1"), "--arg goes with --model"),
+    ],
+)
+def test_trouble(arguments: tuple[str, ...], says: str, folder: Path) -> None:
+    (folder / "bad.py").write_text("def :")
+
+    done = ckpt("inspect", "a.pth", *arguments, cwd=folder)
+
+    check_error(done._replace(err=done.err.removeprefix(b"talk\n")), says)
+
+
+def test_another_model_is_refused(folder: Path) -> None:
+    (folder / "more.py").write_text("from torch import nn\nmake = lambda: nn.Sequential(nn.Linear(1, 1))\n")
+
+    done = ckpt("inspect", "a.pth", "--model", "more.py:make", cwd=folder)
+
+    check_error(done, "not the model that --model builds: 0 of its 2 tensors are here, 0.weight is not")
+
+
+def test_nothing_is_built_without_being_asked(folder: Path) -> None:
+    with pytest.raises(UsageError, match="not NAME=VALUE"):
+        build("nets.py:Net", ["=1"], device="meta")

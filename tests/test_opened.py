@@ -1,0 +1,115 @@
+"""`ckpt.open` and `ckpt.diff`: what programs get, against torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import oracle
+import pytest
+import rewriting
+import torch
+from process import SAMPLES
+
+import ckpt
+from ckpt.errors import CkptError
+from ckpt.jobs.diff import Options
+
+pytestmark = oracle.QUIET
+
+DTYPES = [
+    "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2fnuz", "int64", "int8", "uint16",
+    "bool", "complex64", "complex128",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (0, 3), (5,), (2, 3)])
+def test_values(dtype: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    made = (torch.randn(shape) * 3).to(getattr(torch, dtype))
+    path = rewriting.saved({"a.weight": made, "t": made.t() if made.dim() == 2 else made}, tmp_path / "a.pt")
+
+    with ckpt.open(path) as opened:
+        assert list(opened) == ["a.weight", "t"] and len(opened) == 2 and "a.weight" in opened
+        ref = opened["a.weight"]
+        assert (ref.name, ref.shape, ref.dtype, ref.numel) == ("a.weight", shape, dtype, made.numel())
+        assert ref.nbytes == made.nbytes and ref.device == "cpu" and ref.layout == "strided"
+        found = ref.torch()
+        assert found.dtype == made.dtype and found.shape == made.shape
+        assert found.flatten().view(torch.uint8).equal(made.contiguous().flatten().view(torch.uint8))
+        array = ref.numpy()
+        wide = made.to(torch.float32) if "float8" in dtype or dtype == "bfloat16" else made
+        np.testing.assert_array_equal(array, wide.numpy())
+        assert array.dtype == wide.numpy().dtype and array.flags.writeable and array.shape == shape
+        np.testing.assert_array_equal(
+            opened["t"].numpy(), wide.t().numpy() if made.dim() == 2 else wide.numpy()
+        )
+
+
+def test_conjugated_and_negated(tmp_path: Path) -> None:
+    made = torch.randn(4, dtype=torch.complex64).conj()
+    negated = torch.randn(4, dtype=torch.complex64).conj().imag
+    path = rewriting.saved({"a": made, "b": negated}, tmp_path / "a.pt")
+
+    with ckpt.open(path) as opened:
+        assert torch.equal(opened["a"].torch(), made) and torch.equal(opened["b"].torch(), negated)
+
+
+def test_a_tensor_is_read_when_it_is_asked_for(tmp_path: Path) -> None:
+    path = rewriting.saved({"a.weight": torch.ones(1000), "b.weight": torch.ones(1000)}, tmp_path / "a.pt")
+
+    with ckpt.open(path) as opened:
+        source = opened.checkpoint.source
+        assert source is not None
+        before = source.bytes_read
+        assert "float32 [1000] on cpu" in repr(opened["a.weight"]) and source.bytes_read == before
+        opened["b.weight"].numpy()
+        assert source.bytes_read == before + 4000
+
+
+def test_values_and_names() -> None:
+    with ckpt.open(SAMPLES / "train_cuda.pth") as opened:
+        assert opened.value("epoch") == 12 and opened.value("args.lr") == 0.001
+        assert (
+            opened.format == "torch-zip"
+            and opened.path.endswith("train_cuda.pth")
+            and "torch-zip" in repr(opened)
+        )
+        with pytest.raises(CkptError, match=r"no value args\.l"):
+            opened.value("args.l")
+        with pytest.raises(KeyError):
+            opened["none"]
+        assert {ref.device for ref in opened.values()} == {"cuda:0", "cuda:1"}
+
+
+@pytest.mark.parametrize("name", ["sparse", "meta", "qint8"])
+def test_what_has_no_plain_values(name: str, tmp_path: Path) -> None:
+    made = {
+        "sparse": torch.eye(2).to_sparse(),
+        "meta": torch.ones(2, device="meta"),
+        "qint8": torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.qint8),
+    }[name]
+    path = rewriting.saved({"a": made}, tmp_path / "a.pt")
+
+    with ckpt.open(path) as opened:
+        for read in (opened["a"].numpy, opened["a"].torch):
+            with pytest.raises(CkptError, match=str(path)):
+                read()
+
+
+def test_trouble(tmp_path: Path) -> None:
+    with pytest.raises(CkptError, match="no such file"):
+        ckpt.open(tmp_path / "none.pth")
+
+
+def test_diff(tmp_path: Path) -> None:
+    one = rewriting.saved({"a.weight": torch.ones(3), "b.weight": torch.ones(3)}, tmp_path / "a.pt")
+    two = rewriting.saved({"a.weight": torch.zeros(3), "b.weight": torch.ones(3)}, tmp_path / "b.pt")
+
+    assert ckpt.diff(one, str(one)).same
+    with ckpt.open(two) as opened:
+        report = ckpt.diff(one, opened)
+        assert not report.same and [row.status for row in report.rows] == ["changed", "same"]
+        assert opened["a.weight"].numpy().sum() == 0  # still open
+    assert report.to_json()["schema"] == {"name": "ckpt.diff", "version": 1}
+    assert ckpt.diff(one, two, Options(structure=True)).same
