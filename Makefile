@@ -30,6 +30,7 @@ docs: .venv/.dev
 
 bench: .venv/.dev
 	$(BIN)/python -m benchmarks.inspect
+	$(BIN)/python -m benchmarks.diff
 	$(BIN)/python -m benchmarks.rewrite
 
 .venv/.base: pyproject.toml

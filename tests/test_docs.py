@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
+import io
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+from unittest import mock
 
 import pytest
+import rewriting
+import torch
+from torch import nn
 
 import ckpt
 from ckpt import formats
@@ -15,8 +22,10 @@ from ckpt.cli.writing import written
 from ckpt.findings import CATALOGUE
 from ckpt.formats import FORMATS
 from ckpt.formats.foreign import NOT_YET
+from ckpt.jobs.diff import Options, diff
 from ckpt.jobs.inspect import inspect
 from ckpt.jobs.rehome import moves, rehome
+from ckpt.jobs.rows import STATUSES, Cause
 from ckpt.limits import Limits
 from ckpt.writers import Saved
 
@@ -34,6 +43,7 @@ def test_pages_show_what_the_commands_print() -> None:
     spec.loader.exec_module(refresh)
 
     assert page("README.md").count("<!-- run: ") >= 12 and page("docs/migrate.md").count("<!-- run: ") >= 20
+    assert page("docs/ddp.md").count("<!-- run: ") >= 5 and page("docs/errors.md").count("<!-- run: ") >= 7
     for name in refresh.PAGES:
         assert refresh.refreshed(page(name)) == page(name), f"{name} is stale: make docs"
 
@@ -88,6 +98,68 @@ def test_every_field_of_a_rewrite_is_described(samples: Path) -> None:
     assert f"`{document['schema']['name']}`, version {document['schema']['version']}" in text
 
 
+def test_every_field_of_a_comparison_is_described(samples: Path) -> None:
+    text = page("docs/json.md")
+    described = set(re.findall(r"\w+", text))
+    with (
+        formats.open(str(samples / "ddp_before.pth")) as before,
+        formats.open(str(samples / "ddp_after.pth")) as after,
+    ):
+        document = diff(before, after, Options(norms=True)).to_json()
+
+    assert {name for name in fields(document) if "." not in name} - described == set()
+    assert {status for status in STATUSES if f"`{status}`" not in text} == set()
+    assert {cause for cause in get_args(Cause) if f"`{cause}`" not in text} == set()
+    assert f"`{document['schema']['name']}`, version {document['schema']['version']}" in text
+
+
+def said_by_torch() -> list[str]:
+    """The first lines of the errors that the page quotes, as the torch that is installed says them."""
+    net = nn.Linear(2, 2)
+    wrapped = {f"module.{name}": value for name, value in net.state_dict().items()}
+    with mock.patch.object(torch.serialization, "location_tag", lambda storage: "cuda:0"):
+        on_gpu = rewriting.in_memory({"a": torch.ones(2)})
+    objects = rewriting.in_memory({"args": argparse.Namespace()})
+    samples = ROOT / "sample_checkpoints"
+    tried: list[Callable[[], Any]] = [
+        lambda: torch.load(io.BytesIO(on_gpu)),
+        lambda: net.load_state_dict(wrapped),
+        lambda: nn.Linear(2, 3).load_state_dict(net.state_dict()),
+        lambda: torch.load(io.BytesIO(objects)),
+        lambda: torch.load(samples / "legacy_python2.pth", map_location="cpu", weights_only=False),
+        lambda: torch.load(samples / "whole_model.pth", weights_only=False),
+        lambda: torch.load(samples / "lfs_pointer.pth", weights_only=False),
+        lambda: torch.load(samples / "html_page.pth", weights_only=False),
+        lambda: torch.load(samples / "truncated.pth"),
+    ]
+    found = []
+    for attempt in tried:
+        with pytest.raises(Exception) as caught:
+            attempt()
+        kind = type(caught.value)
+        module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+        found.append(f"{module}{kind.__qualname__}: {caught.value}")
+    return found
+
+
+def test_the_errors_of_the_page_are_torchs() -> None:
+    blocks = re.findall(r"```text\n(.*?)\n```", page("docs/errors.md"), re.DOTALL)
+    said = "\n".join(line.rstrip() for text in said_by_torch() for line in text.splitlines())
+
+    assert len(blocks) >= 14
+    elsewhere = (
+        "CUDA device 1",
+        "out of memory",
+        "finished reduction",
+        "did not receive",
+        "central directory",
+    )
+    elsewhere += ("attribute 'Net'", "same device")
+    for block in blocks:
+        if not any(word in block for word in elsewhere):
+            assert block.removeprefix("Weights") in said, block
+
+
 def test_every_format_stands_in_the_readme() -> None:
     text = page("README.md")
 
@@ -111,7 +183,10 @@ def test_every_format_stands_in_the_readme() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["README.md", "SECURITY.md", "CONTRIBUTING.md", "docs/findings.md", "docs/json.md", "docs/migrate.md"],
+    [
+        *("README.md", "SECURITY.md", "CONTRIBUTING.md", "docs/ddp.md", "docs/errors.md", "docs/findings.md"),
+        *("docs/json.md", "docs/migrate.md"),
+    ],
 )
 def test_what_a_page_links_and_names_is_there(name: str) -> None:
     text = page(name)
