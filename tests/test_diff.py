@@ -342,6 +342,30 @@ def test_a_tensor_that_moved_to_another_name(tmp_path: Path) -> None:
     )
 
 
+def test_equal_tensors_are_told_apart_by_the_ends_of_their_names(tmp_path: Path) -> None:
+    names = [f"layers.{i}.{part}.weight" for i in range(3) for part in ("norm", "fc")]
+    before = {f"model.{name}": torch.ones(4) for name in names}  # as norms begin: all alike
+    after = {f"net.body.{name}": torch.ones(4) for name in names}
+
+    report = of(before, after, tmp_path)
+
+    assert report.same and not report.count("added") and not report.count("removed")
+    assert {row.labels for row in report.rows} == {(f"model.{name}", f"net.body.{name}") for name in names}
+    assert {row.status for row in report.rows} == {"renamed"}
+
+
+def test_a_choice_is_no_rename(tmp_path: Path) -> None:
+    one, two = torch.ones(4), torch.arange(4.0)
+    report = of({"a.x": one, "b.x": one.clone(), "c.x": two}, {"d.y": one.clone(), "e.y": two}, tmp_path)
+    wide = torch.ones(1).expand(10**12)
+
+    assert [(row.status, row.labels) for row in report.rows if row.status == "renamed"] == [
+        ("renamed", ("c.x", "e.y"))
+    ]
+    assert (report.count("removed"), report.count("added")) == (2, 1)
+    assert of({"a.x": wide}, {"b.x": wide}, tmp_path).count("renamed") == 0  # too much to look through
+
+
 def test_shapes_are_never_the_same(tmp_path: Path) -> None:
     report = of(
         {"a.weight": torch.ones(2, 3), "b.weight": torch.ones(1)},

@@ -12,6 +12,7 @@ from ckpt.errors import UnsupportedError, UsageError
 from ckpt.findings import Finding, order
 from ckpt.jobs.changes import are_ranks, findings
 from ckpt.jobs.reasons import Side, with_reason
+from ckpt.jobs.renames import renamed
 from ckpt.jobs.rows import DIFFERS, Pair, Row, Status, ValueRow
 from ckpt.names import Globs, show, unwrapped_name
 from ckpt.objects import look
@@ -19,9 +20,6 @@ from ckpt.plain import plain
 from ckpt.roles import Evidence, Role, evidence
 from ckpt.sections import Section, sections
 from ckpt.snapshots import KEY, Record, record_of
-
-_RENAMES = 20_000
-"""Pairs of tensors of one shape that are compared to find out who moved to another name."""
 
 
 class Options(NamedTuple):
@@ -98,7 +96,7 @@ def diff(before: Checkpoint, after: Checkpoint, options: Options | None = None) 
         aligned.append(whole)
         rows += found
     rows = _compared(rows, options, after.path)
-    rows = _renamed(rows, options)
+    rows = renamed(rows) if not (options.structure or options.quick) else rows
     sides = Side(before, known[0]), Side(after, known[1])
     if not are_ranks(*sides):
         rows = [with_reason(row, *sides) for row in rows]
@@ -276,40 +274,6 @@ def _recorded(row: Row) -> Row:
         return row
     same = recorded_same(row.before.tensor, row.after.tensor)
     return row if same else row._replace(status="unchecked" if same is None else "changed")
-
-
-def _renamed(rows: list[Row], options: Options) -> list[Row]:
-    """The rows with tensors that moved to another name, byte for byte, as one row each."""
-    gone: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        if row.status == "removed" and row.before is not None:
-            gone.setdefault(_geometry(row.before), []).append(row)
-    if options.structure or options.quick or not gone:
-        return rows
-    left = _RENAMES
-    taken: set[int] = set()
-    out: list[Row] = []
-    for row in rows:
-        candidates = gone.get(_geometry(row.after), []) if row.status == "added" and row.after else []
-        free = [other for other in candidates if id(other) not in taken]
-        left -= len(free)
-        equal = [
-            o
-            for o in free
-            if left >= 0 and row.after and o.before and compare(o.before.tensor, row.after.tensor) is None
-        ]
-        leaf = row.name.rpartition(".")[2]
-        best = [other for other in equal if other.name.rpartition(".")[2] == leaf] or equal
-        if len(best) == 1 and best[0].before is not None and best[0].before.tensor.numel:
-            taken.add(id(best[0]))
-            labels = (best[0].labels[0], row.labels[1])
-            row = row._replace(status="renamed", before=best[0].before, labels=labels)
-        out.append(row)
-    return [row for row in out if id(row) not in taken]
-
-
-def _geometry(entry: Entry | None) -> tuple[Any, ...]:
-    return () if entry is None else (entry.tensor.dtype, entry.tensor.shape, entry.tensor.layout)
 
 
 def _values(before: Checkpoint, after: Checkpoint, pairs: Sequence[Pair], options: Options) -> list[ValueRow]:
