@@ -206,7 +206,37 @@ class Computed:
         return self.dtype.nbytes(self.of.numel)
 
 
-Place = Range | Computed
+class Overlaid:
+    """The elements of a tensor in the order of its shape, as its dtype, with the block that `over` has in common with it
+    taken from there: the elements whose index lies within both shapes, which have as many dimensions.
+    """
+
+    __slots__ = ("of", "over")
+
+    def __init__(self, of: TensorRef, over: TensorRef) -> None:
+        self.of = of
+        self.over = over
+
+    @property
+    def size(self) -> int:
+        return self.of.nbytes
+
+
+class Patched:
+    """The bytes of a place with pieces of it taken from elsewhere; where pieces overlap, the later one counts.
+
+    `pieces` are (first byte, place); `base` is None where nothing is left of it.
+    """
+
+    __slots__ = ("base", "pieces", "size")
+
+    def __init__(self, base: Place | None, size: int, pieces: Sequence[tuple[int, Place]]) -> None:
+        self.base = base
+        self.size = size
+        self.pieces = tuple(pieces)
+
+
+Place = Range | Computed | Overlaid | Patched
 
 
 class Storage(NamedTuple):
@@ -468,12 +498,18 @@ class Checkpoint:
 def check_unchanged(checkpoint: Checkpoint) -> None:
     """Raise UnreadableError when a file that the checkpoint's bytes come from was written to since it was opened."""
     found: dict[int, File] = {}
-    for storage in checkpoint.storages:
-        place = storage.place
-        while place is not None and not isinstance(place, Range):
-            place = place.of.storage.place
-        if place is not None and isinstance(place.source, File):
-            found[id(place.source)] = place.source
+    todo = [storage.place for storage in checkpoint.storages]
+    while todo:
+        place = todo.pop()
+        if isinstance(place, Range):
+            if isinstance(place.source, File):
+                found[id(place.source)] = place.source
+        elif isinstance(place, Patched):
+            todo += [place.base, *(piece for _, piece in place.pieces)]
+        elif isinstance(place, Overlaid):
+            todo += [place.of.storage.place, place.over.storage.place]
+        elif place is not None:
+            todo.append(place.of.storage.place)
     if checkpoint.source is not None:
         found[id(checkpoint.source)] = checkpoint.source
     for file in found.values():

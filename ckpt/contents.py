@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ckpt import kernels
-from ckpt.checkpoint import Computed, Place, Range, Storage, TensorRef, tensor_ref
+from ckpt.checkpoint import Computed, Overlaid, Patched, Place, Range, Storage, TensorRef, tensor_ref
 from ckpt.dtypes import DType
 from ckpt.errors import UnreadableError
 from ckpt.files import File
@@ -22,14 +22,51 @@ BLOCK = 1 << 20
 
 def blocks(place: Place, start: int = 0, count: int | None = None) -> Iterator[bytes]:
     """The bytes of a place, or `count` of them from byte `start`, in order. Raises UnreadableError."""
-    if isinstance(place, Computed):
-        yield from _part(_made(place), start, place.size - start if count is None else count)
+    if isinstance(place, Patched):
+        yield from _patched(place, start, place.size if count is None else start + count)
+    elif isinstance(place, (Computed, Overlaid)):
+        made = _made(place) if isinstance(place, Computed) else _overlaid(place)
+        yield from _part(made, start, place.size - start if count is None else count)
     elif place.inflated is None:
         end = place.size if count is None else start + count
         for at in range(start, end, BLOCK):
             yield place.source.read(place.offset + at, min(BLOCK, end - at))
     else:
         yield from _part(_inflated(place), start, place.inflated - start if count is None else count)
+
+
+def _patched(place: Patched, start: int, end: int) -> Iterator[bytes]:
+    """Bytes `start` to `end` of a patched place."""
+    # What is not yet spoken for, by the last piece first: an earlier one shows where no later one lies.
+    free = [(start, end)]
+    shown: list[tuple[int, int, int, Place]] = []
+    for first, piece in reversed(place.pieces):
+        last = first + _size(piece)
+        rest: list[tuple[int, int]] = []
+        for low, high in free:
+            if last <= low or high <= first:
+                rest.append((low, high))
+                continue
+            shown.append((max(low, first), min(high, last), first, piece))
+            rest += [part for part in ((low, first), (last, high)) if part[0] < part[1]]
+        free = rest
+    if place.base is not None:
+        shown += [(low, high, 0, place.base) for low, high in free]
+    for low, high, first, piece in sorted(shown, key=lambda row: row[0]):
+        yield from blocks(piece, low - first, high - low)
+
+
+def _size(place: Place) -> int:
+    """The bytes that a place gives."""
+    return place.inflated if isinstance(place, Range) and place.inflated is not None else place.size
+
+
+def _overlaid(place: Overlaid) -> Iterator[bytes]:
+    """The elements of a tensor with a block of another's: both are held in memory."""
+    base, over = b"".join(elements(place.of)), b"".join(elements(place.over))
+    if place.over.dtype != place.of.dtype:
+        over, _ = kernels.cast(over, place.over.dtype, place.of.dtype)
+    yield kernels.overlaid(base, place.of.shape, over, place.over.shape, place.of.dtype)
 
 
 def _part(whole: Iterator[bytes], start: int, count: int) -> Iterator[bytes]:

@@ -77,16 +77,30 @@ def resolved(block: bytes, dtype: DType, *, conj: bool, neg: bool) -> bytes:
 
 
 CASTS = ("bfloat16", "float16", "float32")
-"""dtypes that `cast` makes."""
+"""dtypes that `--dtype` makes."""
+
+
+def can_cast(source: DType, to: DType) -> bool:
+    """Whether `cast` makes these elements of those."""
+    known = source.name in CASTABLE or source.kind == "bool" or (source.kind == "int" and source.bits >= 8)
+    return (known and to.name in (*CASTS, "float64")) or (
+        source.kind in ("int", "bool") and to.kind == "int" and min(source.bits, to.bits) >= 8
+    )
 
 
 def cast(block: bytes, source: DType, to: DType) -> tuple[bytes, int]:
-    """(floating elements as another floating dtype, how many finite ones became infinite).
+    """(elements as another dtype, how many finite ones became infinite), as torch's `copy_` does it.
 
-    Rounds to the nearest, ties to even; from float64 by way of float32, as torch does.
+    Rounds to the nearest, ties to even; from float64 by way of float32. Ints wrap around.
     """
     import numpy as np
 
+    if to.kind == "int":
+        return numbers(block, source).astype(
+            f"<{'u' if to.name.startswith('u') else 'i'}{to.bits // 8}"
+        ).tobytes(), 0
+    if to.name == "float64":
+        return numbers(block, source).astype("<f8").tobytes(), 0
     values = _as_float32(block, source)
     with np.errstate(over="ignore", invalid="ignore"):
         if to.name == "float32":
@@ -102,9 +116,20 @@ def cast(block: bytes, source: DType, to: DType) -> tuple[bytes, int]:
             made[nan] = 0x7FC0
             infinite = (made & 0x7FFF) == 0x7F80
     overflowed = int(np.count_nonzero(infinite))
-    if overflowed:
+    if overflowed and source.kind == "float":
         overflowed -= int(np.count_nonzero(np.isinf(_floats(block, source))))
     return made.tobytes(), overflowed
+
+
+def overlaid(base: bytes, shape: tuple[int, ...], over: bytes, other: tuple[int, ...], dtype: DType) -> bytes:
+    """The elements of a tensor, those whose index lies within `other` too taken from `over`, which has that shape."""
+    import numpy as np
+
+    width = dtype.bits // 8
+    whole = np.frombuffer(bytearray(base), f"V{width}").reshape(shape)
+    block = tuple(slice(0, min(one, two)) for one, two in zip(shape, other, strict=True))
+    whole[block] = np.frombuffer(over, f"V{width}").reshape(other)[block]
+    return whole.tobytes()
 
 
 def _floats(block: bytes | memoryview, dtype: DType) -> Array:
@@ -125,7 +150,7 @@ def _as_float32(block: bytes, dtype: DType) -> Array:
     import numpy as np
 
     with np.errstate(over="ignore", invalid="ignore"):
-        made: Array = _floats(block, dtype).astype("<f4")
+        made: Array = (_floats if dtype.kind == "float" else numbers)(block, dtype).astype("<f4")
     return made
 
 

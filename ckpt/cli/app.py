@@ -23,7 +23,7 @@ from ckpt.errors import CkptError
 TROUBLE, INTERRUPTED, PIPE_CLOSED, TERMINATED = 2, 130, 141, 143
 _CANNOT_WRITE = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF))
 
-_PLANNED = frozenset(("warmstart", "stats", "lint", "verify"))
+_PLANNED = frozenset(("stats", "lint", "verify"))
 
 
 class Terminated(BaseException):
@@ -86,6 +86,7 @@ COMMANDS = {
     "inspect": "What a checkpoint holds, and how to load it.",
     "get": "One value of a checkpoint, as text or JSON.",
     "diff": "What changed between two checkpoints.",
+    "warmstart": "Load pretrained weights into a model as far as they fit.",
     "rehome": "Move tensors to other devices; to the CPU by default.",
     "strip": "Take the prefixes of wrappers off the names.",
     "rename": "Rename tensors by regular expressions.",

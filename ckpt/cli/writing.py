@@ -15,9 +15,11 @@ from ckpt.jobs.rewrite import RewriteReport, with_unread
 from ckpt.limits import Limits
 from ckpt.names import show
 from ckpt.render.rewrite import rewrite_lines
+from ckpt.render.warmstart import coverage_lines
 from ckpt.units import size_text
 from ckpt.writers.checks import Check, check_bytes, check_weights_only
 
+Open = Callable[[str, Limits], Checkpoint]
 Make = Callable[[Checkpoint, Limits], RewriteReport]
 
 
@@ -37,16 +39,20 @@ class Asked(NamedTuple):
     plain: bool = False
     """Whether the result must load with weights_only=True."""
     shard_bytes: int | None = None
+    min_coverage: float | None = None
+    """The share of elements that a warm start must load, or nothing is written."""
 
 
-def rewrite(paths: list[str], make: Make, asked: Asked, limits: Limits) -> int:
+def rewrite(
+    paths: list[str], make: Make, asked: Asked, limits: Limits, *, opened: Open = formats.open
+) -> int:
     """Each PATH: read, change, write, report. Goes on after an error; the exit code of the command."""
     _check(paths, asked)
     worst = 0
     for path in paths:
         try:
             with about(path):
-                _one(path, make, asked, limits, several=len(paths) > 1)
+                worst = max(worst, _one(path, make, asked, limits, opened, several=len(paths) > 1))
         except CkptError as error:
             output.fail(error)
             worst = 2
@@ -76,22 +82,30 @@ def _check(paths: list[str], asked: Asked) -> None:
         raise UsageError("not a directory, and there are several PATHs", path=asked.output)
 
 
-def _one(path: str, make: Make, asked: Asked, limits: Limits, *, several: bool) -> None:
+def _one(path: str, make: Make, asked: Asked, limits: Limits, opened: Open, *, several: bool) -> int:
     to = None if asked.shard_bytes else _target(path, asked)
     if to is not None:
         for other, size in commit.left_over(to.real):
             output.talk(f"ckpt: {show(other, None)}: {size_text(size)} left over from a run that was killed")
         if to.warning:
             output.talk(f"ckpt: {show(to.path, None)}: {to.warning}")
-    with formats.open(path, limits) as checkpoint:
+    with opened(path, limits) as checkpoint:
         report = with_unread(make(checkpoint, limits))
         saved = None
-        if not asked.dry_run:
+        least = asked.min_coverage or 0.0
+        too_little = report.coverage is not None and report.coverage.share < least
+        if not asked.dry_run and not too_little:
             saved = _write(report, to, asked, limits)
         if asked.json:
             output.write_json(report.to_json(written(saved), dry_run=asked.dry_run), one_line=several)
         else:
+            if report.coverage is not None:
+                output.write_lines(coverage_lines(report.coverage, width=output.screen_width()))
             output.write_lines(rewrite_lines(report, saved, dry_run=asked.dry_run))
+        if too_little:
+            text = f"ckpt: {show(path, None)}: less than --min-coverage {least:g} of the elements: nothing was written"
+            output.talk(text)
+    return int(too_little)
 
 
 def _target(path: str, asked: Asked) -> commit.Target | None:

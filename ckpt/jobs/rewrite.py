@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Computed, Dict, Entry, Node, Opaque, Storage, parts_of
 from ckpt.errors import LossError, UnsupportedError
@@ -17,6 +17,9 @@ from ckpt.places import children, node_at, places_of, with_unique_names
 from ckpt.sections import Section
 from ckpt.tree import flatten
 from ckpt.units import first_of, plural
+
+if TYPE_CHECKING:
+    from ckpt.jobs.warmstart import Coverage
 
 
 class Change(NamedTuple):
@@ -57,6 +60,8 @@ class RewriteReport(NamedTuple):
     """Whether every byte of a tensor is the one that was read."""
     nothing: str = "nothing to change"
     """What to say when there are no changes."""
+    coverage: Coverage | None = None
+    """What a warm start loads."""
 
     def overflowed(self) -> int:
         """Elements that a cast made infinite; known once the result was written."""
@@ -95,6 +100,7 @@ class RewriteReport(NamedTuple):
             "left_alone": [_left_json(row) for row in self.left_alone],
             "overflowed": self.overflowed(),
             "verified": None if output is None else output.pop("verified"),
+            **({} if self.coverage is None else {"coverage": self.coverage.to_json()}),
         }
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from ckpt.errors import UsageError
 from ckpt.live import require_torch
+from ckpt.live.state import is_fsdp, state_of
 from ckpt.names import own_name
 from ckpt.snapshots import Handed, Known, Loose, Record
 
@@ -32,37 +33,6 @@ def unwrapped(model: Any) -> tuple[Any, tuple[str, ...]]:
     return model, tuple(found)
 
 
-def state_of(model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(state dict under unwrapped names, holding the model's own tensors; its `_metadata`)."""
-    state = _walked(model) if any(map(_is_fsdp, model.modules())) else model.state_dict(keep_vars=True)
-    metadata = getattr(state, "_metadata", None) or {}
-    found = {own_name(name): value for name, value in state.items()}
-    if len(found) < len(state):
-        found = dict(state)  # never merged
-    return found, {own_name(name): fields for name, fields in metadata.items()}
-
-
-def _is_fsdp(module: Any) -> bool:
-    return type(module).__name__ == "FullyShardedDataParallel"
-
-
-def _walked(model: Any) -> dict[str, Any]:
-    """A state dict without the hooks of FSDP, which would gather the shards of all ranks."""
-    found: dict[str, Any] = {}
-    for name, module in model.named_modules():
-        prefix = f"{name}." if name else ""
-        found.update({prefix + key: value for key, value in module._parameters.items() if value is not None})
-        hidden = module._non_persistent_buffers_set
-        found.update(
-            {
-                prefix + key: value
-                for key, value in module._buffers.items()
-                if value is not None and key not in hidden
-            }
-        )
-    return found
-
-
 def describe(
     model: Any,
     optimizers: Sequence[Any] = (),
@@ -79,7 +49,7 @@ def describe(
     parameters: dict[int, str] = {}
     for name, parameter in inner.named_parameters():
         parameters[id(parameter)] = own_name(name)
-    is_sharded = any(map(_is_fsdp, model.modules()))
+    is_sharded = any(map(is_fsdp, model.modules()))
     tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
     norms = _norms(torch, {id(t): t for t in tensors.values() if id(t) in parameters}) if gradients else {}
     known = {

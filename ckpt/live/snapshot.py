@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from ckpt import commit, writers
-from ckpt.checkpoint import Dict, Node
+from ckpt.checkpoint import Dict
 from ckpt.formats.pickled import Contents, checkpoint
 from ckpt.limits import Limits
 from ckpt.live import memory, require_torch
-from ckpt.live.model import describe, state_of, unwrapped
-from ckpt.pickles.calls import ordered_dict
+from ckpt.live.model import describe, unwrapped
+from ckpt.live.state import plain_node, state_of, state_tree
 from ckpt.snapshots import KEY, STATE_DICT, columns
 from ckpt.units import first_of
 from ckpt.writers import torch_zip
@@ -56,10 +56,10 @@ def snapshot(
         state, metadata = state_of(inner)
         record = describe(model, optimizers, state=state, gradients=True)
         tree = Dict()
-        node, left_out = _state_node(torch, state, metadata)
+        node, left_out = state_tree(state, metadata)
         tree.set([STATE_DICT], [node])
         record = record._replace(rank=rank, world_size=world_size, left_out=tuple(left_out.items()))
-        tree.set([KEY], [_node(columns(record))])
+        tree.set([KEY], [plain_node(columns(record))])
         limits = Limits()
         planned = checkpoint(name, torch_zip.NAME, 0, tree, Contents(), limits)
         try:
@@ -76,60 +76,3 @@ def _rank(torch: Any) -> tuple[int, int]:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     return 0, 1
-
-
-def _state_node(
-    torch: Any, state: dict[str, Any], metadata: Mapping[str, Any]
-) -> tuple[Node, dict[str, str]]:
-    """(the state dict as it will be pickled, what it lacks and why)."""
-    here = {
-        name: value.to_local() if hasattr(value, "to_local") else value
-        for name, value in state.items()
-        if isinstance(value, torch.Tensor)
-    }
-    left_out = {name: why for name, tensor in here.items() if (why := memory.unfit(tensor)) is not None}
-    refs = memory.references(tensor for name, tensor in here.items() if name not in left_out)
-    node = ordered_dict()
-    for name, value in state.items():
-        if name in left_out:
-            continue
-        if name in here:
-            node.set([name], [refs[id(here[name])]])
-            continue
-        try:
-            node.set([name], [_node(value)])
-        except _NotPlainError:
-            left_out[name] = f"a {type(value).__name__}, which weights_only refuses"
-    versions = ordered_dict()
-    for name, fields in metadata.items():
-        try:
-            versions.set([name], [_node(fields)])
-        except _NotPlainError:
-            left_out[f"_metadata of {name}"] = "not plain"
-    attributes = Dict()
-    attributes.set(["_metadata"], [versions])
-    node.build(attributes)
-    return node, left_out
-
-
-class _NotPlainError(Exception):
-    """A value that only a class could hold."""
-
-
-_DEPTH = 20
-
-
-def _node(value: Any, depth: int = 0) -> Node:
-    """Plain values as inert nodes. Raises _NotPlainError for anything else."""
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    if depth < _DEPTH and type(value) in (list, tuple):
-        items = [_node(item, depth + 1) for item in value]
-        return items if type(value) is list else tuple(items)
-    if depth < _DEPTH and type(value) is dict:
-        made = Dict()
-        made.set(
-            [_node(key, depth + 1) for key in value], [_node(item, depth + 1) for item in value.values()]
-        )
-        return made
-    raise _NotPlainError

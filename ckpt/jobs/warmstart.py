@@ -1,0 +1,438 @@
+"""`ckpt warmstart`: the values of a pretrained model in another one: planned by name, reported, written as bytes.
+
+What is written keeps the target's structure, order, dtypes, devices and `_metadata`; nothing is guessed by shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
+
+from ckpt.checkpoint import (
+    Checkpoint,
+    Dict,
+    Entry,
+    Node,
+    Opaque,
+    Overlaid,
+    Patched,
+    Place,
+    Range,
+    Storage,
+    TensorRef,
+)
+from ckpt.contents import elements, is_dense, little, place_of, same_bytes
+from ckpt.errors import UsageError
+from ckpt.jobs.rewrite import Change, Left, RewriteReport, edited, refuse_script, with_ties
+from ckpt.kernels import can_cast
+from ckpt.limits import Limits
+from ckpt.names import show, unwrapped_name
+from ckpt.objects import tensor_of
+from ckpt.pickles.edit import Edit
+from ckpt.sections import Section, only_model, sections
+from ckpt.units import first_of
+
+Status = Literal["loaded", "cast", "sliced", "kept", "missing", "unexpected"]
+"""`kept`: there is a tensor of that name and it does not fit; `missing`: there is none; `unexpected`: nobody takes it."""
+STATUSES: tuple[Status, ...] = ("loaded", "cast", "sliced", "kept", "missing", "unexpected")
+
+
+LIVE = "live"
+"""The format of a target that is a model of this process: on meta it has no values of its own."""
+
+
+class Pairing(NamedTuple):
+    """A tensor of the target, of the pretrained model, or both. `copied` elements of it come from the pretrained one."""
+
+    status: Status
+    name: str
+    target: Entry | None
+    source: Entry | None
+    copied: int = 0
+    why: str = ""
+
+
+class Coverage(NamedTuple):
+    """What a warm start loads, tensor by tensor; `target` and `source` name where from and where to."""
+
+    pairings: tuple[Pairing, ...]
+    source: str
+    aligned: tuple[str, str]
+    """What was taken off the names of the pretrained model, and of the target, to align them."""
+    notes: tuple[str, ...] = ()
+
+    def of(self, *statuses: Status) -> list[Pairing]:
+        """The pairings of some statuses."""
+        return [row for row in self.pairings if row.status in statuses]
+
+    @property
+    def tensors(self) -> tuple[int, int]:
+        """(tensors that are loaded, tensors of the target)."""
+        return len(self.of("loaded", "cast", "sliced")), len(self.pairings) - len(self.of("unexpected"))
+
+    @property
+    def elements(self) -> tuple[int, int]:
+        """(elements that are loaded, elements of the target)."""
+        return (
+            sum(row.copied for row in self.pairings),
+            sum(row.target.tensor.numel for row in self.pairings if row.target is not None),
+        )
+
+    @property
+    def share(self) -> float:
+        """Elements that are loaded over those of the target: 1.0 of an empty one."""
+        loaded, whole = self.elements
+        return loaded / whole if whole else 1.0
+
+    def modules(self) -> list[tuple[str, int, int, int, int]]:
+        """For each top-level module of the target: its name, tensors loaded and in all, elements loaded and in all."""
+        found: dict[str, list[int]] = {}
+        for row in self.pairings:
+            if row.target is not None:
+                counts = found.setdefault(row.name.partition(".")[0] if "." in row.name else "", [0, 0, 0, 0])
+                counts[0] += row.status in ("loaded", "cast", "sliced")
+                counts[1] += 1
+                counts[2] += row.copied
+                counts[3] += row.target.tensor.numel
+        return [(name, counts[0], counts[1], counts[2], counts[3]) for name, counts in found.items()]
+
+    def to_json(self) -> dict[str, Any]:
+        """The object `coverage` of the document `ckpt.rewrite`."""
+        loaded, whole = self.elements
+        return {
+            "pretrained": self.source,
+            "tensors": list(self.tensors),
+            "elements": [loaded, whole],
+            "share": self.share,
+            "aligned": list(self.aligned),
+            "totals": {status: len(self.of(status)) for status in STATUSES},
+            "modules": [
+                {"name": name, "tensors": [some, all_], "elements": [part, numel]}
+                for name, some, all_, part, numel in self.modules()
+            ],
+            "pairs": [
+                {
+                    "status": row.status,
+                    "name": row.name,
+                    "target": row.target.name if row.target else None,
+                    "pretrained": row.source.name if row.source else None,
+                    "shape": [
+                        list(entry.tensor.shape) if entry else None for entry in (row.source, row.target)
+                    ],
+                    "dtype": [
+                        entry.tensor.dtype.name if entry else None for entry in (row.source, row.target)
+                    ],
+                    "copied": row.copied,
+                    "why": row.why or None,
+                }
+                for row in self.pairings
+            ],
+            "notes": list(self.notes),
+        }
+
+
+class Options(NamedTuple):
+    """`mismatch` says what becomes of a tensor that has another shape; `rules` rename those of the pretrained model."""
+
+    mismatch: Literal["keep", "slice", "error"] = "keep"
+    rules: Sequence[Callable[[str], str]] = ()
+    section: str | None = None
+    into_section: str | None = None
+
+
+def warmstart(
+    pretrained: Checkpoint, target: Checkpoint, limits: Limits, options: Options | None = None
+) -> RewriteReport:
+    """The target with the values of the pretrained model where names and shapes agree, and the report of it.
+
+    Raises UsageError when a section is not there, when two names would become one, or for a tensor of another shape
+    where that is an error.
+    """
+    options = options or Options()
+    refuse_script(target)
+    pretrained = with_ties(pretrained, limits)
+    source = target
+    target = with_ties(target, limits)
+    theirs = only_model(pretrained, sections(pretrained), options.section)
+    mine = only_model(target, sections(target), options.into_section)
+    coverage = _plan(pretrained, theirs, target, mine, options)
+    wrong = [row for row in coverage.of("kept") if row.source is not None]
+    if options.mismatch == "error" and wrong:
+        listed = first_of([f"{show(row.name, 60)}: {row.why}" for row in wrong])
+        raise UsageError(f"does not fit: {listed}", path=pretrained.path, hint="--on-mismatch keep or slice")
+    taken = coverage.of("loaded", "cast", "sliced")
+    result = _result(target, mine, taken, limits) if taken or target.format == LIVE else target
+    changes = [
+        Change(
+            kind,
+            label,
+            None,
+            len(rows),
+            "tensor",
+            sum(row.target.tensor.nbytes for row in rows if row.target),
+        )
+        for kind, label in (("loaded", "loaded"), ("cast", "cast"), ("sliced", "in part"))
+        if (rows := coverage.of(kind))  # type: ignore[arg-type]
+    ]
+    here = {entry.name for entry in result.tensors}
+    lost = [entry for entry in target.tensors if target.format == LIVE and entry.name not in here]
+    return RewriteReport(
+        "warmstart",
+        source,
+        result,
+        tuple(changes),
+        tuple(Left(entry.name, "has no value", None, "--init builds the model for real") for entry in lost),
+        unchanged_bytes=False,
+        nothing="nothing to load",
+        coverage=coverage,
+    )
+
+
+# --- the plan ---------------------------------------------------------------------------------------------------------
+
+
+def _plan(
+    pretrained: Checkpoint, theirs: Section, target: Checkpoint, mine: Section, options: Options
+) -> Coverage:
+    given, wanted, aligned = _aligned(pretrained, theirs, target, mine, options)
+    rows = []
+    for name, entry in wanted.items():
+        other = given.get(name)
+        if other is None:
+            rows.append(Pairing("missing", name, entry, None))
+        else:
+            rows.append(_pairing(name, entry, other, options, target.format == LIVE))
+    rows += [Pairing("unexpected", name, None, entry) for name, entry in given.items() if name not in wanted]
+    return Coverage(tuple(rows), pretrained.path, aligned, tuple(_ties(rows)))
+
+
+_Named = dict[str, Entry]
+
+
+def _aligned(
+    pretrained: Checkpoint, theirs: Section, target: Checkpoint, mine: Section, options: Options
+) -> tuple[_Named, _Named, tuple[str, str]]:
+    """(the pretrained tensors, those of the target, what was taken off either), by the names under which most agree."""
+
+    def substituted(name: str) -> str:
+        for rule in options.rules:
+            name = rule(name)
+        return name
+
+    ways = (str, unwrapped_name)
+    given = [_names(pretrained, theirs, _then(way, substituted)) for way in ways]
+    wanted = [_names(target, mine, way) for way in ways]
+    best = (-1, 0, 0)
+    for one, left in enumerate(given):
+        for two, right in enumerate(wanted):
+            if left is not None and right is not None and len(left.keys() & right.keys()) > best[0]:
+                best = (len(left.keys() & right.keys()), one, two)
+    left, right = given[best[1]], wanted[best[2]]
+    if left is None or right is None:
+        checkpoint, section, way = (pretrained, theirs, substituted) if left is None else (target, mine, str)
+        raise UsageError(_collision(checkpoint, section, way), path=checkpoint.path)
+    return left, right, (_prefix(pretrained, theirs, best[1]), _prefix(target, mine, best[2]))
+
+
+def _then(first: Callable[[str], str], second: Callable[[str], str]) -> Callable[[str], str]:
+    return lambda name: second(first(name))
+
+
+def _names(checkpoint: Checkpoint, section: Section, way: Callable[[str], str]) -> _Named | None:
+    """The tensors of a section by their names inside of it; None when two would have one name."""
+    found: _Named = {}
+    for entry in checkpoint.tensors[section.first : section.last]:
+        if not entry.registered or not entry.persistent:
+            continue
+        name = way(section.relative(entry.name))
+        if name in found:
+            return None
+        found[name] = entry
+    return found
+
+
+def _collision(checkpoint: Checkpoint, section: Section, way: Callable[[str], str]) -> str:
+    seen: dict[str, str] = {}
+    for entry in checkpoint.tensors[section.first : section.last]:
+        name = section.relative(entry.name)
+        if way(name) in seen:
+            return (
+                f"{show(seen[way(name)], 80)} and {show(name, 80)} would both be called {show(way(name), 80)}"
+            )
+        seen[way(name)] = name
+    return "two tensors would have one name"
+
+
+def _prefix(checkpoint: Checkpoint, section: Section, unwrapped: int) -> str:
+    """What `unwrapped_name` takes off most names of a section."""
+    if not unwrapped:
+        return ""
+    gone: dict[str, int] = {}
+    for entry in checkpoint.tensors[section.first : section.last]:
+        name = section.relative(entry.name)
+        if name.endswith(unwrapped_name(name)):
+            prefix = name[: len(name) - len(unwrapped_name(name))]
+            gone[prefix] = gone.get(prefix, 0) + 1
+    return max(gone, key=lambda prefix: gone[prefix]) if gone else ""
+
+
+def _pairing(name: str, target: Entry, source: Entry, options: Options, is_live: bool) -> Pairing:
+    """What becomes of a tensor of the target that has a namesake."""
+    mine, other = target.tensor, source.tensor
+    for side, entry in (("the pretrained one", source), ("the target's", target)):
+        tensor = entry.tensor
+        if not isinstance(tensor, TensorRef):
+            return Pairing("kept", name, target, source, why=f"{side} is {tensor.layout}")
+    assert isinstance(mine, TensorRef) and isinstance(other, TensorRef)
+    if other.numel and other.storage.place is None:
+        return Pairing("kept", name, target, source, why="the pretrained one is on meta, without data")
+    if mine.numel and mine.storage.place is None and not is_live:
+        return Pairing("kept", name, target, source, why="the target's is on meta, without data")
+    if mine.numel and (mine.conj or mine.neg or not _lies_close(mine)):
+        return Pairing("kept", name, target, source, why="the target's elements do not lie side by side")
+    if mine.dtype != other.dtype and not can_cast(other.dtype, mine.dtype):
+        return Pairing(
+            "kept", name, target, source, why=f"{other.dtype.name} is not cast to {mine.dtype.name}"
+        )
+    if mine.shape == other.shape:
+        return Pairing("loaded" if mine.dtype == other.dtype else "cast", name, target, source, mine.numel)
+    shapes = f"{list(other.shape)} → {list(mine.shape)}"
+    if options.mismatch == "slice" and len(mine.shape) == len(other.shape) and mine.storage.place is not None:
+        copied = 1
+        for one, two in zip(mine.shape, other.shape, strict=True):
+            copied *= min(one, two)
+        if copied and mine.dtype.bits >= 8:
+            return Pairing("sliced", name, target, source, copied, shapes)
+    return Pairing("kept", name, target, source, why=shapes)
+
+
+def _ties(rows: Sequence[Pairing]) -> list[str]:
+    """Tensors that share memory in the target and get other values each: the last one wins, as in load_state_dict."""
+    notes = []
+    seen: dict[tuple[object, ...], Pairing] = {}
+    for row in rows:
+        ref = row.target.tensor if row.target is not None else None
+        if row.status not in ("loaded", "cast", "sliced") or not isinstance(ref, TensorRef) or not ref.numel:
+            continue
+        first = seen.setdefault((id(ref.storage), ref.extent), row)
+        if first is row or first.source is None or row.source is None:
+            continue
+        one, two = first.source.tensor, row.source.tensor
+        assert isinstance(one, TensorRef) and isinstance(two, TensorRef)
+        if one.shape != two.shape or one.dtype != two.dtype or not same_bytes(elements(one), elements(two)):
+            notes.append(
+                f"{show(first.name, 60)} and {show(row.name, 60)} are tied in the target, and get the values of the latter"
+            )
+    return notes
+
+
+# --- the result -------------------------------------------------------------------------------------------------------
+
+
+def _memory_order(ref: TensorRef) -> tuple[int, ...]:
+    """The dimensions in the order in which they lie in memory, the outermost first."""
+    return tuple(sorted(range(len(ref.shape)), key=lambda place: (-ref.stride[place], place)))
+
+
+def _permuted(ref: TensorRef, order: tuple[int, ...]) -> TensorRef:
+    return ref._replace(
+        shape=tuple(ref.shape[place] for place in order), stride=tuple(ref.stride[place] for place in order)
+    )
+
+
+def _lies_close(ref: TensorRef) -> bool:
+    """Whether the elements fill a range of the storage, in whatever order."""
+    return is_dense(_permuted(ref, _memory_order(ref)))
+
+
+def _content(row: Pairing) -> Place:
+    """The bytes that a tensor of the target gets, in the order in which they lie there."""
+    assert row.target is not None and row.source is not None
+    mine, other = row.target.tensor, row.source.tensor
+    assert isinstance(mine, TensorRef) and isinstance(other, TensorRef)
+    order = _memory_order(mine)
+    if row.status == "sliced":
+        return Overlaid(_permuted(mine, order), _permuted(other, order))
+    return place_of(_permuted(other, order), mine.dtype)
+
+
+def _storages(taken: Sequence[Pairing]) -> dict[int, Storage]:
+    """The storages of the target that change, by the id of the old one."""
+    pieces: dict[int, list[tuple[int, Place, TensorRef | None]]] = {}
+    olds: dict[int, Storage] = {}
+    for row in taken:
+        assert row.target is not None and isinstance(row.target.tensor, TensorRef)
+        ref = row.target.tensor
+        if not ref.numel:
+            continue
+        olds[id(ref.storage)] = ref.storage
+        source = row.source.tensor if row.source is not None and row.status == "loaded" else None
+        pieces.setdefault(id(ref.storage), []).append(
+            (ref.extent[0], _content(row), source if isinstance(source, TensorRef) else None)
+        )
+    made: dict[int, Storage] = {}
+    for marker, found in pieces.items():
+        old = olds[marker]
+        first, place, source = found[-1]
+        if first == 0 and place.size == old.nbytes:
+            whole = source is not None and source.nbytes == source.storage.nbytes and isinstance(place, Range)
+            crc = source.storage.crc if whole and source else None
+            made[marker] = old._replace(
+                place=place, crc=crc, device="cpu" if old.device == "meta" else old.device
+            )
+        else:
+            base = little(old).place
+            patched = Patched(base, old.nbytes, [(at, piece) for at, piece, _ in found])
+            made[marker] = old._replace(
+                place=patched, crc=None, device="cpu" if old.device == "meta" else old.device
+            )
+    return made
+
+
+def _result(target: Checkpoint, mine: Section, taken: Sequence[Pairing], limits: Limits) -> Checkpoint:
+    made = _storages(taken)
+    if target.format == LIVE:
+        return _from_live(target, made, limits)
+    if target.format in ("safetensors", "sharded") and type(target.root) is Dict:
+        root: Node = Dict()
+        root.set(target.root.keys, [_over(node, made) for node in target.root.values])
+    else:
+        root = _Fill(made).copy(target.root)
+    return edited(target, root, limits)
+
+
+def _over(node: Node, made: dict[int, Storage]) -> Node:
+    """A tensor over the storage that takes the place of its own."""
+    if type(node) is TensorRef and id(node.storage) in made:
+        return node._replace(storage=made[id(node.storage)])
+    return node
+
+
+class _Fill(Edit):
+    """Storages with other bytes."""
+
+    def __init__(self, made: dict[int, Storage]) -> None:
+        super().__init__()
+        self._made = made
+
+    def storage(self, storage: Storage) -> Storage:
+        return self._made.get(id(storage), storage)
+
+
+def _from_live(target: Checkpoint, made: dict[int, Storage], limits: Limits) -> Checkpoint:
+    """The state dict of a live model: of one without memory (on meta) only what was loaded."""
+    old = target.root
+    assert type(old) is Opaque
+    state = Opaque(old.how, old.func, old.args, None, old.offset)
+    for key, node in zip(old.keys, old.values, strict=True):
+        ref = tensor_of(node)
+        if isinstance(ref, TensorRef):
+            new = _over(ref, made)
+            if new.storage.place is None and ref.numel:
+                continue
+            node = new._replace(storage=new.storage)
+        state.set([key], [node])
+    for each in old.states:
+        state.build(each)
+    return edited(replace(target, format="torch-zip"), state, limits)
