@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from math import prod, sqrt
+from math import isfinite, prod, sqrt
 from typing import NamedTuple, TypeVar
 
 from ckpt import kernels
-from ckpt.checkpoint import Range, Storage, Tensor, TensorRef, parts_of
+from ckpt.checkpoint import Composite, Range, Storage, Tensor, TensorRef, parts_of
 from ckpt.contents import blocks, elements, is_dense, place_of, same_bytes
 from ckpt.errors import UnsupportedError
 from ckpt.files import File
@@ -51,6 +51,8 @@ class Change(NamedTuple):
         """The norm of the difference over that of the tensor before; None where that is zero and something changed."""
         if self.squares is None or self.reference is None:
             return None
+        if not isfinite(self.squares) or not isfinite(self.reference):
+            return None
         if self.reference:
             return sqrt(self.squares / self.reference)
         return None if self.differing else 0.0
@@ -76,10 +78,26 @@ def compare(
     same_parts = len(parts_of(before)) == len(parts_of(after)) and all(
         one.shape == two.shape for one, two in pairs
     )
+    if isinstance(before, Composite) and isinstance(after, Composite) and before.detail != after.detail:
+        same_parts = False  # another scale, another class: the same bytes mean something else
     if not same_parts:
         return _all_of(before)
-    changes = [change for one, two in pairs if (change := _compare(one, two, tolerance, always)) is not None]
-    return None if not changes else max(changes, key=lambda change: (change.differing, change.numel))
+    labels = [""] if isinstance(before, TensorRef) else [label for label, _ in before.parts]
+    changes = {
+        label: change
+        for label, (one, two) in zip(labels, pairs, strict=False)
+        if (change := _compare(one, two, tolerance, always)) is not None
+    }
+    if not changes:
+        return None
+    values = next((changes[label] for label in ("", "values", "int_repr") if label in changes), None) or (
+        next(iter(changes.values())) if len(labels) == 1 else None
+    )
+    if values is not None and (len(changes) == 1 or always):
+        return values
+    # Indices differ: element by element there is nothing to compute with.
+    moved = _all_of(before)
+    return moved if values is None else moved._replace(nan=values.nan, inf=values.inf)
 
 
 def _all_of(tensor: Tensor) -> Change:
@@ -90,8 +108,10 @@ def _all_of(tensor: Tensor) -> Change:
 def _compare(
     before: TensorRef, after: TensorRef, tolerance: Callable[[str], Tolerance] | None, always: bool
 ) -> Change | None:
-    if before.storage.place is None or after.storage.place is None or not before.numel:
+    if not before.numel or before.storage.place is after.storage.place is None:
         return None
+    if before.storage.place is None or after.storage.place is None:
+        return _all_of(before)  # on meta on one side only
     one, two, times = _without_repeats(before, after)
     for ref in (one, two):
         if ref.nbytes > ref.storage.nbytes + _UNFOLDED:
@@ -106,13 +126,14 @@ def _compare(
         return _all_of(before)
     found = _numbers(one, two, None if tolerance is None else tolerance(after.dtype.name))
     at = None if found.at is None else _index(found.at, one.shape, order)
-    changed = found.differing > 0
+    # Where no two finite elements differ, there is a change and no number for it.
+    is_finite = at is not None or not found.differing
     return Change(
         found.differing * times,
         found.other_bytes * times if before.dtype == after.dtype else 0,
         found.numel * times,
-        found.largest if changed else 0.0,
-        found.squares * times,
+        found.largest if is_finite else None,
+        found.squares * times if is_finite else None,
         found.reference * times,
         at,
         (found.nan[0] * times, found.nan[1] * times),

@@ -45,7 +45,11 @@ def _use(match: Match) -> Use:
         if slot.has_state and (step := _counter(slot.step)) is not None
     }
     most = max(steps.values(), default=0.0)
-    never = tuple(number for number, held in enumerate(have) if not held or (most and steps.get(number) == 0))
+    never = tuple(
+        number
+        for number, slot in enumerate(match.slots)
+        if slot.keeps_state and (not slot.has_state or (most and steps.get(number) == 0))
+    )
     lagging = tuple((number, step) for number, step in steps.items() if 0 < step < most)
     return Use(match, never, lagging, most)
 

@@ -264,7 +264,7 @@ class Difference:
             self.other_bytes += unequal_bytes - differing
         if differing:
             largest = max(float(delta.max()), -float(delta.min()))
-            if self.at is None or largest > self.largest:
+            if largest > self.largest:
                 self.largest, self.at = largest, self.numel + int(np.argmax(np.abs(delta)))
             self.squares += squares
             if tolerance is not None:
@@ -291,11 +291,11 @@ class Difference:
             self.other_bytes += unequal_bytes - differing
         wide = _wide(one)
         if differing:
-            delta = np.abs(_wide(two) - wide)
+            delta = _distance(one, two, wide)
             finite = np.isfinite(delta)
             delta[~finite] = 0.0
             place = int(np.argmax(delta))
-            if self.at is None or float(delta[place]) > self.largest:
+            if float(delta[place]) > self.largest:
                 self.largest, self.at = float(delta[place]), self.numel + place
             self.squares += float(np.dot(delta, delta))
             if tolerance is not None:
@@ -334,6 +334,19 @@ class _Scratch(threading.local):
 @cache
 def _scratch() -> _Scratch:
     return _Scratch()
+
+
+def _distance(one: Array, two: Array, wide: Array) -> Array:
+    """|Δ| of each element in float64; of integers from their exact difference, so that none that differ are 0 apart."""
+    import numpy as np
+
+    if one.dtype.kind in "iu" and one.dtype == two.dtype:
+        larger, smaller = np.maximum(one, two), np.minimum(one, two)
+        unsigned = one.dtype.str.replace("i", "u")
+        exact: Array = (larger.view(unsigned) - smaller.view(unsigned)).astype("f8")
+        return exact
+    found: Array = np.abs(_wide(two) - wide)
+    return found
 
 
 def _wide(values: Array) -> Array:

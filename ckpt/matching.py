@@ -45,6 +45,8 @@ class Slot(NamedTuple):
     shape: tuple[int, ...] | None
     has_state: bool
     step: Node = None
+    keeps_state: bool = True
+    """Whether its group keeps state at all: SGD keeps none for a group without momentum."""
 
 
 class Match(NamedTuple):
@@ -87,7 +89,14 @@ def recorded(handed: Handed, name: str, model: Section, places: dict[str, int]) 
     """
     mine = [number for number, known in enumerate(handed.names) if known in places]
     slots = tuple(
-        Slot(number, handed.names[number], None, handed.has_state[number], handed.steps[number])
+        Slot(
+            number,
+            handed.names[number],
+            None,
+            handed.has_state[number],
+            handed.steps[number],
+            handed.keeps_state[number],
+        )
         for number in mine
     )
     return Match(
@@ -109,10 +118,23 @@ def _is_flat(optimizer: Section) -> bool:
     return len(held) == 1 and any(str(field) in _FLAT for field, _ in children(held[0][1]))
 
 
+def is_by_order(checkpoint: Checkpoint, match: Match, number: int) -> bool:
+    """Whether only the order says which tensor a parameter is: another one of its group could be it by shape."""
+    place = match.places[number]
+    if match.by_name or place is None:
+        return False
+    shape = checkpoint.tensors[place].tensor.shape
+    return any(
+        other is not None and other != place and checkpoint.tensors[other].tensor.shape == shape
+        for other in match.places
+    )
+
+
 def _groups(section: Section) -> list[list[Slot]]:
     """The parameters of an optimizer, group by group, in the order in which torch numbers them."""
     parts = dict(children(section.node))
     state = {_key(key): node for key, node in children(parts.get("state"))}
+    momentum_only = {str(key) for node in state.values() for key, _ in children(node)} <= {"momentum_buffer"}
     groups: list[list[Slot]] = []
     for _, group in children(parts.get("param_groups")):
         fields = dict(children(group))
@@ -123,10 +145,12 @@ def _groups(section: Section) -> list[list[Slot]]:
             names.children if names.kind == "sequence" and len(names.children) == len(keys.children) else ()
         )
         row = []
+        keeps_state = not momentum_only or look(fields.get("momentum")).value not in (0, 0.0, None)
         for place, key in enumerate(keys.children):
             name = named[place] if named else key
             held = state.get(_key(key))
-            row.append(_slot(key, str(name) if isinstance(name, str) else None, held))
+            slot = _slot(key, str(name) if isinstance(name, str) else None, held)
+            row.append(slot._replace(keeps_state=keeps_state))
         groups.append(row)
     return groups
 

@@ -201,4 +201,4 @@ def open(path: str | os.PathLike[str], limits: Limits | None = None) -> Opened:
     Nothing that the file names is run or imported, and no tensor data is read until it is asked for. Raises
     CkptError with the path in front.
     """
-    return Opened(formats.open(os.fspath(path), limits))
+    return Opened(formats.open(os.fsdecode(path), limits))

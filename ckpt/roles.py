@@ -146,6 +146,16 @@ def _told(checkpoint: Checkpoint, sections: tuple[Section, ...], model: Record |
             f" tensors are here, {show(lost, 80)} is not",
             path=checkpoint.path,
         )
+    if best is not None and record.source == "model":
+        for name, place in best.places.items():
+            shape = checkpoint.tensors[place].tensor.shape
+            if shape != record.shapes.get(name, shape):
+                raise UsageError(
+                    f"not the model that --model builds: {show(name, 80)} is {list(shape)} here and"
+                    f" {list(record.shapes[name])} there",
+                    path=checkpoint.path,
+                    hint="--arg K=V",
+                )
     return best
 
 

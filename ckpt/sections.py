@@ -197,7 +197,7 @@ class _Finder:
         """The kind of the section that a container is, None when it is not one but may hold some."""
         if {"state", "param_groups"} <= set(row.keys):
             return "optimizer"
-        if row.path == (snapshots.KEY,) and "snapshot" in row.keys:
+        if row.path == (snapshots.KEY,) and snapshots.record_of(self._checkpoint) is not None:
             return "snapshot"
         if row.is_module:
             return "ema" if _is_ema(row.path) else "model"

@@ -42,6 +42,8 @@ class Handed(NamedTuple):
     has_state: tuple[bool, ...]
     steps: tuple[float | None, ...]
     fields: tuple[str, ...]
+    keeps_state: tuple[bool, ...] = ()
+    """Whether its group keeps state at all: SGD keeps none for a group without momentum."""
 
 
 class Loose(NamedTuple):
@@ -77,6 +79,8 @@ class Record(NamedTuple):
     world_size: int = 1
     training: bool = True
     torch: str = ""
+    shapes: dict[str, tuple[int, ...]] = {}  # noqa: RUF012  # never written to
+    """The shapes of the tensors, of a live model."""
 
     @property
     def has_gradients(self) -> bool:
@@ -119,6 +123,7 @@ def columns(record: Record) -> dict[str, Any]:
                 "has_state": list(handed.has_state),
                 "step": list(handed.steps),
                 "fields": list(handed.fields),
+                "keeps_state": list(handed.keeps_state),
             }
             for handed in record.optimizers
         ],
@@ -134,9 +139,10 @@ def _columns(fields: Sequence[str], rows: Collection[tuple[Any, ...]]) -> dict[s
 
 def record_of(checkpoint: Checkpoint) -> Record | None:
     """The record of a snapshot; None for any other file."""
-    node = next((row.node for row in checkpoint.containers if row.path == (KEY,)), None)
-    if node is None or look(node).kind != "mapping":
+    found = next((row for row in checkpoint.containers if row.path == (KEY,)), None)
+    if found is None or found.first != found.last or look(found.node).kind != "mapping":
         return None
+    node = found.node
     try:
         return _record(dict(children(node)))
     except (_NotOursError, ValueError):
@@ -157,7 +163,7 @@ def _record(fields: dict[Any, Node]) -> Record:
     modules = _table(fields.get("modules"), ("name", "class"), (str, str))
     loose = _table(fields.get("loose"), _LOOSE, (str, str, str, int, _TEXT))
     left_out = _table(fields.get("left_out"), ("name", "why"), (str, str))
-    if not {row[1] for row in tensors} <= {"parameter", "buffer"}:
+    if not {row[1] for row in tensors} <= {"parameter", "buffer"} or any(row[3] < 0 for row in loose):
         raise _NotOursError
     return Record(
         "snapshot",
@@ -181,14 +187,15 @@ def _handed(fields: dict[Any, Node]) -> Handed:
         tuple(_column(fields.get(key), kinds))
         for key, kinds in (("name", _TEXT), ("has_state", bool), ("step", _NUMBER))
     )
-    if not len(names) == len(has_state) == len(steps):
+    keeps_state = tuple(_column(fields.get("keeps_state"), bool))
+    if not len(names) == len(has_state) == len(steps) == len(keeps_state):
         raise _NotOursError
     cls = _scalar(fields.get("class"), str)
-    return Handed(cls, names, has_state, steps, tuple(_column(fields.get("fields"), str)))
+    return Handed(cls, names, has_state, steps, tuple(_column(fields.get("fields"), str)), keeps_state)
 
 
 _Kinds = type | tuple[type, ...]
-_NUMBER: _Kinds = (float, int, type(None))
+_NUMBER: _Kinds = (float, type(None))
 _TEXT: _Kinds = (str, type(None))
 
 

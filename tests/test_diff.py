@@ -183,6 +183,9 @@ def test_numbers_are_torchs(tmp_path_factory: pytest.TempPathFactory, data: st.D
     finite = one.abs()
     finite[~finite.isfinite()] = 0
     assert row.change.differing == int(unequal.sum()) and row.change.numel == size
+    if unequal.any() and not delta.any():  # no two finite elements differ: there is no number for it
+        assert row.change.max_abs is row.change.rms is row.change.rel_l2 is row.change.at is None
+        return
     assert row.change.max_abs == pytest.approx(
         float(delta[unequal].max()) if unequal.any() else 0.0, rel=1e-12
     )
@@ -443,7 +446,8 @@ def test_exit_codes_and_forms(step: tuple[Path, Path]) -> None:
     document = json.loads(ckpt("diff", step[0], step[1], "--json").out)
     assert document["schema"] == {"name": "ckpt.diff", "version": 1} and document["same"] is False
     rows = [line.split("\t") for line in ckpt("diff", step[0], step[1], "--tsv").lines]
-    assert rows[0] == ["letter", "before", "after", "role", "differing", "max_abs"] and len(rows) == 30
+    assert rows[0] == ["letter", "before", "after", "role", "differing", "max_abs"] and len(rows) == 31
+    assert rows[-1] == ["M", "epoch", "epoch", "value", "", ""]
     names = ckpt("diff", step[0], step[1], "--name-only").lines
     assert "model.conv.weight" in names and "model.unused.weight" not in names
     assert ckpt("diff", step[0], step[1], "--fail-on", "nan").code == 0

@@ -163,3 +163,18 @@ def test_another_model_is_refused(folder: Path) -> None:
 def test_nothing_is_built_without_being_asked(folder: Path) -> None:
     with pytest.raises(UsageError, match="not NAME=VALUE"):
         build("nets.py:Net", ["=1"], device="meta")
+
+
+def test_another_width_is_refused(folder: Path) -> None:
+    done = ckpt("inspect", "a.pth", "--model", "nets.py:Net", "--arg", "width=5", cwd=folder)
+
+    check_error(
+        done._replace(err=done.err.removeprefix(b"talk\n")),
+        "a.weight is [4, 4] here and [5, 5] there (--arg k=v)",
+    )
+
+
+def test_whatever_the_code_raises(folder: Path) -> None:
+    (folder / "odd.py").write_text("class Odd(BaseException): pass\ndef make(): raise Odd('x')\n")
+
+    check_error(ckpt("inspect", "a.pth", "--model", "odd.py:make", cwd=folder), "odd: x")

@@ -201,7 +201,7 @@ def test_a_slice_does_not_bring_its_storage(tmp_path: Path) -> None:
 def test_what_plain_tensors_cannot_hold_is_left_out_and_said(tmp_path: Path) -> None:
     class Odd(nn.Module):
         def get_extra_state(self) -> Any:
-            return {1, 2}
+            return frozenset((1, 2))
 
     net = nn.Sequential(nn.Linear(2, 2), nn.LazyLinear(3), Odd())
     net.register_buffer("sparse", torch.eye(2).to_sparse())
@@ -471,7 +471,6 @@ def test_modules_in_plain_lists(tmp_path: Path) -> None:
     assert rows == {
         ("cells[0]", "module", None),
         ("cells[1][0]", "module", None),
-        ("cells[1][1]['a']", "module", None),
         ("again[0]", "module", "head"),
         ("again[1]", "module", "spare"),
         ("loose[0]", "parameter", None),
@@ -537,3 +536,156 @@ def test_a_dict_that_is_called_ckpt_is_no_record(tmp_path: Path) -> None:
     with formats.open(str(tmp_path / "a.pth")) as checkpoint:
         assert snapshots.record_of(checkpoint) is None
         assert [part.kind for part in sections(checkpoint)] == ["model"]
+
+
+# --- state dicts that are not what torch makes ------------------------------------------------------------------------
+
+
+class Hooked(nn.Module):
+    def __init__(self, hook: Any) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(2, 2), nn.Linear(2, 2)
+        self._register_state_dict_hook(hook)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.b(x)
+        return found
+
+
+def drops(module: Any, state: Any, prefix: str, metadata: Any) -> None:
+    for name in [name for name in state if name.startswith("a.")]:
+        del state[name]
+
+
+def copies(module: Any, state: Any, prefix: str, metadata: Any) -> None:
+    for name in list(state):
+        state[name] = state[name].detach().clone()
+
+
+def renames(module: Any, state: Any, prefix: str, metadata: Any) -> None:
+    for name in list(state):
+        state[f"net.{name}"] = state.pop(name)
+
+
+@pytest.mark.parametrize("hook", [drops, copies, renames])
+def test_hooks_do_not_change_what_the_model_is(hook: Any, tmp_path: Path) -> None:
+    net = Hooked(hook)
+    net(torch.ones(1, 2)).sum().backward()
+    ckpt.snapshot(net, tmp_path / "a.pth")
+
+    found = record(tmp_path / "a.pth")
+    prefix = "net." if hook is renames else ""
+    assert found.numbered == tuple(prefix + name for name, _ in net.named_parameters())
+    assert {
+        name: known.gradient is not None for name, known in found.tensors.items() if known.role == "parameter"
+    } == {prefix + name: p.grad is not None for name, p in net.named_parameters()}
+    with formats.open(str(tmp_path / "a.pth")) as checkpoint:
+        if hook is drops:
+            with pytest.raises(CkptError, match=r"a\.weight, which the file does not hold"):
+                index(checkpoint, [0])
+        else:
+            assert [entry.name for _, entry in index(checkpoint, [2]).rows] == [
+                f"state_dict.{prefix}b.weight"
+            ]
+
+
+def test_a_state_dict_of_the_users_own(tmp_path: Path) -> None:
+    class Own(nn.Linear):
+        def state_dict(self) -> Any:  # type: ignore[override]
+            return {"w": self.weight}
+
+    class Odd(nn.Linear):
+        def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+            return [1, 2]
+
+    class Numbered(nn.Linear):
+        def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+            return {0: self.weight}
+
+    for number, cls in enumerate((Own, Odd, Numbered)):
+        ckpt.snapshot(cls(2, 2), tmp_path / f"{number}.pth")
+    assert list(loaded(tmp_path / "0.pth")["state_dict"]) == ["w"]
+    for number in (1, 2):
+        assert list(loaded(tmp_path / f"{number}.pth")["state_dict"]) == ["weight", "bias"]
+    assert ckpt.snapshot(nn.Linear(1, 1), bytes(tmp_path / "3.pth")) == str(tmp_path / "3.pth")  # type: ignore[arg-type]
+
+
+def test_values_that_weights_only_takes(tmp_path: Path) -> None:
+    extra = {
+        "bytes": b"ab",
+        "set": {1, 2},
+        "size": torch.Size([1, 2]),
+        "dtype": torch.float16,
+        "device": torch.device("cuda", 1),
+        "ordered": OrderedDict(a=1),
+        "tensor": torch.arange(3),
+        "list": [(1, None), 2.5, True],
+    }
+
+    class Odd(nn.Linear):
+        def get_extra_state(self) -> Any:
+            return extra
+
+        def set_extra_state(self, state: Any) -> None:
+            pass
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ckpt.snapshot(Odd(2, 2), tmp_path / "a.pth")
+
+    found = loaded(tmp_path / "a.pth")["state_dict"]["_extra_state"]
+    assert torch.equal(found.pop("tensor"), extra["tensor"])
+    assert found == {name: value for name, value in extra.items() if name != "tensor"}
+
+
+def test_tensors_that_are_made_of_others(tmp_path: Path) -> None:
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    net = nn.Linear(2, 2)
+    net.weight = nn.Parameter(TwoTensor(torch.ones(2, 2), torch.ones(2, 2)))
+
+    with pytest.warns(UserWarning, match="weight .TwoTensor, which is made of others"):
+        ckpt.snapshot(net, tmp_path / "a.pth")
+
+    assert list(loaded(tmp_path / "a.pth")["state_dict"]) == ["bias"]
+
+
+def test_lists_of_what_is_registered_inside(tmp_path: Path) -> None:
+    net = Net()
+    net.a = nn.Linear(2, 2)
+    net.wrapped = [nn.Sequential(net.a)]
+    net.acts = [nn.ReLU(), nn.Dropout()]
+
+    ckpt.snapshot(net, tmp_path / "a.pth")
+
+    (row,) = record(tmp_path / "a.pth").loose
+    assert (row.place, row.registered) == ("wrapped[0]", "a")
+
+
+def test_two_optimizers_are_not_taken_for_one(tmp_path: Path) -> None:
+    net = nn.ModuleDict({name: nn.Linear(2, 2) for name in "abc"})
+    both = [
+        torch.optim.Adam([*net["a"].parameters(), *net["c"].parameters()]),
+        torch.optim.SGD(net["b"].parameters(), 0.1),
+    ]
+    for parts in ("ab", "a"):
+        for optimizer in both:
+            optimizer.zero_grad()
+        sum(net[name](torch.ones(1, 2)).sum() for name in parts).backward()  # type: ignore[union-attr]
+        for optimizer in both:
+            optimizer.step()
+    ckpt.snapshot(net, tmp_path / "a.pth", both)
+
+    messages = [f.message for f in inspected(tmp_path / "a.pth").findings if f.code == "unused"]
+    assert len(messages) == 1 and "ever before" not in messages[0]
+
+
+def test_ranks_of_two_moments_say_nothing_of_branches(tmp_path: Path) -> None:
+    net = nn.Linear(2, 2)
+    for rank in range(2):
+        if rank:
+            net(torch.ones(1, 2)).sum().backward()
+        with mock.patch("ckpt.live.snapshot._rank", return_value=(rank, 2)):
+            ckpt.snapshot(net, tmp_path / "a.pth", ranks="all")
+
+    assert ckpt.diff(tmp_path / "a.rank0.pth", tmp_path / "a.rank1.pth").findings == ()

@@ -135,7 +135,7 @@ def test_casts_are_torchs(source: str, to: str, tmp_path: Path) -> None:
     (pair,) = (row for row in report["pairs"] if row["name"] == "a.weight")
     if pair["status"] == "kept":
         assert f"{source} is not cast to {to}" in pair["why"] and not out.float().any()
-        assert to.startswith("float8") or to == "bool" or source.startswith("float")
+        assert to.startswith("float8") or to == "bool" or "float" in source
     else:
         assert pair["status"] == ("loaded" if source == to else "cast")
         expected = mine.clone().copy_(values)
@@ -354,7 +354,7 @@ def test_screen(tmp_path: Path) -> None:
     done = ckpt("warmstart", tmp_path / "a.pth", "--into", tmp_path / "b.pth", "--dry-run")
 
     assert done.lines == [
-        "loads 11 of 14 tensors, 84.8 % of elements; kept: head.weight [1000, 8] → [10, 8],"
+        "loads 13 of 16 tensors, 83.7 % of elements; kept: head.weight [1000, 8] → [10, 8],"
         " head.bias [1000] → [10]; missing: 1; unexpected: 0",
         "aligned: module.* → * (pretrained)",
         "",
@@ -365,7 +365,7 @@ def test_screen(tmp_path: Path) -> None:
         "head     0 of 2       0 %",
         "new      0 of 1       0 %",
         "missing: the target keeps its own: new.weight",
-        "loaded   11 tensors, 1.84 KiB",
+        "loaded   13 tensors, 1.85 KiB",
         "nothing was written (--dry-run)",
     ]
 

@@ -119,6 +119,8 @@ def command(
         raise UsageError(
             f"--{'structure' if structure else 'quick'} reads no values: tolerances mean nothing"
         )
+    if structure and codes:
+        raise UsageError("--structure reads no values: it makes no findings to fail on")
     if close and (atol is not None or rtol is not None):
         raise UsageError("--close goes without --atol and --rtol")
 

@@ -61,60 +61,94 @@ def open_listing(path: str, limits: Limits) -> Checkpoint | None:
             raise UnreadableError(f"a listing of another version: {show(str(schema.get('version')), 20)}")
         try:
             return _checkpoint(path, document)
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, AttributeError):
             raise UnreadableError("a listing that is not laid out as docs/json.md says") from None
+
+
+_ROLES = frozenset(("parameter", "buffer", "optimizer", "other", "unknown"))
+_TRUSTS = frozenset(("certain", "strong", "likely", "none"))
+_KINDS = frozenset(("model", "ema", "optimizer", "scheduler", "scaler", "rng", "other", "snapshot"))
 
 
 def _checkpoint(path: str, document: dict[str, Any]) -> Checkpoint:
     rows = document["tensors"]
     entries = tuple(_entry(row) for row in rows)
-    kinds = {row["name"]: (_path(row["path"]), str(row["kind"])) for row in document["sections"]}
+    kinds = {
+        _text(row["name"]): (_path(row["path"]), _one_of(row["kind"], _KINDS)) for row in document["sections"]
+    }
     sections: list[ListedSection] = []
     for place, row in enumerate(rows):
-        name = row["section"]
-        if name is None or name not in kinds:
-            continue
+        name = _text(row["section"])
         if sections and sections[-1].name == name and sections[-1].last == place:
             sections[-1] = sections[-1]._replace(last=place + 1)
         else:
-            sections.append(ListedSection(kinds[name][0], name, kinds[name][1], place, place + 1))
-    roles = tuple(
-        (str(row["role"]), *(str(row["evidence"][key]) for key in ("trust", "source", "note")))
-        for row in rows
-    )
+            sections.append(ListedSection(*kinds[name][:1], name, kinds[name][1], place, place + 1))
+    filled = {section.name for section in sections}
+    if any(kinds[name][1] == "snapshot" for name in filled):
+        raise ValueError
+    sections += [
+        ListedSection(at, name, kind, 0, 0) for name, (at, kind) in kinds.items() if name not in filled
+    ]
     return Checkpoint(
         path=path,
         format=NAME,
-        nbytes=int(document["file"]["bytes"]),
+        nbytes=_count(document["file"]["bytes"]),
         root=None,
         tensors=entries,
         storages=(),
-        origin=Listing(tuple(sections), roles),  # type: ignore[arg-type]
+        origin=Listing(tuple(sections), tuple(_role(row) for row in rows)),
         not_loadable="a listing of a checkpoint, without its bytes",
     )
 
 
+def _role(row: dict[str, Any]) -> tuple[str, str, str, str]:
+    evidence = row["evidence"]
+    trust = _one_of(evidence["trust"], _TRUSTS)
+    return _one_of(row["role"], _ROLES), trust, _text(evidence["source"]), _text(evidence["note"])
+
+
 def _entry(row: dict[str, Any]) -> Entry:
-    shape, dtype = tuple(row["shape"]), BY_NAME[row["dtype"]]
-    if not all(type(size) is int and size >= 0 for size in shape):
-        raise ValueError
+    shape, dtype = tuple(_count(size) for size in row["shape"]), BY_NAME[row["dtype"]]
+    device = None if row["device"] is None else _text(row["device"])
     tensor: Tensor
     if row["layout"] == "strided":
-        storage = Storage(str(row["storage"]), row["device"], dtype, 0, None)
-        tensor = tensor_ref(storage, dtype, shape, tuple(map(int, row["stride"])), int(row["offset"]))
+        storage = Storage(_text(row["storage"]), device, dtype, 0, None)
+        stride = tuple(_count(step) for step in row["stride"])
+        if len(stride) != len(shape):
+            raise ValueError
+        tensor = tensor_ref(storage, dtype, shape, stride, _count(row["offset"]))
     else:
-        tensor = Composite(str(row["layout"]), dtype, shape, (), row["device"], elements=int(row["numel"]))
-    return Entry(_path(row["path"]), str(row["name"]), tensor)
+        tensor = Composite(_text(row["layout"]), dtype, shape, (), device, elements=_count(row["numel"]))
+    return Entry(_path(row["path"]), _text(row["name"]), tensor)
 
 
-def _path(keys: list[Any]) -> Path:
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ValueError
+    return value
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise ValueError
+    return value
+
+
+def _one_of(value: Any, known: frozenset[str]) -> str:
+    if value not in known:
+        raise ValueError
+    return _text(value)
+
+
+def _path(keys: Any) -> Path:
+    if type(keys) is not list:
+        raise ValueError
     return tuple(_key(key) for key in keys)
 
 
 def _key(key: Any) -> Key:
     if isinstance(key, dict):
-        return NamedKey(str(key["text"]), str(key["type"]))
-    if type(key) not in (str, int):
-        raise ValueError
-    made: Key = key
-    return made
+        return NamedKey(_text(key["text"]), _text(key["type"]))
+    if type(key) is int and -(2**63) <= key < 2**63:
+        return key
+    return _text(key)

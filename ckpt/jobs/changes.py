@@ -16,14 +16,14 @@ _PROPAGATED = frozenset(("never", "no-gradient"))
 _ON_PURPOSE = frozenset(("frozen", "not-in-optimizer"))
 
 
-def findings(rows: Sequence[Row], before: Side, after: Side, *, same: bool) -> Iterable[Finding]:
-    """The findings of a comparison; `same` says that nothing at all differs."""
+def findings(rows: Sequence[Row], before: Side, after: Side, *, same: bool, whole: bool) -> Iterable[Finding]:
+    """The findings of a comparison; `same` says that nothing at all differs, `whole` that nothing was left aside."""
     if are_ranks(before, after):
         yield from _ranks(rows, before, after)
     else:
         yield from _frozen(rows)
         yield from _without_state(rows, before, after)
-        if not same:
+        if whole and not same:
             yield from _skipped(rows, before, after)
         yield from _moving_statistics(rows)
     yield from _not_finite(rows)
@@ -49,7 +49,7 @@ def _listed(rows: Iterable[Row]) -> str:
 def _frozen(rows: Sequence[Row]) -> Iterable[Finding]:
     """Parameters that surely did not move while others did."""
     parameters = _parameters(rows)
-    moved = [row for row in parameters if row.status == "changed"]
+    moved = [row for row in parameters if row.moved and row.role.role == "parameter"]
     sure = [row for row in parameters if row.cause not in (None, "unknown", "stepped")]
     if not moved or not sure:
         return
@@ -77,7 +77,7 @@ def _without_state(rows: Sequence[Row], before: Side, after: Side) -> Iterable[F
     odd = [
         row
         for row in _parameters(rows)
-        if row.status == "changed" and before.state(row.before) == after.state(row.after) == "never"
+        if row.moved and before.state(row.before) == after.state(row.after) == "never"
     ]
     if odd:
         text = f"{_listed(odd)} moved, and the optimizer never had a gradient for {'it' if len(odd) == 1 else 'them'}"
@@ -87,7 +87,9 @@ def _without_state(rows: Sequence[Row], before: Side, after: Side) -> Iterable[F
 def _skipped(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding]:
     """Nothing moved, and no counter did."""
     parameters = _parameters(rows)
-    if not parameters or any(row.status != "same" for row in parameters):
+    if any(row.moved and row.role.role == "parameter" for row in parameters):
+        return
+    if all(row.moved for row in parameters):
         return
     state = any(row.status == "changed" for row in rows if row.role.role == "optimizer")
     if before.steps and before.steps == after.steps and not state:
@@ -106,7 +108,7 @@ def _advanced(before: Side, after: Side) -> bool:
 
 def _moving_statistics(rows: Sequence[Row]) -> Iterable[Finding]:
     """Statistics that move beside parameters that surely did not, while others did."""
-    if not any(row.status == "changed" for row in _parameters(rows)):
+    if not any(row.moved for row in _parameters(rows)):
         return
     by_module: dict[str, list[Row]] = {}
     for row in rows:
@@ -161,6 +163,7 @@ def _ranks(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding]:
     """
     assert before.record is not None and after.record is not None
     ranks = before.record.rank, after.record.rank
+    propagated = before.record.has_gradients and after.record.has_gradients
     other: list[Row] = []
     only: tuple[list[Row], list[Row]] = ([], [])
     for row in _parameters(rows):
@@ -169,7 +172,7 @@ def _ranks(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding]:
             continue
         if row.status in ("changed", "retyped", "reshaped"):
             other.append(row)
-        if (one.gradient is None) != (two.gradient is None):
+        if propagated and (one.gradient is None) != (two.gradient is None):
             only[one.gradient is None].append(row)
     if other:
         text = f"{_listed(other)}: {plural(len(other), 'parameter')} with other values on rank {ranks[1]} than on rank"

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from ckpt.checkpoint import Checkpoint, Entry, TensorRef, Value
+from ckpt.checkpoint import Checkpoint, Entry, TensorRef
 from ckpt.comparison import Tolerance, compare, contradicted, in_threads, recorded_same
 from ckpt.errors import UnsupportedError, UsageError
 from ckpt.findings import Finding, order
 from ckpt.jobs.changes import are_ranks, findings
-from ckpt.jobs.reasons import Side, with_reason
+from ckpt.jobs.reasons import Side, doubt_contradictions, with_reason
 from ckpt.jobs.renames import renamed
 from ckpt.jobs.rows import DIFFERS, Pair, Row, Status, ValueRow
+from ckpt.jobs.values import differing_values
 from ckpt.names import Globs, show, unwrapped_name
-from ckpt.objects import look
-from ckpt.plain import plain
 from ckpt.roles import Evidence, Role, evidence
 from ckpt.sections import Section, sections
-from ckpt.snapshots import KEY, Record, record_of
+from ckpt.snapshots import Record
 
 
 class Options(NamedTuple):
@@ -95,18 +94,29 @@ def diff(before: Checkpoint, after: Checkpoint, options: Options | None = None) 
             found = [row._replace(labels=_full(row)) for row in found]
         aligned.append(whole)
         rows += found
+    _refuse_nothing(before, after, rows, parts, options)
     rows = _compared(rows, options, after.path)
     rows = renamed(rows) if not (options.structure or options.quick) else rows
     sides = Side(before, known[0]), Side(after, known[1])
+    doubt_contradictions(rows, *sides)
+    everything_asked = not options.select and options.section is None
     if not are_ranks(*sides):
         rows = [with_reason(row, *sides) for row in rows]
-    values = _values(before, after, aligned, options)
+    values: list[ValueRow] = []
+    if not options.select and not options.structure:
+        everything = (*parts[0], *parts[1])
+        values, lonely = differing_values(before, after, aligned, everything, outside=everything_asked)
+        alone += lonely
     differs = any(row.status in DIFFERS for row in rows) or bool(values)
     notes: list[str] = []
     if options.strict:
         notes = [f"only on one side: {name}" for name in alone] + _strict(rows)
         differs = differs or bool(notes) or any(row.status == "renamed" for row in rows)
-    made = () if options.structure else order(list(findings(rows, *sides, same=not differs)))
+    made = (
+        ()
+        if options.structure
+        else order(list(findings(rows, *sides, same=not differs, whole=everything_asked)))
+    )
     return DiffReport(
         before,
         after,
@@ -171,10 +181,20 @@ def _rows(
     first, second = _names(before, pair.before, False), _names(after, pair.after, False)
     prefixes = ("", "")
     if align and first.keys() != second.keys():
-        plain_first, plain_second = _names(before, pair.before, True), _names(after, pair.after, True)
-        if len(plain_first.keys() & plain_second.keys()) > len(first.keys() & second.keys()):
-            prefixes = _prefix(first, plain_first), _prefix(second, plain_second)
-            first, second = plain_first, plain_second
+        # Names that only one side has, and that would go together, ask for it.
+        odd = [
+            {unwrapped_name(name) for name in mine.keys() - other.keys()}
+            for mine, other in ((first, second), (second, first))
+        ]
+        needed = bool(odd[0] & odd[1])
+        short = [
+            _unwrapped(checkpoint, section, needed=needed)
+            for checkpoint, section in ((before, pair.before), (after, pair.after))
+        ]
+        if short[0] is not None and short[1] is not None:
+            if len(short[0].keys() & short[1].keys()) > len(first.keys() & second.keys()):
+                prefixes = _prefix(first, short[0]), _prefix(second, short[1])
+                first, second = short[0], short[1]
     rows: list[Row] = []
     for name, place in second.items():
         entry = after.tensors[place]
@@ -203,6 +223,16 @@ def _rank(role: Role) -> int:
 
 def _selected(options: Options, name: str, entry: Entry) -> bool:
     return not options.select or options.select.match(entry.name, name)
+
+
+def _unwrapped(checkpoint: Checkpoint, section: Section, *, needed: bool) -> dict[str, int] | None:
+    """Names without the prefixes of wrappers -> places; None when two would become one, an error when they are `needed`."""
+    try:
+        return _names(checkpoint, section, True)
+    except UsageError:
+        if needed:
+            raise
+        return None
 
 
 def _names(checkpoint: Checkpoint, section: Section, unwrapped: bool) -> dict[str, int]:
@@ -276,70 +306,23 @@ def _recorded(row: Row) -> Row:
     return row if same else row._replace(status="unchecked" if same is None else "changed")
 
 
-def _values(before: Checkpoint, after: Checkpoint, pairs: Sequence[Pair], options: Options) -> list[ValueRow]:
-    """Values that differ: at one place of both files, or on one side only of sections that are compared."""
-    if options.select or options.structure:
-        return []
-    rows: list[ValueRow] = []
-    seen: set[tuple[Any, ...]] = set()
-    for pair in pairs:
-        ours = _below(before, pair.before)
-        theirs = _below(after, pair.after)
-        seen.update(value.path for value in (*ours.values(), *theirs.values()))
-        rows += _differing(ours, theirs, both=False)
-    if options.section is None:
-        mine = {("__metadata__",), *((KEY,) for side in (before, after) if record_of(side) is not None)}
-        parted = [*(part.before.path for part in pairs), *(part.after.path for part in pairs)]
-        rest = [
-            {
-                value.path: value
-                for value in side.values
-                if value.path not in seen and value.path[:1] not in mine and not _inside(value, parted)
-            }
-            for side in (before, after)
-        ]
-        rows += _differing(rest[0], rest[1], both=True)
-    return rows
-
-
-def _inside(value: Value, paths: Iterable[tuple[Any, ...]]) -> bool:
-    return any(path and value.path[: len(path)] == path for path in paths)
-
-
-def _below(checkpoint: Checkpoint, section: Section) -> dict[tuple[Any, ...], Value]:
-    depth = len(section.path)
-    if not depth:
-        return {}
-    return {v.path[depth:]: v for v in checkpoint.values if v.path[:depth] == section.path}
-
-
-def _differing(
-    ours: dict[tuple[Any, ...], Value], theirs: dict[tuple[Any, ...], Value], *, both: bool
-) -> list[ValueRow]:
-    rows = []
-    for path, value in ours.items():
-        other = theirs.get(path)
-        if other is None:
-            if not both:
-                rows.append(ValueRow("removed", value.name, value, None))
-        elif not _equal(value, other):
-            rows.append(ValueRow("changed", other.name, value, other))
-    if not both:
-        rows += [
-            ValueRow("added", value.name, None, value) for path, value in theirs.items() if path not in ours
-        ]
-    return rows
-
-
-def _equal(one: Value, two: Value) -> bool:
-    if one.fields is not None or two.fields is not None or one.same_as or two.same_as:
-        return (one.type, one.fields) == (two.type, two.fields)
-    mine, other = look(one.node), look(two.node)
-    if mine.kind != other.kind:
-        return False
-    if mine.kind == "scalar":
-        return bool(mine.value == other.value) or (mine.value != mine.value and other.value != other.value)
-    return bool(plain(one.node) == plain(two.node))
+def _refuse_nothing(
+    before: Checkpoint,
+    after: Checkpoint,
+    rows: list[Row],
+    parts: tuple[tuple[Section, ...], tuple[Section, ...]],
+    options: Options,
+) -> None:
+    """Raise UsageError where a file holds tensors and none was to be compared: that is never "same"."""
+    if rows or not (before.tensors or after.tensors):
+        return
+    if options.select:
+        raise UsageError("no tensor of that name to compare", path=after.path, hint="--include, --exclude")
+    listed = [
+        f"{checkpoint.path}: {', '.join(show(part.name or '(the root)', 40) for part in side[:8]) or 'no tensors'}"
+        for checkpoint, side in zip((before, after), parts, strict=True)
+    ]
+    raise UsageError("nothing to compare", path=after.path, hint="; ".join(listed))
 
 
 def _strict(rows: Iterable[Row]) -> list[str]:

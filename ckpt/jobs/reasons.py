@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.gradients import uses
 from ckpt.jobs.rows import Cause, Row
 from ckpt.jobs.unused import UNUSED
+from ckpt.matching import is_by_order
 from ckpt.roles import Evidence
 from ckpt.snapshots import Known, Record
 
@@ -48,11 +50,22 @@ class Side:
                 if place is not None:
                     counter = lagging.get(number, use.steps) if use.steps else None
                     self._states.setdefault(id(tensors[place]), "never" if number in never else counter)
-        for use in self.uses:
-            model = use.match.model
-            if model is not None and use.match.slots and None not in use.match.places:
-                for place in range(model.first, model.last):
+        # Of an optimizer that cannot be told, anybody may be a parameter.
+        if all(use.match.model is not None and None not in use.match.places for use in self.uses):
+            for use in self.uses:
+                model = use.match.model
+                for place in range(model.first, model.last) if model and use.match.slots else ():
                     self._states.setdefault(id(tensors[place]), "absent")
+        self._checkpoint = checkpoint
+
+    def doubt(self, entry: Entry | None) -> None:
+        """Forget what an optimizer says of a tensor that moved against it, and of all whose order alone says who they are."""
+        for use in self.uses:
+            places = [place for place in use.match.places if place is not None]
+            if any(self._checkpoint.tensors[place] is entry for place in places):
+                for number, place in enumerate(use.match.places):
+                    if place is not None and is_by_order(self._checkpoint, use.match, number):
+                        self._states[id(self._checkpoint.tensors[place])] = None
 
     @property
     def record(self) -> Record | None:
@@ -73,9 +86,17 @@ class Side:
         return [use.steps for use in self.uses if use.steps]
 
 
+def doubt_contradictions(rows: Sequence[Row], before: Side, after: Side) -> None:
+    """Where a parameter moved that never had a gradient, and only the order says which it is, the order may be another."""
+    for row in rows:
+        if row.moved and before.state(row.before) == after.state(row.after) == "never":
+            before.doubt(row.before)
+            after.doubt(row.after)
+
+
 def with_reason(row: Row, before: Side, after: Side) -> Row:
     """The row of a parameter that did not move, with the reason."""
-    if row.status != "same" or row.role.role not in ("parameter", "unknown"):
+    if row.status != "same" or row.moved or row.role.role not in ("parameter", "unknown"):
         return row
     if row.before is None or row.after is None:
         return row

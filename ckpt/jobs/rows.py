@@ -55,6 +55,14 @@ class Row(NamedTuple):
     """What text calls it, before and after: inside of the only model, where it lies in one."""
 
     @property
+    def moved(self) -> bool:
+        """Whether any byte of it changed, within a tolerance or not."""
+        change = self.change
+        return self.status in ("changed", "reshaped", "retyped") or (
+            change is not None and bool(change.differing or change.other_bytes)
+        )
+
+    @property
     def name(self) -> str:
         entry = self.after or self.before
         assert entry is not None

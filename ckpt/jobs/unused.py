@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from ckpt.checkpoint import Checkpoint
 from ckpt.findings import Finding, Level
 from ckpt.gradients import Use, known_places, uses, without_gradient
+from ckpt.matching import is_by_order
 from ckpt.names import braced, show
 from ckpt.roles import Evidence, Told
 from ckpt.sections import Section
@@ -42,7 +43,8 @@ def _recorded(
     never = [place for place in none if place not in held]
     if never:
         text, names = _text(checkpoint, told.section, never)
-        also = ", nor ever before" if any(use.never for use in found) else ""
+        before = {use.match.places[number] for use in found for number in use.never}
+        also = ", nor ever before" if before.issuperset(never) else ""
         yield Finding(
             "unused",
             f"{text}: had no gradient when the snapshot was taken{also}: {UNUSED}; DDP stops on this",
@@ -74,6 +76,8 @@ def _by_state(
         level: Level | None = None
         if told is None:
             reason = "never had a gradient: not used, detached, or frozen (requires_grad=False)"
+            if any(is_by_order(checkpoint, use.match, number) for number in never):
+                which += " (by the order of the model)"
             ending = "DDP stops on those that are not frozen"
         else:
             reason, ending, level = f"never had a gradient: {UNUSED}", "DDP stops on this", "warning"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from typing import Any
 
-from ckpt.errors import CkptError, UsageError
+from ckpt.errors import UsageError
 from ckpt.live import require_torch
 from ckpt.live.model import describe
 from ckpt.names import show
@@ -56,7 +56,8 @@ def _made(torch: Any, spec: str, factory: Any, known: dict[str, Any], device: st
     try:
         with torch.device(device):
             return factory(**known)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        _let_through(error)
         if device == "meta" and "meta" in str(error):  # it looks at values: `torch.linspace(...).tolist()`
             return _made(torch, spec, factory, known, "cpu")
         raise _failed(spec, error) from error
@@ -99,10 +100,15 @@ def _module(spec: str, where: str) -> Any:
         sys.modules[name] = module
         found.loader.exec_module(module)
         return module
-    except CkptError:
-        raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        _let_through(error)
         raise _failed(spec, error) from error
+
+
+def _let_through(error: BaseException) -> None:
+    """Raise what is no failure of the user's code: an interrupt, a signal."""
+    if isinstance(error, KeyboardInterrupt) or type(error).__module__.startswith("ckpt."):
+        raise error
 
 
 def _failed(spec: str, error: BaseException) -> UsageError:

@@ -55,11 +55,20 @@ def unfit(tensor: Any) -> str | None:
         return str(tensor.dtype)
     try:
         held = tensor.untyped_storage().nbytes()
+        here = tensor.device.type == "meta" or not tensor.numel() or tensor.data_ptr() != 0
     except (RuntimeError, NotImplementedError):
         return f"{type(tensor).__name__}, without a storage"
+    if _is_wrapper(tensor) or not here:
+        return f"{type(tensor).__name__}, which is made of others"
     if tensor.device.type != "meta" and held < _extent(tensor)[1]:
         return f"{type(tensor).__name__}, whose memory is not here"
     return None
+
+
+def _is_wrapper(tensor: Any) -> bool:
+    """Whether a tensor is a subclass that holds others and has no memory of its own."""
+    flatten = getattr(type(tensor), "__tensor_flatten__", None)
+    return flatten is not None
 
 
 def references(tensors: Iterable[Any]) -> dict[int, TensorRef]:

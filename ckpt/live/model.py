@@ -11,8 +11,7 @@ from typing import Any
 
 from ckpt.errors import UsageError
 from ckpt.live import require_torch
-from ckpt.live.state import is_fsdp, state_of
-from ckpt.names import own_name
+from ckpt.live.state import State, is_fsdp, state_of
 from ckpt.snapshots import Handed, Known, Loose, Record
 
 _WRAPPERS = frozenset(
@@ -34,24 +33,30 @@ def unwrapped(model: Any) -> tuple[Any, tuple[str, ...]]:
 
 
 def describe(
-    model: Any,
-    optimizers: Sequence[Any] = (),
-    *,
-    state: dict[str, Any] | None = None,
-    gradients: bool = False,
+    model: Any, optimizers: Sequence[Any] = (), *, state: State | None = None, gradients: bool = False
 ) -> Record:
     """The record of a model; `state` is that of `state_of`. Gradients are looked at when they are asked for."""
     torch = require_torch()
     ignored = _ignored(model)
     inner, wrappers = unwrapped(model)
-    if state is None:
-        state, _ = state_of(inner)
-    parameters: dict[int, str] = {}
-    for name, parameter in inner.named_parameters():
-        parameters[id(parameter)] = own_name(name)
-    is_sharded = any(map(is_fsdp, model.modules()))
-    tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+    state = state_of(inner) if state is None else state
+    tensors = {name: value for name, value in state.values.items() if isinstance(value, torch.Tensor)}
+    # A hook may have renamed, copied or left out what it saves: by the tensor itself, else by its name.
+    held = {id(value): name for name, value in reversed(tensors.items())}
+    own = {state.name_of(name): p for name, p in inner.named_parameters(remove_duplicate=False)}
+    parameters = {
+        id(parameter): held.get(id(parameter), state.name_of(name))
+        for name, parameter in inner.named_parameters()
+    }
+    for name, tensor in tensors.items():
+        twin = own.get(name)
+        if id(tensor) not in parameters and twin is not None and twin.shape == tensor.shape:
+            tensors[name] = twin
+    for name, parameter in own.items():
+        if parameters.get(id(parameter)) == name:
+            tensors.setdefault(name, parameter)
     norms = _norms(torch, {id(t): t for t in tensors.values() if id(t) in parameters}) if gradients else {}
+    is_sharded = any(map(is_fsdp, model.modules()))
     known = {
         name: Known(
             "parameter" if id(tensor) in parameters or isinstance(tensor, torch.nn.Parameter) else "buffer",
@@ -62,17 +67,19 @@ def describe(
         )
         for name, tensor in tensors.items()
     }
+    is_lazy = torch.nn.parameter.is_lazy
     return Record(
         "snapshot" if gradients else "model",
         known,
         tuple(parameters.values()),
-        {own_name(name): _class(module) for name, module in inner.named_modules()},
-        frozenset(map(own_name, ignored)),
+        {state.name_of(name): _class(module) for name, module in inner.named_modules()},
+        frozenset(map(state.name_of, ignored)),
         wrappers,
         tuple(_handed(torch, optimizer, parameters) for optimizer in optimizers),
         tuple(loose(inner)),
         training=bool(inner.training),
         torch=str(torch.__version__),
+        shapes={name: tuple(tensor.shape) for name, tensor in tensors.items() if not is_lazy(tensor)},
     )
 
 
@@ -130,12 +137,18 @@ def _handed(torch: Any, optimizer: Any, names: dict[int, str]) -> Handed:
     if groups is None:
         raise UsageError(f"{_class(optimizer)} is no optimizer: it has no param_groups")
     states = [optimizer.state.get(parameter) or {} for group in groups for parameter in group["params"]]
+    fields = tuple(dict.fromkeys(str(key) for state in states for key in list(state)[:_STATE_KEYS]))
     return Handed(
         _class(optimizer),
         tuple(names.get(id(parameter)) for group in groups for parameter in group["params"]),
         tuple(bool(state) for state in states),
         tuple(_steps(torch, [state.get("step") for state in states])),
-        tuple(dict.fromkeys(str(key) for state in states for key in list(state)[:_STATE_KEYS])),
+        fields,
+        tuple(
+            not set(fields) <= {"momentum_buffer"} or bool(group.get("momentum", True))
+            for group in groups
+            for _ in group["params"]
+        ),
     )
 
 
@@ -178,11 +191,24 @@ def loose(model: Any) -> Iterator[Loose]:
                     continue
                 if isinstance(item, torch.nn.Module):
                     seen.add(id(item))
-                    count = sum(1 for _ in item.parameters())
-                    yield Loose(place, "module", _class(item), count, modules.get(id(item)))
+                    row = _loose_module(item, place, modules, parameters)
+                    if row is not None:
+                        yield row
                 elif isinstance(item, torch.nn.Parameter) and id(item) not in parameters:
                     seen.add(id(item))
                     yield Loose(place, "parameter", _class(item), 1, None)
+
+
+def _loose_module(item: Any, place: str, modules: dict[int, str], parameters: set[int]) -> Loose | None:
+    """A module in a plain container; None for one that has nothing that could be missed."""
+    if id(item) in modules:
+        count = sum(1 for _ in item.parameters())
+        return Loose(place, "module", _class(item), count, modules[id(item)])
+    inside = next((modules[id(child)] for child in item.modules() if id(child) in modules), None)
+    lost = sum(id(parameter) not in parameters for parameter in item.parameters())
+    if not lost and inside is None and not any(True for _ in item.buffers()):
+        return None  # an activation
+    return Loose(place, "module", _class(item), lost, None if lost else inside)
 
 
 _CONTAINERS = (list, tuple, set, frozenset, dict, deque)

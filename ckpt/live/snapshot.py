@@ -44,7 +44,7 @@ def snapshot(
     rank, world_size = _rank(torch)
     if ranks not in ("all", rank):
         return None
-    name = os.fspath(path)
+    name = os.fsdecode(path)
     if ranks == "all":
         stem, ending = os.path.splitext(name)
         name = f"{stem}.rank{rank}{ending}"
@@ -53,10 +53,10 @@ def snapshot(
     )
     inner, _ = unwrapped(model)
     with torch.no_grad():
-        state, metadata = state_of(inner)
+        state = state_of(inner)
         record = describe(model, optimizers, state=state, gradients=True)
         tree = Dict()
-        node, left_out = state_tree(state, metadata)
+        node, left_out = state_tree(state)
         tree.set([STATE_DICT], [node])
         record = record._replace(rank=rank, world_size=world_size, left_out=tuple(left_out.items()))
         tree.set([KEY], [plain_node(columns(record))])

@@ -2,25 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
-from ckpt.checkpoint import Checkpoint, Dict, Node
+from ckpt.checkpoint import Checkpoint, Dict, Global, Node, Opaque, Set, TensorRef
 from ckpt.formats.pickled import Contents, checkpoint
 from ckpt.limits import Limits
 from ckpt.live import memory, require_torch
 from ckpt.names import own_name
-from ckpt.pickles.calls import ordered_dict
+from ckpt.pickles.calls import device, ordered_dict
 
 
-def state_of(model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(state dict under unwrapped names, holding the model's own tensors; its `_metadata`)."""
-    state = _walked(model) if any(map(is_fsdp, model.modules())) else model.state_dict(keep_vars=True)
-    metadata = getattr(state, "_metadata", None) or {}
-    found = {own_name(name): value for name, value in state.items()}
-    if len(found) < len(state):
-        found = dict(state)  # never merged
-    return found, {own_name(name): fields for name, fields in metadata.items()}
+class State(NamedTuple):
+    """What `state_dict()` gives, holding the model's own tensors; `name_of` is what it calls a name of the model."""
+
+    values: dict[str, Any]
+    metadata: dict[str, Any]
+    name_of: Callable[[str], str]
+
+
+def state_of(model: Any) -> State:
+    """The state dict of a model under unwrapped names.
+
+    Of a model whose shards `state_dict()` would gather, or whose own `state_dict()` gives something else, that of its
+    modules.
+    """
+    found = None if any(map(is_fsdp, model.modules())) else _asked(model)
+    metadata = {} if found is None else getattr(found, "_metadata", None) or {}
+    if found is None:
+        found = _walked(model)
+    names = dict.fromkeys((*found, *(name for name, _ in model.named_parameters(remove_duplicate=False))))
+    merged = len({own_name(name) for name in names}) < len(names)
+    name_of = str if merged else own_name  # two names never become one
+    return State(
+        {name_of(name): value for name, value in found.items()},
+        {name_of(name): fields for name, fields in metadata.items() if isinstance(name, str)},
+        name_of,
+    )
+
+
+def _asked(model: Any) -> Mapping[str, Any] | None:
+    """What `state_dict()` gives, None when it is no mapping of names to values of which one is a tensor."""
+    torch = require_torch()
+    try:
+        found = model.state_dict(keep_vars=True)
+    except TypeError:  # the user's own, without torch's arguments
+        found = model.state_dict()
+    if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
+        return None
+    has_tensors = any(isinstance(value, torch.Tensor) for value in found.values())
+    return found if has_tensors or not any(True for _ in model.parameters()) else None
 
 
 def is_fsdp(module: Any) -> bool:
@@ -44,59 +76,87 @@ def _walked(model: Any) -> dict[str, Any]:
     return found
 
 
-def state_tree(state: dict[str, Any], metadata: Mapping[str, Any]) -> tuple[Node, dict[str, str]]:
+def state_tree(state: State) -> tuple[Node, dict[str, str]]:
     """(the state dict as it will be pickled, every tensor tagged cpu; what it lacks, and why)."""
-    torch = require_torch()
-    here = {
-        name: value.to_local() if hasattr(value, "to_local") else value
-        for name, value in state.items()
-        if isinstance(value, torch.Tensor)
-    }
-    left_out = {name: why for name, tensor in here.items() if (why := memory.unfit(tensor)) is not None}
-    refs = memory.references(tensor for name, tensor in here.items() if name not in left_out)
+    tensors: dict[int, Any] = {}
+    left_out: dict[str, str] = {}
+    for name, value in state.values.items():
+        found = list(_tensors(value, 0))
+        why = next((why for tensor in found if (why := memory.unfit(_local(tensor))) is not None), None)
+        if why is not None:
+            left_out[name] = why
+        else:
+            tensors.update({id(tensor): _local(tensor) for tensor in found})
+    refs = memory.references(tensors.values())
+    known = {marker: refs[id(tensor)] for marker, tensor in tensors.items()}
     node = ordered_dict()
-    for name, value in state.items():
-        if name in left_out:
-            continue
-        if name in here:
-            node.set([name], [refs[id(here[name])]])
-            continue
-        try:
-            node.set([name], [plain_node(value)])
-        except NotPlainError:
-            left_out[name] = f"a {type(value).__name__}, which weights_only refuses"
+    for name, value in state.values.items():
+        if name not in left_out:
+            try:
+                node.set([name], [plain_node(value, known)])
+            except NotPlainError:
+                left_out[name] = f"a {type(value).__name__}, which is no plain value"
     versions = ordered_dict()
-    for name, fields in metadata.items():
+    for name, fields in state.metadata.items():
         try:
             versions.set([name], [plain_node(fields)])
         except NotPlainError:
-            left_out[f"_metadata of {name}"] = "not plain"
+            left_out[f"_metadata of {name}"] = "no plain values"
     attributes = Dict()
     attributes.set(["_metadata"], [versions])
     node.build(attributes)
     return node, left_out
 
 
-class NotPlainError(Exception):
-    """A value that only a class could hold."""
+def _local(tensor: Any) -> Any:
+    """The part of a distributed tensor that is here."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 _DEPTH = 20
 
 
-def plain_node(value: Any, depth: int = 0) -> Node:
-    """Plain values as inert nodes. Raises NotPlainError for anything else."""
-    if value is None or type(value) in (bool, int, float, str):
+def _tensors(value: Any, depth: int) -> Iterator[Any]:
+    """The tensors in a value."""
+    torch = require_torch()
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth < _DEPTH and isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item, depth + 1)
+    elif depth < _DEPTH and isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item, depth + 1)
+
+
+class NotPlainError(Exception):
+    """A value that only a class could hold."""
+
+
+def plain_node(value: Any, refs: Mapping[int, TensorRef] | None = None, depth: int = 0) -> Node:
+    """Values that weights_only takes as inert nodes, tensors by `refs`. Raises NotPlainError for anything else."""
+    torch = require_torch()
+    if value is None or type(value) in (bool, int, float, str, bytes, bytearray):
         return value
-    if depth < _DEPTH and type(value) in (list, tuple):
-        items = [plain_node(item, depth + 1) for item in value]
+    if refs is not None and id(value) in refs:
+        return refs[id(value)]
+    if type(value) is torch.dtype:
+        return Global("torch", str(value).removeprefix("torch."))
+    if type(value) is torch.device:
+        return device(str(value))
+    if depth >= _DEPTH:
+        raise NotPlainError
+    if type(value) in (list, tuple, torch.Size):
+        items = [plain_node(item, refs, depth + 1) for item in value]
+        if type(value) is torch.Size:
+            return Opaque("reduce", Global("torch", "Size"), (tuple(items),), None, 0)
         return items if type(value) is list else tuple(items)
-    if depth < _DEPTH and type(value) is dict:
-        made = Dict()
-        made.set(
-            [plain_node(key, depth + 1) for key in value],
-            [plain_node(item, depth + 1) for item in value.values()],
-        )
+    if type(value) is set:
+        return Set([plain_node(item, refs, depth + 1) for item in value], frozen=False)
+    if type(value) in (dict, OrderedDict):
+        made: Dict | Opaque = Dict() if type(value) is dict else ordered_dict()
+        keys = [plain_node(key, refs, depth + 1) for key in value]
+        made.set(keys, [plain_node(item, refs, depth + 1) for item in value.values()])
         return made
     raise NotPlainError
 
@@ -105,5 +165,5 @@ def state_checkpoint(model: Any, name: str) -> Checkpoint:
     """The state dict of a model as a checkpoint called `name`, of the format `live`: its bytes are in this process."""
     torch = require_torch()
     with torch.no_grad():
-        node, _ = state_tree(*state_of(model))
+        node, _ = state_tree(state_of(model))
     return checkpoint(name, "live", 0, node, Contents(), Limits())

@@ -140,6 +140,8 @@ class Rebuilder:
             part = _meaning(node)
             if isinstance(part, TensorRef):
                 parts.append((label, part))
+            elif type(node) is float or (type(node) is int and node.bit_length() < 64):
+                name += f", {label.replace('_', ' ').removesuffix('s')} {node!r}"
         return Composite(
             "quantized", data.dtype, data.shape, tuple(parts), requires_grad=_flag(args[5]), detail=name
         )

@@ -189,7 +189,9 @@ def _told(row: Row) -> str:
         assert entry is not None
         return f"{list(entry.tensor.shape)} {entry.tensor.dtype.name}"
     if row.status == "reshaped":
-        return f"{list(before.tensor.shape)} → {list(after.tensor.shape)}"
+        layouts = [entry.tensor.layout for entry in (before, after)]
+        marks = ["" if layouts[0] == layouts[1] else f" {layout}" for layout in layouts]
+        return f"{list(before.tensor.shape)}{marks[0]} → {list(after.tensor.shape)}{marks[1]}"
     told = []
     if row.status == "retyped":
         told.append(f"{before.tensor.dtype.name} → {after.tensor.dtype.name}")
@@ -208,6 +210,12 @@ def change_text(change: Change) -> str:
         else "all elements"
     )
     text = share
+    if change.differing and (change.nan[0] != change.nan[1] or change.inf[0] != change.inf[1]):
+        text += "".join(
+            f", {label} {one:,} → {two:,}"
+            for label, (one, two) in (("NaN", change.nan), ("inf", change.inf))
+            if one != two
+        )
     if change.max_abs is not None and change.differing:
         text += f", max |Δ| {change.max_abs:.3g}"
         if change.at is not None and change.at:
@@ -268,9 +276,22 @@ def diff_table(report: DiffReport) -> list[list[str]]:
                 "" if change is None or change.max_abs is None else repr(change.max_abs),
             ]
         )
+    for value in report.values:
+        name = show(value.name, None)
+        rows.append(
+            [
+                LETTERS[value.status],
+                name if value.before else "",
+                name if value.after else "",
+                "value",
+                "",
+                "",
+            ]
+        )
     return rows
 
 
 def name_lines(report: DiffReport) -> Sequence[Line]:
     """The names of what differs, one a line."""
-    return [[(show(row.name, None), "")] for row in report.rows if row.status not in ("same", "unchecked")]
+    names = [row.name for row in report.rows if row.status not in ("same", "unchecked")]
+    return [[(show(name, None), "")] for name in (*names, *(row.name for row in report.values))]
