@@ -113,12 +113,8 @@ def _compare(
     if before.storage.place is None or after.storage.place is None:
         return _all_of(before)  # on meta on one side only
     one, two, times = _without_repeats(before, after)
-    for ref in (one, two):
-        if ref.nbytes > ref.storage.nbytes + _UNFOLDED:
-            raise UnsupportedError(
-                f"a view of {ref.storage.nbytes:,} bytes that unfolds to {ref.nbytes:,} is not compared",
-                hint="--structure, or --exclude it",
-            )
+    refuse_unfolded(one)
+    refuse_unfolded(two)
     one, two, order = _straightened(one, two)
     if before.dtype == after.dtype and not always and _same_bytes(one, two):
         return None
@@ -155,6 +151,21 @@ def _without_repeats(before: TensorRef, after: TensorRef) -> tuple[TensorRef, Te
         return before, after, 1
     shape = tuple(1 if again else size for size, again in zip(before.shape, repeated, strict=True))
     return _shaped(before, shape), _shaped(after, shape), before.numel // prod(shape)
+
+
+def refuse_unfolded(ref: TensorRef) -> None:
+    """Raise UnsupportedError for a view that unfolds to far more than there is to read."""
+    if ref.nbytes > ref.storage.nbytes + _UNFOLDED:
+        raise UnsupportedError(
+            f"a view of {ref.storage.nbytes:,} bytes that unfolds to {ref.nbytes:,} is not read",
+            hint="--exclude it, or --structure where there is one",
+        )
+
+
+def once(ref: TensorRef) -> tuple[TensorRef, int]:
+    """A tensor with the dimensions that only repeat it (stride 0) once, and how many times they do."""
+    one, _, times = _without_repeats(ref, ref)
+    return one, times
 
 
 def _shaped(ref: TensorRef, shape: tuple[int, ...]) -> TensorRef:
@@ -241,13 +252,13 @@ def _same_ranges(one: File, first: int, two: File, second: int, count: int) -> b
 
 def _numbers(before: TensorRef, after: TensorRef, tolerance: Tolerance | None) -> kernels.Difference:
     found = kernels.Difference()
-    for one, two in zip(_counted(before, 2), _counted(after, 3), strict=True):
+    for one, two in zip(counted(before, 2), counted(after, 3), strict=True):
         found.add(one, two, (before.dtype, after.dtype), tolerance)
     return found
 
 
-def _counted(ref: TensorRef, side: int) -> Iterator[bytes | memoryview]:
-    """The elements of a tensor in blocks of ELEMENTS, each only good until the next is asked for."""
+def counted(ref: TensorRef, side: int) -> Iterator[bytes | memoryview]:
+    """The elements of a tensor in blocks of ELEMENTS, each only good until the thread asks for the next of that `side`."""
     size = ELEMENTS * (ref.dtype.bits // 8)
     place = place_of(ref)
     if isinstance(place, Range) and type(place.source) is File:

@@ -5,7 +5,7 @@ Codes are a contract: `--fail-on` takes them, JSON carries them, docs/findings.m
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 Level = Literal["error", "warning", "info"]
 
@@ -52,9 +52,9 @@ CATALOGUE: dict[str, Code] = {
         Code("dtype", "warning", "a dtype that differs"),
         Code("shape", "warning", "a shape that differs"),
         Code("changed", "info", "a tensor that changed"),
-        Code("nan", "warning", "NaN in values", _DIFF),
-        Code("inf", "warning", "Inf in values", _DIFF),
-        Code("dead-channels", "warning", "output channels that are all but zero"),
+        Code("nan", "warning", "NaN in values", ("diff", "stats")),
+        Code("inf", "warning", "Inf in values", ("diff", "stats")),
+        Code("dead-channels", "warning", "output channels that are all but zero", ("stats",)),
         Code("frozen", "warning", "parameters that did not move", _DIFF),
         Code(
             "changed-without-state",
@@ -85,6 +85,17 @@ class Finding(NamedTuple):
     where: tuple[str, ...] = ()
     raised: Level | None = None
     """The level, where the evidence is better than that of the catalogue."""
+
+    def to_json(self) -> dict[str, Any]:
+        """An entry of `findings[]`."""
+        return {
+            "code": self.code,
+            "level": self.level,
+            "message": self.message,
+            "tensors": list(self.tensors),
+            "where": list(self.where),
+            "hint": self.hint,
+        }
 
     @property
     def level(self) -> Level:

@@ -307,6 +307,105 @@ class Difference:
         self.differing += differing
 
 
+# --- numbers of one tensor --------------------------------------------------------------------------------------------
+
+
+class Summary:
+    """The numbers of a tensor, gathered block by block; sums in float64, over finite elements.
+
+    Of complex elements the magnitudes are taken. `low` and `high` are None until there is a finite element.
+    """
+
+    def __init__(self) -> None:
+        self.numel = 0
+        self.finite = 0
+        self.low: float | int | None = None
+        self.high: float | int | None = None
+        self.mean = 0.0
+        self.spread = 0.0
+        """The sum of the squared distances from the mean."""
+        self.squares = 0.0
+        self.zeros = 0
+        self.nan = 0
+        self.inf = 0
+
+    def add(self, block: bytes | memoryview, dtype: DType) -> None:
+        """Take in the next elements."""
+        import numpy as np
+
+        with np.errstate(all="ignore"):
+            values = numbers(block, dtype)
+            if values.dtype.kind == "c":
+                values = np.abs(values)
+            self.numel += len(values)
+            self.zeros += len(values) - int(np.count_nonzero(values))
+            wide = _scratch().wide(0, len(values))
+            np.copyto(wide, values)
+            total = float(wide.sum())
+            if not np.isfinite(total):
+                nan, inf = np.isnan(values), np.isinf(values)
+                self.nan += int(np.count_nonzero(nan))
+                self.inf += int(np.count_nonzero(inf))
+                values = values[~(nan | inf)]
+                wide = _scratch().wide(0, len(values))
+                np.copyto(wide, values)
+                total = float(wide.sum())
+            if len(values):
+                self._add_finite(values, wide, total)
+
+    def _add_finite(self, values: Array, wide: Array, total: float) -> None:
+        import numpy as np
+
+        low, high = values.min().item(), values.max().item()
+        self.low = low if self.low is None else min(self.low, low)
+        self.high = high if self.high is None else max(self.high, high)
+        self.squares += float(np.dot(wide, wide))
+        count = len(wide)
+        mean = total / count
+        delta = np.subtract(wide, mean, out=_scratch().wide(1, count))
+        # Of two parts with means of their own (Chan, Golub and LeVeque 1979).
+        apart, both = mean - self.mean, self.finite + count
+        self.spread += float(np.dot(delta, delta)) + apart * apart * self.finite * count / both
+        self.mean += apart * count / both
+        self.finite = both
+
+    def repeated(self, times: int) -> None:
+        """Count every element so many times."""
+        self.numel *= times
+        self.finite *= times
+        self.zeros *= times
+        self.nan *= times
+        self.inf *= times
+        self.spread *= times
+        self.squares *= times
+
+
+class Channels:
+    """The sum of the magnitudes of each channel: elements in the order of the shape, `inner` at a time of one."""
+
+    def __init__(self, count: int, inner: int) -> None:
+        import numpy as np
+
+        self.sums = np.zeros(count)
+        self._inner = inner
+        self._at = 0
+
+    def add(self, block: bytes | memoryview, dtype: DType) -> None:
+        """Take in the next elements."""
+        import numpy as np
+
+        values = numbers(block, dtype)
+        sizes = np.abs(values).astype("f8")
+        first = -(-self._at // self._inner)
+        starts = np.arange(first * self._inner - self._at, len(sizes), self._inner)
+        if not len(starts) or starts[0]:
+            starts = np.concatenate(([0], starts))
+            first -= 1
+        sums = np.add.reduceat(sizes, starts)
+        np.add.at(self.sums, (first + np.arange(len(sums))) % len(self.sums), sums)
+        self._at += len(sizes)
+
+
 class _Scratch(threading.local):
     """Rows that each thread computes in, the same ones each time: new memory would cost more than the numbers."""
 

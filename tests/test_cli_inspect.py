@@ -41,8 +41,9 @@ optimizer.state                                                 7.77 K  30.4 KiB
   22.exp_{avg,avg_sq}            [10]          float32  cuda:0      20      80 B
 
 ! unused: module.aux_head.{weight,bias} (2 parameters, 90 elements): in the
-  optimizer, never had a gradient: not used, detached, or frozen
-  (requires_grad=False); DDP stops on those that are not frozen
+  optimizer (by the order of the model), never had a gradient: not used,
+  detached, or frozen (requires_grad=False); DDP stops on those that are not
+  frozen
 ! cuda: a bare torch.load puts 46.2 KiB on cuda:0 and 92 B on cuda:1, and a CUDA
   context of some hundred MiB, in every process; it needs 2 GPUs
   (ckpt rehome train_cuda.pth -o OUT)

@@ -21,6 +21,7 @@ from ckpt.cli.options import (
     SectionOption,
     Table,
     Tsv,
+    check_table,
     codes_of,
     limits_of,
     model_of,
@@ -92,7 +93,7 @@ def command(
             "one form at a time",
             hint="--json holds everything; --tsv takes one of --storages --values --imports",
         )
-    _check_table(table)
+    check_table(table)
     asked = None
     if indices is not None:
         from ckpt.jobs.index import index, numbers  # here: inspect alone does not pay for it
@@ -147,12 +148,3 @@ def _write_text(
     for make in views:
         output.write_lines([[]])
         output.write_table(make(report), tsv=False, table=None)
-
-
-def _check_table(name: str | None) -> None:
-    if name is None:
-        return
-    from tabulate import tabulate_formats
-
-    if name not in tabulate_formats:
-        raise UsageError(f"--table {name}: no such format", hint="formats: " + " ".join(tabulate_formats))

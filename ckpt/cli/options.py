@@ -116,3 +116,13 @@ def codes_of(values: list[str] | None, command: str) -> frozenset[str]:
                 f"--fail-on {code}: not a finding of {command}", hint="codes: " + " ".join(possible)
             )
     return frozenset(codes)
+
+
+def check_table(name: str | None) -> None:
+    """Raise UsageError for a `--table` that tabulate does not know."""
+    if name is None:
+        return
+    from tabulate import tabulate_formats
+
+    if name not in tabulate_formats:
+        raise UsageError(f"--table {name}: no such format", hint="formats: " + " ".join(tabulate_formats))

@@ -53,17 +53,7 @@ def document(report: DiffReport) -> dict[str, Any]:
         "tensors": [_row(row) for row in report.rows],
         **({"modules": [_module(row) for row in modules(report.rows)]} if report.options.norms else {}),
         "values": [_value(row) for row in report.values],
-        "findings": [
-            {
-                "code": finding.code,
-                "level": finding.level,
-                "message": finding.message,
-                "tensors": list(finding.tensors),
-                "where": list(finding.where),
-                "hint": finding.hint,
-            }
-            for finding in report.findings
-        ],
+        "findings": [finding.to_json() for finding in report.findings],
         "notes": list(report.notes),
     }
 

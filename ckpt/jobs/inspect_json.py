@@ -7,7 +7,6 @@ from typing import Any
 from ckpt import __version__
 from ckpt.checkpoint import Composite, TensorRef, Value
 from ckpt.errors import UnreadableError
-from ckpt.findings import Finding
 from ckpt.jobs.inspect import InspectReport, Row, devices
 from ckpt.objects import look
 from ckpt.pickles.weights_only import TORCH
@@ -88,7 +87,7 @@ def document(report: InspectReport) -> dict[str, Any]:
         },
         "load": report.load.expression,
         "load_note": report.load.note or report.load.reason,
-        "findings": [finding_json(finding) for finding in report.findings],
+        "findings": [finding.to_json() for finding in report.findings],
     }
 
 
@@ -177,14 +176,3 @@ def value_json(value: Value) -> dict[str, Any]:
             except UnreadableError as error:
                 found["value_is"] = error.problem
     return found
-
-
-def finding_json(finding: Finding) -> dict[str, Any]:
-    return {
-        "code": finding.code,
-        "level": finding.level,
-        "message": finding.message,
-        "tensors": list(finding.tensors),
-        "where": list(finding.where),
-        "hint": finding.hint,
-    }

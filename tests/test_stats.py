@@ -1,0 +1,262 @@
+"""`ckpt stats` against torch in float64, and dead channels exactly where they were made."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import oracle
+import pytest
+import rewriting
+import strategies
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from process import SAMPLES, check_error, ckpt
+from torch import nn
+
+import ckpt as library
+from ckpt import formats
+from ckpt.jobs.stats import StatsReport, stats
+from ckpt.names import Globs
+
+pytestmark = oracle.QUIET
+
+
+def of(thing: Any, folder: Path, **options: Any) -> StatsReport:
+    with formats.open(str(rewriting.saved(thing, folder / "a.pt"))) as checkpoint:
+        return stats(checkpoint, **options)
+
+
+_DTYPES = [
+    "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int64", "int32", "int16", "int8",
+    "uint8", "bool", "complex64", "complex128",
+]  # fmt: skip
+
+
+@given(st.data())
+@settings(max_examples=150)
+def test_numbers_are_torchs(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    folder = tmp_path_factory.mktemp("stats")
+    dtype = getattr(torch, data.draw(st.sampled_from(_DTYPES)))
+    torch.manual_seed(data.draw(st.integers(0, 1000)))
+    size = data.draw(st.sampled_from([1, 2, 7, 300, 5000]))
+    wide = torch.randn(size, dtype=torch.float64) * 50 + data.draw(st.sampled_from([0, 1000]))
+    wide[torch.rand(size) < 0.2] = 0
+    base = (wide.to(torch.complex128) * (1 + 2j) if dtype.is_complex else wide).to(dtype)
+    if dtype.is_floating_point and dtype.itemsize > 1 and data.draw(st.booleans()):
+        base[torch.rand(size) < 0.1] = float("nan")
+        base[torch.rand(size) < 0.1] = float("-inf")
+    tensor = data.draw(strategies.views(base)) if dtype.itemsize > 1 else base
+    block = data.draw(st.sampled_from([1, 3, 64, 1 << 17]))
+
+    with mock.patch("ckpt.comparison.ELEMENTS", block):
+        report = of({"a.weight": tensor, "z.weight": torch.ones(1)}, folder)
+
+    row = next(row for row in report.rows if row.label == "a.weight")
+    found = row.found
+    assert found is not None
+    values = tensor.to(torch.complex128).abs() if dtype.is_complex else tensor.to(torch.float64)
+    finite = values[values.isfinite()]
+    assert (found.numel, found.finite) == (values.numel(), finite.numel())
+    assert (found.nan, found.inf) == (int(values.isnan().sum()), int(values.isinf().sum()))
+    assert found.zeros == int((values == 0).sum())
+    if not finite.numel():
+        assert (found.low, found.high, row.mean, row.rms, row.std) == (None,) * 5
+        return
+    near = {"rel": 1e-6 if dtype == torch.complex64 else 1e-9, "abs": 1e-12}
+    assert found.low == pytest.approx(finite.min().item(), **near) and found.high == pytest.approx(
+        finite.max().item(), **near
+    )
+    near = {"rel": 1e-6, "abs": 1e-9}
+    assert row.mean == pytest.approx(finite.mean().item(), **near)
+    assert row.rms == pytest.approx(finite.square().mean().sqrt().item(), **near)
+    if finite.numel() > 1:
+        assert row.std == pytest.approx(finite.std().item(), rel=1e-6, abs=1e-5)
+    else:
+        assert row.std is None
+
+
+def test_integers_are_exact(tmp_path: Path) -> None:
+    (row,) = of({"a.weight": torch.tensor([2**62 + 1, -(2**63)])}, tmp_path).rows
+    assert row.found is not None and (row.found.low, row.found.high) == (-(2**63), 2**62 + 1)
+
+
+def test_a_view_that_repeats(tmp_path: Path) -> None:
+    (row,) = of({"a.weight": torch.tensor([0.0, 3.0]).reshape(2, 1).expand(2, 10**9)}, tmp_path).rows
+    assert row.found is not None and (row.found.numel, row.found.zeros, row.mean) == (2 * 10**9, 10**9, 1.5)
+
+
+def test_what_has_no_numbers(tmp_path: Path) -> None:
+    report = of(
+        {
+            "a.weight": torch.ones(2, device="meta"),
+            "b.weight": torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.qint8),
+            "c.weight": torch.sparse_coo_tensor([[1]], [2.0], (4,), check_invariants=False),
+            "d.weight": torch.zeros(0),
+        },
+        tmp_path,
+    )
+    assert {row.label: row.why for row in report.rows} == {
+        "a.weight": "on meta, without data",
+        "b.weight": "quantized",
+        "c.weight": "the values that are stored",
+        "d.weight": "",
+    }
+    assert report.rows[2].found is not None and report.rows[2].found.numel == 1
+
+
+# --- channels ---------------------------------------------------------------------------------------------------------
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.norm = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)
+        self.plain = nn.Conv2d(8, 6, 3, bias=False)
+        self.deep = nn.Conv3d(2, 4, 2)
+        self.line = nn.Conv1d(3, 5, 2, groups=1)
+        self.up = nn.ConvTranspose2d(8, 5, 2)
+        self.square = nn.ConvTranspose2d(4, 4, 2)
+        self.up_square = nn.ConvTranspose2d(4, 4, 2)
+        self.fc = nn.Linear(5, 7)
+        self.embed = nn.Embedding(9, 4)
+        self.layer_norm = nn.LayerNorm(4)
+
+
+def killed() -> tuple[Net, dict[str, list[int]]]:
+    net = Net()
+    with torch.no_grad():
+        net.conv.weight[[1, 5]] = 0
+        net.norm.weight[2] = 1e-5
+        net.plain.weight[0] *= 1e-5
+        net.deep.weight[3] = 0
+        net.up.weight[:, 4] = 0
+        net.square.weight[:, 1] = 0
+        net.fc.weight[6] = 0
+        net.fc.weight[0] *= 0.01  # small, and alive
+        net.embed.weight[0] = 0  # a word that nobody uses
+        net.layer_norm.weight[1] = 0
+    dead = {"conv": [1, 5], "norm": [2], "plain": [0], "deep": [3], "up": [4], "fc": [6]}
+    return net, dead
+
+
+def found(report: StatsReport) -> dict[str, list[int]]:
+    return {
+        row.label.removesuffix(".weight"): list(row.channels.dead)
+        for row in report.rows
+        if row.channels is not None and row.channels.dead
+    }
+
+
+@pytest.mark.parametrize("elements", [7, 1 << 17])
+def test_dead_channels_are_exactly_those_that_were_made(elements: int, tmp_path: Path) -> None:
+    net, dead = killed()
+
+    with mock.patch("ckpt.comparison.ELEMENTS", elements):
+        report = of(net.state_dict(), tmp_path, threshold=1e-3)
+
+    # A square weight with a bias could be either; `up_square` says by its name that it may be transposed.
+    assert found(report) == dead
+    unsure = [row.label for row in report.rows if row.channels is not None and row.channels.axis is None]
+    assert unsure == ["up_square.weight"]
+    (finding,) = report.findings
+    assert finding.code == "dead-channels" and "7 output channels" in finding.message
+    assert {name.removesuffix(".weight") for name in finding.tensors} == dead.keys()
+
+
+@pytest.mark.parametrize("how", ["module", "snapshot"])
+def test_classes_decide_where_a_file_says_them(how: str, tmp_path: Path) -> None:
+    net, dead = killed()
+    path = tmp_path / "a.pt"
+    if how == "module":
+        rewriting.saved(net, path)
+    else:
+        library.snapshot(net, path)
+    with formats.open(str(path)) as checkpoint:
+        report = stats(checkpoint, threshold=1e-3)
+
+    assert found(report) == {**dead, "square": [1]}
+    assert all(row.channels.axis is not None for row in report.rows if row.channels is not None)
+
+
+def test_thresholds(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Linear(4, 3))
+    with torch.no_grad():
+        net[0].weight[:] = torch.tensor([1.0, 0.05, 0.5]).reshape(3, 1)
+    assert found(of(net.state_dict(), tmp_path, threshold=0.1)) == {"0": [1]}
+    assert found(of(net.state_dict(), tmp_path, threshold=0.01)) == {}
+    with torch.no_grad():
+        net[0].weight[:] = 0
+    assert found(of(net.state_dict(), tmp_path, threshold=0.01)) == {"0": [0, 1, 2]}
+    assert of(net.state_dict(), tmp_path).findings == ()
+    with torch.no_grad():
+        net[0].weight[:] = float("nan")
+    assert found(of(net.state_dict(), tmp_path, threshold=0.01)) == {}
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_sorting_and_selecting(tmp_path: Path) -> None:
+    state = {"a.2.weight": torch.ones(2) * 5, "a.10.weight": torch.zeros(2), "b.weight": torch.ones(2) * -7}
+    assert [row.label for row in of(state, tmp_path).rows] == ["a.2.weight", "a.10.weight", "b.weight"]
+    assert [row.label for row in of(state, tmp_path, sort="rms").rows] == [
+        "b.weight",
+        "a.2.weight",
+        "a.10.weight",
+    ]
+    assert [row.label for row in of(state, tmp_path, select=Globs(["a.*"])).rows] == [
+        "a.2.weight",
+        "a.10.weight",
+    ]
+    assert of(state, tmp_path).sparsity == (2, 6)
+    assert {name: zeros for name, zeros, _ in of(state, tmp_path).modules()} == {
+        "a.2": 0,
+        "a.10": 2,
+        "b": 0,
+    }
+
+
+def test_forms_and_codes(tmp_path: Path) -> None:
+    good = rewriting.saved({"a.weight": torch.ones(2), "b.weight": torch.zeros(3)}, tmp_path / "a.pt")
+    bad = rewriting.saved({"a.weight": torch.tensor([1.0, math.nan, math.inf])}, tmp_path / "b.pt")
+
+    assert ckpt("stats", good, "--fail-on", "nan,inf").code == 0
+    assert ckpt("stats", bad, "--fail-on", "nan").code == 1 and ckpt("stats", bad).code == 0
+    assert ckpt("stats", good, bad, tmp_path / "none.pt", "--fail-on", "nan").code == 2
+    assert ckpt("stats", good, "--fail-on", "dead-channels").code == 0
+    document = json.loads(ckpt("stats", bad, "--json").out)
+    assert document["schema"] == {"name": "ckpt.stats", "version": 1}
+    (row,) = document["tensors"]
+    assert (row["min"], row["max"], row["nan"], row["inf"], row["std"]) == (1.0, 1.0, 1, 1, None)
+    assert [finding["code"] for finding in document["findings"]] == ["nan", "inf"]
+    rows = [line.split("\t") for line in ckpt("stats", good, bad, "--tsv").lines]
+    assert rows[0][:4] == ["file", "name", "dtype", "shape"] and len(rows) == 4
+    assert rows[1][4:9] == ["1.0", "1.0", "1.0", "0.0", "1.0"]
+    assert "| a.weight" in ckpt("stats", good, "--table", "github").out.decode()
+    assert "zeros: 60.0 % of 5 elements" in ckpt("stats", good, "--modules").lines[-1]
+    check_error(ckpt("stats", good, "--sort", "size"), "--sort size: not one of")
+    check_error(ckpt("stats", good, "--json", "--tsv"), "exclude each other")
+    check_error(ckpt("stats", good, "--fail-on", "cuda"), "not a finding of stats")
+
+
+def test_several_models_are_asked_for(tmp_path: Path) -> None:
+    state = nn.Linear(2, 2).state_dict()
+    path = rewriting.saved({"netG": state, "netD": state}, tmp_path / "a.pt")
+
+    check_error(ckpt("stats", path), "holds 2 models (--section netg, or --section netd)")
+    assert ckpt("stats", path, "--section", "netD").code == 0
+    assert len(json.loads(ckpt("stats", path, "--all", "--json").out)["tensors"]) == 4
+
+
+@pytest.mark.parametrize(
+    "name", ["dtypes.pth", "legacy.pth", "weights.safetensors", "sharded", "scripted.pt"]
+)
+def test_samples(name: str) -> None:
+    done = ckpt("stats", SAMPLES / name, "--all", "--channels", "--json")
+    assert done.code == 0 and json.loads(done.out)["tensors"]
