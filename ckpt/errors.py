@@ -32,6 +32,10 @@ class UnreadableError(CkptError):
     """The file is missing, damaged, hostile or ambiguous: nothing true can be said about its content."""
 
 
+class NotOpenedError(UnreadableError):
+    """The file could not be looked at: it is not there, or may not be read. Nothing is known about it."""
+
+
 class UnsupportedError(CkptError):
     """The file was recognised, and is not a checkpoint or not one that this version reads."""
 

@@ -11,7 +11,7 @@ import stat
 import zlib
 from typing import Protocol
 
-from ckpt.errors import LimitError, UnreadableError
+from ckpt.errors import LimitError, NotOpenedError, UnreadableError
 
 
 class Source(Protocol):
@@ -34,13 +34,13 @@ class File:
             # O_NONBLOCK: opening a FIFO that nobody writes to must not hang.
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
         except OSError as error:
-            raise UnreadableError(_reason(error)) from None
+            raise NotOpenedError(_reason(error)) from None
         except ValueError:
-            raise UnreadableError("not a file name: it holds a NUL") from None
+            raise NotOpenedError("not a file name: it holds a NUL") from None
         self._stat = os.fstat(self._fd)
         if not stat.S_ISREG(self._stat.st_mode):
             os.close(self._fd)
-            raise UnreadableError(f"not a regular file: {_kind(self._stat.st_mode)}")
+            raise NotOpenedError(f"not a regular file: {_kind(self._stat.st_mode)}")
         self.size = self._stat.st_size
         self.bytes_read = 0
 
@@ -60,10 +60,10 @@ class File:
             while len(data) < count:
                 more = os.pread(self._fd, count - len(data), offset + len(data))
                 if not more:
-                    raise UnreadableError("the file changed while it was read", path=self.path)
+                    raise NotOpenedError("the file changed while it was read", path=self.path)
                 data += more
         except OSError as error:
-            raise UnreadableError(_reason(error), path=self.path) from None
+            raise NotOpenedError(_reason(error), path=self.path) from None
         self.bytes_read += count
         return data
 
@@ -80,10 +80,10 @@ class File:
             while done < count:
                 more = os.preadv(self._fd, [buffer[done:]], offset + done)
                 if not more:
-                    raise UnreadableError("the file changed while it was read", path=self.path)
+                    raise NotOpenedError("the file changed while it was read", path=self.path)
                 done += more
         except OSError as error:
-            raise UnreadableError(_reason(error), path=self.path) from None
+            raise NotOpenedError(_reason(error), path=self.path) from None
         self.bytes_read += count
 
     def check_unchanged(self) -> None:
@@ -91,7 +91,7 @@ class File:
         now = os.fstat(self._fd)
         if (now.st_size, now.st_mtime_ns) != (self._stat.st_size, self._stat.st_mtime_ns):
             problem = "the file changed while it was read"
-            raise UnreadableError(problem, path=self.path, hint="still being written?")
+            raise NotOpenedError(problem, path=self.path, hint="still being written?")
 
     def close(self) -> None:
         if self._fd >= 0:

@@ -23,7 +23,7 @@ from ckpt.errors import CkptError
 TROUBLE, INTERRUPTED, PIPE_CLOSED, TERMINATED = 2, 130, 141, 143
 _CANNOT_WRITE = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF))
 
-_PLANNED = frozenset(("lint", "verify"))
+_PLANNED = frozenset(("lint",))
 
 
 class Terminated(BaseException):
@@ -88,6 +88,8 @@ COMMANDS = {
     "diff": "What changed between two checkpoints.",
     "warmstart": "Load pretrained weights into a model as far as they fit.",
     "stats": "The numbers inside of tensors, and dead channels.",
+    "verify": "Whether files are whole.",
+    "sum": "SHA-256 of each tensor, equal across formats.",
     "rehome": "Move tensors to other devices; to the CPU by default.",
     "strip": "Take the prefixes of wrappers off the names.",
     "rename": "Rename tensors by regular expressions.",

@@ -90,6 +90,25 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         raise
 
 
+def index_of(probe: Probe) -> str | None:
+    """The index that a path stands for, None where it stands for a single file."""
+    found = _find(probe)
+    return found if found is not None and found.endswith(_INDEXES) else None
+
+
+def files(probe: Probe, limits: Limits) -> list[str]:
+    """The files that a path stands for: the shards of an index, what lies beside them."""
+    found = _find(probe)
+    assert found is not None
+    folder, name = os.path.split(found)
+    names = (
+        sorted(set(_weight_map(found, limits).values()), key=natural) if name.endswith(_INDEXES) else [name]
+    )
+    if probe.is_directory:
+        names += [beside for beside in _OPTIMIZERS if os.path.isfile(os.path.join(folder, beside))][:1]
+    return [os.path.join(folder, shard) for shard in names]
+
+
 def _find(probe: Probe) -> str | None:
     """The index, or the single file of weights, that a path stands for."""
     if not probe.is_directory:

@@ -34,7 +34,12 @@ _FIRST_READ = 1 << 18
 
 
 def sniff(probe: Probe) -> bool:
-    return probe.head.startswith(_MAGICS)
+    return is_legacy(probe.head)
+
+
+def is_legacy(head: bytes) -> bool:
+    """Whether a file that begins so is a legacy stream."""
+    return head.startswith(_MAGICS)
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
@@ -58,6 +63,11 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     )
 
 
+def salvaged(source: Source, limits: Limits) -> Node:
+    """The root of a stream that may be cut in its data: storages that are not all there lie behind its end."""
+    return _Stream(source, Contents(), limits, "", 0, is_cut=True).read()
+
+
 def read_nested(data: bytes, contents: Contents, limits: Limits, depth: int) -> Node:
     """The root of a checkpoint that lies in the bytes of a pickle; its storages join `contents`."""
     if not data.startswith(_MAGICS):
@@ -79,12 +89,22 @@ def _trailing(source: Source, end: int) -> Notice:
 class _Stream:
     """One legacy stream, read front to back."""
 
-    def __init__(self, source: Source, contents: Contents, limits: Limits, prefix: str, depth: int) -> None:
+    def __init__(
+        self,
+        source: Source,
+        contents: Contents,
+        limits: Limits,
+        prefix: str,
+        depth: int,
+        *,
+        is_cut: bool = False,
+    ) -> None:
         self._source = source
         self._contents = contents
         self._limits = limits
         self._prefix = prefix
         self._depth = depth
+        self._is_cut = is_cut
         self._buffer = b""
         self._made: dict[str, Storage] = {}
         self.end = 0
@@ -160,6 +180,10 @@ class _Stream:
             if text not in widths:
                 raise UnreadableError(f"storage {show(text, 80)} is listed, and no tensor names it")
             dtype, expected = widths[text]
+            if self._is_cut and at + 8 + storage_bytes(dtype, expected) > self._source.size:
+                at = self._source.size
+                found[text] = (at, 0)
+                continue
             if at + 8 > self._source.size:
                 raise UnreadableError(
                     f"cut off: storage {show(text, 80)} is missing, the file ends at {self._source.size:,}"
