@@ -233,16 +233,24 @@ class Difference:
         """Take in the next elements of both; `tolerance` is (absolute, relative)."""
         import numpy as np
 
-        unequal_bytes = _unequal_bytes(before, after, dtypes[0]) if dtypes[0] == dtypes[1] else None
         with np.errstate(all="ignore"):
             one, two = numbers(before, dtypes[0], 0), numbers(after, dtypes[1], 1)
+            unequal = one != two
+            differing = int(np.count_nonzero(unequal))
             narrow = one.dtype.kind != "c" != two.dtype.kind and max(one.itemsize, two.itemsize) < 8
-            if not (narrow and self._add_finite(one, two, unequal_bytes, tolerance)):
-                self._add_any(one, two, unequal_bytes, tolerance)
+            if not (narrow and self._add_finite(one, two, differing, tolerance)):
+                differing -= self._add_any(one, two, unequal, tolerance)
+                narrow = False
+            # Where all finite values differ, all bytes do: nothing more to look at.
+            other = 0
+            if dtypes[0] == dtypes[1] and not (narrow and differing == len(one)):
+                other = _unequal_bytes(before, after, dtypes[0]) - differing
+        self.differing += differing
+        self.other_bytes += other
         self.numel += len(one)
 
     def _add_finite(
-        self, one: Array, two: Array, unequal_bytes: int | None, tolerance: tuple[float, float] | None
+        self, one: Array, two: Array, differing: int, tolerance: tuple[float, float] | None
     ) -> bool:
         """The common case in few passes: False when there is a NaN or an infinity, and nothing was taken in."""
         import numpy as np
@@ -250,7 +258,7 @@ class Difference:
         wide, delta = _scratch().wide(0, len(one)), _scratch().wide(1, len(one))
         np.copyto(wide, one)
         reference = float(np.dot(wide, wide))
-        if unequal_bytes == 0:
+        if not differing:
             if np.isfinite(reference):
                 self.reference += reference
             return bool(np.isfinite(reference))
@@ -259,38 +267,31 @@ class Difference:
         squares = float(np.dot(delta, delta))
         if not np.isfinite(squares + reference):
             return False
-        differing = int(np.count_nonzero(one != two))
-        if unequal_bytes is not None:
-            self.other_bytes += unequal_bytes - differing
-        if differing:
-            largest = max(float(delta.max()), -float(delta.min()))
-            if largest > self.largest:
-                self.largest, self.at = largest, self.numel + int(np.argmax(np.abs(delta)))
-            self.squares += squares
-            if tolerance is not None:
-                allowed = tolerance[0] + tolerance[1] * np.abs(wide)
-                self.close &= bool((np.abs(delta) <= allowed).all())
+        largest = max(float(delta.max()), -float(delta.min()))
+        if largest > self.largest:
+            self.largest, self.at = largest, self.numel + int(np.argmax(np.abs(delta)))
+        self.squares += squares
+        if tolerance is not None:
+            allowed = tolerance[0] + tolerance[1] * np.abs(wide)
+            self.close &= bool((np.abs(delta) <= allowed).all())
         self.reference += reference
-        self.differing += differing
         return True
 
-    def _add_any(
-        self, one: Array, two: Array, unequal_bytes: int | None, tolerance: tuple[float, float] | None
-    ) -> None:
+    def _add_any(self, one: Array, two: Array, unequal: Array, tolerance: tuple[float, float] | None) -> int:
+        """Any numbers. Returns how many elements are NaN on both sides, which are no difference."""
         import numpy as np
 
-        unequal = one != two
+        both_nan = 0
         for side, values in enumerate((one, two)):
             if values.dtype.kind in "fc":
                 self.nan[side] += int(np.count_nonzero(np.isnan(values)))
                 self.inf[side] += int(np.count_nonzero(np.isinf(values)))
         if one.dtype.kind in "fc" and two.dtype.kind in "fc":
-            unequal &= ~(np.isnan(one) & np.isnan(two))
-        differing = int(np.count_nonzero(unequal))
-        if unequal_bytes is not None:
-            self.other_bytes += unequal_bytes - differing
+            nan = np.isnan(one) & np.isnan(two)
+            both_nan = int(np.count_nonzero(nan))
+            unequal = unequal & ~nan
         wide = _wide(one)
-        if differing:
+        if unequal.any():
             delta = _distance(one, two, wide)
             finite = np.isfinite(delta)
             delta[~finite] = 0.0
@@ -304,7 +305,7 @@ class Difference:
         size = np.abs(wide)
         size[~np.isfinite(size)] = 0.0
         self.reference += float(np.dot(size, size))
-        self.differing += differing
+        return both_nan
 
 
 # --- numbers of one tensor --------------------------------------------------------------------------------------------
