@@ -42,7 +42,10 @@ CATALOGUE: dict[str, Code] = {
             "container", "warning", "the archive is unusual in a way that loaders treat differently", _INSPECT
         ),
         Code("shards", "warning", "the index and the shards disagree", _INSPECT),
-        Code("private", "warning", "home paths, hosts or tokens in values"),
+        Code("private", "warning", "home paths, hosts or tokens in values", ("lint",)),
+        Code("hooks", "warning", "hooks whose code loading needs", ("lint",)),
+        Code("plain-tensor", "info", "tensors that are plain attributes of modules", ("lint",)),
+        Code("registered-twice", "info", "modules that are registered under two names", ("lint",)),
         Code(
             "list-modules",
             "warning",
@@ -52,9 +55,9 @@ CATALOGUE: dict[str, Code] = {
         Code("dtype", "warning", "a dtype that differs"),
         Code("shape", "warning", "a shape that differs"),
         Code("changed", "info", "a tensor that changed"),
-        Code("nan", "warning", "NaN in values", ("diff", "stats")),
-        Code("inf", "warning", "Inf in values", ("diff", "stats")),
-        Code("dead-channels", "warning", "output channels that are all but zero", ("stats",)),
+        Code("nan", "warning", "NaN in values", ("diff", "stats", "lint")),
+        Code("inf", "warning", "Inf in values", ("diff", "stats", "lint")),
+        Code("dead-channels", "warning", "output channels that are all but zero", ("stats", "lint")),
         Code("frozen", "warning", "parameters that did not move", _DIFF),
         Code(
             "changed-without-state",

@@ -81,6 +81,10 @@ class Record(NamedTuple):
     torch: str = ""
     shapes: dict[str, tuple[int, ...]] = {}  # noqa: RUF012  # never written to
     """The shapes of the tensors, of a live model."""
+    plain_tensors: tuple[str, ...] = ()
+    """Tensors that are plain attributes of the modules of a live model."""
+    twice: tuple[tuple[str, str], ...] = ()
+    """(a name, the other name) of the modules of a live model that are registered under two."""
 
     @property
     def has_gradients(self) -> bool:

@@ -27,7 +27,7 @@ FLOORS = (
     ("places",),
     ("formats", "snapshots"),
     ("writers",),
-    ("sections", "findings"),
+    ("sections", "findings", "modules"),
     ("matching", "optimizers", "loading"),
     ("roles", "gradients"),
     ("jobs", "live"),

@@ -23,8 +23,6 @@ from ckpt.errors import CkptError
 TROUBLE, INTERRUPTED, PIPE_CLOSED, TERMINATED = 2, 130, 141, 143
 _CANNOT_WRITE = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF))
 
-_PLANNED = frozenset(("lint",))
-
 
 class Terminated(BaseException):
     """SIGTERM arrived."""
@@ -47,8 +45,6 @@ class Group(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0] if args else ""
         if name not in self.commands and not name.startswith("-"):
-            if name in _PLANNED:
-                raise CkptError(f"{name}: not in this version", hint=f"it has {', '.join(COMMANDS)}")
             if os.path.exists(name):
                 raise CkptError(f"{name}: not a command", hint=f"ckpt inspect {name}")
         return super().resolve_command(ctx, args)
@@ -88,6 +84,7 @@ COMMANDS = {
     "diff": "What changed between two checkpoints.",
     "warmstart": "Load pretrained weights into a model as far as they fit.",
     "stats": "The numbers inside of tensors, and dead channels.",
+    "lint": "Every finding of every file, as a gate.",
     "verify": "Whether files are whole.",
     "sum": "SHA-256 of each tensor, equal across formats.",
     "rehome": "Move tensors to other devices; to the CPU by default.",

@@ -79,6 +79,8 @@ def describe(
         tuple(loose(inner)),
         training=bool(inner.training),
         torch=str(torch.__version__),
+        plain_tensors=tuple(_plain_tensors(inner)),
+        twice=tuple(_twice(inner)),
         shapes={name: tuple(tensor.shape) for name, tensor in tensors.items() if not is_lazy(tensor)},
     )
 
@@ -197,6 +199,28 @@ def loose(model: Any) -> Iterator[Loose]:
                 elif isinstance(item, torch.nn.Parameter) and id(item) not in parameters:
                     seen.add(id(item))
                     yield Loose(place, "parameter", _class(item), 1, None)
+
+
+def _plain_tensors(model: Any) -> Iterator[str]:
+    """The tensors that are plain attributes of a model's modules: state_dict and .to() do not see them."""
+    torch = require_torch()
+    for name, module in model.named_modules():
+        if not type(module).__module__.startswith("torch.nn"):
+            for attribute, value in vars(module).items():
+                if isinstance(value, torch.Tensor):
+                    yield f"{name}.{attribute}" if name else attribute
+
+
+def _twice(model: Any) -> Iterator[tuple[str, str]]:
+    """The modules that are registered under two names."""
+    seen: dict[int, str] = {}
+    again: set[str] = set()
+    for name, module in model.named_modules(remove_duplicate=False):
+        first = seen.setdefault(id(module), name)
+        if first != name:
+            if name.rpartition(".")[0] not in again:  # not what lies inside of one
+                yield name, first
+            again.add(name)
 
 
 def _loose_module(item: Any, place: str, modules: dict[int, str], parameters: set[int]) -> Loose | None:

@@ -1,0 +1,318 @@
+"""`ckpt lint`: what torch does not see, from the pickle and from the live model; nothing that is not true."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import oracle
+import pytest
+import real_files
+import rewriting
+import torch
+from process import SAMPLES, check_error, ckpt
+from torch import nn
+
+from ckpt import formats
+from ckpt.findings import CATALOGUE, Finding
+from ckpt.jobs.lint import lint, lint_model
+from ckpt.live.model import describe
+from ckpt.modules import unseen
+
+pytestmark = oracle.QUIET
+
+
+def linted(path: Path, **options: Any) -> list[Finding]:
+    with formats.open(str(path)) as checkpoint:
+        return lint(checkpoint, **options)
+
+
+def hook(module: Any, inputs: Any, output: Any) -> None:
+    """A hook of somebody's code."""
+
+
+class Cells(nn.Module):
+    """Both cases of list-modules, and what looks like them and is none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell_0, self.cell_1 = nn.Linear(2, 3), nn.Conv1d(2, 2, 1)
+        self.cells = [self.cell_0, self.cell_1]
+        self.lost = [nn.Linear(3, 3), (nn.Linear(4, 4), {"deep": nn.Linear(5, 5)})]
+        self.scales = [nn.Parameter(torch.ones(2))]
+        self.known = [self.cell_0.weight]
+        self.acts = [nn.ReLU()]
+        self.wrapped = {"a": nn.Sequential(self.cell_1)}
+        self.fine = nn.ModuleList([nn.Linear(1, 1)])
+        self.table = nn.ModuleDict({"x": nn.Linear(1, 1)})
+        self.grid = torch.arange(3)
+        self.again = self.cell_0
+        self.lstm = nn.LSTM(2, 2)
+        self.sizes = [1, 2]
+
+
+LOOSE = {
+    ("cells[0]", "module", "cell_0"),
+    ("cells[1]", "module", "cell_1"),
+    ("lost[0]", "module", None),
+    ("lost[1][0]", "module", None),
+    ("lost[1][1]['deep']", "module", None),
+    ("scales[0]", "parameter", None),
+    ("wrapped['a']", "module", "cell_1"),
+}
+
+
+def test_the_pickle_and_the_live_model_say_the_same(tmp_path: Path) -> None:
+    net = Cells()
+    with formats.open(str(rewriting.saved(net, tmp_path / "a.pt"))) as checkpoint:
+        found = unseen(checkpoint)
+    record = describe(net)
+
+    for loose in (found.loose, record.loose):
+        assert {(row.place, row.kind, row.registered) for row in loose} == LOOSE
+    assert found.plain_tensors == record.plain_tensors == ("grid",)
+    assert found.twice == record.twice == (("again", "cell_0"),)
+    assert [f.code for f in lint_model(record)] == [
+        "list-modules",
+        "list-modules",
+        "plain-tensor",
+        "registered-twice",
+    ]
+
+
+def test_torch_itself_misses_what_is_named(tmp_path: Path) -> None:
+    """`named_parameters()` lacks exactly the parameters of what is registered nowhere."""
+    net = Cells()
+    known = {id(parameter) for parameter in net.parameters()}
+    named: set[int] = set()
+    for row in describe(net).loose:
+        thing = eval(f"net.{row.place}", {"net": net})
+        inside = [thing] if row.kind == "parameter" else list(thing.parameters())
+        if row.registered is None:
+            assert known.isdisjoint(map(id, inside)) and row.parameters == len(inside)
+            named.update(map(id, inside))
+        else:
+            assert known.issuperset(map(id, inside))
+    everything = {
+        id(p)
+        for p in [
+            *net.lost[0].parameters(),
+            *net.lost[1][0].parameters(),
+            *net.lost[1][1]["deep"].parameters(),
+            *net.scales,
+        ]
+    }
+    assert named == everything
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.Transformer(8, 2, 1, 1, 8, batch_first=True),
+        lambda: nn.LSTM(2, 3, 2),
+        lambda: nn.GRU(2, 3),
+        lambda: nn.MultiheadAttention(4, 2),
+        lambda: nn.ModuleDict({"a": nn.ModuleList([nn.Linear(1, 1)]), "b": nn.Sequential(nn.ReLU())}),
+        lambda: nn.ParameterList([torch.ones(1)]),
+        lambda: nn.ParameterDict({"a": torch.ones(1)}),
+        lambda: nn.utils.weight_norm(nn.Linear(2, 2)),
+        lambda: nn.utils.spectral_norm(nn.Linear(2, 2)),
+    ],
+)
+def test_torchs_own_modules_have_none(make: Any, tmp_path: Path) -> None:
+    net = make()
+    codes = {finding.code for finding in lint_model(describe(net))}
+    assert codes.isdisjoint({"list-modules", "plain-tensor", "registered-twice"})
+    try:
+        path = rewriting.saved(net, tmp_path / "a.pt")
+    except (AttributeError, RuntimeError):
+        return  # not picklable
+    found = {finding.code for finding in linted(path)}
+    assert found.isdisjoint({"list-modules", "plain-tensor", "registered-twice", "hooks", "private"})
+
+
+def test_hooks_of_somebodys_code(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    net[0].register_forward_hook(hook)
+    net[1].register_forward_hook(functools.partial(hook, 1))
+    (finding,) = (row for row in linted(rewriting.saved(net, tmp_path / "a.pt")) if row.code == "hooks")
+
+    assert "test_lint.hook of 0, test_lint.hook of 1: 2 hooks" in finding.message
+    assert finding.where == ("0", "1")
+
+
+@pytest.mark.parametrize("path", sorted(SAMPLES.glob("*.*t*")), ids=lambda path: path.name)
+def test_samples_have_no_finding_that_is_not_true(path: Path) -> None:
+    if path.suffix in (".py", ".md") or path.name in ("truncated.pth", "html_page.pth", "lfs_pointer.pth"):
+        return
+    codes = {finding.code for finding in linted(path, values=True)}
+    truth = {
+        "whole_model.pth": {"list-modules"},
+        "yolo_style.pt": {"plain-tensor"},
+        "branch.rank0.pth": {"list-modules"},
+        "branch.rank1.pth": {"list-modules"},
+    }
+    own = {
+        "list-modules",
+        "plain-tensor",
+        "registered-twice",
+        "hooks",
+        "private",
+        "nan",
+        "inf",
+        "dead-channels",
+    }
+    assert codes & own == truth.get(path.name, set())
+
+
+@pytest.mark.parametrize("name", real_files.FILES)
+def test_real_files_have_none(name: str) -> None:
+    codes = {finding.code for finding in linted(real_files.path(name), values=True)}
+    assert codes <= {"cuda", "weights-only", "unknown-import", "optimizer-heavy", "prefix", "bloat", "tied"}
+
+
+# --- private ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("root", "/home/alice/data/train", "a home path at args.root: /home/alice"),
+        ("root", "C:\\Users\\bob\\x", "a home path at args.root: C:\\\\Users\\\\bob"),
+        ("cfg", ["a", "/Users/carol/x"], "a home path at args.cfg: /Users/carol"),
+        ("hub", "hf_" + "a" * 34, "a Hugging Face token at args.hub"),
+        ("git", "ghp_" + "b" * 36, "a GitHub token at args.git"),
+        ("aws", "AKIAABCDEFGHIJKLMNOP", "an AWS key at args.aws"),
+        ("db", "postgres://me:secret@db/x", "a password in an address at args.db"),
+        ("wandb_api_key", "0123456789abcdef", "a secret by its name at args.wandb_api_key"),
+        ("master", "node7.cluster.internal", "a host name at args.master: node7.cluster.internal"),
+    ],
+)
+def test_what_is_private(key: str, value: Any, says: str, tmp_path: Path) -> None:
+    thing = {"model": nn.Linear(2, 2).state_dict(), "args": argparse.Namespace(**{key: value, "lr": 0.1})}
+    (finding,) = (row for row in linted(rewriting.saved(thing, tmp_path / "a.pt")) if row.code == "private")
+
+    assert finding.message == says and finding.where == (f"args.{key}",)
+    secret = value if isinstance(value, str) else ""
+    assert "home" in says or "host" in says or secret not in finding.message
+
+
+def test_what_is_not_private(tmp_path: Path) -> None:
+    values = {"path": "data/train", "url": "https://example.org/x", "sk": "sk-learn", "host": "localhost", "key": "abc",
+              "text": "the home of /usr/lib", "hf": "hf_short", "token_count": "12345678", "keys": "q,k,v"}  # fmt: skip
+    path = rewriting.saved({"model": nn.Linear(2, 2).state_dict(), "args": values}, tmp_path / "a.pt")
+    assert not [row for row in linted(path) if row.code == "private"]
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    state = {"a.weight": torch.ones(2), "a.bias": torch.ones(2)}
+    (tmp_path / "runs" / "deep").mkdir(parents=True)
+    rewriting.saved(state, tmp_path / "runs" / "good.pth")
+    rewriting.saved(
+        {f"module.{name}": value for name, value in state.items()}, tmp_path / "runs" / "deep" / "dp.pth"
+    )
+    rewriting.saved({"a.weight": torch.tensor([float("nan")])}, tmp_path / "runs" / "nan10.pth")
+    rewriting.saved({"a.weight": torch.tensor([float("nan")])}, tmp_path / "runs" / "nan9.pth")
+    (tmp_path / "runs" / "notes.bin").write_bytes(b"no checkpoint at all")
+    (tmp_path / "runs" / "README.md").write_text("not looked at")
+    return tmp_path
+
+
+def test_a_folder(folder: Path) -> None:
+    done = ckpt("lint", "runs", cwd=folder)
+    assert done.code == 1
+    assert done.lines == ["runs/deep/dp.pth: prefix module.* on all 2 tensors: DataParallel or DDP"]
+    assert done.complaints == ["ckpt: runs/notes.bin: skipped: not a checkpoint: a text file"]
+    done = ckpt("lint", "runs", "--values", "--ignore", "prefix", cwd=folder)
+    assert (
+        done.lines == [f"runs/nan{n}.pth: nan 1 element is NaN in a.weight" for n in (9, 10)]
+        and done.code == 1
+    )
+    assert ckpt("lint", "runs", "--ignore", "prefix", cwd=folder).code == 0
+    assert ckpt("lint", "runs/good.pth", cwd=folder).out == b""
+
+
+def test_levels_and_codes(folder: Path) -> None:
+    cuda = SAMPLES / "llama_bf16.pth"
+    assert ckpt("lint", cuda).code == 0 and ckpt("lint", cuda).out == b""
+    done = ckpt("lint", cuda, "--level", "info")
+    assert done.code == 0 and ": cuda a bare torch.load" in done.lines[0]
+    assert ckpt("lint", cuda, "--select", "cuda").lines == done.lines
+    assert (
+        ckpt("lint", SAMPLES / "hostile.pth", "--level", "error")
+        .lines[0]
+        .split(": ")[1]
+        .startswith("called-on-load")
+    )
+    check_error(ckpt("lint", cuda, "--select", "none"), "--select none: not a finding of lint")
+    check_error(ckpt("lint", cuda, "--ignore", "frozen"), "--ignore frozen: not a finding of lint")
+    check_error(ckpt("lint", cuda, "--level", "loud"), "--level loud: not one of error warning info")
+    check_error(ckpt("lint", cuda, "--annotate", "gitlab"), "--annotate gitlab: only github")
+
+
+def test_what_cannot_be_read(folder: Path) -> None:
+    done = ckpt("lint", SAMPLES / "truncated.pth", folder / "runs" / "deep" / "dp.pth")
+    assert done.code == 2 and "cut off" in done.complaints[0] and "prefix" in done.lines[0]
+    assert ckpt("lint", folder / "none").code == 2
+    (folder / "empty").mkdir()
+    assert ckpt("lint", folder / "empty").code == 2
+
+
+def test_shards_are_one_file() -> None:
+    done = ckpt("lint", SAMPLES / "sharded", "--json")
+    assert [row["path"] for row in json.loads(done.out)["files"]] == [
+        str(SAMPLES / "sharded" / "model.safetensors.index.json")
+    ]
+
+
+def test_forms(folder: Path) -> None:
+    document = json.loads(ckpt("lint", "runs", "--json", cwd=folder).out)
+    assert document["schema"] == {"name": "ckpt.lint", "version": 1}
+    assert [
+        (row["path"], [f["code"] for f in row["findings"]]) for row in document["files"] if row["findings"]
+    ] == [("runs/deep/dp.pth", ["prefix"])]
+    assert ckpt("lint", "runs", "--annotate", "github", cwd=folder).lines == [
+        "::warning file=runs/deep/dp.pth::prefix module.* on all 2 tensors: DataParallel or DDP"
+    ]
+    odd = rewriting.saved({"module.a%0A::error::x.weight": torch.ones(1)}, folder / "a:b,c.pth")
+    (line,) = ckpt("lint", odd, "--annotate", "github").lines
+    assert "%3A" in line and line.count("::") >= 2 and "%0A" not in line.replace("%250A", "")
+
+
+def test_settings_of_the_project(folder: Path) -> None:
+    (folder / "pyproject.toml").write_text('[tool.ckpt.lint]\nignore = ["prefix"]\nvalues = true\n')
+    assert [
+        line.split(": ")[1][:3]
+        for line in ckpt("lint", "good.pth", "nan9.pth", "deep", cwd=folder / "runs").lines
+    ] == ["nan"]
+    assert ckpt("lint", "deep", "--ignore", "cuda", cwd=folder / "runs").code == 1
+    (folder / "pyproject.toml").write_text('[tool.ckpt.lint]\nlevel = "info"\nselect = ["nan"]\n')
+    assert ckpt("lint", "deep", cwd=folder / "runs").code == 0
+    for text in ("[tool.ckpt.lint]\nignor = []\n", "[tool.ckpt.lint]\nignore = 3\n", "[tool"):
+        (folder / "pyproject.toml").write_text(text)
+        check_error(ckpt("lint", "deep", cwd=folder / "runs"))
+
+
+def test_a_live_model(folder: Path) -> None:
+    (folder / "nets.py").write_text(
+        "from torch import nn\nclass Net(nn.Module):\n    def __init__(self, n=2):\n        super().__init__()\n"
+        "        self.a = nn.Linear(1, 1)\n        self.cells = [nn.Linear(1, 1) for _ in range(n)]\n"
+    )
+    done = ckpt("lint", "nets.py:Net", "--arg", "n=3", cwd=folder)
+    assert done.code == 1
+    assert done.lines == [
+        "nets.py:Net: list-modules cells[0..2] (Linear): 3 modules, 6 parameters, registered nowhere: state_dict, .to(), the"
+        " optimizer and DataParallel miss them; write nn.ModuleList or nn.ModuleDict"
+    ]
+
+
+def test_every_code_that_lint_makes_is_in_the_catalogue() -> None:
+    made = {code for code, row in CATALOGUE.items() if "lint" in row.by}
+    assert made == {"nan", "inf", "dead-channels", "private", "hooks", "plain-tensor", "registered-twice"}
