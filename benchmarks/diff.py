@@ -1,4 +1,4 @@
-"""What `ckpt diff` costs beside `cmp` and beside a script that loads both files with torch.
+"""What `ckpt diff` and `ckpt stats` cost beside `cmp` and beside scripts that load the files with torch.
 
     python -m benchmarks.diff [--size-gb 2] [--runs 7] [--folder DIR]
 
@@ -28,6 +28,18 @@ for name, tensor in before.items():
     if not torch.equal(tensor, after[name]):
         delta = (after[name].float() - tensor.float()).abs()
         print(name, int((delta > 0).sum()), float(delta.max()))
+"""
+
+
+STATS_PEER = """\
+import sys
+import torch
+
+for path in sys.argv[1:]:
+    for name, tensor in torch.load(path, map_location="cpu", weights_only=True).items():
+        wide = tensor.float()
+        numbers = wide.min(), wide.max(), wide.mean(), wide.std(), (wide == 0).sum(), wide.isnan().sum()
+        print(name, *(number.item() for number in numbers))
 """
 
 
@@ -70,6 +82,8 @@ def measure(folder: Path, scripts: Path, size_gb: float, runs: int) -> list[list
     paths = make(folder, size_gb)
     peer = scripts / "torch_peer.py"
     peer.write_text(TORCH_PEER, encoding="utf-8")
+    stats_peer = scripts / "stats_peer.py"
+    stats_peer.write_text(STATS_PEER, encoding="utf-8")
     ckpt = ckpt_command()
 
     def ours(name: str, *arguments: str | Path) -> Job:
@@ -88,10 +102,12 @@ def measure(folder: Path, scripts: Path, size_gb: float, runs: int) -> list[list
         ours("`ckpt diff --quick`, all changed", "--quick", *f32),
         Job("torch.load ×2 + equal", (sys.executable, str(peer), *map(str, equal))),
         Job("torch.load ×2 + max |Δ|", (sys.executable, str(peer), *map(str, f32))),
+        Job("`ckpt stats`, both files", (*ckpt, "stats", *map(str, f32))),
+        Job("torch.load ×2 + min, max, mean, std", (sys.executable, str(stats_peer), *map(str, f32))),
         Job("the same of bfloat16", (sys.executable, str(peer), *map(str, bf16))),
     ]
-    cmp, same, all_f32, all_bf16, quick, torch_same, torch_f32, torch_bf16 = timing.interleaved(
-        jobs, runs, rotate=True
+    cmp, same, all_f32, all_bf16, quick, torch_same, torch_f32, stats, torch_stats, torch_bf16 = (
+        timing.interleaved(jobs, runs, rotate=True)
     )
     return [
         ratio_row(same, cmp, 0.5),
@@ -104,6 +120,9 @@ def measure(folder: Path, scripts: Path, size_gb: float, runs: int) -> list[list
         ratio_row(all_bf16, torch_bf16, 0.2),
         memory_row(all_bf16, 150),
         ratio_row(quick, cmp, 0.5),
+        ratio_row(stats, all_f32, 1.5),
+        ratio_row(stats, torch_stats, 1.0),
+        memory_row(stats, 150),
     ]
 
 

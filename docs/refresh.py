@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 _BLOCK = re.compile(r"(<!-- run: (.+?) -->\n)(?:```console\n.*?\n```\n)?", re.DOTALL)
 
 
-PAGES = ("README.md", "docs/ddp.md", "docs/errors.md", "docs/migrate.md")
+PAGES = ("README.md", "docs/check.md", "docs/ddp.md", "docs/errors.md", "docs/migrate.md")
 
 
 def output_of(command: str, folder: Path) -> str:

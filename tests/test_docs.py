@@ -24,8 +24,13 @@ from ckpt.formats import FORMATS
 from ckpt.formats.foreign import NOT_YET
 from ckpt.jobs.diff import Options, diff
 from ckpt.jobs.inspect import inspect
+from ckpt.jobs.lint import LintReport, lint
+from ckpt.jobs.lint import document as lint_document
 from ckpt.jobs.rehome import moves, rehome
 from ckpt.jobs.rows import STATUSES, Cause
+from ckpt.jobs.stats import stats
+from ckpt.jobs.verify import damaged
+from ckpt.jobs.warmstart import warmstart
 from ckpt.limits import Limits
 from ckpt.writers import Saved
 
@@ -113,6 +118,22 @@ def test_every_field_of_a_comparison_is_described(samples: Path) -> None:
     assert f"`{document['schema']['name']}`, version {document['schema']['version']}" in text
 
 
+def test_every_field_of_a_check_is_described(samples: Path) -> None:
+    text = page("docs/json.md")
+    described = set(re.findall(r"\w+", text))
+    path = str(samples / "whole_model.pth")
+    with formats.open(path) as checkpoint:
+        documents = [
+            stats(checkpoint, threshold=1e-3).to_json(),
+            lint_document([LintReport(path, tuple(lint(checkpoint)))]),
+            damaged(path, "x", ["a"], ["b"]).to_json(),
+            warmstart(checkpoint, checkpoint, Limits()).to_json(None, dry_run=True),
+        ]
+    for document in documents:
+        assert fields(document) - described == set()
+        assert f"`{document['schema']['name']}`, version {document['schema']['version']}" in text
+
+
 def said_by_torch() -> list[str]:
     """The first lines of the errors that the page quotes, as the torch that is installed says them."""
     net = nn.Linear(2, 2)
@@ -184,7 +205,15 @@ def test_every_format_stands_in_the_readme() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("README.md", "SECURITY.md", "CONTRIBUTING.md", "docs/ddp.md", "docs/errors.md", "docs/findings.md"),
+        *(
+            "README.md",
+            "SECURITY.md",
+            "CONTRIBUTING.md",
+            "docs/check.md",
+            "docs/ddp.md",
+            "docs/errors.md",
+            "docs/findings.md",
+        ),
         *("docs/json.md", "docs/migrate.md"),
     ],
 )

@@ -59,7 +59,9 @@ Model = Annotated[
 ]
 Arg = Annotated[
     Optional[list[str]],  # noqa: UP045
-    typer.Option("--arg", metavar="K=V", help="An argument for the factory of --model. Repeatable."),
+    typer.Option(
+        "--arg", metavar="K=V", help="An argument for the FACTORY, as a Python literal or a text. Repeatable."
+    ),
 ]
 
 Output = Annotated[
