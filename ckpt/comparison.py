@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from math import isfinite, prod, sqrt
 from typing import NamedTuple, TypeVar
 
-from ckpt import kernels
+from ckpt import measures
 from ckpt.checkpoint import Composite, Range, Storage, Tensor, TensorRef, parts_of
-from ckpt.contents import blocks, elements, is_dense, place_of, same_bytes
+from ckpt.contents import blocks, elements, is_dense, memory_order, permuted, place_of, same_bytes
 from ckpt.errors import UnsupportedError
 from ckpt.files import File
 
@@ -180,17 +180,11 @@ def _straightened(before: TensorRef, after: TensorRef) -> tuple[TensorRef, Tenso
     """
     order = tuple(range(len(before.shape)))
     if before.stride == after.stride and not is_dense(before):
-        lying = tuple(sorted(order, key=lambda place: (-before.stride[place], -before.shape[place])))
-        one, two = _permuted(before, lying), _permuted(after, lying)
+        lying = memory_order(before)
+        one, two = permuted(before, lying), permuted(after, lying)
         if is_dense(one):
             return one, two, lying
     return before, after, order
-
-
-def _permuted(ref: TensorRef, order: tuple[int, ...]) -> TensorRef:
-    return ref._replace(
-        shape=tuple(ref.shape[place] for place in order), stride=tuple(ref.stride[place] for place in order)
-    )
 
 
 # --- bytes ------------------------------------------------------------------------------------------------------------
@@ -250,8 +244,8 @@ def _same_ranges(one: File, first: int, two: File, second: int, count: int) -> b
 # --- numbers ----------------------------------------------------------------------------------------------------------
 
 
-def _numbers(before: TensorRef, after: TensorRef, tolerance: Tolerance | None) -> kernels.Difference:
-    found = kernels.Difference()
+def _numbers(before: TensorRef, after: TensorRef, tolerance: Tolerance | None) -> measures.Difference:
+    found = measures.Difference()
     for one, two in zip(counted(before, 2), counted(after, 3), strict=True):
         found.add(one, two, (before.dtype, after.dtype), tolerance)
     return found

@@ -183,6 +183,20 @@ def is_dense(ref: TensorRef) -> bool:
     return True
 
 
+def memory_order(ref: TensorRef) -> tuple[int, ...]:
+    """The dimensions in the order in which they lie in memory, the outermost first."""
+    return tuple(
+        sorted(range(len(ref.shape)), key=lambda place: (-ref.stride[place], -ref.shape[place], place))
+    )
+
+
+def permuted(ref: TensorRef, order: tuple[int, ...]) -> TensorRef:
+    """The same elements with the dimensions in another order."""
+    return ref._replace(
+        shape=tuple(ref.shape[place] for place in order), stride=tuple(ref.stride[place] for place in order)
+    )
+
+
 def _made(place: Computed) -> Iterator[bytes]:
     place.overflowed = 0
     if place.dtype == place.of.dtype:

@@ -23,7 +23,7 @@ from torch import nn
 
 from ckpt import formats
 from ckpt.jobs.diff import DiffReport, Options, diff
-from ckpt.jobs.modules import modules
+from ckpt.jobs.module_changes import modules
 from ckpt.names import Globs
 
 pytestmark = oracle.QUIET

@@ -19,7 +19,7 @@ FLOORS = (
     ("limits",),
     ("dtypes", "names", "files", "folding", "units"),
     ("checkpoint", "commit", "kernels"),
-    ("arrays", "contents", "metadata"),
+    ("arrays", "contents", "measures", "metadata"),
     ("comparison",),
     ("objects",),
     ("literals", "devices"),

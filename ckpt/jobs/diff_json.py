@@ -6,7 +6,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from ckpt.comparison import Change
-from ckpt.jobs.modules import Module, modules
+from ckpt.jobs.module_changes import Module, modules
 from ckpt.jobs.rows import STATUSES, Row, ValueRow
 from ckpt.plain import plain
 

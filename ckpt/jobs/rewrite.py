@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Computed, Dict, Entry, Node, Opaque, Storage, parts_of
 from ckpt.errors import LossError, UnsupportedError
+from ckpt.jobs.coverage import Coverage
 from ckpt.jobs.plain import state_dict
 from ckpt.limits import Limits
 from ckpt.literals import brief
@@ -17,9 +18,6 @@ from ckpt.places import children, node_at, places_of, with_unique_names
 from ckpt.sections import Section
 from ckpt.tree import flatten
 from ckpt.units import first_of, plural
-
-if TYPE_CHECKING:
-    from ckpt.jobs.warmstart import Coverage
 
 
 class Change(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from math import isfinite, sqrt
 from typing import Any, NamedTuple
 
-from ckpt import kernels
+from ckpt import measures
 from ckpt.checkpoint import Checkpoint, Entry, TensorRef, parts_of
 from ckpt.comparison import counted, in_threads, once, refuse_unfolded
 from ckpt.errors import UnsupportedError, UsageError
@@ -38,7 +38,7 @@ class Row(NamedTuple):
 
     entry: Entry
     label: str
-    found: kernels.Summary | None
+    found: measures.Summary | None
     channels: Dead | None = None
     why: str = ""
 
@@ -244,10 +244,10 @@ class _Looker:
             return Row(entry, label, _summary(ref, None))
         if axis == "ambiguous":
             return Row(entry, label, _summary(ref, None), Dead(None, 0, (), 0.0))
-        sums = kernels.Channels(ref.shape[axis.dim], inner(ref, axis))
+        sums = measures.Channels(ref.shape[axis.dim], inner(ref, axis))
         return Row(entry, label, _summary(ref, sums), self._dead(ref, axis, sums))
 
-    def _dead(self, ref: TensorRef, axis: Axis, sums: kernels.Channels) -> Dead:
+    def _dead(self, ref: TensorRef, axis: Axis, sums: measures.Channels) -> Dead:
         assert self._threshold is not None
         means = [total * len(sums.sums) / ref.numel for total in sums.sums.tolist()]
         largest = max((mean for mean in means if mean == mean), default=0.0)
@@ -277,8 +277,8 @@ def _classes(checkpoint: Checkpoint, section: Section) -> dict[str, str]:
     return found
 
 
-def _summary(ref: TensorRef, channels: kernels.Channels | None) -> kernels.Summary:
-    found = kernels.Summary()
+def _summary(ref: TensorRef, channels: measures.Channels | None) -> measures.Summary:
+    found = measures.Summary()
     if not ref.numel:
         return found
     one, times = once(ref) if channels is None else (ref, 1)

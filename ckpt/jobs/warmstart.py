@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from ckpt.checkpoint import (
     Checkpoint,
@@ -22,8 +22,17 @@ from ckpt.checkpoint import (
     Storage,
     TensorRef,
 )
-from ckpt.contents import elements, is_dense, little, place_of, same_bytes
+from ckpt.contents import (
+    elements,
+    is_dense,
+    little,
+    memory_order,
+    permuted,
+    place_of,
+    same_bytes,
+)
 from ckpt.errors import UsageError
+from ckpt.jobs.coverage import Coverage, Pairing
 from ckpt.jobs.rewrite import Change, Left, RewriteReport, edited, refuse_script, with_ties
 from ckpt.kernels import can_cast
 from ckpt.limits import Limits
@@ -33,103 +42,8 @@ from ckpt.pickles.edit import Edit
 from ckpt.sections import Section, only_model, sections
 from ckpt.units import first_of
 
-Status = Literal["loaded", "cast", "sliced", "kept", "missing", "unexpected"]
-"""`kept`: there is a tensor of that name and it does not fit; `missing`: there is none; `unexpected`: nobody takes it."""
-STATUSES: tuple[Status, ...] = ("loaded", "cast", "sliced", "kept", "missing", "unexpected")
-
-
 LIVE = "live"
 """The format of a target that is a model of this process: on meta it has no values of its own."""
-
-
-class Pairing(NamedTuple):
-    """A tensor of the target, of the pretrained model, or both. `copied` elements of it come from the pretrained one."""
-
-    status: Status
-    name: str
-    target: Entry | None
-    source: Entry | None
-    copied: int = 0
-    why: str = ""
-
-
-class Coverage(NamedTuple):
-    """What a warm start loads, tensor by tensor; `target` and `source` name where from and where to."""
-
-    pairings: tuple[Pairing, ...]
-    source: str
-    aligned: tuple[str, str]
-    """What was taken off the names of the pretrained model, and of the target, to align them."""
-    notes: tuple[str, ...] = ()
-
-    def of(self, *statuses: Status) -> list[Pairing]:
-        """The pairings of some statuses."""
-        return [row for row in self.pairings if row.status in statuses]
-
-    @property
-    def tensors(self) -> tuple[int, int]:
-        """(tensors that are loaded, tensors of the target)."""
-        return len(self.of("loaded", "cast", "sliced")), len(self.pairings) - len(self.of("unexpected"))
-
-    @property
-    def elements(self) -> tuple[int, int]:
-        """(elements that are loaded, elements of the target)."""
-        return (
-            sum(row.copied for row in self.pairings),
-            sum(row.target.tensor.numel for row in self.pairings if row.target is not None),
-        )
-
-    @property
-    def share(self) -> float:
-        """Elements that are loaded over those of the target: 1.0 of an empty one."""
-        loaded, whole = self.elements
-        return loaded / whole if whole else 1.0
-
-    def modules(self) -> list[tuple[str, int, int, int, int]]:
-        """For each top-level module of the target: its name, tensors loaded and in all, elements loaded and in all."""
-        found: dict[str, list[int]] = {}
-        for row in self.pairings:
-            if row.target is not None:
-                counts = found.setdefault(row.name.partition(".")[0] if "." in row.name else "", [0, 0, 0, 0])
-                counts[0] += row.status in ("loaded", "cast", "sliced")
-                counts[1] += 1
-                counts[2] += row.copied
-                counts[3] += row.target.tensor.numel
-        return [(name, counts[0], counts[1], counts[2], counts[3]) for name, counts in found.items()]
-
-    def to_json(self) -> dict[str, Any]:
-        """The object `coverage` of the document `ckpt.rewrite`."""
-        loaded, whole = self.elements
-        return {
-            "pretrained": self.source,
-            "tensors": list(self.tensors),
-            "elements": [loaded, whole],
-            "share": self.share,
-            "aligned": list(self.aligned),
-            "totals": {status: len(self.of(status)) for status in STATUSES},
-            "modules": [
-                {"name": name, "tensors": [some, all_], "elements": [part, numel]}
-                for name, some, all_, part, numel in self.modules()
-            ],
-            "pairs": [
-                {
-                    "status": row.status,
-                    "name": row.name,
-                    "target": row.target.name if row.target else None,
-                    "pretrained": row.source.name if row.source else None,
-                    "shape": [
-                        list(entry.tensor.shape) if entry else None for entry in (row.source, row.target)
-                    ],
-                    "dtype": [
-                        entry.tensor.dtype.name if entry else None for entry in (row.source, row.target)
-                    ],
-                    "copied": row.copied,
-                    "why": row.why or None,
-                }
-                for row in self.pairings
-            ],
-            "notes": list(self.notes),
-        }
 
 
 class Options(NamedTuple):
@@ -330,20 +244,9 @@ def _ties(rows: Sequence[Pairing]) -> list[str]:
 # --- the result -------------------------------------------------------------------------------------------------------
 
 
-def _memory_order(ref: TensorRef) -> tuple[int, ...]:
-    """The dimensions in the order in which they lie in memory, the outermost first."""
-    return tuple(sorted(range(len(ref.shape)), key=lambda place: (-ref.stride[place], place)))
-
-
-def _permuted(ref: TensorRef, order: tuple[int, ...]) -> TensorRef:
-    return ref._replace(
-        shape=tuple(ref.shape[place] for place in order), stride=tuple(ref.stride[place] for place in order)
-    )
-
-
 def _lies_close(ref: TensorRef) -> bool:
     """Whether the elements fill a range of the storage, in whatever order."""
-    return is_dense(_permuted(ref, _memory_order(ref)))
+    return is_dense(permuted(ref, memory_order(ref)))
 
 
 def _content(row: Pairing) -> Place:
@@ -351,10 +254,10 @@ def _content(row: Pairing) -> Place:
     assert row.target is not None and row.source is not None
     mine, other = row.target.tensor, row.source.tensor
     assert isinstance(mine, TensorRef) and isinstance(other, TensorRef)
-    order = _memory_order(mine)
+    order = memory_order(mine)
     if row.status == "sliced":
-        return Overlaid(_permuted(mine, order), _permuted(other, order))
-    return place_of(_permuted(other, order), mine.dtype)
+        return Overlaid(permuted(mine, order), permuted(other, order))
+    return place_of(permuted(other, order), mine.dtype)
 
 
 def _storages(taken: Sequence[Pairing]) -> dict[int, Storage]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ckpt.comparison import Change
 from ckpt.jobs.diff import DiffReport
-from ckpt.jobs.modules import depth_that_fits, modules
+from ckpt.jobs.module_changes import depth_that_fits, modules
 from ckpt.jobs.rows import STATUSES, Row, ValueRow
 from ckpt.literals import brief
 from ckpt.names import braced, show, show_literal
