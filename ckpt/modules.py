@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ckpt.checkpoint import Checkpoint, Global, Node, Opaque
+from ckpt.checkpoint import Checkpoint, Global, Node, Opaque, key_of
 from ckpt.objects import View, look, tensor_of
 from ckpt.pickles.imports import is_known
 from ckpt.snapshots import Loose
@@ -63,7 +63,7 @@ def unseen(checkpoint: Checkpoint) -> Unseen:
                 if tensor_of(child) is not None:
                     if id(child) not in model.tensors:
                         plain.append(at)
-                elif look(child).kind in ("sequence", "mapping"):
+                elif _container(child, look(child)).kind in ("sequence", "mapping"):
                     loose += model.loose(child, at)
     return Unseen(tuple(loose), tuple(plain), tuple(twice), tuple(hooks))
 
@@ -112,6 +112,7 @@ class _Model:
                     yield Loose(at, "parameter", "torch.nn.parameter.Parameter", 1, None)
                 continue
             view = look(node)
+            view = _container(node, view)
             if view.kind not in ("module", "sequence", "mapping") or (id(node) in self._seen):
                 continue
             if view.kind == "module":
@@ -123,18 +124,15 @@ class _Model:
                 keys = view.keys if view.kind == "mapping" else range(len(view.children))
                 items = zip(keys, view.children, strict=True)
                 below = [
-                    (child, f"{at}[{str(key)!r}]" if isinstance(key, str) else f"{at}[{key}]", depth + 1)
-                    for key, child in items
-                    if isinstance(key, (str, int))
+                    (child, f"{at}[{_text(key, number)}]", depth + 1)
+                    for number, (key, child) in enumerate(items)
                 ]
                 todo += reversed(below)
 
     def _loose_module(self, node: Node, view: View, at: str) -> Loose | None:
         """A module in a plain container; None for one that has nothing that could be missed."""
-        if id(node) in self.modules:
-            return Loose(at, "module", view.type, 0, self.modules[id(node)][0])
         inside = None
-        lost = others = 0
+        lost = held = 0
         todo = [node]
         seen: set[int] = set()
         while todo and len(seen) < _VISITS:
@@ -144,13 +142,31 @@ class _Model:
             seen.add(id(each))
             inner = _registered(look(each))
             lost += sum(id(child) not in self.tensors for _, child in inner["_parameters"])
-            others += len(inner["_buffers"])
+            held += len(inner["_buffers"]) + len(inner["_parameters"])
             if id(each) in self.modules:
                 inside = inside or self.modules[id(each)][0]
             todo += [child for _, child in inner["_modules"]]
-        if not lost and not others and inside is None:
+        if not held:
             return None  # an activation
         return Loose(at, "module", view.type, lost, None if lost or inside is None else inside)
+
+
+def _container(node: Node, view: View) -> View:
+    """An object of a subclass of list, dict or tuple as that; any other as it is."""
+    if view.kind != "object" or type(node) is not Opaque:
+        return view
+    if node.items:
+        return View("sequence", view.type, children=node.items)
+    if node.keys:
+        return View("mapping", view.type, keys=node.keys, children=node.values)
+    if node.how == "newobj" and node.args and not node.states:  # a named tuple
+        return View("sequence", view.type, children=node.args)
+    return view
+
+
+def _text(key: Node, number: int) -> str:
+    """A key as Python writes it."""
+    return repr(str(key)) if isinstance(key, str) else str(key_of(key, number))
 
 
 def _registered(view: View) -> dict[str, list[tuple[str, Node]]]:
@@ -187,4 +203,7 @@ def _function(node: Node) -> Global | None:
         return None
     if node.class_name == "functools.partial":
         return next((arg for arg in node.args if type(arg) is Global), None)
+    if node.class_name.endswith(".getattr") and node.args and type(node.args[0]) is Opaque:
+        module, _, name = look(node.args[0]).type.rpartition(".")  # a method of an object
+        return Global(module, name)
     return node.func if type(node.func) is Global else None

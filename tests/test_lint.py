@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+from collections import OrderedDict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import oracle
 import pytest
@@ -202,6 +203,7 @@ def test_what_is_private(key: str, value: Any, says: str, tmp_path: Path) -> Non
 
 def test_what_is_not_private(tmp_path: Path) -> None:
     values = {"path": "data/train", "url": "https://example.org/x", "sk": "sk-learn", "host": "localhost", "key": "abc",
+              "api": "sk-learn-based-estimator-pipeline", "op": "torch.internal", "tokenizer_secret": "disabled",
               "text": "the home of /usr/lib", "hf": "hf_short", "token_count": "12345678", "keys": "q,k,v"}  # fmt: skip
     path = rewriting.saved({"model": nn.Linear(2, 2).state_dict(), "args": values}, tmp_path / "a.pt")
     assert not [row for row in linted(path) if row.code == "private"]
@@ -316,3 +318,68 @@ def test_a_live_model(folder: Path) -> None:
 def test_every_code_that_lint_makes_is_in_the_catalogue() -> None:
     made = {code for code, row in CATALOGUE.items() if "lint" in row.by}
     assert made == {"nan", "inf", "dead-channels", "private", "hooks", "plain-tensor", "registered-twice"}
+
+
+# --- traps ------------------------------------------------------------------------------------------------------------
+
+
+class OwnDict(dict):  # type: ignore[type-arg]
+    pass
+
+
+class OwnList(list):  # type: ignore[type-arg]
+    pass
+
+
+class Two(NamedTuple):
+    one: nn.Module
+    two: nn.Module
+
+
+class Holder(nn.Module):
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        inner = nn.Linear(2, 2)
+        self.held: Any = {
+            "dict": OwnDict(a=inner),
+            "list": OwnList([inner]),
+            "namedtuple": Two(inner, nn.ReLU()),
+            "ordered": OrderedDict(a=inner),
+            "keys": {(1, 2): inner, None: nn.Linear(1, 1)},
+            "set": {inner},
+        }[kind]
+
+
+@pytest.mark.parametrize("kind", ["dict", "list", "namedtuple", "ordered", "keys", "set"])
+def test_containers_of_every_kind(kind: str, tmp_path: Path) -> None:
+    net = Holder(kind)
+    with formats.open(str(rewriting.saved(net, tmp_path / "a.pt"))) as checkpoint:
+        found = [(row.kind, row.parameters, row.registered) for row in unseen(checkpoint).loose]
+    expected = [("module", 2, None)] * (2 if kind == "keys" else 1)
+
+    assert found == expected == [(row.kind, row.parameters, row.registered) for row in describe(net).loose]
+
+
+def test_activations_that_are_registered_and_listed(tmp_path: Path) -> None:
+    net = Holder("dict")
+    net.held = None
+    net.act = nn.ReLU()
+    net.acts = [net.act]
+    with formats.open(str(rewriting.saved(net, tmp_path / "a.pt"))) as checkpoint:
+        assert unseen(checkpoint).loose == () == describe(net).loose
+
+
+def test_hooks_of_torch_itself(tmp_path: Path) -> None:
+    path = rewriting.saved(nn.Sequential(nn.LazyLinear(2), nn.LazyBatchNorm1d()), tmp_path / "a.pt")
+    assert not [row for row in linted(path) if row.code == "hooks"]
+
+
+def test_settings_that_cannot_be_taken(folder: Path) -> None:
+    for text in ('[tool.ckpt.lint]\nvalues = "no"\n', "a=" + "[" * 5000):
+        (folder / "pyproject.toml").write_text(text)
+        check_error(ckpt("lint", "runs/good.pth", cwd=folder))
+
+
+def test_a_link_to_a_folder_is_mentioned(folder: Path) -> None:
+    (folder / "runs" / "linked").symlink_to(folder / "runs" / "deep")
+    assert "ckpt: runs/linked: skipped: a link to a folder" in ckpt("lint", "runs", cwd=folder).complaints

@@ -160,10 +160,10 @@ def test_dead_channels_are_exactly_those_that_were_made(elements: int, tmp_path:
     with mock.patch("ckpt.comparison.ELEMENTS", elements):
         report = of(net.state_dict(), tmp_path, threshold=1e-3)
 
-    # A square weight with a bias could be either; `up_square` says by its name that it may be transposed.
+    # A square weight could be either: nothing is said of one whose name does not tell.
     assert found(report) == dead
     unsure = [row.label for row in report.rows if row.channels is not None and row.channels.axis is None]
-    assert unsure == ["up_square.weight"]
+    assert unsure == ["square.weight", "up_square.weight"]
     (finding,) = report.findings
     assert finding.code == "dead-channels" and "7 output channels" in finding.message
     assert {name.removesuffix(".weight") for name in finding.tensors} == dead.keys()
@@ -260,3 +260,25 @@ def test_several_models_are_asked_for(tmp_path: Path) -> None:
 def test_samples(name: str) -> None:
     done = ckpt("stats", SAMPLES / name, "--all", "--channels", "--json")
     assert done.code == 0 and json.loads(done.out)["tensors"]
+
+
+def test_nan_does_not_disturb_the_order(tmp_path: Path) -> None:
+    state = {
+        "a.weight": torch.tensor([0.0, 9.0]),
+        "b.weight": torch.tensor([1e308, -1e308, 1.5e308], dtype=torch.float64),
+        "c.weight": torch.tensor([0.0, 99.0]),
+        "d.weight": torch.tensor([float("nan")]),
+        "e.weight": torch.tensor([0.0, 50.0]),
+    }
+    labels = [row.label[0] for row in of(state, tmp_path, sort="std").rows if row.label[0] in "ace"]
+    assert labels == ["c", "e", "a"]
+
+
+@pytest.mark.parametrize("groups", [2, 8])
+def test_transposed_convolutions_in_groups_are_ambiguous(groups: int, tmp_path: Path) -> None:
+    net = nn.Sequential(nn.ConvTranspose2d(8, 8, 3, groups=groups, bias=groups == 2))
+    with torch.no_grad():
+        net[0].weight[3] = 0
+    rewriting.saved(net, tmp_path / "a.pt")
+    with formats.open(str(tmp_path / "a.pt")) as checkpoint:
+        assert stats(checkpoint, threshold=1e-3).findings == ()

@@ -185,7 +185,7 @@ def test_a_tie_that_gets_two_values(tmp_path: Path) -> None:
     report = run(tmp_path / "a.pth", "--into", tmp_path / "b.pth", "-o", tmp_path / "c.pth")
 
     assert torch.equal(torch.load(tmp_path / "c.pth")["a.weight"], torch.ones(4) * 2)
-    assert "are tied in the target, and get the values of the latter" in report["coverage"]["notes"][0]
+    assert "are tied in the target: the latter's values are there" in report["coverage"]["notes"][0]
 
 
 @given(
@@ -441,3 +441,63 @@ def test_the_library_call(tmp_path: Path) -> None:
 
     assert report.coverage is not None and report.coverage.share == 1
     assert [change.number for change in report.changes] == [15]
+
+
+# --- memory that is shared --------------------------------------------------------------------------------------------
+
+
+def test_a_tie_is_loaded_once_and_counted_under_both_names(tmp_path: Path) -> None:
+    """The language model whose head is its embedding, from a file that has one of the two."""
+    shared = torch.zeros(6, 4)
+    rewriting.saved({"wte.weight": torch.randn(6, 4), "ln.weight": torch.ones(4)}, tmp_path / "a.pth")
+    rewriting.saved(
+        {"wte.weight": shared, "ln.weight": torch.zeros(4), "head.weight": shared}, tmp_path / "b.pth"
+    )
+
+    report = run(
+        tmp_path / "a.pth", "--into", tmp_path / "b.pth", "-o", tmp_path / "c.pth", "--min-coverage", "1"
+    )
+
+    coverage = report["coverage"]
+    assert coverage["share"] == 1 and coverage["totals"]["tied"] == 1 and coverage["totals"]["missing"] == 0
+    out = torch.load(tmp_path / "c.pth")
+    assert torch.equal(out["head.weight"], torch.load(tmp_path / "a.pth")["wte.weight"])
+
+
+def test_blocks_go_over_what_was_copied_before(tmp_path: Path) -> None:
+    shared = torch.full((4, 3), 7.0)
+    pretrained = {"a.weight": torch.ones(4, 3), "b.weight": torch.full((3, 2), 2.0)}
+    rewriting.saved(pretrained, tmp_path / "a.pth")
+    rewriting.saved({"a.weight": shared, "b.weight": shared}, tmp_path / "b.pth")
+
+    run(tmp_path / "a.pth", "--into", tmp_path / "b.pth", "-o", tmp_path / "c.pth", "--on-mismatch", "slice")
+
+    expected = torch.ones(4, 3)
+    expected[:3, :2] = 2
+    assert torch.equal(torch.load(tmp_path / "c.pth")["b.weight"], expected)
+
+
+def test_views_that_overlap_are_noted(tmp_path: Path) -> None:
+    base = torch.zeros(10)
+    rewriting.saved({"a.weight": torch.ones(6), "b.weight": torch.ones(6) * 2}, tmp_path / "a.pth")
+    rewriting.saved({"a.weight": base[:6], "b.weight": base[4:]}, tmp_path / "b.pth")
+
+    report = run(tmp_path / "a.pth", "--into", tmp_path / "b.pth", "-o", tmp_path / "c.pth")
+
+    assert "share memory in part" in report["coverage"]["notes"][0]
+    assert torch.load(tmp_path / "c.pth")["a.weight"].tolist() == [1, 1, 1, 1, 2, 2]
+
+
+def test_a_factory_that_gets_nothing(tmp_path: Path) -> None:
+    (tmp_path / "nets.py").write_text(
+        "from torch import nn\nmake = lambda: nn.Sequential(nn.LazyLinear(2), nn.Linear(1, 1))\n"
+    )
+    rewriting.saved({"x.weight": torch.ones(1)}, tmp_path / "a.pth")
+    rewriting.saved({"1.weight": torch.ones(1, 1), "0.weight": torch.ones(2, 3)}, tmp_path / "b.pth")
+    into = f"{tmp_path / 'nets.py'}:make"
+
+    check_error(
+        ckpt("warmstart", tmp_path / "a.pth", "--into", into, "-o", tmp_path / "c.pth"), "nothing to load"
+    )
+    done = ckpt("warmstart", tmp_path / "b.pth", "--into", into, "-o", tmp_path / "c.pth")
+    assert "left out: 0.weight: uninitialized: a lazy module" in done.out.decode()

@@ -14,7 +14,7 @@ from ckpt import formats
 from ckpt.checkpoint import check_unchanged
 from ckpt.cli import output
 from ckpt.cli.options import Arg, LimitOption, RewriteJson, limits_of
-from ckpt.errors import CkptError, UnsupportedError, UsageError, about
+from ckpt.errors import CkptError, NotOpenedError, UnsupportedError, UsageError, about
 from ckpt.findings import Finding
 from ckpt.jobs.lint import LEVELS, LintReport, Rules, checked_codes, document, lint, lint_model
 from ckpt.limits import Limits
@@ -141,12 +141,14 @@ def _settings(folder: str) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:
             found: Any = tomllib.load(file)
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"cannot be read: {show(str(error), 120)}", path=path) from None
     for key in ("tool", "ckpt", "lint"):
         found = found.get(key, {}) if isinstance(found, dict) else {}
     if not isinstance(found, dict) or not found.keys() <= {"select", "ignore", "level", "values"}:
         raise UsageError("[tool.ckpt.lint] takes select, ignore, level and values", path=path)
+    if not isinstance(found.get("values", False), bool):
+        raise UsageError("[tool.ckpt.lint] values is true or false", path=path)
     return found
 
 
@@ -177,13 +179,21 @@ def _reports(
 
 def _walked(folder: str) -> Iterator[str]:
     """The files of a folder that may be checkpoints; of shards their index."""
-    for at, folders, names in os.walk(folder):
+    for at, folders, names in os.walk(folder, onerror=_refuse):
         folders.sort(key=natural)
+        for name in folders:
+            if os.path.islink(os.path.join(at, name)):
+                output.talk(f"ckpt: {show(os.path.join(at, name), None)}: skipped: a link to a folder")
         indexed = any(name.endswith(".index.json") for name in names)
         for name in sorted(names, key=natural):
             shard = indexed and _SHARD.search(name)
             if name.endswith(_SUFFIXES) and not shard and not name.startswith("."):
                 yield os.path.normpath(os.path.join(at, name))
+
+
+def _refuse(error: OSError) -> None:
+    """A folder that cannot be read is no folder without findings."""
+    raise NotOpenedError(f"cannot be read: {(error.strerror or '').lower()}", path=str(error.filename))
 
 
 def _report(path: str, limits: Limits, rules: Rules, values: bool, *, found: bool = False) -> LintReport:

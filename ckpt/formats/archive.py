@@ -19,12 +19,14 @@ from ckpt.units import plural
 
 _LOCAL = Struct("<4s2xHH8xIIHH")  # signature, flags, method, stored, full, name length, extra length
 _CENTRAL = Struct(
-    "<4s4xHH4xIIIHHHH6xI"
+    "<4s4xHH4xIIIHHHH2xII"
 )  # the same with crc, comment length, disk, offset of the local header
 _END = Struct("<4s4H2IH")
 _END64 = Struct("<4sQ2H2I4Q")
 _LOCATOR = Struct("<4sIQI")
 _DESCRIPTOR = b"PK\x07\x08"
+_FOLDER = 0x10
+"""The bit of the external attributes by which torch tells a folder (miniz, `mz_zip_reader_is_file_a_directory`)."""
 _REFUSED_FLAGS = 0x2061  # encrypted, patched, strongly encrypted, masked headers
 
 
@@ -189,7 +191,7 @@ def _is_appended(source: Source, end: int) -> bool:
     left = source.size - end
     head = source.read(end, min(left, _LOCAL.size))
     if not any(head):
-        return True
+        return left >= _LOCAL.size  # a few zeros are no record
     if not head.startswith(b"PK\x03\x04"[: len(head)]):
         return False
     if len(head) < _LOCAL.size:
@@ -246,7 +248,7 @@ def _parse_directory(source: Source, data: bytes, count: int, directory: int) ->
     for _ in range(count):
         if at + _CENTRAL.size > size:
             raise UnreadableError(f"the zip directory holds fewer than the {count:,} records that it counts")
-        signature, flags, method, crc, stored, full, names, extras, comment, disk, header = (
+        signature, flags, method, crc, stored, full, names, extras, comment, disk, attributes, header = (
             _CENTRAL.unpack_from(data, at)
         )
         begin = at + _CENTRAL.size
@@ -262,6 +264,8 @@ def _parse_directory(source: Source, data: bytes, count: int, directory: int) ->
             raise UnreadableError("a zip archive in several parts")
         if flags & _REFUSED_FLAGS:
             raise _refusal(name, " is encrypted or patched")
+        if full and attributes & _FOLDER:
+            raise _refusal(name, " is marked as a folder, and holds data: torch reads something else")
         if method not in (0, 8):
             raise _refusal(name, f" is packed by method {method}, torch knows 0 and 8")
         if method == 0 and stored != full:

@@ -49,11 +49,15 @@ def checksums(path: str, limits: Limits, progress: Callable[[int], None] | None 
     probe = Probe(path, limits)
     try:
         if sharded.sniff(probe):
-            found = [checksums(part, limits, progress) for part in sharded.files(probe, limits)]
+            files = sharded.files(probe, limits)
+            found = [checksums(part, limits, progress) for part in files]
+            damage = [
+                row._replace(storage=row.storage and mark + row.storage)
+                for mark, one in zip(sharded.marks(files), found, strict=True)
+                for row in one.damage
+            ]
             return Checked(
-                sum(one.nbytes for one in found),
-                tuple(damage for one in found for damage in one.damage),
-                sum(one.unchecked for one in found),
+                sum(one.nbytes for one in found), tuple(damage), sum(one.unchecked for one in found)
             )
         archive = probe.archive
         if archive is None:
@@ -219,21 +223,23 @@ def _of_zip(file: File, limits: Limits) -> Salvage | None:
             interpret(root, contents, limits, storage_of, 0)
         elif inner.startswith("data/") and inner[5:] in made:
             end = begin + made[inner[5:]].nbytes
-            if end > file.size:
-                break
-            whole.add(inner[5:])
         else:
-            small = _small_end(file, begin)
-            if small is None:
+            scanned = _end_of(file, begin)
+            if scanned is None:
                 break
-            end = small
+            end = scanned
+        if end > file.size:
+            break
+        whole.add(inner)
         at = _after(file, end)
     if root is None:
         return None
-    flat = flatten(root.root, limits)
     names: tuple[list[str], list[str]] = ([], [])
-    for entry in flat.tensors:
-        lost = any(part.nbytes and part.storage.id not in whole for part in parts_of(entry.tensor))
+    for entry in flatten(root.root, limits).tensors:
+        lost = any(
+            part.nbytes and part.storage.id in made and f"data/{part.storage.id}" not in whole
+            for part in parts_of(entry.tensor)
+        )
         names[lost].append(entry.name)
     return Salvage(tuple(names[0]), tuple(names[1]))
 
@@ -263,15 +269,24 @@ def _pickle_at(file: File, begin: int, limits: Limits) -> tuple[Node, int] | Non
         return pickle, pickle.end
 
 
-def _small_end(file: File, begin: int) -> int | None:
-    """Where a small record ends: before the descriptor that gives its size."""
-    data = file.read(begin, min(1 << 16, file.size - begin))
-    at = data.find(b"PK\x07\x08")
-    while at >= 0:
-        if at + 12 <= len(data) and unpack_from("<I", data, at + 8)[0] == at:
-            return begin + at
-        at = data.find(b"PK\x07\x08", at + 1)
-    return None if not data.startswith(b"PK") else begin
+_STEP = 1 << 20
+
+
+def _end_of(file: File, begin: int) -> int | None:
+    """Where a record ends whose size is not known before: at the descriptor that gives it; None when it is cut."""
+    if file.read(begin, min(4, file.size - begin)) in (b"PK\x03\x04", b"PK\x01\x02"):
+        return begin  # it is empty, and has no descriptor
+    at = begin
+    while at < file.size:
+        data = file.read(at, min(_STEP + 16, file.size - at))
+        found = data.find(b"PK\x07\x08")
+        while 0 <= found < _STEP:
+            size = at + found - begin
+            if found + 12 <= len(data) and unpack_from("<I", data, found + 8)[0] == size & 0xFFFFFFFF:
+                return at + found
+            found = data.find(b"PK\x07\x08", found + 1)
+        at += _STEP
+    return None
 
 
 def _after(file: File, end: int) -> int:

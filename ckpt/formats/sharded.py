@@ -109,6 +109,17 @@ def files(probe: Probe, limits: Limits) -> list[str]:
     return [os.path.join(folder, shard) for shard in names]
 
 
+def marks(files: list[str]) -> list[str]:
+    """What the ids of the storages of each file begin with, in a checkpoint of all of them."""
+    if len(files) == 1:
+        return [""]
+    names = [os.path.basename(file) for file in files]
+    return [
+        f"{name.rpartition('.')[0]}:" if name in _OPTIMIZERS else f"shard-{number}:"
+        for number, name in enumerate(names, 1)
+    ]
+
+
 def _find(probe: Probe) -> str | None:
     """The index, or the single file of weights, that a path stands for."""
     if not probe.is_directory:

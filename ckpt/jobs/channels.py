@@ -10,8 +10,10 @@ from typing import Literal, NamedTuple
 from ckpt.checkpoint import TensorRef
 
 _TRANSPOSED = re.compile(
-    r"(?:^|[._])(?:deconv|conv_?transpose|transposed?|up_?conv|up_?sample|up)\d*(?=[._]|$)", re.I
+    r"(?:^|[._])(?:deconv|conv_?transpose|transposed?|up_?conv|up_?sample|up|decoder|gen(?:erator)?)\d*(?=[._]|$)",
+    re.I,
 )
+_CONVOLUTION = re.compile(r"conv|features|layer|block|stem|down|encoder|backbone", re.I)
 _LOOKED_UP = re.compile(
     r"(?:^|[._])(?:\w*emb(?:ed(?:ding)?)?s?|wte|wpe|\w*position\w*|relative\w*)\d*(?=[._]|$)", re.I
 )
@@ -46,20 +48,22 @@ def axis_of(
         return Axis(0, kind or "the rows of a linear weight")
     if len(shape) < 2:
         return None
+    bias = siblings.get("bias")
     if kind.startswith(("ConvTranspose", "LazyConvTranspose")):
-        return Axis(1, kind)
+        # In groups there are more channels than the second dimension has: only the bias tells.
+        return Axis(1, kind) if bias == (shape[1],) else "ambiguous"
     if kind.startswith(("Conv", "LazyConv")):
         return Axis(0, kind)
-    bias = siblings.get("bias")
-    if bias is not None and len(bias) == 1 and shape[0] != shape[1]:
-        if bias[0] == shape[0]:
-            return Axis(0, "as many as the bias")
-        if bias[0] == shape[1]:
-            return Axis(1, "as many as the bias: a transposed convolution")
-    if bias is not None and bias[0] != shape[0]:
-        return "ambiguous"
+    if bias is not None and bias != (shape[0],):
+        return (
+            Axis(1, "as many as the bias: a transposed convolution") if bias == (shape[1],) else "ambiguous"
+        )
+    if bias is not None and shape[0] != shape[1]:
+        return Axis(0, "as many as the bias")
     if _TRANSPOSED.search(parent):
         return "ambiguous"
+    if shape[0] == shape[1] and not _CONVOLUTION.search(parent):
+        return "ambiguous"  # it could be either, and nothing says that it is the common one
     return Axis(0, "the first dimension of a convolution")
 
 

@@ -6,9 +6,10 @@ from typing import Any, Literal, NamedTuple
 
 from ckpt.checkpoint import Entry
 
-Status = Literal["loaded", "cast", "sliced", "kept", "missing", "unexpected"]
-"""`kept`: there is a tensor of that name and it does not fit; `missing`: there is none; `unexpected`: nobody takes it."""
-STATUSES: tuple[Status, ...] = ("loaded", "cast", "sliced", "kept", "missing", "unexpected")
+Status = Literal["loaded", "cast", "sliced", "tied", "kept", "missing", "unexpected"]
+"""`tied`: its memory is that of one that is loaded; `kept`: there is a tensor of that name and it does not fit; `missing`: there is none; `unexpected`: nobody takes it."""
+STATUSES: tuple[Status, ...] = ("loaded", "cast", "sliced", "tied", "kept", "missing", "unexpected")
+LOADED: tuple[Status, ...] = ("loaded", "cast", "sliced", "tied")
 
 
 class Pairing(NamedTuple):
@@ -38,7 +39,7 @@ class Coverage(NamedTuple):
     @property
     def tensors(self) -> tuple[int, int]:
         """(tensors that are loaded, tensors of the target)."""
-        return len(self.of("loaded", "cast", "sliced")), len(self.pairings) - len(self.of("unexpected"))
+        return len(self.of(*LOADED)), len(self.pairings) - len(self.of("unexpected"))
 
     @property
     def elements(self) -> tuple[int, int]:
@@ -60,7 +61,7 @@ class Coverage(NamedTuple):
         for row in self.pairings:
             if row.target is not None:
                 counts = found.setdefault(row.name.partition(".")[0] if "." in row.name else "", [0, 0, 0, 0])
-                counts[0] += row.status in ("loaded", "cast", "sliced")
+                counts[0] += row.status in LOADED
                 counts[1] += 1
                 counts[2] += row.copied
                 counts[3] += row.target.tensor.numel

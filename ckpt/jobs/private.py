@@ -15,13 +15,13 @@ _TOKENS = (
     ("a Hugging Face token", re.compile(r"\bhf_[A-Za-z0-9]{30,}\b")),
     ("a GitHub token", re.compile(r"\bgh[pousr]_[A-Za-z0-9]{36,}\b|\bgithub_pat_\w{22,}\b")),
     ("an AWS key", re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b")),
-    ("an API key", re.compile(r"\bsk-[A-Za-z0-9_-]{20,}\b")),
+    ("an API key", re.compile(r"\bsk-(?:proj-|ant-)?(?=[A-Za-z]*\d)[A-Za-z0-9]{20,}")),
     ("a Slack token", re.compile(r"\bxox[abprs]-[A-Za-z0-9-]{10,}")),
     ("a private key", re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")),
     ("a password in an address", re.compile(r"\b[a-z][a-z0-9+.-]*://[^/\s:@]+:[^/\s:@]+@")),
 )
 _SECRET = re.compile(r"(?:^|[_.])(?:api_?key|secret(?:_key)?|password|passwd|access_token|auth_token)$", re.I)
-_HOST = re.compile(r"\b[a-z0-9][a-z0-9-]*(?:\.[a-z0-9-]+)*\.(?:internal|corp|lan|intranet)\b", re.I)
+_HOST = re.compile(r"\b[a-z0-9][a-z0-9-]*(?:\.[a-z0-9-]+)+\.(?:internal|corp|lan|intranet)\b", re.I)
 _MOST = 10_000
 """Characters of one text that are looked through, and items of one list."""
 
@@ -66,7 +66,7 @@ def _kinds(name: str, text: str) -> Iterator[tuple[str, str]]:
     token = next((kind for kind, pattern in _TOKENS if pattern.search(text)), None)
     if token is not None:
         yield token, ""
-    elif _SECRET.search(name) and len(text) >= 8 and not text.isspace():
+    elif _SECRET.search(name) and len(text) >= 8 and any(char.isdigit() for char in text):
         yield "a secret by its name", ""
     host = _HOST.search(text)
     if host is not None:

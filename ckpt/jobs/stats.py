@@ -182,9 +182,9 @@ def _sorted(rows: list[Row], key: str) -> list[Row]:
     if key == "name":
         return sorted(rows, key=lambda row: natural(row.label))
     with_number = [(row.value(key), row) for row in rows]
-    known = [(value, row) for value, row in with_number if value is not None]
+    known = [(value, row) for value, row in with_number if value is not None and value == value]
     known.sort(key=lambda pair: -pair[0])
-    return [row for _, row in known] + [row for value, row in with_number if value is None]
+    return [row for _, row in known] + [row for value, row in with_number if value is None or value != value]
 
 
 class _Looker:

@@ -78,7 +78,7 @@ def digest(tensor: Tensor) -> str:
     return made.hexdigest()
 
 
-_LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
+_LINE = re.compile(r"([0-9a-f]{64}) [ *](.*)")
 _ESCAPE = re.compile(r"\\(n|r|t|\\|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
 _PLAIN = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}
 
@@ -86,6 +86,14 @@ _PLAIN = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}
 def lines(found: Sequence[Sum]) -> list[str]:
     """The sums as text, a line each, as `sha256sum` has them; names escaped."""
     return [f"{row.digest}  {show(row.name, None)}" for row in found]
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    """What an escape of `show` stands for; one that is none stays as it is."""
+    if match[1] in _PLAIN:
+        return _PLAIN[match[1]]
+    code = int(match[1][1:], 16)
+    return chr(code) if code < 0x110000 else match[0]
 
 
 def parse(text: str) -> list[Sum]:
@@ -97,9 +105,7 @@ def parse(text: str) -> list[Sum]:
         match = _LINE.fullmatch(line)
         if match is None:
             raise UnreadableError(f"line {number:,} is no SHA-256 and a name", hint="ckpt sum writes them")
-        found.append(
-            Sum(_ESCAPE.sub(lambda m: _PLAIN.get(m[1]) or chr(int(m[1][1:], 16)), match[2]), match[1])
-        )
+        found.append(Sum(_ESCAPE.sub(_unescaped, match[2]), match[1]))
     if not found:
         raise UnreadableError("holds no sums", hint="ckpt sum writes them")
     return found

@@ -57,20 +57,25 @@ def structure(checkpoint: Checkpoint, index_bytes: int | None) -> VerifyReport:
         Problem(notice.message, notice.tensors) for notice in checkpoint.notices if notice.code == "shards"
     ]
     checked = [f"the container and {plural(len(checkpoint.tensors), 'tensor')}"]
-    if index_bytes is not None:
-        problems += _index(checkpoint, index_bytes)
+    odd = [notice.message for notice in checkpoint.notices if notice.code == "trailing-data"]
+    if checkpoint.parts:
         checked.append("the index")
-    return _judged(checkpoint, problems, checked, ())
+    if index_bytes is not None:
+        odd += _index(checkpoint, index_bytes)
+    return _judged(checkpoint, problems, checked, odd)
 
 
-def _index(checkpoint: Checkpoint, index_bytes: int) -> list[Problem]:
-    """Whether the shards hold as many bytes as the index says; it may count tied tensors once or twice."""
+def _index(checkpoint: Checkpoint, index_bytes: int) -> list[str]:
+    """What is to be said when the index counts other bytes than the shards hold: tied tensors, most often.
+
+    No loader looks at the number: by itself it is no damage.
+    """
     every = [part for entry in checkpoint.tensors for part in parts_of(entry.tensor)]
     ranges = {(id(part.storage), part.extent): part.nbytes for part in every}
     held = {sum(part.nbytes for part in every), sum(ranges.values())}
     if index_bytes in held:
         return []
-    return [Problem(f"the index says {index_bytes:,} bytes of tensors, the shards hold {max(held):,}")]
+    return [f"total_size of the index, {index_bytes:,} bytes where the shards hold {max(held):,}"]
 
 
 def with_checksums(
@@ -84,6 +89,8 @@ def with_checksums(
     problems = [*report.problems, *(Problem(what, _tensors(checkpoint, storage)) for what, storage in damage)]
     checked = [*report.checked, *([f"every recorded CRC over {size_text(nbytes)}"] if nbytes else [])]
     not_checked = list(report.not_checked)
+    if not nbytes:
+        unchecked = sum(storage.nbytes for storage in checkpoint.storages)
     if unchecked:
         name = "safetensors" if _is_safetensors(checkpoint) else checkpoint.format
         why = "records without a CRC" if nbytes else f"{name} has no checksums"
@@ -101,20 +108,11 @@ def _tensors(checkpoint: Checkpoint, storage: str | None) -> tuple[str, ...]:
     """The names of the tensors that look into a storage."""
     if storage is None:
         return ()
-    ids = (
-        {storage}
-        if not checkpoint.parts
-        else {f"{mark}:{storage}" for mark in _marks(checkpoint)} | {storage}
-    )
     return tuple(
         entry.name
         for entry in checkpoint.tensors
-        if any(part.storage.id in ids for part in parts_of(entry.tensor))
+        if any(part.storage.id == storage for part in parts_of(entry.tensor))
     )
-
-
-def _marks(checkpoint: Checkpoint) -> set[str]:
-    return {storage.id.partition(":")[0] for storage in checkpoint.storages}
 
 
 def against(checkpoint: Checkpoint, expected: Sequence[Sum], found: dict[str, str]) -> VerifyReport:

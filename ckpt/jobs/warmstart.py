@@ -91,12 +91,23 @@ def warmstart(
     ]
     here = {entry.name for entry in result.tensors}
     lost = [entry for entry in target.tensors if target.format == LIVE and entry.name not in here]
+    if target.format == LIVE and not result.tensors:
+        raise UsageError(
+            "nothing to load: no tensor of the model is in it", path=pretrained.path, hint="--sub"
+        )
+    odd = [
+        Left(name, notice.message)
+        for notice in target.notices
+        for name in notice.tensors
+        if target.format == LIVE
+    ]
     return RewriteReport(
         "warmstart",
         source,
         result,
         tuple(changes),
-        tuple(Left(entry.name, "has no value", None, "--init builds the model for real") for entry in lost),
+        tuple(Left(entry.name, "has no value", None, "--init builds the model for real") for entry in lost)
+        + tuple(odd),
         unchanged_bytes=False,
         nothing="nothing to load",
         coverage=coverage,
@@ -118,7 +129,8 @@ def _plan(
         else:
             rows.append(_pairing(name, entry, other, options, target.format == LIVE))
     rows += [Pairing("unexpected", name, None, entry) for name, entry in given.items() if name not in wanted]
-    return Coverage(tuple(rows), pretrained.path, aligned, tuple(_ties(rows)))
+    rows = _with_ties(rows)
+    return Coverage(tuple(rows), pretrained.path, aligned, tuple(_shared(rows)))
 
 
 _Named = dict[str, Entry]
@@ -221,24 +233,65 @@ def _pairing(name: str, target: Entry, source: Entry, options: Options, is_live:
     return Pairing("kept", name, target, source, why=shapes)
 
 
-def _ties(rows: Sequence[Pairing]) -> list[str]:
-    """Tensors that share memory in the target and get other values each: the last one wins, as in load_state_dict."""
+def _with_ties(rows: list[Pairing]) -> list[Pairing]:
+    """The rows, those tied that get their values under another name: they look at the same memory."""
+    loaded: dict[tuple[object, ...], Pairing] = {}
+    for row in rows:
+        if row.status in ("loaded", "cast", "sliced"):
+            loaded.setdefault(_memory(row), row)
+    out = []
+    for row in rows:
+        twin = loaded.get(_memory(row)) if row.status in ("missing", "kept") else None
+        if twin is not None and row.target is not None and _memory(row):
+            why = f"tied to {twin.name}"
+            row = row._replace(status="tied", copied=min(twin.copied, row.target.tensor.numel), why=why)
+        out.append(row)
+    return out
+
+
+def _memory(row: Pairing) -> tuple[object, ...]:
+    """The memory that a tensor of the target looks at: equal of those that are tied."""
+    ref = row.target.tensor if row.target is not None else None
+    return (id(ref.storage), ref.extent) if isinstance(ref, TensorRef) and ref.numel else ()
+
+
+def _shared(rows: Sequence[Pairing]) -> list[str]:
+    """Tensors that share memory in the target and get values of their own: the last one wins, as in load_state_dict."""
     notes = []
-    seen: dict[tuple[object, ...], Pairing] = {}
+    before: dict[int, list[Pairing]] = {}
     for row in rows:
         ref = row.target.tensor if row.target is not None else None
         if row.status not in ("loaded", "cast", "sliced") or not isinstance(ref, TensorRef) or not ref.numel:
             continue
-        first = seen.setdefault((id(ref.storage), ref.extent), row)
-        if first is row or first.source is None or row.source is None:
-            continue
-        one, two = first.source.tensor, row.source.tensor
-        assert isinstance(one, TensorRef) and isinstance(two, TensorRef)
-        if one.shape != two.shape or one.dtype != two.dtype or not same_bytes(elements(one), elements(two)):
-            notes.append(
-                f"{show(first.name, 60)} and {show(row.name, 60)} are tied in the target, and get the values of the latter"
-            )
+        for first in before.setdefault(id(ref.storage), []):
+            other = first.target.tensor if first.target is not None else None
+            assert isinstance(other, TensorRef)
+            if (
+                other.extent[0] < ref.extent[1]
+                and ref.extent[0] < other.extent[1]
+                and not _same_values(first, row)
+            ):
+                what = "are tied" if other.extent == ref.extent else "share memory in part"
+                notes.append(
+                    f"{show(first.name, 60)} and {show(row.name, 60)} {what} in the target: the latter's values are there"
+                )
+        before[id(ref.storage)].append(row)
     return notes
+
+
+def _same_values(one: Pairing, two: Pairing) -> bool:
+    """Whether two tensors of one memory get the same bytes."""
+    if (
+        one.source is None
+        or two.source is None
+        or "sliced" in (one.status, two.status)
+        or _memory(one) != _memory(two)
+    ):
+        return False
+    first, second = one.source.tensor, two.source.tensor
+    assert isinstance(first, TensorRef) and isinstance(second, TensorRef)
+    alike = first.shape == second.shape and first.dtype == second.dtype
+    return alike and same_bytes(elements(first), elements(second))
 
 
 # --- the result -------------------------------------------------------------------------------------------------------
@@ -249,11 +302,8 @@ def _lies_close(ref: TensorRef) -> bool:
     return is_dense(permuted(ref, memory_order(ref)))
 
 
-def _content(row: Pairing) -> Place:
+def _content(row: Pairing, mine: TensorRef, other: TensorRef) -> Place:
     """The bytes that a tensor of the target gets, in the order in which they lie there."""
-    assert row.target is not None and row.source is not None
-    mine, other = row.target.tensor, row.source.tensor
-    assert isinstance(mine, TensorRef) and isinstance(other, TensorRef)
     order = memory_order(mine)
     if row.status == "sliced":
         return Overlaid(permuted(mine, order), permuted(other, order))
@@ -261,35 +311,30 @@ def _content(row: Pairing) -> Place:
 
 
 def _storages(taken: Sequence[Pairing]) -> dict[int, Storage]:
-    """The storages of the target that change, by the id of the old one."""
-    pieces: dict[int, list[tuple[int, Place, TensorRef | None]]] = {}
-    olds: dict[int, Storage] = {}
-    for row in taken:
-        assert row.target is not None and isinstance(row.target.tensor, TensorRef)
-        ref = row.target.tensor
-        if not ref.numel:
-            continue
-        olds[id(ref.storage)] = ref.storage
-        source = row.source.tensor if row.source is not None and row.status == "loaded" else None
-        pieces.setdefault(id(ref.storage), []).append(
-            (ref.extent[0], _content(row), source if isinstance(source, TensorRef) else None)
-        )
+    """The storages of the target that change, by the id of the old one; in order, as load_state_dict copies."""
+    pieces: dict[int, list[tuple[int, Place]]] = {}
     made: dict[int, Storage] = {}
-    for marker, found in pieces.items():
-        old = olds[marker]
-        first, place, source = found[-1]
-        if first == 0 and place.size == old.nbytes:
-            whole = source is not None and source.nbytes == source.storage.nbytes and isinstance(place, Range)
-            crc = source.storage.crc if whole and source else None
-            made[marker] = old._replace(
-                place=place, crc=crc, device="cpu" if old.device == "meta" else old.device
+    for row in taken:
+        assert row.target is not None and row.source is not None
+        mine, other = row.target.tensor, row.source.tensor
+        assert isinstance(mine, TensorRef) and isinstance(other, TensorRef)
+        if not mine.numel:
+            continue
+        old = mine.storage
+        found = pieces.setdefault(id(old), [])
+        # A block is put over what is there by then.
+        place = _content(row, mine._replace(storage=made.get(id(old), old)), other)
+        found.append((mine.extent[0], place))
+        device = "cpu" if old.device == "meta" else old.device
+        if mine.extent[0] == 0 and place.size == old.nbytes:
+            whole = (
+                row.status == "loaded" and isinstance(place, Range) and other.nbytes == other.storage.nbytes
             )
+            new = old._replace(place=place, crc=other.storage.crc if whole else None, device=device)
         else:
-            base = little(old).place
-            patched = Patched(base, old.nbytes, [(at, piece) for at, piece, _ in found])
-            made[marker] = old._replace(
-                place=patched, crc=None, device="cpu" if old.device == "meta" else old.device
-            )
+            patched = Patched(little(old).place, old.nbytes, found)
+            new = old._replace(place=patched, crc=None, device=device)
+        made[id(old)] = new
     return made
 
 

@@ -225,12 +225,9 @@ def _twice(model: Any) -> Iterator[tuple[str, str]]:
 
 def _loose_module(item: Any, place: str, modules: dict[int, str], parameters: set[int]) -> Loose | None:
     """A module in a plain container; None for one that has nothing that could be missed."""
-    if id(item) in modules:
-        count = sum(1 for _ in item.parameters())
-        return Loose(place, "module", _class(item), count, modules[id(item)])
     inside = next((modules[id(child)] for child in item.modules() if id(child) in modules), None)
     lost = sum(id(parameter) not in parameters for parameter in item.parameters())
-    if not lost and inside is None and not any(True for _ in item.buffers()):
+    if not any(True for _ in item.parameters()) and not any(True for _ in item.buffers()):
         return None  # an activation
     return Loose(place, "module", _class(item), lost, None if lost else inside)
 

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from ckpt.checkpoint import Checkpoint, Dict, Global, Node, Opaque, Set, TensorRef
+from ckpt.checkpoint import Checkpoint, Dict, Global, Node, Notice, Opaque, Set, TensorRef
 from ckpt.formats.pickled import Contents, checkpoint
 from ckpt.limits import Limits
 from ckpt.live import memory, require_torch
@@ -165,5 +165,6 @@ def state_checkpoint(model: Any, name: str) -> Checkpoint:
     """The state dict of a model as a checkpoint called `name`, of the format `live`: its bytes are in this process."""
     torch = require_torch()
     with torch.no_grad():
-        node, _ = state_tree(state_of(model))
-    return checkpoint(name, "live", 0, node, Contents(), Limits())
+        node, left_out = state_tree(state_of(model))
+    notices = [Notice("left-out", why, (key,)) for key, why in left_out.items()]
+    return checkpoint(name, "live", 0, node, Contents(notices), Limits())

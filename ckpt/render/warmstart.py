@@ -21,6 +21,7 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
     in_part = (
         ("cast", coverage.of("cast")),
         ("in part", coverage.of("sliced")),
+        ("tied", coverage.of("tied")),
         ("kept", coverage.of("kept")),
     )
     parts += [f"{label}: {_folded(rows)}" for label, rows in in_part if rows]
