@@ -360,6 +360,7 @@ MAY = {
         "os.fchmod",
         "os.fchown",
     },
+    "ckpt/cli/lint.py": {"tomllib.load()"},
     "ckpt/live/__init__.py": {"import torch"},
     "ckpt/live/check.py": {"torch.load()"},
     "ckpt/live/factory.py": {"getattr() by a name that is not written here", "import_module()"},

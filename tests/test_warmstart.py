@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from process import SAMPLES, check_error, ckpt
 from torch import nn
 
-from ckpt import formats
+from ckpt import commit, formats, writers
 from ckpt.checkpoint import Patched, Range
 from ckpt.contents import blocks
 from ckpt.files import Memory
@@ -73,6 +73,14 @@ def run(*arguments: str | Path, code: int = 0) -> Any:
     return json.loads(done.out)
 
 
+def made(pretrained: Path, target: Path, out: Path, mismatch: Any = "keep") -> Any:
+    """What the command does, in this process; the object `coverage` of its document."""
+    with formats.open(str(pretrained)) as given, formats.open(str(target)) as mine:
+        report = warmstart(given, mine, Limits(), Options(mismatch))
+        writers.save(report.result, commit.target(str(out), force=True), mine.format, Limits())
+    return report.to_json(None, dry_run=False)["coverage"]
+
+
 PAIRS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "same": ({}, {}),
     "head": ({"classes": 1000}, {"classes": 10}),
@@ -95,10 +103,7 @@ def test_a_careful_script(pair: str, wrapped: str, slices: bool, dtype: torch.dt
     rewriting.saved({"model": given, "epoch": 1}, tmp_path / "a.pth")
     rewriting.saved({"net": mine, "optim": optimizer.state_dict(), "step": 5}, tmp_path / "b.pth")
 
-    report = run(
-        tmp_path / "a.pth", "--into", tmp_path / "b.pth", "-o", tmp_path / "c.pth", "--verify", "torch",
-        "--on-mismatch", "slice" if slices else "keep",
-    )["coverage"]  # fmt: skip
+    report = made(tmp_path / "a.pth", tmp_path / "b.pth", tmp_path / "c.pth", "slice" if slices else "keep")
 
     out = torch.load(tmp_path / "c.pth", weights_only=True)
     prefix = "module." if wrapped == "target" else ""
@@ -129,7 +134,7 @@ def test_casts_are_torchs(source: str, to: str, tmp_path: Path) -> None:
     rewriting.saved({"a.weight": values, "b.weight": torch.ones(1)}, tmp_path / "a.pth")
     rewriting.saved({"a.weight": mine, "b.weight": torch.zeros(1)}, tmp_path / "b.pth")
 
-    report = run(tmp_path / "a.pth", "--into", tmp_path / "b.pth", "-o", tmp_path / "c.pth")["coverage"]
+    report = made(tmp_path / "a.pth", tmp_path / "b.pth", tmp_path / "c.pth")
 
     out = torch.load(tmp_path / "c.pth")["a.weight"]
     (pair,) = (row for row in report["pairs"] if row["name"] == "a.weight")
@@ -223,7 +228,7 @@ def test_slices_of_any_shape(tmp_path_factory: pytest.TempPathFactory, data: st.
     rewriting.saved({"a.weight": two, "b.weight": torch.zeros(2)}, folder / "b.pth")
     expected, copied = by_torch({"a.weight": one}, {"a.weight": two}, slices=True)
 
-    run(folder / "a.pth", "--into", folder / "b.pth", "-o", folder / "c.pth", "--on-mismatch", "slice")
+    made(folder / "a.pth", folder / "b.pth", folder / "c.pth", "slice")
 
     out = torch.load(folder / "c.pth")["a.weight"]
     assert torch.equal(out, expected["a.weight"]) and out.stride() == two.stride() and copied >= 0
