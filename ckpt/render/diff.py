@@ -114,7 +114,7 @@ def _still(report: DiffReport) -> list[Line]:
 
 
 def _changes(report: DiffReport, which: str) -> list[Line]:
-    """What changed, the largest change first; what is on one side, or of another shape."""
+    """What changed, in the order of the file; what is on one side, or of another shape."""
     wanted: Sequence[str] = {
         "auto": ("reshaped", "retyped", "renamed", "added", "removed"),
         "changed": ("changed", "reshaped", "retyped", "renamed", "added", "removed"),

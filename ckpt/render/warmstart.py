@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ckpt.jobs.coverage import Coverage, Pairing
 from ckpt.names import braced, show
-from ckpt.render.text import Line, columns
+from ckpt.render.text import Line, columns, wrapped
 from ckpt.units import plural
 
 _LISTED = 6
@@ -26,7 +26,8 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
     )
     parts += [f"{label}: {_folded(rows)}" for label, rows in in_part if rows]
     parts += [f"missing: {len(coverage.of('missing')):,}", f"unexpected: {len(coverage.of('unexpected')):,}"]
-    out: list[Line] = [[("; ".join(parts), "head")]]
+    first, *more = wrapped("; ".join(parts), width)
+    out: list[Line] = [[(first, "head")], *([(f"  {line}", "head")] for line in more)]
     aligned = [
         f"{prefix}* → * ({side})"
         for prefix, side in zip(coverage.aligned, ("pretrained", "target"), strict=True)
