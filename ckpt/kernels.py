@@ -234,6 +234,7 @@ class _Scratch(threading.local):
     def __init__(self) -> None:
         self._wide: dict[int, Array] = {}
         self._words: dict[int, Array] = {}
+        self._ones: Any = ()
 
     def wide(self, row: int, size: int) -> Array:
         """A row of `size` float64."""
@@ -242,6 +243,15 @@ class _Scratch(threading.local):
         if row not in self._wide or len(self._wide[row]) < size:
             self._wide[row] = np.empty(size, "f8")
         return self._wide[row][:size]
+
+    def ones(self, size: int) -> Array:
+        """A row of `size` float64 that are 1: the dot product with it is a sum."""
+        import numpy as np
+
+        if len(self._ones) < size:
+            self._ones = np.ones(size)
+        row: Array = self._ones[:size]
+        return row
 
     def words(self, row: int, size: int) -> Array:
         """A row of `size` uint32."""
