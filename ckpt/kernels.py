@@ -199,6 +199,11 @@ def _table(name: str) -> Array:
     return np.array(values, "<f4")
 
 
+def has_numbers(dtype: DType) -> bool:
+    """Whether `numbers` takes elements of this type."""
+    return not (dtype.bits < 8 or dtype.kind in ("bits", "quantized") or dtype.name.startswith("float4"))
+
+
 def numbers(block: bytes | memoryview, dtype: DType, row: int = 0) -> Array:
     """Elements as numbers that numpy can compute with; floats narrower than float32 as float32.
 

@@ -73,11 +73,7 @@ class Ref:
         import numpy as np
 
         ref = self._strided()
-        if (
-            ref.dtype.bits < 8
-            or ref.dtype.kind in ("bits", "quantized")
-            or ref.dtype.name.startswith("float4")
-        ):
+        if not kernels.has_numbers(ref.dtype):
             raise UnsupportedError(
                 f"{show(self.name, 80)}: numpy has no {self.dtype}", path=self._checkpoint.path
             )

@@ -38,6 +38,13 @@ def scalar_json(view: View) -> tuple[Any, str | None]:
     return str(value) if isinstance(value, str) else value, None
 
 
+def number_json(name: str, value: float | None) -> dict[str, Any]:
+    """A number as a field; one that is not finite as null, with what it is beside it."""
+    if value is None or isfinite(value):
+        return {name: value}
+    return {name: None, f"{name}_is": "inf" if value == value else "nan"}
+
+
 PARTS = 10_000_000
 """Parts to which a value may unfold: lists may hold each other many times over."""
 

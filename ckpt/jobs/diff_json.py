@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from ckpt.comparison import Change
 from ckpt.jobs.module_changes import Module, modules
 from ckpt.jobs.rows import STATUSES, Row, ValueRow
-from ckpt.plain import plain
+from ckpt.plain import number_json, plain
 
 if TYPE_CHECKING:
     from ckpt.jobs.diff import DiffReport
@@ -80,15 +79,8 @@ def _module(module: Module) -> dict[str, Any]:
         "name": module.name,
         "tensors": module.tensors,
         "changed": module.changed,
-        **_finite("rel_l2", module.rel_l2),
+        **number_json("rel_l2", module.rel_l2),
     }
-
-
-def _finite(name: str, value: float | None) -> dict[str, Any]:
-    """A number as a field; one that is not finite as null, with what it is beside it."""
-    if value is None or isfinite(value):
-        return {name: value}
-    return {name: None, f"{name}_is": "inf" if value == value else "nan"}
 
 
 def _change(change: Change) -> dict[str, Any]:
@@ -101,7 +93,7 @@ def _change(change: Change) -> dict[str, Any]:
         "inf": list(change.inf),
     }
     for name, value in (("max_abs", change.max_abs), ("rms", change.rms), ("rel_l2", change.rel_l2)):
-        found |= _finite(name, value)
+        found |= number_json(name, value)
     return found
 
 

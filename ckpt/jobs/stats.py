@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import isfinite, sqrt
+from math import sqrt
 from typing import Any, NamedTuple
 
 from ckpt import measures
-from ckpt.checkpoint import Checkpoint, Entry, TensorRef, parts_of
+from ckpt.checkpoint import Checkpoint, Entry, TensorRef
 from ckpt.comparison import counted, in_threads, once, refuse_unfolded
 from ckpt.errors import UnsupportedError, UsageError
 from ckpt.findings import Finding, order
 from ckpt.jobs.channels import Axis, axis_of, inner
+from ckpt.kernels import has_numbers
 from ckpt.names import Globs, natural, show
 from ckpt.objects import look
 from ckpt.places import node_at
+from ckpt.plain import number_json
 from ckpt.sections import Section, only_model, sections
 from ckpt.snapshots import record_of
 from ckpt.units import plural
@@ -25,12 +27,11 @@ _LISTED = 4
 
 
 class Dead(NamedTuple):
-    """The channels of one weight: how many, those below the threshold, and the mean magnitude of the largest."""
+    """The channels of one weight: how many, and those below the threshold."""
 
     axis: Axis | None
     total: int
     dead: tuple[int, ...]
-    largest: float
 
 
 class Row(NamedTuple):
@@ -130,10 +131,7 @@ def _row_json(row: Row) -> dict[str, Any]:
     if found is not None:
         numbers = {"min": found.low, "max": found.high, "mean": row.mean, "std": row.std, "rms": row.rms}
         for key, value in numbers.items():
-            finite = value is None or isfinite(value)
-            made[key] = value if finite else None
-            if not finite:
-                made[f"{key}_is"] = "inf" if value == value else "nan"
+            made |= number_json(key, value)
         made |= {"numel": found.numel, "zeros": found.zeros, "nan": found.nan, "inf": found.inf}
     if row.channels is not None:
         made["channels"] = {
@@ -212,16 +210,15 @@ class _Looker:
 
     def __call__(self, entry: Entry) -> Row:
         label = self._section.relative(entry.name)
-        parts = parts_of(entry.tensor)
         try:
-            row = self._numbers(entry, label, parts)
+            row = self._numbers(entry, label)
         except UnsupportedError as error:
             row = Row(entry, label, None, why=error.problem)
         if self._progress is not None:
             self._progress(entry.tensor.nbytes)
         return row
 
-    def _numbers(self, entry: Entry, label: str, parts: Sequence[TensorRef]) -> Row:
+    def _numbers(self, entry: Entry, label: str) -> Row:
         ref = entry.tensor
         if not isinstance(ref, TensorRef):
             values = [part for name, part in ref.parts if name == "values"]
@@ -230,11 +227,7 @@ class _Looker:
             return Row(entry, label, None, why=ref.layout)
         if ref.numel and ref.storage.place is None:
             return Row(entry, label, None, why="on meta, without data")
-        if (
-            ref.dtype.bits < 8
-            or ref.dtype.kind in ("bits", "quantized")
-            or ref.dtype.name.startswith("float4")
-        ):
+        if not has_numbers(ref.dtype):
             return Row(entry, label, None, why=f"no numbers are read of {ref.dtype.name}")
         axis = None
         if self._threshold is not None:
@@ -243,7 +236,7 @@ class _Looker:
         if axis is None:
             return Row(entry, label, _summary(ref, None))
         if axis == "ambiguous":
-            return Row(entry, label, _summary(ref, None), Dead(None, 0, (), 0.0))
+            return Row(entry, label, _summary(ref, None), Dead(None, 0, ()))
         sums = measures.Channels(ref.shape[axis.dim], inner(ref, axis))
         return Row(entry, label, _summary(ref, sums), self._dead(ref, axis, sums))
 
@@ -256,7 +249,7 @@ class _Looker:
             for number, mean in enumerate(means)
             if mean < self._threshold * largest or (mean == 0 and largest == 0)
         )
-        return Dead(axis, len(means), dead, largest)
+        return Dead(axis, len(means), dead)
 
 
 def _classes(checkpoint: Checkpoint, section: Section) -> dict[str, str]:
