@@ -196,6 +196,17 @@ def unwrapped_name(name: str) -> str:
     return f"{own_name(parent)}.{last}" if own_name(parent) else last
 
 
+def usual_prefix(names: Iterable[str]) -> str:
+    """What `unwrapped_name` takes off the front of most names; of equally many, the one seen first."""
+    gone: dict[str, int] = {}
+    for name in names:
+        plain = unwrapped_name(name)
+        if name.endswith(plain):
+            prefix = name[: len(name) - len(plain)]
+            gone[prefix] = gone.get(prefix, 0) + 1
+    return max(gone, key=lambda prefix: gone[prefix]) if gone else ""
+
+
 def writers(prefix: str) -> str:
     """Who writes a prefix of wrappers: `torch.compile around DataParallel or DDP`."""
     return " around ".join(WRAPPERS[part] for part in prefix.rstrip(".").split("."))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ from ckpt.jobs.reasons import Side, doubt_contradictions, with_reason
 from ckpt.jobs.renames import renamed
 from ckpt.jobs.rows import DIFFERS, Pair, Row, Status, ValueRow
 from ckpt.jobs.values import differing_values
-from ckpt.names import Globs, show, unwrapped_name
+from ckpt.names import Globs, show, unwrapped_name, usual_prefix
 from ckpt.roles import Evidence, Role, evidence
 from ckpt.sections import Section, sections
 from ckpt.snapshots import Record
@@ -193,7 +192,7 @@ def _rows(
         ]
         if short[0] is not None and short[1] is not None:
             if len(short[0].keys() & short[1].keys()) > len(first.keys() & second.keys()):
-                prefixes = _prefix(first, short[0]), _prefix(second, short[1])
+                prefixes = usual_prefix(first), usual_prefix(second)
                 first, second = short[0], short[1]
     rows: list[Row] = []
     for name, place in second.items():
@@ -249,16 +248,6 @@ def _names(checkpoint: Checkpoint, section: Section, unwrapped: bool) -> dict[st
             )
         found[short] = place
     return found
-
-
-def _prefix(names: dict[str, int], short: dict[str, int]) -> str:
-    """What was taken off most names."""
-    gone = Counter(
-        name[: len(name) - len(plain)]
-        for name, plain in zip(names, short, strict=True)
-        if name.endswith(plain)
-    )
-    return gone.most_common(1)[0][0] if gone else ""
 
 
 # --- what differs ---------------------------------------------------------------------------------------------------

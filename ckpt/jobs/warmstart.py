@@ -36,7 +36,7 @@ from ckpt.jobs.coverage import Coverage, Pairing
 from ckpt.jobs.rewrite import Change, Left, RewriteReport, edited, refuse_script, with_ties
 from ckpt.kernels import can_cast
 from ckpt.limits import Limits
-from ckpt.names import show, unwrapped_name
+from ckpt.names import show, unwrapped_name, usual_prefix
 from ckpt.objects import tensor_of
 from ckpt.pickles.edit import Edit
 from ckpt.sections import Section, only_model, sections
@@ -194,13 +194,9 @@ def _prefix(checkpoint: Checkpoint, section: Section, unwrapped: int) -> str:
     """What `unwrapped_name` takes off most names of a section."""
     if not unwrapped:
         return ""
-    gone: dict[str, int] = {}
-    for entry in checkpoint.tensors[section.first : section.last]:
-        name = section.relative(entry.name)
-        if name.endswith(unwrapped_name(name)):
-            prefix = name[: len(name) - len(unwrapped_name(name))]
-            gone[prefix] = gone.get(prefix, 0) + 1
-    return max(gone, key=lambda prefix: gone[prefix]) if gone else ""
+    return usual_prefix(
+        section.relative(entry.name) for entry in checkpoint.tensors[section.first : section.last]
+    )
 
 
 def _pairing(name: str, target: Entry, source: Entry, options: Options, is_live: bool) -> Pairing:
