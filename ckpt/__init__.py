@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ckpt.api import diff, open
     from ckpt.live.snapshot import snapshot
-    from ckpt.opened import diff, open
 
 __version__ = "0.1.0.dev0"
 
@@ -16,11 +16,11 @@ __all__ = ["__version__", "diff", "open", "snapshot"]
 def __getattr__(name: str) -> Any:
     # Lazy: `import ckpt` costs nothing until a name is used.
     if name == "open":
-        from ckpt.opened import open
+        from ckpt.api import open
 
         return open
     if name == "diff":
-        from ckpt.opened import diff
+        from ckpt.api import diff
 
         return diff
     if name == "snapshot":

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from ckpt.dtypes import DType
 from ckpt.errors import about
-from ckpt.files import File, Source
+from ckpt.io.source import File, Source
 from ckpt.names import NamedKey, Path
 
 # --- the inert tree ---------------------------------------------------------------------------------------

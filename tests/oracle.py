@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ckpt.checkpoint import Checkpoint, Composite, Storage, TensorRef
-from ckpt.files import inflate
+from ckpt.io.source import inflate
 from ckpt.names import Path
 
 QUIET = [

@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 
-from ckpt import commit, formats, writers
+from ckpt import formats
 from ckpt.checkpoint import Checkpoint
-from ckpt.jobs.rewrite import edited
+from ckpt.formats import save
+from ckpt.io import commit
+from ckpt.jobs.rewrite.report import edited
 from ckpt.limits import Limits
 from ckpt.pickles.edit import Edit
 
@@ -23,7 +25,7 @@ def unedited(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def write(checkpoint: Checkpoint, to: Path, format: str | None = None) -> Path:
-    writers.save(checkpoint, commit.target(str(to), force=True), format or checkpoint.format, LIMITS)
+    save.save(checkpoint, commit.target(str(to), force=True), format or checkpoint.format, LIMITS)
     return to
 
 

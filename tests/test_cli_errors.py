@@ -65,7 +65,7 @@ def test_odd_path(path: str, tmp_path: Path) -> None:
 AS_NOBODY = """
 import os, sys
 from ckpt.cli.app import main
-import ckpt.cli.inspect, ckpt.formats.foreign
+import ckpt.cli.commands.inspect, ckpt.formats.foreign
 os.setgroups([])
 os.setgid(65534)
 os.setuid(65534)

@@ -20,9 +20,11 @@ import pytest
 import torch
 from process import ROOT, Done, check_error, ckpt, environment
 
-from ckpt import commit, formats, writers
+from ckpt import formats
 from ckpt.errors import CkptError, UsageError, WriteError
-from ckpt.jobs.rehome import moves, rehome
+from ckpt.formats import save
+from ckpt.io import commit
+from ckpt.jobs.rewrite.rehome import moves, rehome
 from ckpt.limits import Limits
 
 SAMPLE = ROOT / "sample_checkpoints" / "train_cuda.pth"
@@ -58,20 +60,20 @@ def into_new(folder: Path) -> None:
     """Write a new file beside the source."""
     with formats.open(str(folder / "in.pth")) as checkpoint:
         report = rehome(checkpoint, moves("cpu", []), Limits())
-        writers.save(report.result, commit.target(str(folder / "out.pth"), force=True), "torch-zip", Limits())
+        save.save(report.result, commit.target(str(folder / "out.pth"), force=True), "torch-zip", Limits())
 
 
 def in_place(folder: Path) -> None:
     """Append to the source."""
     with formats.open(str(folder / "in.pth")) as checkpoint:
-        writers.append(rehome(checkpoint, moves("cpu", []), Limits()).result, Limits())
+        save.append(rehome(checkpoint, moves("cpu", []), Limits()).result, Limits())
 
 
 def over_itself(folder: Path) -> None:
     """Replace the source."""
     with formats.open(str(folder / "in.pth")) as checkpoint:
         report = rehome(checkpoint, moves("cpu", []), Limits())
-        writers.save(report.result, commit.target(str(folder / "in.pth"), force=True), "torch-zip", Limits())
+        save.save(report.result, commit.target(str(folder / "in.pth"), force=True), "torch-zip", Limits())
 
 
 WAYS: dict[str, Callable[[Path], None]] = {
@@ -207,7 +209,7 @@ def test_in_place_the_pickle_is_on_the_disk_before_the_directory(
 
 KILLED = """
 import os, sys
-from ckpt.cli import app, rehome
+from ckpt.cli import app\nfrom ckpt.cli.commands import rehome
 events = 0
 def hook(event, args):
     global events
@@ -372,7 +374,7 @@ def test_signals_clean_up(number: int, code: int, folder: Path) -> None:
     script = (
         "import os, signal, sys\n"
         "from ckpt import commit\n"
-        "from ckpt.cli import app, rehome\n"
+        "from ckpt.cli import app\nfrom ckpt.cli.commands import rehome\n"
         "real = os.fsync\n"
         "def fsync(fd):\n"
         f"    os.kill(os.getpid(), {int(number)})\n"
@@ -398,7 +400,7 @@ def test_a_job_that_was_told_to_outlive_its_terminal(folder: Path) -> None:
     script = (
         "import os, signal\n"
         "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
-        "from ckpt.cli import app, rehome\n"
+        "from ckpt.cli import app\nfrom ckpt.cli.commands import rehome\n"
         "real = os.fsync\n"
         "def fsync(fd):\n"
         "    os.kill(os.getpid(), signal.SIGHUP)\n"
@@ -465,9 +467,7 @@ def test_permissions_bind_also_where_the_tests_run_as_root(folder: Path) -> None
     for parent in folder.parents:
         if parent != Path("/"):
             parent.chmod(parent.stat().st_mode | 0o055)
-    code = (
-        "import os, sys\nfrom ckpt.cli import app, rehome\nos.setgid(65534); os.setuid(65534)\napp.main()\n"
-    )
+    code = "import os, sys\nfrom ckpt.cli import app\nfrom ckpt.cli.commands import rehome\nos.setgid(65534); os.setuid(65534)\napp.main()\n"
     for arguments in (("-o", "out.pth"), ("--in-place",), ("--in-place", "--copy")):
         ran = subprocess.run(
             [sys.executable, "-c", code, "rehome", "in.pth", *arguments],

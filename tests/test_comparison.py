@@ -20,10 +20,10 @@ from process import check_error, ckpt
 
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint
-from ckpt.comparison import Change, compare
-from ckpt.contents import same_bytes
+from ckpt.elements.blocks import same_bytes
+from ckpt.elements.compare import Change, compare
 from ckpt.errors import CkptError
-from ckpt.jobs.diff import DiffReport, Options, diff
+from ckpt.jobs.diff.diff import DiffReport, Options, diff
 
 pytestmark = oracle.QUIET
 
@@ -92,7 +92,7 @@ def test_the_place_of_the_largest_change_is_an_index(lay: Any, both: bool, tmp_p
 
 def test_a_permuted_tensor_is_read_from_first_to_last(tmp_path: Path) -> None:
     base = torch.randn(8, 64, 16, 16).to(memory_format=torch.channels_last)
-    with mock.patch("ckpt.kernels.gathered", side_effect=AssertionError):
+    with mock.patch("ckpt.cast.gathered", side_effect=AssertionError):
         assert of({"a.weight": base}, {"a.weight": base.clone()}, tmp_path).same
         assert change(base, base + 1, tmp_path).differing == base.numel()
 

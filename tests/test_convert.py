@@ -29,13 +29,14 @@ from same import difference
 from saved import OBJECTS, Colour, Config, Point
 from torch import nn
 
-from ckpt import formats, kernels
+from ckpt import formats
 from ckpt.dtypes import BY_NAME
+from ckpt.elements import cast
 from ckpt.errors import LossError, UsageError
-from ckpt.jobs.convert import convert
-from ckpt.jobs.rewrite import RewriteReport
+from ckpt.formats.safetensors.write import unfit
+from ckpt.jobs.rewrite.convert import convert
+from ckpt.jobs.rewrite.report import RewriteReport
 from ckpt.limits import Limits
-from ckpt.writers.safetensors import unfit
 
 pytestmark = [*oracle.QUIET, pytest.mark.usefixtures("fresh_torch")]
 SAMPLES = Path(__file__).resolve().parent.parent / "sample_checkpoints"
@@ -324,8 +325,8 @@ def test_a_shard_that_fails_leaves_nothing(tmp_path: Path) -> None:
 # --- dtypes ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("to", kernels.CASTS)
-@pytest.mark.parametrize("source", sorted(kernels.CASTABLE))
+@pytest.mark.parametrize("to", cast.CASTS)
+@pytest.mark.parametrize("source", sorted(cast.CASTABLE))
 def test_casts_are_torchs(source: str, to: str) -> None:
     dtype, wanted = getattr(torch, source), getattr(torch, to)
     if dtype.itemsize == 1:
@@ -365,7 +366,7 @@ def test_casts_are_torchs(source: str, to: str) -> None:
         )
     expected = values.to(wanted)
 
-    data, overflowed = kernels.cast(values.view(torch.uint8).numpy().tobytes(), BY_NAME[source], BY_NAME[to])
+    data, overflowed = cast.cast(values.view(torch.uint8).numpy().tobytes(), BY_NAME[source], BY_NAME[to])
 
     found = torch.frombuffer(bytearray(data), dtype=wanted)
     assert torch.equal(found.isnan(), expected.isnan())

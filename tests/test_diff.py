@@ -22,8 +22,8 @@ from process import SAMPLES, check_error, ckpt
 from torch import nn
 
 from ckpt import formats
-from ckpt.jobs.diff import DiffReport, Options, diff
-from ckpt.jobs.module_changes import modules
+from ckpt.jobs.diff.diff import DiffReport, Options, diff
+from ckpt.jobs.diff.modules import modules
 from ckpt.names import Globs
 
 pytestmark = oracle.QUIET

@@ -19,8 +19,8 @@ from process import SAMPLES, check_error, ckpt, raw_controls
 from torch import nn
 
 from ckpt import formats
-from ckpt.jobs.diff import DiffReport, Options, diff
-from ckpt.jobs.inspect import inspect
+from ckpt.jobs.diff.diff import DiffReport, Options, diff
+from ckpt.jobs.inspect.inspect import inspect
 
 pytestmark = oracle.QUIET
 W = {"a.weight": torch.ones(3, 4), "a.bias": torch.zeros(4)}

@@ -22,17 +22,17 @@ from ckpt.cli.writing import written
 from ckpt.findings import CATALOGUE
 from ckpt.formats import FORMATS
 from ckpt.formats.foreign import NOT_YET
-from ckpt.jobs.diff import Options, diff
-from ckpt.jobs.inspect import inspect
-from ckpt.jobs.lint import LintReport, lint
-from ckpt.jobs.lint import document as lint_document
-from ckpt.jobs.rehome import moves, rehome
-from ckpt.jobs.rows import STATUSES, Cause
-from ckpt.jobs.stats import stats
-from ckpt.jobs.verify import damaged
-from ckpt.jobs.warmstart import warmstart
+from ckpt.formats.save import Saved
+from ckpt.jobs.check.lint import LintReport, lint
+from ckpt.jobs.check.lint import document as lint_document
+from ckpt.jobs.check.stats import stats
+from ckpt.jobs.check.verify import damaged
+from ckpt.jobs.diff.diff import Options, diff
+from ckpt.jobs.diff.rows import STATUSES, Cause
+from ckpt.jobs.inspect.inspect import inspect
+from ckpt.jobs.rewrite.rehome import moves, rehome
+from ckpt.jobs.rewrite.warmstart import warmstart
 from ckpt.limits import Limits
-from ckpt.writers import Saved
 
 ROOT = Path(__file__).resolve().parent.parent
 

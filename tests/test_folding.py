@@ -10,7 +10,7 @@ from architectures import Shapes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpt.folding import Leaf, fold, lines
+from ckpt.render.folding import Leaf, fold, lines
 
 
 def leaves(shapes: Shapes) -> list[Leaf]:

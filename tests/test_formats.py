@@ -16,9 +16,9 @@ from safetensors.torch import load_file, save_file
 from ckpt import formats
 from ckpt.checkpoint import Composite, TensorRef
 from ckpt.errors import CkptError, LimitError, UnreadableError, UnsupportedError
-from ckpt.files import File
 from ckpt.formats import FORMATS, foreign
 from ckpt.formats.probe import Probe
+from ckpt.io.source import File
 from ckpt.limits import Limits
 
 EXAMPLES = {
@@ -376,7 +376,7 @@ def test_an_index_that_lists_itself_is_refused(tmp_path: Path) -> None:
 def test_an_archive_that_torch_refuses_has_no_load(tmp_path: Path) -> None:
     import opcodes as op
 
-    from ckpt.loading import load
+    from ckpt.evidence.loading import load
 
     path = tmp_path / "saved.pth"
     path.write_bytes(op.torch_zip(op.pickled({"w": op.tensor()}), swap={"version": None}))

@@ -16,7 +16,7 @@ from torch import nn
 
 from ckpt import formats
 from ckpt.findings import Finding
-from ckpt.jobs.inspect import inspect
+from ckpt.jobs.inspect.inspect import inspect
 
 pytestmark = oracle.QUIET
 

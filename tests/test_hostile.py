@@ -15,7 +15,7 @@ from process import check_error, ckpt, python, raw_controls
 from ckpt import formats
 from ckpt.errors import CkptError
 from ckpt.findings import CATALOGUE
-from ckpt.jobs.inspect import inspect
+from ckpt.jobs.inspect.inspect import inspect
 from ckpt.names import show
 from ckpt.render.inspect import inspect_lines
 from ckpt.render.text import plain_text

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ckpt import formats
 from ckpt.errors import UsageError
-from ckpt.jobs.index import Numbered, index, numbers
+from ckpt.jobs.inspect.index import Numbered, index, numbers
 
 pytestmark = oracle.QUIET
 

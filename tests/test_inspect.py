@@ -14,7 +14,7 @@ from torch import nn
 
 from ckpt import formats
 from ckpt.errors import UsageError
-from ckpt.jobs.inspect import InspectReport, inspect
+from ckpt.jobs.inspect.inspect import InspectReport, inspect
 from ckpt.names import Globs
 
 Inspect = Callable[..., InspectReport]

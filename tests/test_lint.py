@@ -18,10 +18,10 @@ from process import SAMPLES, check_error, ckpt
 from torch import nn
 
 from ckpt import formats
+from ckpt.evidence.modules import unseen
 from ckpt.findings import CATALOGUE, Finding
-from ckpt.jobs.lint import lint, lint_model
+from ckpt.jobs.check.lint import lint, lint_model
 from ckpt.live.model import describe
-from ckpt.modules import unseen
 
 pytestmark = oracle.QUIET
 

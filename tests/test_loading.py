@@ -15,8 +15,8 @@ import torch
 from saved import OBJECTS
 
 from ckpt import formats
-from ckpt.jobs.inspect import InspectReport, inspect
-from ckpt.sections import models
+from ckpt.evidence.sections import models
+from ckpt.jobs.inspect.inspect import InspectReport, inspect
 
 pytestmark = [*oracle.QUIET, pytest.mark.usefixtures("fresh_torch")]
 SAMPLES = Path(__file__).resolve().parent.parent / "sample_checkpoints"

@@ -23,7 +23,7 @@ import torch
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import CkptError
-from ckpt.jobs.inspect import inspect
+from ckpt.jobs.inspect.inspect import inspect
 from ckpt.names import NamedKey
 from ckpt.render.inspect import inspect_lines
 from ckpt.render.text import plain_text

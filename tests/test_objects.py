@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint
-from ckpt.jobs.get import get
+from ckpt.jobs.inspect.get import get
 from ckpt.limits import Limits
 from ckpt.render.get import get_text
 

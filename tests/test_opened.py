@@ -13,7 +13,7 @@ from process import SAMPLES
 
 import ckpt
 from ckpt.errors import CkptError
-from ckpt.jobs.diff import Options
+from ckpt.jobs.diff.diff import Options
 
 pytestmark = oracle.QUIET
 

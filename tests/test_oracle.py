@@ -22,7 +22,7 @@ from torch import nn
 from ckpt.checkpoint import Composite, TensorRef
 from ckpt.formats import open
 from ckpt.limits import Limits
-from ckpt.places import find
+from ckpt.tree.find import find
 
 pytestmark = oracle.QUIET
 EXAMPLES = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -14,8 +14,8 @@ import torch
 
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint, TensorRef
-from ckpt.jobs.get import get
-from ckpt.jobs.inspect import inspect
+from ckpt.jobs.inspect.get import get
+from ckpt.jobs.inspect.inspect import inspect
 from ckpt.limits import Limits
 
 FINDINGS = {"lpips": ["cuda"], "pesto/mir-1k_g7.ckpt": ["weights-only"]}

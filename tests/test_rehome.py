@@ -25,8 +25,8 @@ from torch import nn
 
 from ckpt import formats
 from ckpt.errors import UsageError
-from ckpt.jobs.rehome import Moves, moves, rehome
-from ckpt.jobs.rewrite import RewriteReport
+from ckpt.jobs.rewrite.rehome import Moves, moves, rehome
+from ckpt.jobs.rewrite.report import RewriteReport
 from ckpt.limits import Limits
 
 pytestmark = [*oracle.QUIET, pytest.mark.usefixtures("fresh_torch")]
@@ -389,10 +389,10 @@ def test_torchscript_is_refused() -> None:
 
 def test_no_tensor_byte_is_read_in_place(tmp_path: Path) -> None:
     source = cuda({"a": torch.ones(4_000_000)}, tmp_path / "a.pt")
-    from ckpt import writers
+    from ckpt.formats import save
 
     with formats.open(str(source)) as checkpoint:
-        writers.append(rehome(checkpoint, moves(None, []), Limits()).result, Limits())
+        save.append(rehome(checkpoint, moves(None, []), Limits()).result, Limits())
         assert checkpoint.source is not None and checkpoint.source.bytes_read < 100_000
     assert torch.load(source)["a"].sum() == 4_000_000
 

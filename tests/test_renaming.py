@@ -19,9 +19,9 @@ from torch import nn
 
 from ckpt import formats
 from ckpt.errors import CkptError, LossError, UsageError
-from ckpt.jobs.rename import rename, substitution
-from ckpt.jobs.rewrite import RewriteReport
-from ckpt.jobs.strip import strip
+from ckpt.jobs.rewrite.rename import rename, substitution
+from ckpt.jobs.rewrite.report import RewriteReport
+from ckpt.jobs.rewrite.strip import strip
 from ckpt.limits import Limits
 from ckpt.names import unwrapped_name
 

@@ -12,7 +12,7 @@ import pytest
 
 from ckpt import formats
 from ckpt.errors import CkptError
-from ckpt.jobs.inspect import inspect
+from ckpt.jobs.inspect.inspect import inspect
 from ckpt.render.inspect import inspect_lines
 
 FOLDER = Path(__file__).resolve().parent.parent / "sample_checkpoints"

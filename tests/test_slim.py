@@ -20,8 +20,8 @@ from torch import nn
 
 from ckpt import formats
 from ckpt.errors import LossError, UsageError
-from ckpt.jobs.rewrite import RewriteReport
-from ckpt.jobs.slim import slim
+from ckpt.jobs.rewrite.report import RewriteReport
+from ckpt.jobs.rewrite.slim import slim
 from ckpt.limits import Limits
 
 pytestmark = oracle.QUIET

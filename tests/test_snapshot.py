@@ -20,14 +20,15 @@ from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 
 import ckpt
-from ckpt import formats, snapshots
+from ckpt import formats
 from ckpt.errors import CkptError, WriteError
-from ckpt.jobs.index import index
-from ckpt.jobs.inspect import InspectReport, inspect
+from ckpt.evidence import record as snapshots
+from ckpt.evidence.record import Record
+from ckpt.evidence.roles import evidence
+from ckpt.evidence.sections import sections
+from ckpt.jobs.inspect.index import index
+from ckpt.jobs.inspect.inspect import InspectReport, inspect
 from ckpt.live import memory
-from ckpt.roles import evidence
-from ckpt.sections import sections
-from ckpt.snapshots import Record
 
 pytestmark = oracle.QUIET
 

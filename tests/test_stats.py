@@ -20,7 +20,7 @@ from torch import nn
 
 import ckpt as library
 from ckpt import formats
-from ckpt.jobs.stats import StatsReport, stats
+from ckpt.jobs.check.stats import StatsReport, stats
 from ckpt.names import Globs
 
 pytestmark = oracle.QUIET

@@ -22,9 +22,9 @@ from process import SAMPLES, check_error, ckpt
 
 from ckpt import formats
 from ckpt.checkpoint import Range
-from ckpt.cli.verify import _report
-from ckpt.jobs.sums import Sum, digest, lines, parse
-from ckpt.jobs.verify import VerifyReport
+from ckpt.cli.commands.verify import _report
+from ckpt.jobs.check.sums import Sum, digest, lines, parse
+from ckpt.jobs.check.verify import VerifyReport
 from ckpt.limits import Limits
 
 pytestmark = oracle.QUIET

@@ -17,11 +17,13 @@ from hypothesis import strategies as st
 from process import SAMPLES, check_error, ckpt
 from torch import nn
 
-from ckpt import commit, formats, writers
+from ckpt import formats
 from ckpt.checkpoint import Patched, Range
-from ckpt.contents import blocks
-from ckpt.files import Memory
-from ckpt.jobs.warmstart import Options, warmstart
+from ckpt.elements.blocks import blocks
+from ckpt.formats import save
+from ckpt.io import commit
+from ckpt.io.source import Memory
+from ckpt.jobs.rewrite.warmstart import Options, warmstart
 from ckpt.limits import Limits
 
 pytestmark = oracle.QUIET
@@ -77,7 +79,7 @@ def made(pretrained: Path, target: Path, out: Path, mismatch: Any = "keep") -> A
     """What the command does, in this process; the object `coverage` of its document."""
     with formats.open(str(pretrained)) as given, formats.open(str(target)) as mine:
         report = warmstart(given, mine, Limits(), Options(mismatch))
-        writers.save(report.result, commit.target(str(out), force=True), mine.format, Limits())
+        save.save(report.result, commit.target(str(out), force=True), mine.format, Limits())
     return report.to_json(None, dry_run=False)["coverage"]
 
 

@@ -16,13 +16,16 @@ import torch
 import torch.utils.serialization
 from same import difference
 
-from ckpt import commit, formats, writers
+from ckpt import formats
 from ckpt.errors import UnreadableError, WriteError
-from ckpt.formats.torch_zip import Origin
-from ckpt.jobs.rehome import moves, rehome
+from ckpt.formats import save
+from ckpt.formats.torch_legacy import write as torch_legacy
+from ckpt.formats.torch_zip import write as torch_zip
+from ckpt.formats.torch_zip.layout import PAGE, Planned, bytes_record, lay_out
+from ckpt.formats.torch_zip.read import Origin
+from ckpt.io import commit
+from ckpt.jobs.rewrite.rehome import moves, rehome
 from ckpt.limits import Limits
-from ckpt.writers import torch_legacy, torch_zip
-from ckpt.writers.zip_layout import PAGE, Planned, bytes_record, lay_out
 
 pytestmark = oracle.QUIET
 SAMPLES = Path(__file__).resolve().parent.parent / "sample_checkpoints"
@@ -45,7 +48,7 @@ WRITTEN_BY_TORCH = [
 def drafted(source: Path, to: Path) -> Path:
     """`source` written by the writer of its format, without an edit; never as a copy of the file."""
     with formats.open(str(source)) as checkpoint:
-        draft = writers.WRITERS[checkpoint.format].draft(checkpoint, Limits())
+        draft = save.WRITERS[checkpoint.format].draft(checkpoint, Limits())
         with commit.writing(commit.target(str(to), force=False), draft.size) as sink:
             draft.write(sink)
     return to
@@ -266,8 +269,8 @@ def test_views_of_storages_stay_in_a_legacy_file(tmp_path: Path) -> None:
 
 
 def test_a_view_becomes_an_offset_in_a_zip_file(tmp_path: Path) -> None:
-    from ckpt.jobs.convert import convert
-    from ckpt.writers.safetensors import unfit
+    from ckpt.formats.safetensors.write import unfit
+    from ckpt.jobs.rewrite.convert import convert
 
     source = legacy_with_view(tmp_path / "a.pt")
     with formats.open(str(source)) as checkpoint:

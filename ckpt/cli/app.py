@@ -108,7 +108,7 @@ def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
     )
     app.callback()(_main)
     for name in names:
-        app.command(name, short_help=COMMANDS[name])(import_module(f"ckpt.cli.{name}").command)
+        app.command(name, short_help=COMMANDS[name])(import_module(f"ckpt.cli.commands.{name}").command)
     return app
 
 

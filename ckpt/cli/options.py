@@ -7,9 +7,9 @@ from typing import Annotated, Optional
 import typer
 
 from ckpt.errors import UsageError
+from ckpt.evidence.record import Record
 from ckpt.findings import CATALOGUE
 from ckpt.limits import Limits
-from ckpt.snapshots import Record
 
 Paths = Annotated[
     list[str],

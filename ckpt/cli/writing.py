@@ -7,17 +7,19 @@ from collections.abc import Callable
 from shlex import quote
 from typing import Any, NamedTuple
 
-from ckpt import commit, formats, writers
+from ckpt import formats
 from ckpt.checkpoint import Checkpoint
 from ckpt.cli import output
 from ckpt.errors import CkptError, LossError, UnsupportedError, UsageError, about
-from ckpt.jobs.rewrite import RewriteReport, with_unread
+from ckpt.formats import save
+from ckpt.formats.written import Check, check_bytes, check_weights_only
+from ckpt.io import commit
+from ckpt.jobs.rewrite.report import RewriteReport, with_unread
 from ckpt.limits import Limits
 from ckpt.names import show
 from ckpt.render.rewrite import rewrite_lines
 from ckpt.render.warmstart import coverage_lines
 from ckpt.units import size_text
-from ckpt.writers.checks import Check, check_bytes, check_weights_only
 
 Open = Callable[[str, Limits], Checkpoint]
 Make = Callable[[Checkpoint, Limits], RewriteReport]
@@ -120,7 +122,7 @@ def _target(path: str, asked: Asked) -> commit.Target | None:
 
 def _write(
     report: RewriteReport, to: commit.Target | None, asked: Asked, limits: Limits
-) -> writers.Saved | None:
+) -> save.Saved | None:
     checkpoint = report.result
     further: dict[str, Check] = {}
     if asked.verify == "crc":
@@ -134,21 +136,21 @@ def _write(
     if asked.shard_bytes and asked.output is not None:
         with output.progress(_bytes_of(checkpoint)) as progress:
             target_of, stem = _shards(asked.output, asked.force)
-            return writers.save_shards(
+            return save.save_shards(
                 checkpoint, target_of, stem, asked.shard_bytes, limits, progress=progress, checks=further
             )
     if to is not None:
-        format = asked.format or writers.same_format(to.path, checkpoint)
+        format = asked.format or save.same_format(to.path, checkpoint)
         with output.progress(_bytes_of(checkpoint)) as progress:
-            return writers.save(checkpoint, to, format, limits, progress=progress, checks=further)
+            return save.save(checkpoint, to, format, limits, progress=progress, checks=further)
     if not report.changes:
         return None  # it is as it should be already
-    if checkpoint.format not in writers.WRITERS:
+    if checkpoint.format not in save.WRITERS:
         raise UnsupportedError(
             f"{checkpoint.format} is not changed in place", path=checkpoint.path, hint="-o OUT"
         )
     if checkpoint.format == "torch-zip" and not asked.copy and not further:
-        return writers.append(checkpoint, limits)
+        return save.append(checkpoint, limits)
     if report.left_out:
         raise LossError(
             f"in place, this would be lost: {show(report.left_out[0].what, 100)}",
@@ -158,7 +160,7 @@ def _write(
     assert checkpoint.source is not None
     to = commit.target(checkpoint.source.path, force=True)
     with output.progress(_bytes_of(checkpoint)) as progress:
-        return writers.save(checkpoint, to, checkpoint.format, limits, progress=progress, checks=further)
+        return save.save(checkpoint, to, checkpoint.format, limits, progress=progress, checks=further)
 
 
 def _shards(out: str, force: bool) -> tuple[Callable[[str], commit.Target], str]:
@@ -174,7 +176,7 @@ def _bytes_of(checkpoint: Checkpoint) -> int:
     return sum(storage.nbytes for storage in checkpoint.storages)
 
 
-def written(saved: writers.Saved | None) -> dict[str, Any] | None:
+def written(saved: save.Saved | None) -> dict[str, Any] | None:
     """What was written, as the document `ckpt.rewrite` says it."""
     if saved is None:
         return None

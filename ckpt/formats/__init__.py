@@ -12,8 +12,12 @@ from typing import Protocol
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import CkptError
-from ckpt.formats import foreign, safetensors, sharded, torch_legacy, torch_zip, torchscript
+from ckpt.formats import foreign, torchscript
 from ckpt.formats.probe import Probe
+from ckpt.formats.safetensors import read as safetensors
+from ckpt.formats.sharded import read as sharded
+from ckpt.formats.torch_legacy import read as torch_legacy
+from ckpt.formats.torch_zip import read as torch_zip
 from ckpt.limits import Limits
 
 

@@ -12,7 +12,7 @@ from zlib import crc32
 
 from ckpt.checkpoint import Notice, Range
 from ckpt.errors import LimitError, UnreadableError
-from ckpt.files import Source, inflate
+from ckpt.io.source import Source, inflate
 from ckpt.limits import Limits
 from ckpt.names import show
 from ckpt.units import plural

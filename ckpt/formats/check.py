@@ -11,18 +11,20 @@ from struct import unpack_from
 from typing import NamedTuple
 
 from ckpt.checkpoint import Global, Node, PersistentId, Range, Storage, parts_of
-from ckpt.contents import blocks
+from ckpt.elements.blocks import blocks
 from ckpt.errors import CkptError, UnreadableError, about
-from ckpt.files import File, read_limited
-from ckpt.formats import safetensors, sharded, torch_legacy
 from ckpt.formats.archive import Archive, Record
 from ckpt.formats.pickled import Contents, interpret, run
 from ckpt.formats.probe import Probe
+from ckpt.formats.safetensors import read as safetensors
+from ckpt.formats.sharded import read as sharded
+from ckpt.formats.torch_legacy import read as torch_legacy
+from ckpt.io.source import File, read_limited
 from ckpt.limits import Limits
 from ckpt.names import show
 from ckpt.pickles.machine import TruncatedPickleError
 from ckpt.pickles.rebuild import make_storage, storage_bytes, storage_type
-from ckpt.tree import flatten
+from ckpt.tree.walk import flatten
 
 
 class Damage(NamedTuple):

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from ckpt.checkpoint import Checkpoint, Composite, Entry, Storage, Tensor, tensor_ref
 from ckpt.dtypes import BY_NAME
 from ckpt.errors import UnreadableError, about
-from ckpt.files import File, read_limited
-from ckpt.formats.safetensors import parse_json
+from ckpt.formats.safetensors.read import parse_json
+from ckpt.io.source import File, read_limited
 from ckpt.limits import Limits
 from ckpt.names import Key, NamedKey, Path, show
 

@@ -21,13 +21,13 @@ from ckpt.checkpoint import (
 )
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.limits import Limits
-from ckpt.literals import call_text
 from ckpt.names import show
 from ckpt.pickles import imports, machine, weights_only
 from ckpt.pickles.machine import MachineError, Pickle
 from ckpt.pickles.rebuild import Rebuilder
-from ckpt.places import with_unique_names
-from ckpt.tree import Flat, flatten
+from ckpt.tree.find import with_unique_names
+from ckpt.tree.literals import call_text
+from ckpt.tree.walk import Flat, flatten
 
 _CALLS_SHOWN = 20
 
@@ -72,7 +72,9 @@ def interpret(
         persistent.meaning = storage_of(persistent)
 
     def nested(data: bytes) -> Node:
-        from ckpt.formats import torch_legacy  # here: a legacy stream may hold another one
+        from ckpt.formats.torch_legacy import (
+            read as torch_legacy,  # here: a legacy stream may hold another one
+        )
 
         if depth >= limits.nesting:
             raise LimitError("checkpoints nested in the pickles of checkpoints", "nesting", limits.nesting)

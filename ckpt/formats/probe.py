@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from functools import cached_property
 
-from ckpt.files import File
 from ckpt.formats.archive import Archive, read_archive
+from ckpt.io.source import File
 from ckpt.limits import Limits
 
 HEAD_BYTES = 4096

@@ -13,10 +13,10 @@ from ckpt.errors import UnreadableError
 from ckpt.formats.archive import Archive
 from ckpt.formats.pickled import Contents, checkpoint, interpret, run
 from ckpt.formats.probe import Probe
-from ckpt.formats.torch_zip import StorageFolder, byteorder_of
+from ckpt.formats.torch_zip.read import StorageFolder, byteorder_of
 from ckpt.limits import Limits
 from ckpt.names import Path
-from ckpt.tree import flatten
+from ckpt.tree.walk import flatten
 
 NAME = "torchscript"
 SUFFIXES: tuple[str, ...] = (".pt", ".ptl", ".ts")

@@ -6,13 +6,13 @@ import warnings
 from typing import Any
 
 from ckpt.checkpoint import Checkpoint, TensorRef
-from ckpt.contents import elements
+from ckpt.elements.blocks import elements
 from ckpt.errors import UsageError, WriteError
 from ckpt.formats import open
+from ckpt.formats.safetensors import write as safetensors
 from ckpt.live import require_torch
-from ckpt.metadata import aliases
 from ckpt.names import Path, show
-from ckpt.writers import safetensors
+from ckpt.tree.metadata import aliases
 
 
 def check_by_torch(path: str, planned: Checkpoint) -> None:

@@ -12,10 +12,10 @@ from contextlib import redirect_stdout
 from typing import Any
 
 from ckpt.errors import UsageError
+from ckpt.evidence.record import Record
 from ckpt.live import require_torch
 from ckpt.live.model import describe
 from ckpt.names import show
-from ckpt.snapshots import Record
 
 
 def record(spec: str, arguments: Sequence[str] = ()) -> Record:

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ckpt.errors import UsageError
+from ckpt.evidence.record import Handed, Known, Loose, Record
 from ckpt.live import require_torch
 from ckpt.live.state import State, is_fsdp, state_of
-from ckpt.snapshots import Handed, Known, Loose, Record
 
 _WRAPPERS = frozenset(
     ("DataParallel", "DistributedDataParallel", "OptimizedModule", "FullyShardedDataParallel")

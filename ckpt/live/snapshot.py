@@ -10,16 +10,17 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from ckpt import commit, writers
 from ckpt.checkpoint import Dict
+from ckpt.evidence.record import KEY, STATE_DICT, columns
+from ckpt.formats import save
 from ckpt.formats.pickled import Contents, checkpoint
+from ckpt.formats.torch_zip import write as torch_zip
+from ckpt.io import commit
 from ckpt.limits import Limits
 from ckpt.live import memory, require_torch
 from ckpt.live.model import describe, unwrapped
 from ckpt.live.state import plain_node, state_of, state_tree
-from ckpt.snapshots import KEY, STATE_DICT, columns
 from ckpt.units import first_of
-from ckpt.writers import torch_zip
 
 Ranks = int | Literal["all"]
 
@@ -63,7 +64,7 @@ def snapshot(
         limits = Limits()
         planned = checkpoint(name, torch_zip.NAME, 0, tree, Contents(), limits)
         try:
-            writers.save(planned, commit.target(name, force=True), torch_zip.NAME, limits)
+            save.save(planned, commit.target(name, force=True), torch_zip.NAME, limits)
         finally:
             memory.Fetched.release()
     if left_out:

@@ -12,7 +12,6 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from ckpt.arrays import array, as_bytes
 from ckpt.checkpoint import (
     Composite,
     Dict,
@@ -30,8 +29,9 @@ from ckpt.checkpoint import (
 from ckpt.dtypes import BY_NAME, BY_STORAGE, UINT8, DType
 from ckpt.errors import UnreadableError
 from ckpt.names import show
-from ckpt.objects import device_text
 from ckpt.pickles.machine import Pickle
+from ckpt.tree.arrays import array, as_bytes
+from ckpt.tree.view import device_text
 
 DIMENSIONS = 64
 _TOO_MANY = 2**63

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckpt.comparison import Change
-from ckpt.jobs.diff import DiffReport
-from ckpt.jobs.module_changes import depth_that_fits, modules
-from ckpt.jobs.rows import STATUSES, Row, ValueRow
-from ckpt.literals import brief
+from ckpt.elements.compare import Change
+from ckpt.jobs.diff.diff import DiffReport
+from ckpt.jobs.diff.modules import depth_that_fits, modules
+from ckpt.jobs.diff.rows import STATUSES, Row, ValueRow
 from ckpt.names import braced, show, show_literal
 from ckpt.render.text import Line, cells, columns, wrapped
+from ckpt.tree.literals import brief
 from ckpt.units import plural
 
 LETTERS = {

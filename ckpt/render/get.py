@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ckpt.checkpoint import ByteStr, Node
 from ckpt.errors import UnreadableError
-from ckpt.literals import pieces, scalar_text
 from ckpt.names import show_literal
-from ckpt.objects import View, look
-from ckpt.plain import PARTS
+from ckpt.tree.json import PARTS
+from ckpt.tree.literals import pieces, scalar_text
+from ckpt.tree.view import View, look
 
 TEXT = 2**31
 """Characters of one string: all of them, the pickle is bounded already."""

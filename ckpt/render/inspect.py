@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ckpt.checkpoint import Tensor, Value
-from ckpt.folding import Fold, Leaf, fold, lines
-from ckpt.jobs.inspect import InspectReport, Prefix, Row
+from ckpt.evidence.optimizers import optimizer
+from ckpt.evidence.record import Record, record_of
+from ckpt.evidence.sections import Section
+from ckpt.jobs.inspect.inspect import InspectReport, Prefix, Row
 from ckpt.names import show, show_literal
-from ckpt.objects import look
-from ckpt.optimizers import optimizer
+from ckpt.render.folding import Fold, Leaf, fold, lines
 from ckpt.render.tables import value_text
 from ckpt.render.text import Line, cells, columns, cut, wrapped
-from ckpt.sections import Section
-from ckpt.snapshots import Record, record_of
+from ckpt.tree.view import look
 from ckpt.units import count_text, plural, size_text
 
 if TYPE_CHECKING:
-    from ckpt.jobs.index import Numbered
+    from ckpt.jobs.inspect.index import Numbered
 
 FORMATS = {
     "torch-zip": "PyTorch zip",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from shlex import quote
 
-from ckpt.jobs.rewrite import Change, Left, RewriteReport
+from ckpt.formats.save import Saved
+from ckpt.jobs.rewrite.report import Change, Left, RewriteReport
 from ckpt.names import show
 from ckpt.render.text import Line, cells
 from ckpt.units import plural, size_text
-from ckpt.writers import Saved
 
 _CHANGES = 12
 _LEFT = 20

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ckpt.jobs.stats import Row, StatsReport
+from ckpt.jobs.check.stats import Row, StatsReport
 from ckpt.names import show, show_literal
 from ckpt.render.text import Line, columns, wrapped
 from ckpt.units import plural

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ckpt.checkpoint import Value
-from ckpt.jobs.inspect import InspectReport, Row
-from ckpt.literals import BRACKETS, scalar_text
+from ckpt.evidence.roles import Role
+from ckpt.jobs.inspect.inspect import InspectReport, Row
 from ckpt.names import show, show_literal
-from ckpt.objects import look
-from ckpt.roles import Role
+from ckpt.tree.literals import BRACKETS, scalar_text
+from ckpt.tree.view import look
 from ckpt.units import plural
 
 

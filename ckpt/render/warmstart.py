@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckpt.jobs.coverage import Coverage, Pairing
+from ckpt.jobs.rewrite.coverage import Coverage, Pairing
 from ckpt.names import braced, show
 from ckpt.render.text import Line, columns, wrapped
 from ckpt.units import plural

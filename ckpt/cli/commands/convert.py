@@ -1,0 +1,99 @@
+"""`ckpt convert`: another format, plain classes, another dtype."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Optional
+
+import typer
+
+from ckpt.cli.options import (
+    DropOther,
+    DryRun,
+    Force,
+    LimitOption,
+    OnePath,
+    Output,
+    RewriteJson,
+    SectionOption,
+    Verify,
+    limits_of,
+)
+from ckpt.cli.writing import Asked, rewrite
+from ckpt.errors import UsageError
+from ckpt.formats import save
+from ckpt.formats.safetensors.write import unfit
+from ckpt.jobs.rewrite.convert import convert
+from ckpt.limits import number_of
+
+
+def command(
+    path: OnePath,
+    out: Output = None,
+    to: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            "--to", metavar="FORMAT", help="torch-zip, torch-legacy or safetensors; else by OUT's ending."
+        ),
+    ] = None,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Objects become dicts, lists and scalars, numpy becomes tensors.")
+    ] = False,
+    dtype: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--dtype", metavar="NAME", help="Cast floating tensors: bfloat16, float16 or float32."),
+    ] = None,
+    encoding: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--encoding", metavar="NAME", help="Make text of Python 2 strings for good, as latin1."),
+    ] = None,
+    shard_size: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--shard-size", metavar="BYTES", help="safetensors in shards with an index, as 5GB."),
+    ] = None,
+    section: SectionOption = None,
+    drop_other: DropOther = False,
+    force: Force = False,
+    dry_run: DryRun = False,
+    verify: Verify = None,
+    json: RewriteJson = False,
+    limit: LimitOption = None,
+) -> int:
+    """Write a checkpoint in another format; with --plain, one that needs nobody's classes to load.
+
+    safetensors get the model under its own names; what they cannot hold is refused with the list.
+
+    \b
+    ckpt convert model.pth -o model.safetensors
+    ckpt convert train.pth --plain -o train.plain.pth
+    """
+    torch_format = to in ("torch-zip", "torch-legacy")
+    suffix = ".plain" if plain else ".converted" if torch_format else "=.safetensors"
+    asked = Asked(out, suffix, None, False, force, dry_run, json, verify, None, plain)
+    if shard_size is not None:
+        shard_bytes = number_of(shard_size)
+        if not shard_bytes:
+            raise UsageError(f"--shard-size {shard_size}: not a number of bytes", hint="as in 5GB")
+        if to not in (None, "safetensors"):
+            raise UsageError(f"--shard-size goes with safetensors, not with --to {to}")
+        if out is not None and not os.path.isdir(out):
+            save.format_for(out.removesuffix(".index.json"), "safetensors")
+        asked = asked._replace(shard_bytes=shard_bytes, format="safetensors")
+    elif out is not None or to is not None:
+        asked = asked._replace(format=save.format_for(out or "", to))
+    return rewrite(
+        [path],
+        lambda checkpoint, limits: convert(
+            checkpoint,
+            asked.format or save.same_format("x.pth", checkpoint),
+            limits,
+            unfit,
+            plain=plain,
+            dtype=dtype,
+            encoding=encoding,
+            section=section,
+            drop_other=drop_other,
+        ),
+        asked,
+        limits_of(limit),
+    )

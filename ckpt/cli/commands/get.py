@@ -1,0 +1,45 @@
+"""`ckpt get`: one value, as text that a shell can use."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from ckpt import formats
+from ckpt.cli import output
+from ckpt.cli.options import LimitOption, OnePath, limits_of
+from ckpt.errors import about
+from ckpt.jobs.inspect.get import get
+from ckpt.render.get import get_text
+from ckpt.render.tables import row_table
+
+
+def command(
+    path: OnePath,
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Dotted names.", show_default=False)],
+    json: Annotated[
+        bool, typer.Option("--json", help="JSON; one document a line for several NAMEs.")
+    ] = False,
+    limit: LimitOption = None,
+) -> int:
+    """One value of a checkpoint, as text or JSON; the name of a tensor gives its row.
+
+    Objects are read through without being built.
+
+    \b
+    step=$(ckpt get last.ckpt global_step)
+    ckpt get train.pth args.lr epoch
+    """
+    limits = limits_of(limit)
+    with about(path), formats.open(path, limits) as checkpoint:
+        found = get(checkpoint, names, limits)
+        for item in found:
+            if json:
+                output.write_json(item.to_json(), one_line=len(found) > 1)
+            elif item.row is not None and item.role is not None:
+                output.write_table(row_table([item.row], [item.role]), tsv=True, table=None, header=False)
+            else:
+                sys.stdout.write(get_text(item.node) + "\n")
+    return 0

@@ -1,0 +1,217 @@
+"""`ckpt lint`: one gate for every file: a line a finding, 1 when one is left."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any, Optional
+
+import typer
+
+from ckpt import formats
+from ckpt.checkpoint import check_unchanged
+from ckpt.cli import output
+from ckpt.cli.options import Arg, LimitOption, RewriteJson, limits_of
+from ckpt.errors import CkptError, NotOpenedError, UnsupportedError, UsageError, about
+from ckpt.findings import Finding
+from ckpt.jobs.check.lint import LEVELS, LintReport, Rules, checked_codes, document, lint, lint_model
+from ckpt.limits import Limits
+from ckpt.names import natural, show, show_literal
+
+_SUFFIXES = (".pth", ".pt", ".ckpt", ".bin", ".safetensors", ".index.json")
+_SHARD = re.compile(r"-\d{5}-of-\d{5}\.(?:safetensors|bin)$")
+_MARKS = {"error": "error", "warning": "warning", "info": "notice"}
+
+
+def command(
+    paths: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PATH...",
+            help="Files, folders of files, or FILE.py:FACTORY for a live model.",
+            show_default=False,
+        ),
+    ],
+    select: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(
+            "--select",
+            metavar="CODE",
+            help="Only these findings, of any level. Repeatable, or comma-separated.",
+        ),
+    ] = None,
+    ignore: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--ignore", metavar="CODE", help="Not these findings. Repeatable, or comma-separated."),
+    ] = None,
+    level: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--level", metavar="LEVEL", help="From error, warning or info on.  [default: warning]"),
+    ] = None,
+    values: Annotated[
+        bool, typer.Option("--values", help="Read the tensors too: NaN, Inf, dead channels.")
+    ] = False,
+    arg: Arg = None,
+    json: RewriteJson = False,
+    annotate: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--annotate", metavar="github", help="Lines that GitHub shows beside the change."),
+    ] = None,
+    limit: LimitOption = None,
+) -> int:
+    """Every finding of every file, a line each; exit code 1 when a warning or an error is left.
+
+    Reads no tensor without --values. The table [tool.ckpt.lint] of the nearest pyproject.toml may set select, ignore,
+    level and values.
+
+    \b
+    ckpt lint runs/ --ignore cuda
+    ckpt lint model.py:build --select list-modules
+    """
+    limits = limits_of(limit)
+    if annotate not in (None, "github"):
+        raise UsageError(f"--annotate {annotate}: only github")
+    if annotate is not None and json:
+        raise UsageError("--json and --annotate exclude each other")
+    settings = _settings(os.getcwd())
+    rules = _rules(settings, select, ignore, level)
+    deep = values or bool(settings.get("values", False))
+    reports = [report for path in paths for report in _reports(path, limits, rules, deep, arg)]
+    reports.sort(key=lambda report: natural(report.path))
+    for report in reports:
+        if report.error is not None:
+            output.talk(f"ckpt: {show(report.path, None)}: {show_literal(report.error)}")
+    if json:
+        output.write_json(document(reports))
+    elif annotate:
+        sys.stdout.writelines(_annotation(r.path, finding) + "\n" for r in reports for finding in r.findings)
+    else:
+        output.write_lines(
+            [
+                [(f"{show(r.path, None)}: ", ""), (finding.code, finding.level), (f" {_safe(finding)}", "")]
+                for r in reports
+                for finding in r.findings
+            ]
+        )
+    if any(report.error is not None for report in reports):
+        return 2
+    return int(any(finding.level != "info" for report in reports for finding in report.findings))
+
+
+def _safe(finding: Finding) -> str:
+    return show_literal(finding.message[:2000])
+
+
+def _annotation(path: str, finding: Finding) -> str:
+    """A command of GitHub's workflows: its text holds no line end, and no percent sign of its own."""
+    text = f"{finding.code} {_safe(finding)}".replace("%", "%25")
+    name = show(path, None).replace("%", "%25").replace(":", "%3A").replace(",", "%2C")
+    return f"::{_MARKS[finding.level]} file={name}::{text}"
+
+
+def _rules(
+    settings: dict[str, Any], select: list[str] | None, ignore: list[str] | None, level: str | None
+) -> Rules:
+    chosen = _split(select) or _listed(settings, "select")
+    left = _split(ignore) or _listed(settings, "ignore")
+    asked = level or settings.get("level", "warning")
+    if asked not in LEVELS:
+        raise UsageError(f"--level {show(str(asked), 40)}: not one of {' '.join(LEVELS)}")
+    return Rules(checked_codes(chosen, "--select"), checked_codes(left, "--ignore"), asked)
+
+
+def _split(values: list[str] | None) -> list[str]:
+    return [code.strip() for value in values or [] for code in value.split(",") if code.strip()]
+
+
+def _settings(folder: str) -> dict[str, Any]:
+    """`[tool.ckpt.lint]` of the nearest pyproject.toml. Raises UsageError when it is not understood."""
+    while True:
+        path = os.path.join(folder, "pyproject.toml")
+        if os.path.isfile(path):
+            break
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            return {}
+        folder = parent
+    import tomllib
+
+    try:
+        with open(path, "rb") as file:
+            found: Any = tomllib.load(file)
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"cannot be read: {show(str(error), 120)}", path=path) from None
+    for key in ("tool", "ckpt", "lint"):
+        found = found.get(key, {}) if isinstance(found, dict) else {}
+    if not isinstance(found, dict) or not found.keys() <= {"select", "ignore", "level", "values"}:
+        raise UsageError("[tool.ckpt.lint] takes select, ignore, level and values", path=path)
+    if not isinstance(found.get("values", False), bool):
+        raise UsageError("[tool.ckpt.lint] values is true or false", path=path)
+    return found
+
+
+def _listed(settings: dict[str, Any], key: str) -> list[str]:
+    found = settings.get(key, [])
+    if not isinstance(found, list) or not all(isinstance(code, str) for code in found):
+        raise UsageError(f"[tool.ckpt.lint] {key} is a list of codes", path="pyproject.toml")
+    return found
+
+
+def _reports(
+    path: str, limits: Limits, rules: Rules, values: bool, arguments: list[str] | None
+) -> Iterator[LintReport]:
+    if not os.path.exists(path) and ":" in path:
+        from ckpt.live.factory import record
+
+        yield LintReport(path, rules.kept(lint_model(record(path, arguments or ()))))
+        return
+    if not os.path.isdir(path):
+        yield _report(path, limits, rules, values)
+        return
+    files = list(_walked(path))
+    if not files:
+        yield LintReport(path, (), "no checkpoint in this folder")
+    for file in files:
+        yield _report(file, limits, rules, values, found=True)
+
+
+def _walked(folder: str) -> Iterator[str]:
+    """The files of a folder that may be checkpoints; of shards their index."""
+    for at, folders, names in os.walk(folder, onerror=_refuse):
+        folders.sort(key=natural)
+        for name in folders:
+            if os.path.islink(os.path.join(at, name)):
+                output.talk(f"ckpt: {show(os.path.join(at, name), None)}: skipped: a link to a folder")
+        indexed = any(name.endswith(".index.json") for name in names)
+        for name in sorted(names, key=natural):
+            shard = indexed and _SHARD.search(name)
+            if name.endswith(_SUFFIXES) and not shard and not name.startswith("."):
+                yield os.path.normpath(os.path.join(at, name))
+
+
+def _refuse(error: OSError) -> None:
+    """A folder that cannot be read is no folder without findings."""
+    raise NotOpenedError(f"cannot be read: {(error.strerror or '').lower()}", path=str(error.filename))
+
+
+def _report(path: str, limits: Limits, rules: Rules, values: bool, *, found: bool = False) -> LintReport:
+    """The findings of one file. One that was only `found` in a folder and is no checkpoint has none."""
+    try:
+        with about(path), formats.open(path, limits) as checkpoint:
+            with output.progress(checkpoint.nbytes) as progress:
+                report = LintReport(path, rules.kept(lint(checkpoint, values=values, progress=progress)))
+            check_unchanged(checkpoint)
+            return report
+    except UnsupportedError as error:
+        if found:
+            output.talk(f"ckpt: {show(path, None)}: skipped: {show_literal(error.problem)}")
+            return LintReport(path, ())
+        return LintReport(path, (), _problem(error))
+    except CkptError as error:
+        return LintReport(path, (), _problem(error))
+
+
+def _problem(error: CkptError) -> str:
+    return error.problem + (f" ({error.hint})" if error.hint else "")

@@ -1,0 +1,1 @@
+"""The elements of tensors: read in blocks, cast, measured, compared."""

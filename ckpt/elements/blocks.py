@@ -1,0 +1,262 @@
+"""The bytes of storages: read in blocks, inflated, swapped, gathered or cast on the way, or copied by the kernel."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from ckpt.checkpoint import Computed, Overlaid, Patched, Place, Range, Storage, TensorRef, tensor_ref
+from ckpt.dtypes import DType
+from ckpt.elements import cast
+from ckpt.errors import UnreadableError
+from ckpt.io.source import File
+
+if TYPE_CHECKING:
+    from ckpt.io.commit import Sink
+
+BLOCK = 1 << 20
+"""Bytes of one read."""
+
+
+def blocks(place: Place, start: int = 0, count: int | None = None) -> Iterator[bytes]:
+    """The bytes of a place, or `count` of them from byte `start`, in order. Raises UnreadableError."""
+    if isinstance(place, Patched):
+        yield from _patched(place, start, place.size if count is None else start + count)
+    elif isinstance(place, (Computed, Overlaid)):
+        made = _made(place) if isinstance(place, Computed) else _overlaid(place)
+        yield from _part(made, start, place.size - start if count is None else count)
+    elif place.inflated is None:
+        end = place.size if count is None else start + count
+        for at in range(start, end, BLOCK):
+            yield place.source.read(place.offset + at, min(BLOCK, end - at))
+    else:
+        yield from _part(_inflated(place), start, place.inflated - start if count is None else count)
+
+
+def _patched(place: Patched, start: int, end: int) -> Iterator[bytes]:
+    """Bytes `start` to `end` of a patched place."""
+    # What is not yet spoken for, by the last piece first: an earlier one shows where no later one lies.
+    free = [(start, end)]
+    shown: list[tuple[int, int, int, Place]] = []
+    for first, piece in reversed(place.pieces):
+        last = first + _size(piece)
+        rest: list[tuple[int, int]] = []
+        for low, high in free:
+            if last <= low or high <= first:
+                rest.append((low, high))
+                continue
+            shown.append((max(low, first), min(high, last), first, piece))
+            rest += [part for part in ((low, first), (last, high)) if part[0] < part[1]]
+        free = rest
+    if place.base is not None:
+        shown += [(low, high, 0, place.base) for low, high in free]
+    for low, high, first, piece in sorted(shown, key=lambda row: row[0]):
+        yield from blocks(piece, low - first, high - low)
+
+
+def _size(place: Place) -> int:
+    """The bytes that a place gives."""
+    return place.inflated if isinstance(place, Range) and place.inflated is not None else place.size
+
+
+def _overlaid(place: Overlaid) -> Iterator[bytes]:
+    """The elements of a tensor with a block of another's: both are held in memory."""
+    base, over = b"".join(elements(place.of)), b"".join(elements(place.over))
+    if place.over.dtype != place.of.dtype:
+        over, _ = cast.cast(over, place.over.dtype, place.of.dtype)
+    yield cast.overlaid(base, place.of.shape, over, place.over.shape, place.of.dtype)
+
+
+def _part(whole: Iterator[bytes], start: int, count: int) -> Iterator[bytes]:
+    for block in whole:
+        if count <= 0:
+            return
+        if start >= len(block):
+            start -= len(block)
+            continue
+        piece = block[start : start + count] if start or count < len(block) else block
+        start = 0
+        count -= len(piece)
+        yield piece
+
+
+def _inflated(place: Range) -> Iterator[bytes]:
+    """The bytes of a deflated record: exactly as many as its directory says."""
+    machine = zlib.decompressobj(-15)
+    left = place.inflated or 0
+    try:
+        for at in range(0, place.size, BLOCK):
+            data = place.source.read(place.offset + at, min(BLOCK, place.size - at))
+            while data and not machine.eof:
+                made = machine.decompress(data, BLOCK)
+                left -= len(made)
+                if left < 0:
+                    raise UnreadableError("a deflated record holds more than the archive says")
+                if made:
+                    yield made
+                data = machine.unconsumed_tail
+    except zlib.error:
+        raise UnreadableError("a record with damaged deflate data") from None
+    if left or not machine.eof:
+        raise UnreadableError("a deflated record holds less than the archive says")
+
+
+_CACHED = 64 << 20
+
+
+@lru_cache(maxsize=1)
+def _whole(place: Range) -> bytes:
+    """A deflated record that several views look into, inflated once."""
+    return b"".join(_inflated(place))
+
+
+def _read(place: Place, start: int, count: int) -> Iterator[bytes]:
+    """`blocks` for a tensor: others may look into the same storage."""
+    if isinstance(place, Range) and place.inflated is not None and place.inflated <= _CACHED:
+        yield _whole(place)[start : start + count]
+    else:
+        yield from blocks(place, start, count)
+
+
+def elements(ref: TensorRef) -> Iterator[bytes]:
+    """The elements of a tensor in the order of its shape: little-endian, conjugation and negation done."""
+    if not ref.numel:
+        return
+    place = ref.storage.place
+    assert place is not None
+    first, last = ref.extent
+    width = ref.dtype.bits // 8
+    big = isinstance(place, Range) and place.big
+    if is_dense(ref):
+        found = _read(place, first, last - first)
+        if big or ref.conj or ref.neg:
+            found = _whole_elements(found, max(width, 1))
+    else:
+        data = bytearray(last - first)
+        at = 0
+        for block in _read(place, first, last - first):
+            data[at : at + len(block)] = block
+            at += len(block)
+        found = cast.gathered(data, ref.dtype, ref.shape, ref.stride)
+    for block in found:
+        if big:
+            block = cast.swapped(block, ref.dtype)
+        if ref.conj or ref.neg:
+            block = cast.resolved(block, ref.dtype, conj=ref.conj, neg=ref.neg)
+        yield block
+
+
+def _whole_elements(found: Iterator[bytes], width: int) -> Iterator[bytes]:
+    """The same bytes in blocks that end where an element ends."""
+    rest = b""
+    for block in found:
+        block = rest + block if rest else block
+        cut = len(block) - len(block) % width
+        rest = block[cut:]
+        yield block[:cut]
+
+
+def same_bytes(one: Iterator[bytes], two: Iterator[bytes]) -> bool:
+    """Whether two streams of blocks hold the same bytes, however they are cut. Stops where they differ."""
+    one, two = filter(None, one), filter(None, two)
+    left = right = b""
+    while True:
+        left = left or next(one, b"")
+        right = right or next(two, b"")
+        if not left or not right:
+            return left == right
+        count = min(len(left), len(right))
+        if left[:count] != right[:count]:
+            return False
+        left, right = left[count:], right[count:]
+
+
+def is_dense(ref: TensorRef) -> bool:
+    """Whether the elements lie side by side in the order of the shape."""
+    step = 1
+    for size, stride in zip(reversed(ref.shape), reversed(ref.stride), strict=True):
+        if size != 1 and stride != step:
+            return False
+        step *= size
+    return True
+
+
+def memory_order(ref: TensorRef) -> tuple[int, ...]:
+    """The dimensions in the order in which they lie in memory, the outermost first."""
+    return tuple(
+        sorted(range(len(ref.shape)), key=lambda place: (-ref.stride[place], -ref.shape[place], place))
+    )
+
+
+def permuted(ref: TensorRef, order: tuple[int, ...]) -> TensorRef:
+    """The same elements with the dimensions in another order."""
+    return ref._replace(
+        shape=tuple(ref.shape[place] for place in order), stride=tuple(ref.stride[place] for place in order)
+    )
+
+
+def _made(place: Computed) -> Iterator[bytes]:
+    place.overflowed = 0
+    if place.dtype == place.of.dtype:
+        yield from elements(place.of)
+        return
+    for block in _whole_elements(elements(place.of), max(1, place.of.dtype.bits // 8)):
+        made, overflowed = cast.cast(block, place.of.dtype, place.dtype)
+        place.overflowed += overflowed
+        yield made
+
+
+def place_of(ref: TensorRef, dtype: DType | None = None) -> Place:
+    """Where the elements of a tensor are, in the order of its shape: a range where they lie so, else computed."""
+    place = ref.storage.place
+    first, last = ref.extent
+    if (
+        dtype in (None, ref.dtype)
+        and isinstance(place, Range)
+        and place.inflated is None
+        and not (ref.conj or ref.neg or (place.big and ref.dtype.bits > 8))
+        and is_dense(ref)
+    ):
+        return Range(place.source, place.offset + first, last - first)
+    return Computed(ref, dtype or ref.dtype)
+
+
+def is_big(storage: Storage) -> bool:
+    """Whether the bytes of a storage are big-endian, where that makes a difference."""
+    place = storage.place
+    return isinstance(place, Range) and place.big and (storage.dtype is None or storage.dtype.bits > 8)
+
+
+def little(storage: Storage) -> Storage:
+    """A storage with little-endian bytes. One without a type stays as it is: torch never swaps those."""
+    if not is_big(storage) or storage.dtype is None:
+        return storage
+    count = storage.nbytes * 8 // storage.dtype.bits
+    whole = tensor_ref(storage, storage.dtype, (count,), (1,), 0)
+    return storage._replace(place=Computed(whole, storage.dtype), crc=None)
+
+
+def pour(storage: Storage, sink: Sink, *, crc: bool) -> int:
+    """Write the bytes of a storage; their CRC-32 when it is asked for, else 0.
+
+    One that the container recorded is handed on, and the kernel copies the range; else it is computed.
+    Raises UnreadableError when a deflated record does not have the CRC that was recorded.
+    """
+    place = storage.place
+    assert place is not None
+    if isinstance(place, Range) and place.inflated is None and type(place.source) is File:
+        known = storage.crc is not None and place.size == storage.nbytes
+        if known or not crc:
+            sink.copy(place.source, place.offset, storage.nbytes)
+            return storage.crc or 0
+    found = 0
+    for block in blocks(place, 0, storage.nbytes):
+        if crc:
+            found = zlib.crc32(block, found)
+        sink.write(block)
+    whole = isinstance(place, Range) and place.inflated == storage.nbytes
+    if crc and whole and storage.crc not in (None, found):
+        raise UnreadableError(f"storage {storage.id}: damaged, its bytes do not have the recorded CRC")
+    return found

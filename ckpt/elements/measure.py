@@ -1,0 +1,246 @@
+"""Numbers of tensors, gathered block by block: what two differ in, what one holds. Sums in float64, with numpy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ckpt.dtypes import DType
+from ckpt.elements.cast import numbers, scratch
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+
+class Difference:
+    """What two tensors of one shape differ in, gathered block by block; sums in float64.
+
+    `differing` counts elements whose values differ, NaN equal to NaN; `other_bytes` those that are equal as
+    values and have other bytes (-0.0 and 0.0, another NaN). `largest` is max |Δ| over finite elements, `at`
+    the index where it is, in the order of the blocks. `squares` are the sum of Δ², `reference` that of the
+    elements before, both over finite ones.
+    """
+
+    def __init__(self) -> None:
+        self.numel = 0
+        self.differing = 0
+        self.other_bytes = 0
+        self.largest = 0.0
+        self.at: int | None = None
+        self.squares = 0.0
+        self.reference = 0.0
+        self.nan = [0, 0]
+        self.inf = [0, 0]
+        self.close = True
+
+    def add(
+        self,
+        before: bytes | memoryview,
+        after: bytes | memoryview,
+        dtypes: tuple[DType, DType],
+        tolerance: tuple[float, float] | None,
+    ) -> None:
+        """Take in the next elements of both; `tolerance` is (absolute, relative)."""
+        import numpy as np
+
+        with np.errstate(all="ignore"):
+            one, two = numbers(before, dtypes[0], 0), numbers(after, dtypes[1], 1)
+            unequal = one != two
+            differing = int(np.count_nonzero(unequal))
+            narrow = one.dtype.kind != "c" != two.dtype.kind and max(one.itemsize, two.itemsize) < 8
+            if not (narrow and self._add_finite(one, two, differing, tolerance)):
+                differing -= self._add_any(one, two, unequal, tolerance)
+                narrow = False
+            # Where all finite values differ, all bytes do: nothing more to look at.
+            other = 0
+            if dtypes[0] == dtypes[1] and not (narrow and differing == len(one)):
+                other = _unequal_bytes(before, after, dtypes[0]) - differing
+        self.differing += differing
+        self.other_bytes += other
+        self.numel += len(one)
+
+    def _add_finite(
+        self, one: Array, two: Array, differing: int, tolerance: tuple[float, float] | None
+    ) -> bool:
+        """The common case in few passes: False when there is a NaN or an infinity, and nothing was taken in."""
+        import numpy as np
+
+        wide, delta = scratch().wide(0, len(one)), scratch().wide(1, len(one))
+        np.copyto(wide, one)
+        reference = float(np.dot(wide, wide))
+        if not differing:
+            if np.isfinite(reference):
+                self.reference += reference
+            return bool(np.isfinite(reference))
+        np.copyto(delta, two)
+        np.subtract(delta, wide, out=delta)
+        squares = float(np.dot(delta, delta))
+        if not np.isfinite(squares + reference):
+            return False
+        largest = max(float(delta.max()), -float(delta.min()))
+        if largest > self.largest:
+            self.largest, self.at = largest, self.numel + int(np.argmax(np.abs(delta)))
+        self.squares += squares
+        if tolerance is not None:
+            allowed = tolerance[0] + tolerance[1] * np.abs(wide)
+            self.close &= bool((np.abs(delta) <= allowed).all())
+        self.reference += reference
+        return True
+
+    def _add_any(self, one: Array, two: Array, unequal: Array, tolerance: tuple[float, float] | None) -> int:
+        """Any numbers. Returns how many elements are NaN on both sides, which are no difference."""
+        import numpy as np
+
+        both_nan = 0
+        for side, values in enumerate((one, two)):
+            if values.dtype.kind in "fc":
+                self.nan[side] += int(np.count_nonzero(np.isnan(values)))
+                self.inf[side] += int(np.count_nonzero(np.isinf(values)))
+        if one.dtype.kind in "fc" and two.dtype.kind in "fc":
+            nan = np.isnan(one) & np.isnan(two)
+            both_nan = int(np.count_nonzero(nan))
+            unequal = unequal & ~nan
+        wide = _wide(one)
+        if unequal.any():
+            delta = _distance(one, two, wide)
+            finite = np.isfinite(delta)
+            delta[~finite] = 0.0
+            place = int(np.argmax(delta))
+            if float(delta[place]) > self.largest:
+                self.largest, self.at = float(delta[place]), self.numel + place
+            self.squares += float(np.dot(delta, delta))
+            if tolerance is not None:
+                allowed = tolerance[0] + tolerance[1] * np.abs(wide)
+                self.close &= not bool(np.any(unequal & ~(finite & (delta <= allowed))))
+        size = np.abs(wide)
+        size[~np.isfinite(size)] = 0.0
+        self.reference += float(np.dot(size, size))
+        return both_nan
+
+
+# --- numbers of one tensor --------------------------------------------------------------------------------------------
+
+
+class Summary:
+    """The numbers of a tensor, gathered block by block; sums in float64, over finite elements.
+
+    Of complex elements the magnitudes are taken. `low` and `high` are None until there is a finite element.
+    """
+
+    def __init__(self) -> None:
+        self.numel = 0
+        self.finite = 0
+        self.low: float | int | None = None
+        self.high: float | int | None = None
+        self.mean = 0.0
+        self.spread = 0.0
+        """The sum of the squared distances from the mean."""
+        self.squares = 0.0
+        self.zeros = 0
+        self.nan = 0
+        self.inf = 0
+
+    def add(self, block: bytes | memoryview, dtype: DType) -> None:
+        """Take in the next elements."""
+        import numpy as np
+
+        with np.errstate(all="ignore"):
+            values = numbers(block, dtype)
+            if values.dtype.kind == "c":
+                values = np.abs(values)
+            self.numel += len(values)
+            self.zeros += int(np.count_nonzero(values == 0))
+            wide = scratch().wide(0, len(values))
+            np.copyto(wide, values)
+            total = float(np.dot(wide, scratch().ones(len(wide))))  # a third of the time of sum()
+            if not np.isfinite(total):
+                nan, inf = np.isnan(values), np.isinf(values)
+                self.nan += int(np.count_nonzero(nan))
+                self.inf += int(np.count_nonzero(inf))
+                values = values[~(nan | inf)]
+                wide = scratch().wide(0, len(values))
+                np.copyto(wide, values)
+                total = float(wide.sum())
+            if len(values):
+                self._add_finite(values, wide, total)
+
+    def _add_finite(self, values: Array, wide: Array, total: float) -> None:
+        import numpy as np
+
+        low, high = values.min().item(), values.max().item()
+        self.low = low if self.low is None else min(self.low, low)
+        self.high = high if self.high is None else max(self.high, high)
+        self.squares += float(np.dot(wide, wide))
+        count = len(wide)
+        mean = total / count
+        delta = np.subtract(wide, mean, out=scratch().wide(1, count))
+        # Of two parts with means of their own (Chan, Golub and LeVeque 1979).
+        apart, both = mean - self.mean, self.finite + count
+        self.spread += float(np.dot(delta, delta)) + apart * apart * self.finite * count / both
+        self.mean += apart * count / both
+        self.finite = both
+
+    def repeated(self, times: int) -> None:
+        """Count every element so many times."""
+        self.numel *= times
+        self.finite *= times
+        self.zeros *= times
+        self.nan *= times
+        self.inf *= times
+        self.spread *= times
+        self.squares *= times
+
+
+class Channels:
+    """The sum of the magnitudes of each channel: elements in the order of the shape, `inner` at a time of one."""
+
+    def __init__(self, count: int, inner: int) -> None:
+        import numpy as np
+
+        self.sums = np.zeros(count)
+        self._inner = inner
+        self._at = 0
+
+    def add(self, block: bytes | memoryview, dtype: DType) -> None:
+        """Take in the next elements."""
+        import numpy as np
+
+        values = numbers(block, dtype)
+        sizes = np.abs(values).astype("f8")
+        first = -(-self._at // self._inner)
+        starts = np.arange(first * self._inner - self._at, len(sizes), self._inner)
+        if not len(starts) or starts[0]:
+            starts = np.concatenate(([0], starts))
+            first -= 1
+        sums = np.add.reduceat(sizes, starts)
+        np.add.at(self.sums, (first + np.arange(len(sums))) % len(self.sums), sums)
+        self._at += len(sizes)
+
+
+def _distance(one: Array, two: Array, wide: Array) -> Array:
+    """|Δ| of each element in float64; of integers from their exact difference, so that none that differ are 0 apart."""
+    import numpy as np
+
+    if one.dtype.kind in "iu" and one.dtype == two.dtype:
+        larger, smaller = np.maximum(one, two), np.minimum(one, two)
+        unsigned = one.dtype.str.replace("i", "u")
+        exact: Array = (larger.view(unsigned) - smaller.view(unsigned)).astype("f8")
+        return exact
+    found: Array = np.abs(_wide(two) - wide)
+    return found
+
+
+def _wide(values: Array) -> Array:
+    return values.astype("c16" if values.dtype.kind == "c" else "f8")
+
+
+def _unequal_bytes(before: bytes | memoryview, after: bytes | memoryview, dtype: DType) -> int:
+    """Elements whose bytes differ."""
+    import numpy as np
+
+    width = dtype.bits // 8
+    if width in (1, 2, 4, 8):
+        return int(np.count_nonzero(np.frombuffer(before, f"u{width}") != np.frombuffer(after, f"u{width}")))
+    changed = np.frombuffer(before, "u8") != np.frombuffer(after, "u8")
+    return int(np.count_nonzero(changed.reshape(-1, width // 8).any(axis=1)))

@@ -1,0 +1,1 @@
+"""What a checkpoint says about itself, and how sure that is."""

@@ -1,0 +1,52 @@
+"""Device tags: which ones torch knows, and where devices hide in values, out of the reach of map_location."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ckpt.checkpoint import Value
+from ckpt.errors import UsageError
+from ckpt.tree.view import look
+
+KINDS = ("cuda", "mps", "xpu", "npu", "hpu", "mlu", "musa", "xla", "mtia", "privateuseone")
+"""Devices other than the CPU that torch, or a backend of it, restores tensors to."""
+ACCELERATOR = re.compile(rf"(?:{'|'.join(KINDS)})(?::\d{{1,3}})?")
+_LISTED = 64
+"""Devices are looked for in lists of at most this many items: of GPUs, not of data."""
+
+
+class Hidden(NamedTuple):
+    """A device that sits in a value: the name of its place, the device, the type of the value."""
+
+    name: str
+    device: str
+    type: str
+
+
+def checked(tag: str) -> str:
+    """A tag that torch.load restores tensors to. Raises UsageError for any other."""
+    if tag == "cpu" or ACCELERATOR.fullmatch(tag):
+        return tag
+    hint = (
+        "cpu has no number"
+        if tag.startswith("cpu:")
+        else "known: cpu cuda:N mps xpu:N npu:N hpu:N mtia:N mlu:N"
+    )
+    raise UsageError(f"{tag or '(empty)'}: not a device that torch knows", hint=hint)
+
+
+def hidden_devices(values: Iterable[Value]) -> tuple[Hidden, ...]:
+    """Devices other than the CPU in values: torch.device objects, and texts that are a device and nothing else."""
+    found: list[Hidden] = []
+    for value in values:
+        node = value.node
+        if value.type == "torch.device":
+            found.append(Hidden(value.name, str(look(node).value), "torch.device"))
+        elif isinstance(node, str):
+            found.append(Hidden(value.name, str(node), "str"))
+        elif type(node) in (list, tuple) and len(node) <= _LISTED:
+            texts = ((i, item) for i, item in enumerate(node) if isinstance(item, str))
+            found += [Hidden(f"{value.name}.{i}", str(item), "str") for i, item in texts]
+    return tuple(row for row in found if ACCELERATOR.fullmatch(row.device))

@@ -1,0 +1,114 @@
+"""How to open a checkpoint in Python: one expression that can be pasted, as this file needs it.
+
+Never `weights_only=False` beside a name that is not known: then there is no expression, and a reason.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ckpt.checkpoint import Checkpoint, Refusal
+from ckpt.evidence.sections import Section, models
+from ckpt.names import NamedKey, Path
+
+
+class Load(NamedTuple):
+    """The expression (`torch.load(...)["model"]`), or None and the `reason`; `note` is a comment beside it."""
+
+    expression: str | None
+    note: str | None = None
+    reason: str | None = None
+
+
+_PACKAGES = frozenset(("easydict", "lightning", "lightning_fabric", "omegaconf", "pytorch_lightning", "yacs"))
+"""Packages of known names that may be missing where torch is not."""
+
+
+def load(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> Load:
+    """How to open the checkpoint, down to its model when there is just one."""
+    if checkpoint.not_loadable:
+        return Load(None, reason=checkpoint.not_loadable)
+    if checkpoint.format == "torchscript":
+        return Load(f'torch.jit.load({literal(checkpoint.path)}, map_location="cpu")')
+    strange = [row for row in checkpoint.imports if row.group != "known"]
+    if strange:
+        called = next((row for row in strange if row.group == "called"), None)
+        row = called or strange[0]
+        verb = "calls" if called else "imports"
+        return Load(None, reason=f"loading {verb} {row.module}.{row.name}, which ckpt does not know")
+    refused = checkpoint.weights_only
+    options = ['map_location="cpu"']
+    if refused:
+        options.append("weights_only=False")
+    if checkpoint.encoding:
+        options.append(f'encoding="{checkpoint.encoding}"')
+    note = None
+    if refused:
+        note = f"weights_only refuses {refusals_text(refused)}"
+        packages = dict.fromkeys(row.module.partition(".")[0] for row in checkpoint.imports)
+        needed = [package for package in packages if package in _PACKAGES]
+        note += f"; needs {' and '.join(needed)}" if needed else ""
+    if checkpoint.parts:
+        return Load(_sharded(checkpoint, options), note)
+    if checkpoint.format == "safetensors":
+        return Load(f"safetensors.torch.load_file({literal(checkpoint.path)})")
+    return Load(
+        f"torch.load({literal(checkpoint.path)}, {', '.join(options)}){_model_path(checkpoint, sections)}",
+        note,
+    )
+
+
+def refusals_text(refused: tuple[Refusal, ...]) -> str:
+    """The first reason with its place, and how many more there are."""
+    where = f" at {refused[0].where[0] or 'the root'}" if refused[0].where else ""
+    more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
+    return f"{refused[0].reason}{where}{more}"
+
+
+_SUBSCRIPTED = frozenset(("dict", "OrderedDict", "list", "tuple"))
+
+
+def _model_path(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> str:
+    found = models(sections)
+    if len(found) != 1:
+        return ""
+    path = found[0].path
+    types = {row.path: row.type for row in checkpoint.containers}
+    steps = subscript(path)
+    if steps is None or any(types.get(path[:depth]) not in _SUBSCRIPTED for depth in range(len(path))):
+        return ""
+    return f"{steps}.state_dict()" if found[0].is_module else steps
+
+
+def _sharded(checkpoint: Checkpoint, options: list[str]) -> str:
+    shards = [part for part in checkpoint.parts if not part.startswith("optimizer.")]
+    folder = checkpoint.path
+    if folder.endswith(".json") or (len(checkpoint.parts) == 1 and folder.endswith(checkpoint.parts[0])):
+        folder = folder.rpartition("/")[0]
+    where = f"{folder.rstrip('/')}/" if folder else ""
+    if shards[0].endswith(".safetensors"):
+        opened = "safetensors.torch.load_file({})"
+    else:
+        opened = f"torch.load({{}}, {', '.join(options)})"
+    if len(shards) == 1:
+        return opened.format(literal(where + shards[0]))
+    names = ", ".join(map(literal, shards))
+    path = f"{literal(where)} + shard" if where else "shard"
+    return f"{{k: v for shard in [{names}] for k, v in {opened.format(path)}.items()}}"
+
+
+def subscript(path: Path) -> str | None:
+    """A path as Python subscripts (`["model"]`), None when a key of it cannot be written so."""
+    if any(isinstance(key, NamedKey) for key in path):
+        return None
+    if "_parameters" in path or "_modules" in path or "_buffers" in path:
+        return None
+    return "".join(f"[{literal(key) if isinstance(key, str) else key}]" for key in path)
+
+
+def literal(text: str) -> str:
+    """A string as Python source that is plain ASCII or printable, in double quotes where that reads better."""
+    quoted = ascii(text)
+    if quoted.startswith("'") and '"' not in quoted:
+        return f'"{quoted[1:-1]}"'
+    return quoted

@@ -1,0 +1,280 @@
+"""Which tensor of the model each parameter of an optimizer is: by name, or by order and the shapes of its state.
+
+An optimizer's state knows its parameters by number, in the order in which they were handed to it: that of the
+model, without buffers, each tied one once, frozen ones perhaps left out, perhaps in groups. A parameter is said
+to be a tensor only when every order-preserving assignment that fits says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ckpt.checkpoint import Checkpoint, Node, TensorRef
+from ckpt.evidence.record import KEY, Handed
+from ckpt.evidence.sections import Section
+from ckpt.names import unwrapped_name
+from ckpt.tree.find import children
+from ckpt.tree.view import look, tensor_of
+
+_ELEMENTWISE = (
+    "exp_avg",
+    "exp_avg_sq",
+    "momentum_buffer",
+    "square_avg",
+    "acc_delta",
+    "exp_inf",
+    "sum",
+    "prev",
+    "step_size",
+    "ax",
+    "max_exp_avg_sq",
+    "grad_avg",
+    "variance",
+)
+"""State that has the shape of its parameter (torch/optim)."""
+_FACTORS = (("row_var", "col_var"), ("exp_avg_sq_row", "exp_avg_sq_col"))
+"""Adafactor's state for matrices: torch's keeps the reduced dimension, Hugging Face's drops it."""
+
+
+class Slot(NamedTuple):
+    """A parameter as an optimizer knows it. `shape` is what its state tells, `step` its counter, where it has one."""
+
+    key: Node
+    name: str | None
+    shape: tuple[int, ...] | None
+    has_state: bool
+    step: Node = None
+    keeps_state: bool = True
+    """Whether its group keeps state at all: SGD keeps none for a group without momentum."""
+
+
+class Match(NamedTuple):
+    """The parameters of one optimizer, in its order, and the places of their tensors in `Checkpoint.tensors`.
+
+    A place is None where several assignments fit, or none. `exact` says that the optimizer holds as many
+    parameters as the model has tensors that may be one.
+    """
+
+    optimizer: Section
+    model: Section | None
+    slots: tuple[Slot, ...]
+    places: tuple[int | None, ...]
+    exact: bool = False
+    by_name: bool = False
+    groups: int = 1
+    is_flat: bool = False
+    """Whether one state stands for all parameters, as LBFGS keeps it."""
+
+
+def matches(
+    checkpoint: Checkpoint, sections: tuple[Section, ...], buffers: Sequence[bool]
+) -> tuple[Match, ...]:
+    """A match for each optimizer. `buffers` says of each tensor whether it is sure not to be a parameter."""
+    models = [section for section in sections if section.kind == "model"]
+    found = []
+    for section in sections:
+        if section.kind == "optimizer":
+            groups = _groups(section)
+            if groups:
+                match = _match(checkpoint, section, groups, models, buffers)
+                found.append(match._replace(is_flat=_is_flat(section)))
+    return tuple(found)
+
+
+def recorded(handed: Handed, name: str, model: Section, places: dict[str, int]) -> Match:
+    """The match of an optimizer that a snapshot describes; `places` are those of the model's tensors by name.
+
+    Parameters that are not the model's are left out.
+    """
+    mine = [number for number, known in enumerate(handed.names) if known in places]
+    slots = tuple(
+        Slot(
+            number,
+            handed.names[number],
+            None,
+            handed.has_state[number],
+            handed.steps[number],
+            handed.keeps_state[number],
+        )
+        for number in mine
+    )
+    return Match(
+        Section((KEY, "optimizers", name), name, "optimizer", 0, 0),
+        model,
+        slots,
+        tuple(places[str(slot.name)] for slot in slots),
+        by_name=True,
+        is_flat=bool(_FLAT.intersection(handed.fields)) and sum(handed.has_state) == 1,
+    )
+
+
+_FLAT = frozenset(("old_dirs", "func_evals", "H_diag"))
+"""State that LBFGS keeps once for all parameters."""
+
+
+def _is_flat(optimizer: Section) -> bool:
+    held = children(dict(children(optimizer.node)).get("state"))
+    return len(held) == 1 and any(str(field) in _FLAT for field, _ in children(held[0][1]))
+
+
+def is_by_order(checkpoint: Checkpoint, match: Match, number: int) -> bool:
+    """Whether only the order says which tensor a parameter is: another one of its group could be it by shape."""
+    place = match.places[number]
+    if match.by_name or place is None:
+        return False
+    shape = checkpoint.tensors[place].tensor.shape
+    return any(
+        other is not None and other != place and checkpoint.tensors[other].tensor.shape == shape
+        for other in match.places
+    )
+
+
+def _groups(section: Section) -> list[list[Slot]]:
+    """The parameters of an optimizer, group by group, in the order in which torch numbers them."""
+    parts = dict(children(section.node))
+    state = {_key(key): node for key, node in children(parts.get("state"))}
+    momentum_only = {str(key) for node in state.values() for key, _ in children(node)} <= {"momentum_buffer"}
+    groups: list[list[Slot]] = []
+    for _, group in children(parts.get("param_groups")):
+        fields = dict(children(group))
+        keys, names = look(fields.get("params")), look(fields.get("param_names"))
+        if keys.kind != "sequence":
+            return []
+        named = (
+            names.children if names.kind == "sequence" and len(names.children) == len(keys.children) else ()
+        )
+        row = []
+        keeps_state = not momentum_only or look(fields.get("momentum")).value not in (0, 0.0, None)
+        for place, key in enumerate(keys.children):
+            name = named[place] if named else key
+            held = state.get(_key(key))
+            slot = _slot(key, str(name) if isinstance(name, str) else None, held)
+            row.append(slot._replace(keeps_state=keeps_state))
+        groups.append(row)
+    return groups
+
+
+def _key(key: Node) -> object:
+    return str(key) if isinstance(key, str) else key if type(key) is int else id(key)
+
+
+def _slot(key: Node, name: str | None, state: Node) -> Slot:
+    if state is None:
+        return Slot(key, name, None, False)
+    fields = {str(field): node for field, node in children(state)}
+    return Slot(key, name, _shape(fields), bool(fields), fields.get("step"))
+
+
+def _shape(fields: dict[str, Node]) -> tuple[int, ...] | None:
+    """The shape of a parameter, as its state tells it."""
+    shapes = {name: tensor.shape for name, node in fields.items() if (tensor := tensor_of(node)) is not None}
+    for row, column in _FACTORS:
+        if row in shapes and column in shapes and shapes[row] and shapes[column]:
+            kept = shapes[row][:-1] if row == "row_var" else shapes[row]
+            return (*kept, shapes[column][-1])
+    for name in _ELEMENTWISE:
+        if name in shapes:
+            return shapes[name]
+    return None
+
+
+def _match(
+    checkpoint: Checkpoint,
+    optimizer: Section,
+    groups: list[list[Slot]],
+    models: list[Section],
+    buffers: Sequence[bool],
+) -> Match:
+    slots = tuple(slot for group in groups for slot in group)
+    named = [section for section in models if _named_places(checkpoint, section, slots)]
+    if named and all(slot.name for slot in slots):
+        model = named[0]
+        places = tuple(_named_places(checkpoint, model, slots))
+        return Match(optimizer, model, slots, places, by_name=True, groups=len(groups))
+    fits = []
+    for model in models:
+        free = _candidates(checkpoint, model, buffers)
+        assigned = _assign(groups, free, [checkpoint.tensors[place].tensor.shape for place in free])
+        if assigned is not None:
+            fits.append((model, assigned, len(free) == len(slots)))
+    exact = [fit for fit in fits if fit[2]]
+    chosen = fits if len(fits) == 1 else exact if len(exact) == 1 else []
+    if not chosen or not (chosen[0][2] or any(slot.shape is not None for slot in slots)):
+        return Match(optimizer, None, slots, (None,) * len(slots))
+    model, assigned, is_exact = chosen[0]
+    return Match(optimizer, model, slots, tuple(assigned), is_exact, groups=len(groups))
+
+
+def _named_places(checkpoint: Checkpoint, model: Section, slots: tuple[Slot, ...]) -> list[int | None]:
+    """The places that the names of slots name, empty unless the model has most of them."""
+    if not slots or slots[0].name is None:
+        return []
+    places = {
+        unwrapped_name(model.relative(checkpoint.tensors[place].name)): place
+        for place in range(model.first, model.last)
+    }
+    found = [places.get(unwrapped_name(slot.name)) if slot.name else None for slot in slots]
+    return found if 2 * sum(place is not None for place in found) > len(slots) else []
+
+
+def _candidates(checkpoint: Checkpoint, model: Section, buffers: Sequence[bool]) -> list[int]:
+    """The places of a model's tensors that may be parameters, each tied one once."""
+    seen: set[tuple[object, ...]] = set()
+    places = []
+    for place in range(model.first, model.last):
+        entry = checkpoint.tensors[place]
+        tensor = entry.tensor
+        if buffers[place] or not entry.registered or tensor.dtype.kind in ("int", "bool"):
+            continue
+        if isinstance(tensor, TensorRef) and tensor.numel:
+            view = (id(tensor.storage), tensor.offset, tensor.shape, tensor.stride)
+            if view in seen:
+                continue
+            seen.add(view)
+        places.append(place)
+    return places
+
+
+def _assign(
+    groups: list[list[Slot]], places: list[int], shapes: list[tuple[int, ...]]
+) -> list[int | None] | None:
+    """The place of each slot that is the same in every assignment that fits; None when none fits at all.
+
+    The groups share the places: what one group is sure to take, no other may.
+    """
+    taken: dict[int, int] = {}  # index of a place -> the group that is sure to have it
+    decided: list[list[int | None]] = [[None] * len(group) for group in groups]
+    while True:
+        before = len(taken)
+        for number, group in enumerate(groups):
+            free = [i for i in range(len(places)) if taken.get(i, number) == number]
+            found = _ends(group, free, shapes)
+            if found is None:
+                return None
+            for slot, (first, last) in enumerate(found):
+                if first == last:
+                    decided[number][slot] = places[first]
+                    taken[first] = number
+        if len(taken) == before:
+            return [place for row in decided for place in row]
+
+
+def _ends(group: list[Slot], free: list[int], shapes: list[tuple[int, ...]]) -> list[tuple[int, int]] | None:
+    """The first and the last place that each slot can have when order is kept, None when some slot has none."""
+    firsts = _greedy(group, free, shapes)
+    lasts = _greedy(group[::-1], free[::-1], shapes)
+    if firsts is None or lasts is None:
+        return None
+    return list(zip(firsts, lasts[::-1], strict=True))
+
+
+def _greedy(group: list[Slot], free: list[int], shapes: list[tuple[int, ...]]) -> list[int] | None:
+    found = []
+    at = iter(free)
+    for slot in group:
+        place = next((i for i in at if slot.shape is None or shapes[i] == slot.shape), None)
+        if place is None:
+            return None
+        found.append(place)
+    return found

@@ -1,0 +1,209 @@
+"""The modules of a pickled model, walked as torch would walk the live one: what is registered, and what torch does not see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ckpt.checkpoint import Checkpoint, Global, Node, Opaque, key_of
+from ckpt.evidence.record import Loose
+from ckpt.pickles.imports import is_known
+from ckpt.tree.view import View, look, tensor_of
+
+_REGISTERED = ("_parameters", "_buffers", "_modules")
+_HOOKS = frozenset(
+    [
+        "_backward_hooks",
+        "_backward_pre_hooks",
+        "_forward_hooks",
+        "_forward_pre_hooks",
+        "_state_dict_hooks",
+        "_state_dict_pre_hooks",
+        "_load_state_dict_pre_hooks",
+        "_load_state_dict_post_hooks",
+    ]
+)
+_DEPTH = 8
+_VISITS = 1_000_000
+
+
+class Hook(NamedTuple):
+    """A hook of a module that is a function of somebody's code: loading needs it."""
+
+    module: str
+    function: str
+
+
+class Unseen(NamedTuple):
+    """What a pickled model holds that torch does not see, or sees twice."""
+
+    loose: tuple[Loose, ...]
+    plain_tensors: tuple[str, ...]
+    """Tensors that are plain attributes: neither parameters nor buffers."""
+    twice: tuple[tuple[str, str], ...]
+    """(a name, the other name) of modules that are registered under two."""
+    hooks: tuple[Hook, ...]
+
+
+def unseen(checkpoint: Checkpoint) -> Unseen:
+    """What the pickled models of a checkpoint hold that torch does not see. Reads no tensor."""
+    loose: list[Loose] = []
+    plain: list[str] = []
+    twice: list[tuple[str, str]] = []
+    hooks: list[Hook] = []
+    for name, node in _models(checkpoint):
+        model = _Model(name, node)
+        twice += model.twice
+        for place, view in model.modules.values():
+            hooks += _hooks(place, view)
+            if view.type.startswith("torch.nn."):
+                continue  # its lists are torch's own: the flat weights of an LSTM
+            for attribute, child in _attributes(view):
+                at = f"{place}.{attribute}" if place else attribute
+                if tensor_of(child) is not None:
+                    if id(child) not in model.tensors:
+                        plain.append(at)
+                elif _container(child, look(child)).kind in ("sequence", "mapping"):
+                    loose += model.loose(child, at)
+    return Unseen(tuple(loose), tuple(plain), tuple(twice), tuple(hooks))
+
+
+def _models(checkpoint: Checkpoint) -> Iterator[tuple[str, Node]]:
+    """The outermost pickled modules and their names."""
+    covered: list[tuple[object, ...]] = []
+    for row in checkpoint.containers:
+        if row.is_module and not any(row.path[: len(path)] == path for path in covered):
+            covered.append(row.path)
+            yield row.name, row.node
+
+
+class _Model:
+    """One model: its registered modules by id with their names, and the tensors that they register."""
+
+    def __init__(self, name: str, root: Node) -> None:
+        self.modules: dict[int, tuple[str, View]] = {}
+        self.twice: list[tuple[str, str]] = []
+        self.tensors: set[int] = set()
+        self._seen: set[int] = set()
+        todo = [(name, root)]
+        while todo and len(self.modules) < _VISITS:
+            place, node = todo.pop()
+            if id(node) in self.modules:
+                self.twice.append((place, self.modules[id(node)][0]))
+                continue
+            view = look(node)
+            if view.kind != "module":
+                continue
+            self.modules[id(node)] = (place, view)
+            inner = _registered(view)
+            self.tensors.update(id(child) for key in ("_parameters", "_buffers") for _, child in inner[key])
+            below = [(f"{place}.{key}" if place else str(key), child) for key, child in inner["_modules"]]
+            todo += reversed(below)
+
+    def loose(self, container: Node, place: str) -> Iterator[Loose]:
+        """The modules and Parameters in a plain container, and in those inside of it."""
+        todo = [(container, place, 0)]
+        while todo and len(self._seen) < _VISITS:
+            node, at, depth = todo.pop()
+            tensor = tensor_of(node)
+            if tensor is not None:
+                if tensor.is_parameter and id(node) not in self.tensors and id(node) not in self._seen:
+                    self._seen.add(id(node))
+                    yield Loose(at, "parameter", "torch.nn.parameter.Parameter", 1, None)
+                continue
+            view = look(node)
+            view = _container(node, view)
+            if view.kind not in ("module", "sequence", "mapping") or (id(node) in self._seen):
+                continue
+            if view.kind == "module":
+                self._seen.add(id(node))
+                found = self._loose_module(node, view, at)
+                if found is not None:
+                    yield found
+            elif depth <= _DEPTH:
+                keys = view.keys if view.kind == "mapping" else range(len(view.children))
+                items = zip(keys, view.children, strict=True)
+                below = [
+                    (child, f"{at}[{_text(key, number)}]", depth + 1)
+                    for number, (key, child) in enumerate(items)
+                ]
+                todo += reversed(below)
+
+    def _loose_module(self, node: Node, view: View, at: str) -> Loose | None:
+        """A module in a plain container; None for one that has nothing that could be missed."""
+        inside = None
+        lost = held = 0
+        todo = [node]
+        seen: set[int] = set()
+        while todo and len(seen) < _VISITS:
+            each = todo.pop()
+            if id(each) in seen or look(each).kind != "module":
+                continue
+            seen.add(id(each))
+            inner = _registered(look(each))
+            lost += sum(id(child) not in self.tensors for _, child in inner["_parameters"])
+            held += len(inner["_buffers"]) + len(inner["_parameters"])
+            if id(each) in self.modules:
+                inside = inside or self.modules[id(each)][0]
+            todo += [child for _, child in inner["_modules"]]
+        if not held:
+            return None  # an activation
+        return Loose(at, "module", view.type, lost, None if lost or inside is None else inside)
+
+
+def _container(node: Node, view: View) -> View:
+    """An object of a subclass of list, dict or tuple as that; any other as it is."""
+    if view.kind != "object" or type(node) is not Opaque:
+        return view
+    if node.items:
+        return View("sequence", view.type, children=node.items)
+    if node.keys:
+        return View("mapping", view.type, keys=node.keys, children=node.values)
+    if node.how == "newobj" and node.args and not node.states:  # a named tuple
+        return View("sequence", view.type, children=node.args)
+    return view
+
+
+def _text(key: Node, number: int) -> str:
+    """A key as Python writes it."""
+    return repr(str(key)) if isinstance(key, str) else str(key_of(key, number))
+
+
+def _registered(view: View) -> dict[str, list[tuple[str, Node]]]:
+    """What a module registers: its parameters, buffers and children that are not None, by their names."""
+    state = dict(zip(view.keys, view.children, strict=True))
+    found: dict[str, list[tuple[str, Node]]] = {}
+    for attribute in _REGISTERED:
+        inner = look(state.get(attribute))
+        pairs = zip(inner.keys, inner.children, strict=True) if inner.kind == "mapping" else ()
+        found[attribute] = [(str(key), child) for key, child in pairs if child is not None]
+    return found
+
+
+def _attributes(view: View) -> Iterator[tuple[str, Node]]:
+    for key, child in zip(view.keys, view.children, strict=True):
+        if isinstance(key, str) and key not in _REGISTERED and key not in _HOOKS:
+            yield str(key), child
+
+
+def _hooks(place: str, view: View) -> Iterator[Hook]:
+    """The hooks of a module that are functions of names that are not known."""
+    for key, child in zip(view.keys, view.children, strict=True):
+        if key not in _HOOKS:
+            continue
+        for function in look(child).children:
+            name = function if type(function) is Global else _function(function)
+            if name is not None and not is_known(name):
+                yield Hook(place, name.qualified)
+
+
+def _function(node: Node) -> Global | None:
+    """The function of a partial, or the class of a callable object."""
+    if type(node) is not Opaque:
+        return None
+    if node.class_name == "functools.partial":
+        return next((arg for arg in node.args if type(arg) is Global), None)
+    if node.class_name.endswith(".getattr") and node.args and type(node.args[0]) is Opaque:
+        module, _, name = look(node.args[0]).type.rpartition(".")  # a method of an object
+        return Global(module, name)
+    return node.func if type(node.func) is Global else None

@@ -1,0 +1,238 @@
+"""Parameter or buffer: what the file itself says of each tensor, and on what evidence.
+
+Strongest first: the module, TorchScript's lists, Parameters and `param_names` (certain); siblings and dtypes
+(strong), as is an optimizer's order where it leaves one way only; well-known names (likely); else unknown, which
+callers treat as a parameter and say so.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from ckpt.checkpoint import Checkpoint, Entry
+from ckpt.errors import UsageError
+from ckpt.evidence.matching import Match, matches, recorded
+from ckpt.evidence.record import STATE_DICT, Known, Record, record_of
+from ckpt.evidence.sections import Section
+from ckpt.formats.listing import Listing
+from ckpt.names import show, unwrapped_name
+from ckpt.tree.find import children
+from ckpt.tree.view import look
+
+RoleName = Literal["parameter", "buffer", "optimizer", "other", "unknown"]
+Trust = Literal["certain", "strong", "likely", "none"]
+
+
+class Role(NamedTuple):
+    """What a tensor is. `source` names the kind of evidence, `note` says it in words."""
+
+    role: RoleName
+    trust: Trust
+    source: str
+    note: str = ""
+
+
+_CERTAIN = {
+    "module": "listed by the module that is pickled here",
+    "torchscript": "listed by the class in the archive's code",
+    "Parameter": "saved as a Parameter",
+    "Buffer": "saved as a Buffer",
+}
+_BATCH_NORM = frozenset(("running_mean", "running_var", "num_batches_tracked"))
+_UNKNOWN = Role("unknown", "none", "none", "a state dict does not say; treated as a parameter")
+_STATE = Role("optimizer", "certain", "section")
+_HANDED = Role("parameter", "certain", "optimizer", "handed to the optimizer that is pickled here")
+_LIKELY_BUFFERS = frozenset(
+    [
+        "position_ids",
+        "inv_freq",
+        "masked_bias",
+        "relative_position_index",
+        "relative_coords_table",
+        "anchor_grid",
+        "anchors",
+        "pe",
+        "queue",
+        "queue_ptr",
+        "pos_enc",
+        "mask",
+        "attn_mask",
+        "causal_mask",
+    ]
+)
+# Packed weights of quantized models are integers and no buffers of the usual kind.
+_QUANTIZED_NAMES = frozenset(("qweight", "qzeros", "g_idx", "weight", "weight_packed", "scales"))
+
+
+class Told(NamedTuple):
+    """A record of a live model, the section of the file that it is about, and the places of its tensors there."""
+
+    record: Record
+    section: Section
+    places: dict[str, int]
+
+    def known(self) -> dict[int, Known]:
+        """What the record says of the tensor at each place."""
+        return {place: self.record.tensors[name] for name, place in self.places.items()}
+
+
+class Evidence(NamedTuple):
+    """The role of each of `checkpoint.tensors`, in the same order, and what the optimizers know of them.
+
+    `told` is what a snapshot or a live model says, where there is one.
+    """
+
+    roles: list[Role]
+    matches: tuple[Match, ...]
+    told: Told | None = None
+
+
+def evidence(checkpoint: Checkpoint, sections: tuple[Section, ...], model: Record | None = None) -> Evidence:
+    """What the file says of its tensors, the optimizers' order and state included; `model` is the live one.
+
+    Raises UsageError when the model is another than that of the file.
+    """
+    told = _told(checkpoint, sections, model)
+    if isinstance(checkpoint.origin, Listing):
+        found = [Role(*row) for row in checkpoint.origin.roles]  # type: ignore[arg-type]
+    else:
+        found = _roles(checkpoint, sections)
+    if told is not None:
+        source, note = _TOLD[told.record.source]
+        for at, known in told.known().items():
+            found[at] = Role(known.role, "certain", source, note)
+    sure = [role.role == "buffer" and role.trust in ("certain", "strong") for role in found]
+    matched = matches(checkpoint, sections, sure)
+    if told is not None:
+        several = len(told.record.optimizers) > 1
+        for handed in told.record.optimizers:
+            name = handed.cls.rpartition(".")[2] if several else ""
+            matched += (recorded(handed, name, told.section, told.places),)
+    for match in matched:
+        for number, place in enumerate(match.places):
+            if place is not None and found[place].trust in ("likely", "none"):
+                decided = match.exact or match.by_name or match.slots[number].shape is not None
+                trust: Trust = "certain" if match.by_name else "strong" if decided else "likely"
+                note = f"parameter {number} of {match.optimizer.name or 'the optimizer'}"
+                found[place] = Role("parameter", trust, "optimizer", note)
+    return Evidence(found, matched, told)
+
+
+_TOLD = {"snapshot": ("snapshot", "recorded by ckpt.snapshot"), "model": ("model", "built by --model")}
+
+
+def _told(checkpoint: Checkpoint, sections: tuple[Section, ...], model: Record | None) -> Told | None:
+    """The record of a live model, else of the snapshot that the file is, with its section."""
+    own = record_of(checkpoint)
+    record = own or model  # a snapshot knows all that its model says, and more
+    if record is None:
+        return None
+    best: Told | None = None
+    for section in sections:
+        if section.kind not in ("model", "ema", "other") or (
+            own is not None and section.path != (STATE_DICT,)
+        ):
+            continue
+        names = [section.relative(entry.name) for entry in checkpoint.tensors[section.first : section.last]]
+        for of in (str, unwrapped_name):
+            places = {of(name): section.first + number for number, name in enumerate(names)}
+            here = {name: places[name] for name in record.tensors if name in places}
+            if best is None or len(here) > len(best.places):
+                best = Told(record, section, here)
+    if model is not None and own is None and (best is None or 2 * len(best.places) < len(model.tensors)):
+        lost = next((name for name in model.tensors if best is None or name not in best.places), "")
+        raise UsageError(
+            f"not the model that --model builds: {len(best.places) if best else 0:,} of its {len(model.tensors):,}"
+            f" tensors are here, {show(lost, 80)} is not",
+            path=checkpoint.path,
+        )
+    if best is not None and record.source == "model":
+        for name, place in best.places.items():
+            shape = checkpoint.tensors[place].tensor.shape
+            if shape != record.shapes.get(name, shape):
+                raise UsageError(
+                    f"not the model that --model builds: {show(name, 80)} is {list(shape)} here and"
+                    f" {list(record.shapes[name])} there",
+                    path=checkpoint.path,
+                    hint="--arg K=V",
+                )
+    return best
+
+
+def _roles(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> list[Role]:
+    found = [Role("other", "none", "none", "outside the model")] * len(checkpoint.tensors)
+    named = _optimizer_names(sections)
+    for section in sections:
+        entries = checkpoint.tensors[section.first : section.last]
+        if section.kind == "optimizer":
+            depth = len(section.path)
+            found[section.first : section.last] = [
+                _HANDED if entry.path[depth : depth + 1] == ("param_groups",) else _STATE for entry in entries
+            ]
+        elif section.kind in ("model", "ema"):
+            found[section.first : section.last] = _model_roles(entries, section, named)
+    return [
+        Role(entry.kind, "certain", entry.source, _CERTAIN[entry.source])
+        if entry.kind is not None and entry.source is not None and role.role != "optimizer"
+        else role
+        for entry, role in zip(checkpoint.tensors, found, strict=True)
+    ]
+
+
+def _model_roles(entries: tuple[Entry, ...], section: Section, named: frozenset[str]) -> list[Role]:
+    names = [section.relative(entry.name) for entry in entries]
+    siblings: dict[str, set[str]] = {}
+    for name in names:
+        parent, _, leaf = name.rpartition(".")
+        siblings.setdefault(parent, set()).add(leaf)
+    return [_role(entry, name, siblings, named) for entry, name in zip(entries, names, strict=True)]
+
+
+def _role(entry: Entry, name: str, siblings: dict[str, set[str]], named: frozenset[str]) -> Role:
+    if name in named or name.removeprefix("module.") in named:
+        return Role("parameter", "certain", "param_names", "named by the optimizer")
+    parent, _, leaf = name.rpartition(".")
+    beside = siblings[parent]
+    if {"running_mean", "running_var"} <= beside:
+        if leaf in _BATCH_NORM:
+            return Role("buffer", "strong", "batchnorm", "statistics of a normalization layer")
+        if leaf in ("weight", "bias"):
+            # Without the counter it may be a frozen batch norm, which has nothing but buffers.
+            trust: Trust = "strong" if "num_batches_tracked" in beside else "likely"
+            return Role("parameter", trust, "batchnorm", "beside the statistics of a normalization layer")
+    if "parametrizations" in parent.split("."):
+        if leaf.startswith("original"):
+            return Role("parameter", "strong", "parametrization", "the original of a parametrization")
+        if leaf in ("_u", "_v"):
+            return Role("buffer", "strong", "spectral_norm", "a vector of spectral_norm")
+    for base in ("weight", "bias"):
+        if f"{base}_orig" in beside and leaf in (f"{base}_u", f"{base}_v"):
+            return Role("buffer", "strong", "spectral_norm", f"beside {base}_orig")
+        if {f"{base}_g", f"{base}_v"} <= beside and leaf in (f"{base}_g", f"{base}_v"):
+            return Role("parameter", "strong", "weight_norm", f"{base}_g beside {base}_v")
+    kind = entry.tensor.dtype.kind
+    if kind in ("int", "bool") and leaf not in _QUANTIZED_NAMES:
+        # Narrow integers may be the packed weights of a quantized model.
+        trust = "strong" if entry.tensor.dtype.name in ("int64", "bool") else "likely"
+        return Role("buffer", trust, "dtype", f"{entry.tensor.dtype.name} takes no gradient")
+    if leaf in _LIKELY_BUFFERS:
+        return Role("buffer", "likely", "name", f"{leaf} is usually a buffer")
+    return _UNKNOWN
+
+
+def _optimizer_names(sections: tuple[Section, ...]) -> frozenset[str]:
+    """Names that optimizers give their parameters: `param_names` (torch 2.6), or state keyed by name (FSDP)."""
+    names: set[str] = set()
+    for section in sections:
+        if section.kind != "optimizer":
+            continue
+        parts = dict(children(section.node))
+        state = parts.get("state")
+        if state is not None:
+            names.update(key for key, _ in children(state) if isinstance(key, str) and "." in key)
+        for _, group in children(parts.get("param_groups")):
+            fields = dict(children(group))
+            for key in ("param_names", "params"):
+                if key in fields and look(fields[key]).kind == "sequence":
+                    names.update(str(name) for _, name in children(fields[key]) if isinstance(name, str))
+    return frozenset(names)

@@ -1,0 +1,264 @@
+"""What the parts of a checkpoint are: model, optimizer, scheduler, scaler, ema, rng, snapshot, other.
+
+Structure decides first (a dict with `state` and `param_groups`, a mapping of dotted names to tensors, a
+pickled module), then well-known keys. Never the values.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from ckpt.checkpoint import Checkpoint, Container, Node
+from ckpt.errors import UsageError
+from ckpt.evidence import record as snapshots
+from ckpt.formats.listing import Listing
+from ckpt.names import Path, dotted, nearest, show
+
+OTHER_SHARE = 0.01
+"""A candidate for a model with under this share of the largest one's elements (`{mean, std}`) is other."""
+
+_KINDS = {
+    **dict.fromkeys(("optimizer", "optimizers", "optim", "optims"), "optimizer"),
+    **dict.fromkeys(("scheduler", "schedulers", "sched"), "scheduler"),
+    **dict.fromkeys(("scaler", "scalers", "amp", "gradscaler"), "scaler"),
+    **dict.fromkeys(("rng", "rngs", "random"), "rng"),
+}
+"""Words that say what a part is, when the key is made of nothing else but those of `_FILLING`."""
+_FILLING = frozenset(
+    [
+        "state",
+        "states",
+        "dict",
+        "dicts",
+        "lr",
+        "grad",
+        "loss",
+        "native",
+        "cuda",
+        "cpu",
+        "torch",
+        "numpy",
+        "python",
+    ]
+)
+_EMA = frozenset(("ema", "averaged", "shadow", "swa"))
+_WHOLE = frozenset(("state_dict", "model_state_dict", "model", "params", "weights", "net"))
+"""Keys of a model beside other things: a dict that has one is not the model itself."""
+_TENSOR_NAMES = re.compile(
+    r"(?:weight|bias|gamma|beta|kernel|embedding|running_|num_batches_tracked)\w*|\w*_?(?:weight|bias)"
+)
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_MODEL = re.compile(
+    r"(?:.*_)?(?:model|net|net[gd]|network|weights|params|module|generator|discriminator|encoder|decoder|backbone"
+    r"|state_dict|[gd])(?:_.*)?"
+)
+
+
+class Section(NamedTuple):
+    """A part of a checkpoint. Its tensors are `checkpoint.tensors[first:last]`, all below `path`; `node` is it."""
+
+    path: Path
+    name: str
+    kind: str
+    first: int
+    last: int
+    is_module: bool = False
+    numel: int = 0
+    nbytes: int = 0
+    node: Node = None
+
+    @property
+    def tensors(self) -> int:
+        return self.last - self.first
+
+    def relative(self, name: str) -> str:
+        """The name, inside this section, of a tensor that lies in it."""
+        return name[len(self.name) + 1 :] if self.path else name
+
+
+def sections(checkpoint: Checkpoint) -> tuple[Section, ...]:
+    """The parts of a checkpoint in file order; they do not overlap. A bare state dict is one, at the root."""
+    if isinstance(checkpoint.origin, Listing):
+        return tuple(_sized(checkpoint, Section(*row)) for row in checkpoint.origin.sections)
+    finder = _Finder(checkpoint)
+    found = [_sized(checkpoint, section) for section in finder.find()]
+    largest = max((section.numel for section in found if section.kind in ("model", "ema")), default=0)
+    kept = [
+        section
+        for section in found
+        if section.kind != "model" or section.is_module or section.numel >= OTHER_SHARE * largest
+    ]
+    rest = [_sized(checkpoint, section) for section in finder.rest(kept)]
+    return tuple(sorted(kept + rest, key=lambda section: (section.first, section.last)))
+
+
+def models(found: tuple[Section, ...]) -> list[Section]:
+    """The sections that hold a model's weights."""
+    return [section for section in found if section.kind == "model"]
+
+
+def chosen_models(checkpoint: Checkpoint, found: tuple[Section, ...], name: str | None) -> list[Section]:
+    """The sections of weights, averaged ones too, or the one that is asked for. Raises UsageError without any."""
+    if name is not None:
+        return [named(checkpoint, found, name)]
+    chosen = [section for section in found if section.kind in ("model", "ema")]
+    if not chosen:
+        raise UsageError("holds no model that could be told from the rest", path=checkpoint.path)
+    return chosen
+
+
+def only_model(checkpoint: Checkpoint, found: tuple[Section, ...], name: str | None) -> Section:
+    """The section that is asked for, or the only model. Raises UsageError with the list of those that there are."""
+    if name is not None:
+        return named(checkpoint, found, name)
+    chosen = models(found) or [section for section in found if section.kind == "ema"]
+    if not chosen:  # a file of nothing but tensors
+        chosen = [section for section in found if section.kind == "other" and not section.path]
+    if not chosen:
+        raise UsageError("holds no model that could be told from the rest", path=checkpoint.path)
+    if len(chosen) > 1:
+        listed = ", or ".join(f"--section {show(section.name, 60)}" for section in chosen[:8])
+        raise UsageError(f"holds {len(chosen)} models", path=checkpoint.path, hint=listed)
+    return chosen[0]
+
+
+def named(checkpoint: Checkpoint, found: tuple[Section, ...], name: str) -> Section:
+    """The section of a name. Raises UsageError with the nearest ones."""
+    for section in found:
+        if section.name == name:
+            return section
+    names = [section.name for section in found]
+    listed = ", ".join(show(other, 60) or "(the root)" for other in nearest(name, names) or names[:8])
+    raise UsageError(f"no section {name}", path=checkpoint.path, hint=f"sections: {listed or 'none'}")
+
+
+def _sized(checkpoint: Checkpoint, section: Section) -> Section:
+    entries = checkpoint.tensors[section.first : section.last]
+    return section._replace(
+        numel=sum(entry.tensor.numel for entry in entries),
+        nbytes=sum(entry.tensor.nbytes for entry in entries),
+    )
+
+
+class _Finder:
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+        self._containers = checkpoint.containers
+        # What lies above an optimizer: a list of them, say.
+        self._above_optimizers = {
+            row.path[:depth]
+            for row in self._containers
+            if {"state", "param_groups"} <= set(row.keys)
+            for depth in range(len(row.path))
+        }
+
+    def find(self) -> list[Section]:
+        tensors = self._checkpoint.tensors
+        if not self._containers:  # safetensors: names only
+            return [Section((), "", "model", 0, len(tensors))] if tensors and tensors[0].path else []
+        found: list[Section] = []
+        covered: list[Path] = []
+        for row in self._containers:
+            if any(row.path[: len(path)] == path for path in covered[-1:]):
+                continue
+            kind = self._kind(row)
+            if kind is not None:
+                found.append(
+                    Section(row.path, row.name, kind, row.first, row.last, row.is_module, node=row.node)
+                )
+                covered.append(row.path)
+        return found
+
+    def rest(self, found: list[Section]) -> list[Section]:
+        """A section `other` for each top-level key with tensors that belong to none of those found."""
+        taken = [False] * len(self._checkpoint.tensors)
+        for section in found:
+            taken[section.first : section.last] = [True] * section.tensors
+        loose: dict[Path, list[int]] = {}
+        for index, free in enumerate(taken):
+            if not free:
+                loose.setdefault(self._checkpoint.tensors[index].path[:1], []).append(index)
+        if not found and loose and not any(map(_kind_of_key, loose)):
+            return [Section((), "", "other", 0, len(taken))]
+        sections: list[Section] = []
+        for path, indices in loose.items():
+            runs = [[indices[0], indices[0] + 1]]
+            for index in indices[1:]:
+                if index == runs[-1][1]:
+                    runs[-1][1] += 1
+                else:
+                    runs.append([index, index + 1])
+            kind = _kind_of_key(path) or "other"
+            sections += [Section(path, dotted(path), kind, first, last) for first, last in runs]
+        return sections
+
+    def _kind(self, row: Container) -> str | None:
+        """The kind of the section that a container is, None when it is not one but may hold some."""
+        if {"state", "param_groups"} <= set(row.keys):
+            return "optimizer"
+        if row.path == (snapshots.KEY,) and snapshots.record_of(self._checkpoint) is not None:
+            return "snapshot"
+        if row.is_module:
+            return "ema" if _is_ema(row.path) else "model"
+        kind = _kind_of_key(row.path) if len(row.path) == 1 else None
+        if kind is not None and row.path not in self._above_optimizers:
+            return kind
+        if row.last == row.first:
+            return None
+        if row.has_metadata or self._is_state_dict(row) or self._is_nested_model(row):
+            return "ema" if _is_ema(row.path) else "model"
+        return None
+
+    def _is_state_dict(self, row: Container) -> bool:
+        """A mapping whose children are tensors, with dotted names or below a key that says model."""
+        depth = len(row.path) + 1
+        entries = self._checkpoint.tensors[row.first : row.last]
+        direct = [entry for entry in entries if len(entry.path) == depth and isinstance(entry.path[-1], str)]
+        if not direct or row.type in ("list", "tuple"):
+            return False
+        dots = sum("." in str(entry.path[-1]) for entry in direct)
+        if 2 * dots >= len(direct) and 2 * len(direct) >= len(entries):
+            return True
+        if len(direct) != len(entries) and not dots:
+            return False
+        if _says_model(row.path):
+            return True
+        # Without dots and without a key above: {"weight": ..., "bias": ...}, not {"images": ..., "labels": ...}.
+        alike = any(_TENSOR_NAMES.fullmatch(str(entry.path[-1])) for entry in direct)
+        return not row.path and len(direct) == len(row.keys) and alike
+
+    def _is_nested_model(self, row: Container) -> bool:
+        """A mapping below a key that says model, all of whose several parts hold tensors and none is a whole."""
+        depth = len(row.path)
+        if not _says_model(row.path) or row.type in ("list", "tuple") or row.path in self._above_optimizers:
+            return False
+        parts = {entry.path[depth] for entry in self._checkpoint.tensors[row.first : row.last]}
+        return (
+            len(parts) > 1
+            and parts == set(row.keys)
+            and not any(part in _WHOLE or _kind_of_key((part,)) or _is_ema((part,)) for part in parts)
+        )
+
+
+def _says_model(path: Path) -> bool:
+    return bool(path) and _MODEL.fullmatch(str(path[-1]).lower()) is not None
+
+
+def _words(key: object) -> list[str]:
+    return [word.lower() for word in _WORD.findall(str(key))]
+
+
+def _kind_of_key(path: Path) -> str | None:
+    """The kind that the last key of a path says by itself: `optimizer_states`, `lr_scheduler`, `rng_state`."""
+    if not path:
+        return None
+    words = [
+        word for word in _words(path[-1]) if word not in _FILLING and not (len(word) == 1 or word.isdigit())
+    ]
+    kinds = {_KINDS.get(word) for word in words}
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def _is_ema(path: Path) -> bool:
+    return bool(path) and not _EMA.isdisjoint(_words(path[-1]))

@@ -1,0 +1,53 @@
+"""What the writers of pickle formats share: the plan of a file, and the names of its storages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from ckpt.checkpoint import Global, PersistentId, Storage
+from ckpt.formats.torch_zip.read import KEY
+from ckpt.io.commit import Sink
+from ckpt.pickles.calls import storage_class
+from ckpt.pickles.emit import StorageId
+
+
+class Draft(NamedTuple):
+    """A file that is ready to be written: its bytes, and what writes them to a sink at position 0."""
+
+    size: int
+    write: Callable[[Sink], None]
+
+
+class Keys:
+    """The keys of the storages of one file, given as the pickle names them; `storages` in that order.
+
+    A storage keeps the key that it had, where that is a key and no other one has it; else it gets a number.
+    """
+
+    def __init__(self, storages: Iterable[Storage]) -> None:
+        self.storages: dict[str, Storage] = {}
+        self._ids: dict[int, StorageId] = {}
+        self._reserved = {storage.id for storage in storages}
+        self._next = 0
+
+    def __call__(self, storage: Storage, persistent: PersistentId | None) -> StorageId:
+        known = self._ids.get(id(storage))
+        if known is None:
+            key = storage.id
+            if not KEY.fullmatch(key) or key in self.storages:
+                while str(self._next) in self._reserved or str(self._next) in self.storages:
+                    self._next += 1
+                key = str(self._next)
+            pid = persistent.pid if persistent is not None else None
+            cls = pid[1] if type(pid) is tuple and type(pid[1]) is Global else storage_class(storage)
+            known = self._ids[id(storage)] = StorageId(cls, key, storage.device or "cpu", numel(storage, cls))
+            self.storages[key] = storage
+        return known
+
+
+def numel(storage: Storage, cls: Global) -> int:
+    """Elements of a storage as its class counts them: bytes for an untyped one, and below a byte an element."""
+    if storage.dtype is None or cls.name.endswith("UntypedStorage"):
+        return storage.nbytes
+    return storage.nbytes // max(1, storage.dtype.bits // 8)

@@ -1,0 +1,1 @@
+"""safetensors: a JSON header and the data."""

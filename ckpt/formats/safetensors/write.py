@@ -1,0 +1,120 @@
+"""Writing safetensors: the header, then the tensors, ranges copied as they are where that is what they are."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ckpt.checkpoint import Checkpoint, Entry, Node, Storage, TensorRef
+from ckpt.elements.blocks import place_of, pour
+from ckpt.errors import LimitError, WriteError
+from ckpt.formats.draft import Draft
+from ckpt.formats.safetensors.read import NAME, SUFFIXES, is_text
+from ckpt.io.commit import Sink
+from ckpt.limits import Limits
+from ckpt.names import NamedKey, show
+from ckpt.tree.metadata import is_alias, metadata_of
+
+__all__ = ["NAME", "SUFFIXES", "check_by_library", "draft", "held", "losses", "unfit"]
+
+_EXPANDED = 1 << 30
+"""Bytes to which a tensor may unfold that repeats its storage (stride 0)."""
+
+
+def losses(checkpoint: Checkpoint) -> list[str]:
+    """What the format cannot hold, one line each: its tensors are dense, and there is nothing but tensors."""
+    found: list[str] = []
+    for entry in checkpoint.tensors:
+        why = unfit(entry)
+        if why:
+            found.append(f"{show(entry.name, 80)} ({why})")
+    values = [value.name for value in checkpoint.values if value.path[:1] != ("__metadata__",)]
+    return [*found, *(f"{show(name, 80)} (no tensor)" for name in values)]
+
+
+def unfit(entry: Entry) -> str | None:
+    """Why the format cannot hold a tensor, None when it can."""
+    tensor = entry.tensor
+    if not isinstance(tensor, TensorRef):
+        return tensor.layout
+    if tensor.dtype.safetensors is None:
+        return tensor.dtype.name
+    if tensor.storage.place is None:
+        return "on meta, without data"
+    if tensor.dtype.safetensors == "F4" and not tensor.shape:
+        return "a single pair of 4-bit elements"
+    if tensor.nbytes > max(_EXPANDED, tensor.storage.nbytes):
+        return f"unfolds to {tensor.nbytes:,} bytes"
+    if any(isinstance(key, NamedKey) for key in entry.path):
+        return "a key that is no text"
+    if entry.name == "__metadata__" or not is_text(entry.name):
+        return "a name that the format cannot say"
+    return None
+
+
+def held(checkpoint: Checkpoint) -> tuple[list[tuple[str, TensorRef]], dict[str, str]]:
+    """What a file of the checkpoint holds: its tensors, equal ranges once under their first name, and the others.
+
+    The other names stand in the metadata, as `safetensors.torch.save_model` puts them there.
+    """
+    kept: dict[tuple[Node, ...], str] = {}
+    tensors: list[tuple[str, TensorRef]] = []
+    others: dict[str, str] = {}
+    for entry in checkpoint.tensors:
+        ref = entry.tensor
+        assert isinstance(ref, TensorRef)
+        range_of = (id(ref.storage), ref.dtype, ref.shape, ref.stride, ref.offset, ref.conj, ref.neg)
+        first = kept.setdefault(range_of, entry.name) if ref.numel else entry.name
+        if not is_alias(entry.name, first):
+            first = entry.name  # a name that could be any text of the metadata gets a copy
+        if first == entry.name:
+            tensors.append((entry.name, ref))
+        else:
+            others[entry.name] = first
+    return tensors, others
+
+
+def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
+    """The file of a checkpoint that has no losses. Raises LimitError."""
+    tensors, others = held(checkpoint)
+    metadata = {"format": "pt", **metadata_of(checkpoint.root), **others}
+    # As the library orders them: the widest first, so that each is aligned.
+    tensors.sort(key=lambda item: (-item[1].dtype.bits, item[0]))
+    header: dict[str, Any] = {"__metadata__": metadata}
+    at = 0
+    for name, ref in tensors:
+        shape = list(ref.shape)
+        if ref.dtype.safetensors == "F4" and shape:
+            shape[-1] *= 2  # torch counts the pairs
+        header[name] = {
+            "dtype": ref.dtype.safetensors,
+            "shape": shape,
+            "data_offsets": [at, at + ref.nbytes],
+        }
+        at += ref.nbytes
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    if len(text) > limits.header_bytes:
+        raise LimitError(f"a safetensors header of {len(text):,} bytes", "header-bytes", limits.header_bytes)
+
+    def write(sink: Sink) -> None:
+        sink.write(len(text).to_bytes(8, "little") + text)
+        for name, ref in tensors:
+            if ref.numel:
+                place = place_of(ref)
+                pour(Storage(name, None, ref.dtype, ref.nbytes, place), sink, crc=False)
+
+    return Draft(8 + len(text) + at, write)
+
+
+def check_by_library(path: str) -> None:
+    """Open a file with the reference implementation. Raises WriteError when it does not take it."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as opened:
+            opened.keys()
+    except SafetensorError as error:
+        raise WriteError(
+            f"the safetensors library refuses what was written: {show(str(error), 200)}"
+        ) from None

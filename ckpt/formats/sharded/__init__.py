@@ -1,0 +1,1 @@
+"""One checkpoint in several files, with an index."""

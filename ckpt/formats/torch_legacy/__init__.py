@@ -1,0 +1,1 @@
+"""torch.save before 1.6: a stream of pickles."""

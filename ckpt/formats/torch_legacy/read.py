@@ -1,0 +1,260 @@
+"""torch.save before 1.6: five pickles back to back (magic, protocol, system, object, storage keys), then for
+each key a count of elements and the bytes. No offset anywhere; always little-endian.
+
+Layout: torch/serialization.py `_legacy_save`, `_legacy_load`.
+"""
+
+from __future__ import annotations
+
+from ckpt.checkpoint import Checkpoint, Global, Node, Notice, Opaque, PersistentId, Range, Refusal, Storage
+from ckpt.dtypes import UINT8, DType
+from ckpt.errors import LimitError, UnreadableError
+from ckpt.formats.pickled import Contents, checkpoint, interpret, run
+from ckpt.formats.probe import Probe
+from ckpt.io.source import Memory, Source
+from ckpt.limits import Limits
+from ckpt.names import show
+from ckpt.pickles.machine import Pickle, TruncatedPickleError
+from ckpt.pickles.rebuild import UNTYPED, make_storage, storage_bytes, storage_type
+
+NAME = "torch-legacy"
+SUFFIXES: tuple[str, ...] = (".pth", ".pt", ".bin", ".tar")
+
+MAGIC = 0x1950A86A20F9469CFC6C
+PROTOCOL = 1001
+_MAGIC_BYTES = b"\x8a\x0a" + MAGIC.to_bytes(10, "little")
+_MAGICS = (
+    b"\x80\x02" + _MAGIC_BYTES,
+    b"\x80\x03" + _MAGIC_BYTES,
+    b"\x80\x04\x95\x0d\0\0\0\0\0\0\0" + _MAGIC_BYTES,
+    b"\x80\x05\x95\x0d\0\0\0\0\0\0\0" + _MAGIC_BYTES,
+    b"L%dL\n" % MAGIC,
+)
+_FIRST_READ = 1 << 18
+
+
+def sniff(probe: Probe) -> bool:
+    return is_legacy(probe.head)
+
+
+def is_legacy(head: bytes) -> bool:
+    """Whether a file that begins so is a legacy stream."""
+    return head.startswith(_MAGICS)
+
+
+def read(probe: Probe, limits: Limits) -> Checkpoint:
+    contents = Contents()
+    stream = _Stream(probe.file, contents, limits, "", 0)
+    root = stream.read()
+    if stream.end < probe.size:
+        contents.notices.append(_trailing(probe.file, stream.end))
+    untyped = any(
+        pickled.name in UNTYPED for pickle in contents.pickles for pickled in pickle.globals.values()
+    )
+    return checkpoint(
+        probe.path,
+        NAME,
+        probe.size,
+        root,
+        contents,
+        limits,
+        not_loadable="no torch reads UntypedStorage back from the legacy format" if untyped else None,
+        refusals=(Refusal("UntypedStorage in the legacy format", ()),) if untyped else None,
+    )
+
+
+def salvaged(source: Source, limits: Limits) -> Node:
+    """The root of a stream that may be cut in its data: storages that are not all there lie behind its end."""
+    return _Stream(source, Contents(), limits, "", 0, is_cut=True).read()
+
+
+def read_nested(data: bytes, contents: Contents, limits: Limits, depth: int) -> Node:
+    """The root of a checkpoint that lies in the bytes of a pickle; its storages join `contents`."""
+    if not data.startswith(_MAGICS):
+        raise UnreadableError("a nested checkpoint that is no legacy stream")
+    prefix = f"nested-{len({name.partition(':')[0] for name in contents.storages if ':' in name})}:"
+    return _Stream(Memory(data), contents, limits, prefix, depth).read()
+
+
+def _trailing(source: Source, end: int) -> Notice:
+    left = source.size - end
+    head = source.read(end, min(left, 32))
+    if head.startswith(_MAGICS) or head.startswith(b"PK\x03\x04"):
+        return Notice(
+            "trailing-data", f"a second checkpoint at byte {end:,}: torch.load on the path reads the first"
+        )
+    return Notice("trailing-data", f"{left:,} bytes after the last storage")
+
+
+class _Stream:
+    """One legacy stream, read front to back."""
+
+    def __init__(
+        self,
+        source: Source,
+        contents: Contents,
+        limits: Limits,
+        prefix: str,
+        depth: int,
+        *,
+        is_cut: bool = False,
+    ) -> None:
+        self._source = source
+        self._contents = contents
+        self._limits = limits
+        self._prefix = prefix
+        self._depth = depth
+        self._is_cut = is_cut
+        self._buffer = b""
+        self._made: dict[str, Storage] = {}
+        self.end = 0
+
+    def read(self) -> Node:
+        magic = self._pickle()
+        if magic.root != MAGIC or magic.globals:
+            raise UnreadableError("a legacy stream without its magic number")
+        protocol = self._pickle()
+        if type(protocol.root) is not int or protocol.root != PROTOCOL:
+            raise UnreadableError("a legacy stream of an unknown protocol")
+        self._contents.pickles.append(self._pickle())  # sys_info: torch ignores it
+        main = self._pickle()
+        keys = self._pickle()
+        self._contents.pickles += [magic, protocol, keys]
+        places = self._places(keys.root, main)
+        interpret(
+            main,
+            self._contents,
+            self._limits,
+            lambda persistent: self._resolve(persistent, places),
+            self._depth,
+        )
+        return main.root
+
+    def _pickle(self) -> Pickle:
+        """The pickle at `end`. Its length is known only once it was read: more bytes until it is whole."""
+        start = self.end
+        while True:
+            try:
+                pickle = run(self._buffer, self._limits)
+            except TruncatedPickleError as error:
+                if not self._grow(start):
+                    size = self._source.size
+                    problem = f"cut off: the file ends at {size:,} bytes, inside a pickle"
+                    raise UnreadableError(problem, hint=error.hint) from None
+                continue
+            self._buffer = self._buffer[pickle.end :]
+            self.end = start + pickle.end
+            return pickle
+
+    def _grow(self, start: int) -> bool:
+        have = len(self._buffer)
+        left = self._source.size - start - have
+        if left <= 0:
+            return False
+        if have >= self._limits.pickle_bytes:
+            raise LimitError("a pickle is too long", "pickle-bytes", self._limits.pickle_bytes)
+        self._buffer += self._source.read(start + have, min(left, max(_FIRST_READ, 3 * have)))
+        return True
+
+    def _places(self, keys: Node, main: Pickle) -> dict[str, tuple[int, int]]:
+        """Key -> (offset of its data, numel), by walking the data part with the sizes that the ids give."""
+        if type(keys) is not list:
+            raise UnreadableError("a legacy stream without its list of storage keys")
+        widths: dict[str, tuple[DType | None, Node]] = {}
+        for persistent in main.persistent:
+            pid = persistent.pid
+            if (
+                type(pid) is tuple
+                and len(pid) in (5, 6)
+                and pid[0] == "storage"
+                and isinstance(pid[2], (str, int))
+            ):
+                dtype = storage_type(pid[1])
+                widths.setdefault(str(pid[2]), (dtype, pid[4]))
+        found: dict[str, tuple[int, int]] = {}
+        at = self.end
+        for key in keys:
+            text = str(key) if isinstance(key, (str, int)) and not isinstance(key, bool) else ""
+            if text in found:
+                raise UnreadableError(f"storage {show(text, 80)} is listed twice")
+            if text not in widths:
+                raise UnreadableError(f"storage {show(text, 80)} is listed, and no tensor names it")
+            dtype, expected = widths[text]
+            if self._is_cut and at + 8 + storage_bytes(dtype, expected) > self._source.size:
+                at = self._source.size
+                found[text] = (at, 0)
+                continue
+            if at + 8 > self._source.size:
+                raise UnreadableError(
+                    f"cut off: storage {show(text, 80)} is missing, the file ends at {self._source.size:,}"
+                )
+            numel = int.from_bytes(self._source.read(at, 8), "little")
+            if numel != expected:
+                raise UnreadableError(
+                    f"storage {show(text, 80)} has {numel:,} elements, its tensors need {_count(expected)}"
+                )
+            nbytes = storage_bytes(dtype, numel)
+            at += 8
+            if at + nbytes > self._source.size:
+                raise UnreadableError(
+                    f"cut off: storage {show(text, 80)} needs bytes {at:,} to {at + nbytes:,}, "
+                    f"the file ends at {self._source.size:,}"
+                )
+            found[text] = (at, numel)
+            at += nbytes
+        self.end = at
+        missing = widths.keys() - found.keys()
+        if missing:
+            raise UnreadableError(
+                f"storage {show(min(missing), 80)} is used, and the list of storages lacks it"
+            )
+        return found
+
+    def _resolve(self, persistent: PersistentId, places: dict[str, tuple[int, int]]) -> Storage | Global:
+        pid = persistent.pid
+        where = f"a persistent id at byte {persistent.offset:,} of the pickle"
+        if type(pid) is not tuple or not pid:
+            raise UnreadableError(f"{where} that is no tuple")
+        if pid[0] == "module" and len(pid) == 4 and type(pid[1]) in (Global, Opaque):
+            if type(pid[1]) is Global:
+                return pid[1]
+        if pid[0] != "storage" or len(pid) not in (5, 6):
+            raise UnreadableError(f"{where} that is no storage's")
+        _, cls, key, device, numel = pid[:5]
+        view = pid[5] if len(pid) == 6 else None
+        text = str(key)
+        dtype = storage_type(cls)
+        root = self._root(text, dtype, numel, device, places)
+        if view is not None:
+            persistent.shift = _view_offset(view, root, dtype, text)
+        return root
+
+    def _root(
+        self, key: str, dtype: DType | None, numel: Node, device: Node, places: dict[str, tuple[int, int]]
+    ) -> Storage:
+        nbytes = storage_bytes(dtype, numel)
+        known = self._made.get(key)
+        if known is not None:
+            if (known.dtype or UINT8, known.nbytes) != (dtype or UINT8, nbytes):
+                raise UnreadableError(f"storage {show(key, 80)} is named with two types or sizes")
+            return known
+        place = Range(self._source, places[key][0], nbytes)
+        made = make_storage(self._prefix + show(key, 80), device, dtype, nbytes, place)
+        self._made[key] = self._contents.storages[made.id] = made
+        return made
+
+
+def _view_offset(view: Node, root: Storage, dtype: DType | None, key: str) -> int:
+    """Where a view of a storage begins, in elements: `(view_key, offset, size)`, written before 0.4."""
+    if type(view) is tuple and len(view) == 3 and type(view[1]) is int and type(view[2]) is int:
+        offset, size = view[1:]
+        width = max(1, dtype.bits // 8) if dtype else 1
+        if min(offset, size) >= 0 and (offset + size) * width <= root.nbytes:
+            return int(offset)
+    raise UnreadableError(
+        f"a view of storage {show(key, 80)} that does not lie within its {root.nbytes:,} bytes"
+    )
+
+
+def _count(node: Node) -> str:
+    return f"{node:,}" if type(node) is int and node.bit_length() < 80 else "another number"

@@ -1,0 +1,70 @@
+"""Writing the stream that torch.save wrote before 1.6."""
+
+from __future__ import annotations
+
+from struct import pack
+
+from ckpt.checkpoint import Checkpoint, Dict, Node, Range, Storage
+from ckpt.elements.blocks import blocks, little, pour
+from ckpt.formats.draft import Draft, Keys, numel
+from ckpt.formats.torch_legacy.read import MAGIC, NAME, PROTOCOL, SUFFIXES
+from ckpt.io.commit import Sink
+from ckpt.io.source import Memory
+from ckpt.limits import Limits
+from ckpt.names import show
+from ckpt.pickles.calls import is_typed, storage_class
+from ckpt.pickles.emit import emit
+
+__all__ = ["NAME", "SUFFIXES", "draft", "losses", "to_bytes"]
+
+
+def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
+    """The stream of a checkpoint. Raises LimitError."""
+    head, storages = _stream(checkpoint.root, Keys(checkpoint.storages), limits)
+
+    def write(sink: Sink) -> None:
+        sink.write(head)
+        for storage in storages:
+            sink.write(pack("<Q", numel(storage, storage_class(storage))))
+            pour(little(storage), sink, crc=False)
+
+    return Draft(len(head) + sum(8 + storage.nbytes for storage in storages), write)
+
+
+def losses(checkpoint: Checkpoint) -> list[str]:
+    """What the format cannot hold: storages without a type of their own, which no torch reads back from it."""
+    return [
+        f"storage {show(storage.id, 80)}: bytes without a class of storages"
+        for storage in checkpoint.storages
+        if storage.place is not None and not is_typed(storage)
+    ]
+
+
+def to_bytes(root: Node) -> bytes:
+    """The stream of a checkpoint that lies inside of a pickle."""
+    head, storages = _stream(root, Keys(()), Limits())
+    parts = [head]
+    for storage in storages:
+        assert storage.place is not None
+        parts += (pack("<Q", numel(storage, storage_class(storage))), *blocks(storage.place))
+    return b"".join(parts)
+
+
+def _stream(root: Node, keys: Keys, limits: Limits) -> tuple[bytes, list[Storage]]:
+    """All of the stream but the data, and the storages in the order of the data."""
+    pickle = emit(root, keys, to_bytes, limits, legacy=True)
+    order = sorted(keys.storages, key=lambda key: (*_place_of(keys.storages[key]), key))
+    system = Dict()
+    sizes = Dict()
+    sizes.set(["short", "int", "long"], [2, 4, 4])
+    system.set(["protocol_version", "little_endian", "type_sizes"], [PROTOCOL, True, sizes])
+    parts = [emit(node, keys, to_bytes, limits) for node in (MAGIC, PROTOCOL, system)]
+    parts += (pickle, emit(order, keys, to_bytes, limits))
+    return b"".join(parts), [keys.storages[key] for key in order]
+
+
+def _place_of(storage: Storage) -> tuple[int, int]:
+    """Storages of a file in the order in which they lie there, new ones behind them."""
+    if isinstance(storage.place, Range) and not isinstance(storage.place.source, Memory):
+        return 0, storage.place.offset
+    return 1, 0

@@ -1,0 +1,1 @@
+"""torch.save since 1.6: a zip archive."""

@@ -1,0 +1,178 @@
+"""Writing a zip archive as torch's own writer lays it out, bit for bit: stored records, aligned by padding, sizes
+and checksums behind the data, zip64 where it is needed.
+
+Layout: caffe2/serialize/inline_container.cc and miniz, the same from torch 1.6 to 2.13. All sizes and
+positions are known before the first byte is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from struct import pack
+from typing import NamedTuple
+from zlib import crc32
+
+from ckpt.io.commit import Sink
+
+ALIGNMENT = 64
+PAGE = 4096
+"""Copying a range to the same position within a page is the fastest."""
+_MAX32, _MAX16 = 0xFFFFFFFF, 0xFFFF
+
+
+class Planned(NamedTuple):
+    """A record to be written: `pour` writes its `size` bytes and returns their CRC-32.
+
+    `like` is where its data should lie modulo PAGE, None where the alignment alone decides.
+    """
+
+    name: str
+    size: int
+    pour: Callable[[Sink], int]
+    like: int | None = None
+
+
+class Written(NamedTuple):
+    """A record that is in the archive: what the directory says of it. `header` is the offset of its local header."""
+
+    name: bytes
+    size: int
+    crc: int
+    header: int
+    method: int = 0
+    stored: int | None = None
+    flags: int | None = None
+
+
+class Layout(NamedTuple):
+    """Where everything comes to lie. `headers` and `pads` go with `records`; `size` is that of the archive."""
+
+    records: Sequence[Planned]
+    headers: list[int]
+    pads: list[int]
+    size: int
+    regular: bool
+    """Whether the padding is all torch's own rule, after the first storage: what computed offsets rely on."""
+
+    def write(self, sink: Sink) -> None:
+        """Write the archive to a sink at position 0."""
+        written: list[Written] = []
+        for record, header, pad in zip(self.records, self.headers, self.pads, strict=True):
+            written.append(write_record(sink, record, header, pad))
+        write_directory(sink, written)
+
+
+def bytes_record(name: str, data: bytes) -> Planned:
+    """A record of bytes that are in memory."""
+
+    def pour(sink: Sink) -> int:
+        sink.write(data)
+        return crc32(data)
+
+    return Planned(name, len(data), pour)
+
+
+def lay_out(records: Sequence[Planned], alignment: int = ALIGNMENT) -> Layout:
+    """The layout of an archive of these records."""
+    at = 0
+    headers: list[int] = []
+    pads: list[int] = []
+    moved = 0
+    storages = 0
+    for record in records:
+        headers.append(at)
+        begin = at + 30 + len(record.name.encode()) + _zip64_local(record.size, at) + 4
+        pad = -begin % alignment
+        if record.like is not None:
+            storages += 1
+            if record.like % alignment == 0:
+                wanted = (record.like - begin) % PAGE
+                moved += wanted != pad and storages > 1
+                pad = wanted
+        pads.append(pad)
+        at = begin + pad + record.size + _descriptor_size(record.size, at)
+    directory = [
+        Written(record.name.encode(), record.size, 0, header)
+        for record, header in zip(records, headers, strict=True)
+    ]
+    return Layout(records, headers, pads, at + directory_size(directory), not moved)
+
+
+def write_record(sink: Sink, record: Planned, header: int, pad: int, mark: bytes = b"") -> Written:
+    """Write one record at the sink's position, which is `header`, with so many bytes of padding.
+
+    `mark` is a further extra field of its local header, which loaders skip.
+    """
+    name, size = record.name.encode(), record.size
+    extra = b""
+    if size >= _MAX32 or header >= _MAX32:
+        fields = (pack("<QQ", size, 0) if size >= _MAX32 else b"") + (
+            pack("<Q", header) if header >= _MAX32 else b""
+        )
+        extra = pack("<HH", 1, len(fields)) + fields
+    extra = mark + extra + pack("<2sH", b"FB", pad) + b"Z" * pad
+    sink.write(
+        pack("<4sHHHHHIIIHH", b"PK\3\4", 0, _flags(size), 0, 0, 0, 0, 0, 0, len(name), len(extra))
+        + name
+        + extra
+    )
+    crc = record.pour(sink)
+    if size:
+        form = "<4sIQQ" if size >= _MAX32 or header >= _MAX32 else "<4sIII"
+        sink.write(pack(form, b"PK\7\x08", crc, size, size))
+    return Written(name, size, crc, header)
+
+
+def padding(record: Planned, header: int, mark: bytes = b"") -> int:
+    """The padding that aligns the data of a record whose local header is at `header`."""
+    fixed = 30 + len(record.name.encode()) + len(mark) + _zip64_local(record.size, header) + 4
+    return -(header + fixed) % ALIGNMENT
+
+
+def write_directory(sink: Sink, written: Sequence[Written]) -> None:
+    """Write the central directory and the end records at the sink's position."""
+    begin = sink.position
+    for row in written:
+        stored = row.size if row.stored is None else row.stored
+        values = (row.size, stored, row.header)
+        fields = b"".join(pack("<Q", value) for value in values if value >= _MAX32)
+        extra = pack("<HH", 1, len(fields)) + fields if fields else b""
+        size, stored, header = (min(value, _MAX32) for value in values)
+        flags = _flags(row.size) if row.flags is None else row.flags
+        sink.write(
+            pack("<4sHHHHHHIII", b"PK\1\2", 0, 0, flags, row.method, 0, 0, row.crc, stored, size)
+            + pack("<HHHHHII", len(row.name), len(extra), 0, 0, 0, 0, header)
+            + row.name
+            + extra
+        )
+    end = sink.position
+    count, size = len(written), end - begin
+    sink.write(pack("<4sQHHIIQQQQ", b"PK\6\6", 44, 0x031E, 0x2D, 0, 0, count, count, size, begin))
+    sink.write(pack("<4sIQI", b"PK\6\7", 0, end, 1))
+    short = min(count, _MAX16)
+    sink.write(pack("<4sHHHHIIH", b"PK\5\6", 0, 0, short, short, min(size, _MAX32), min(begin, _MAX32), 0))
+
+
+def directory_size(written: Sequence[Written]) -> int:
+    """Bytes that `write_directory` writes."""
+    total = 56 + 20 + 22
+    for row in written:
+        stored = row.size if row.stored is None else row.stored
+        wide = sum(value >= _MAX32 for value in (row.size, stored, row.header))
+        total += 46 + len(row.name) + (4 + 8 * wide if wide else 0)
+    return total
+
+
+def _flags(size: int) -> int:
+    return 0x0808 if size else 0x0800
+
+
+def _zip64_local(size: int, header: int) -> int:
+    wide = 16 * (size >= _MAX32) + 8 * (header >= _MAX32)
+    return 4 + wide if wide else 0
+
+
+def _descriptor_size(size: int, header: int) -> int:
+    if not size:
+        return 0
+    return 24 if size >= _MAX32 or header >= _MAX32 else 16

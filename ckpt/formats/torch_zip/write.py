@@ -1,0 +1,175 @@
+"""Writing torch's zip format: all of it, or a new pickle and directory behind the end of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import pack
+
+from ckpt.checkpoint import Checkpoint, Range, Storage
+from ckpt.elements.blocks import is_big, little, pour
+from ckpt.errors import WriteError
+from ckpt.formats.archive import MARK, Archive, Record
+from ckpt.formats.draft import Draft, Keys
+from ckpt.formats.torch_legacy import write as torch_legacy
+from ckpt.formats.torch_zip.layout import (
+    ALIGNMENT,
+    Planned,
+    Written,
+    bytes_record,
+    lay_out,
+    padding,
+    write_directory,
+    write_record,
+)
+from ckpt.formats.torch_zip.read import NAME, SUFFIXES, Origin
+from ckpt.io.commit import MemorySink
+from ckpt.limits import Limits
+from ckpt.pickles.emit import emit
+
+__all__ = ["NAME", "SUFFIXES", "append", "draft", "losses"]
+
+_COMPUTED_OFFSETS = (".format_version", ".storage_alignment")
+"""Records that let torch compute where storages lie, instead of looking."""
+
+
+_LARGE = 1 << 20
+
+
+def losses(checkpoint: Checkpoint) -> list[str]:
+    """What the format cannot hold: nothing."""
+    return []
+
+
+def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
+    """The archive of a checkpoint, as torch lays it out.
+
+    What was read from such an archive keeps its root, its records and their order: unedited, every byte comes
+    to lie where torch put it; edited, storages keep their position within a page. Raises LimitError.
+    """
+    pickle, keys = _pickle(checkpoint, limits)
+    origin = checkpoint.origin if isinstance(checkpoint.origin, Origin) else None
+    # Torch swaps all storages of a file or none: bytes of both orders in one become little-endian.
+    used = keys.storages.values()
+    big = any(map(is_big, used)) and all(is_big(s) or (s.dtype and s.dtype.bits <= 8) for s in used)
+    if not big:
+        keys.storages = {key: little(storage) for key, storage in keys.storages.items()}
+    order = b"big" if big else b"little"
+    records = _fresh(order, pickle, keys) if origin is None else _again(origin, order, pickle, keys)
+    alignment = _alignment(origin.archive) if origin else ALIGNMENT
+    layout = lay_out(records, alignment)
+    if not layout.regular or not _in_order(records, keys):
+        root = records[0].name.partition("/")[0]
+        left = {f"{root}/{name}" for name in _COMPUTED_OFFSETS}
+        layout = lay_out([record for record in records if record.name not in left], alignment)
+    return Draft(layout.size, layout.write)
+
+
+def append(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, bytes]:
+    """What goes behind the end of the archive that a checkpoint was read from: a record, then a new directory.
+
+    The record is the new pickle. Storages stay where they are, the old pickle and the old directory stay as
+    dead bytes; until the last byte is written the old directory is the valid one. Raises WriteError when
+    the storages were edited as well.
+    """
+    pickle, keys = _pickle(checkpoint, limits)
+    archive = checkpoint.origin.archive
+    for key, storage in keys.storages.items():
+        old = archive.find(f"data/{key}")
+        place = storage.place
+        if old is None or not isinstance(place, Range) or place.offset != old.offset:
+            raise WriteError("its storages change: they cannot stay in place", hint="--in-place --copy")
+    start = archive.source.size
+    name = f"{archive.root}/data.pkl"
+    planned = bytes_record(name, pickle)
+    sink = MemorySink(start)
+    mark = pack("<2sHQ", MARK, 8, start)
+    new = write_record(sink, planned, start, padding(planned, start, mark), mark)
+    record = sink.taken()
+    rows = [_row(row) for row in archive.records.values() if row.name != name]
+    write_directory(sink, [*rows, new])
+    return record, sink.taken()
+
+
+def _pickle(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, Keys]:
+    keys = Keys(checkpoint.storages)
+    data = emit(checkpoint.root, keys, torch_legacy.to_bytes, limits)
+    origin = checkpoint.origin
+    if isinstance(origin, Origin) and not checkpoint.is_edited:
+        record = origin.archive.find("data.pkl")
+        assert record is not None
+        data = origin.archive.read(record, limits.pickle_bytes, "pickle-bytes")
+    return data, keys
+
+
+def _fresh(order: bytes, pickle: bytes, keys: Keys) -> list[Planned]:
+    records = [
+        bytes_record("archive/data.pkl", pickle),
+        bytes_record("archive/byteorder", order),
+    ]
+    records += [_storage(f"archive/data/{key}", storage) for key, storage in keys.storages.items()]
+    return [*records, bytes_record("archive/version", b"3\n")]
+
+
+def _again(origin: Origin, order: bytes, pickle: bytes, keys: Keys) -> list[Planned]:
+    """The records of the archive in their order; new storages after the old ones."""
+    archive = origin.archive
+    folder = f"{archive.root}/data/"
+    left = dict(keys.storages)
+    records: list[Planned] = []
+    after = 0
+    for record in sorted(archive.records.values(), key=lambda record: record.header):
+        key = record.name.removeprefix(folder) if record.name.startswith(folder) else None
+        if record.name == f"{archive.root}/data.pkl":
+            records.append(bytes_record(record.name, pickle))
+        elif record.name == f"{archive.root}/byteorder":
+            records.append(bytes_record(record.name, order))
+        elif key is not None and key in left:
+            records.append(_storage(record.name, left.pop(key), record.offset))
+        elif key is None or key not in origin.keys:
+            records.append(_copied(archive, record))
+        after = len(records) if key is not None or not after else after
+    # A pickle that was appended in place goes back to the front, where torch writes it.
+    records.sort(key=lambda record: record.name != f"{archive.root}/data.pkl")
+    new = [_storage(folder + key, storage) for key, storage in left.items()]
+    return [*records[:after], *new, *records[after:]]
+
+
+def _storage(name: str, storage: Storage, like: int | None = None) -> Planned:
+    if like is None and isinstance(storage.place, Range) and storage.nbytes >= _LARGE:
+        like = storage.place.offset  # worth a gap: copying it there is faster
+    return Planned(name, storage.nbytes, lambda sink: pour(storage, sink, crc=True), like)
+
+
+def _copied(archive: Archive, record: Record) -> Planned:
+    """A record that is none of ours, as it is."""
+    place = record.place(archive.source)
+    whole = Storage(record.name, None, None, record.size, place, record.crc)
+    return Planned(record.name, record.size, lambda sink: pour(whole, sink, crc=True))
+
+
+def _row(record: Record) -> Written:
+    """A record that stays where it is. Its CRC of 0 says "not recorded", as before."""
+    return Written(
+        record.name.encode(),
+        record.size,
+        record.crc or 0,
+        record.header,
+        8 if record.deflated else 0,
+        record.stored,
+        record.flags,
+    )
+
+
+def _alignment(archive: Archive) -> int:
+    record = archive.find(".storage_alignment")
+    if record is not None and record.size < 8:
+        text = archive.read(record, 8, "entries")
+        if text.isdigit() and 0 < int(text) <= 4096:
+            return int(text)
+    return ALIGNMENT
+
+
+def _in_order(records: Sequence[Planned], keys: Keys) -> bool:
+    """Whether the storages lie in the order in which the pickle names them."""
+    names = [record.name.rpartition("/data/")[2] for record in records if "/data/" in record.name]
+    return names == list(keys.storages)

@@ -1,0 +1,337 @@
+"""Writing so that nothing is lost: a file appears whole or not at all, and what it replaces stays until then.
+
+A new file is written beside its target under another name, its space reserved first, forced to the disk,
+renamed, and the folder forced to the disk. Appending in place can be taken back until it is complete.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import secrets
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+from ckpt.errors import UsageError, WriteError
+from ckpt.io.source import File
+from ckpt.units import size_text
+
+SUFFIX = ".ckpt-tmp"
+BLOCK = 4 << 20
+"""Bytes that one read or write moves."""
+_SMALL = 64 << 10
+"""Ranges up to this many bytes are gathered: a call of the kernel for each would cost more than the copy."""
+_KERNEL_COPY = 256 << 20
+
+Progress = Callable[[int], None]
+
+
+class Target(NamedTuple):
+    """Where a file is to be written: the path as given, the file that it stands for, what is there now."""
+
+    path: str
+    real: str
+    replaced: os.stat_result | None
+
+    @property
+    def warning(self) -> str | None:
+        """What replacing the file leaves behind."""
+        if self.replaced is not None and self.replaced.st_nlink > 1:
+            return "it has other names (hard links), which keep the old content"
+        return None
+
+
+def target(path: str, *, force: bool) -> Target:
+    """A path to write to, checked before anything is read. Links are followed. Raises UsageError, WriteError."""
+    if not path or path.endswith("/") or os.path.isdir(path):
+        raise UsageError("a directory, not a file to write to", path=path or "-o")
+    real = os.path.realpath(path)
+    folder = os.path.dirname(real)
+    try:
+        found = os.stat(real)
+    except FileNotFoundError:
+        found = None
+    except (OSError, ValueError) as error:
+        raise WriteError(f"cannot be written: {_reason(error)}", path=path) from None
+    if found is not None:
+        if not stat.S_ISREG(found.st_mode):
+            raise WriteError("not a regular file: it is never replaced", path=path)
+        if not force:
+            raise UsageError("exists", path=path, hint="--force to replace")
+        if not os.access(real, os.W_OK):
+            raise WriteError("is read-only: it is not replaced", path=path)
+    if not os.path.isdir(folder):
+        raise WriteError("there is no such folder", path=os.path.dirname(path) or folder)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise WriteError("no permission to write into this folder", path=os.path.dirname(path) or folder)
+    return Target(path, real, found)
+
+
+class Sink:
+    """Where bytes are written to, one after the other, from byte `start` of a file on."""
+
+    def __init__(self, fd: int, path: str, start: int = 0, progress: Progress | None = None) -> None:
+        self.path = path
+        self._fd = fd
+        self._at = start  # what lies before is written
+        self._pending = bytearray()
+        self._progress = progress
+
+    @property
+    def position(self) -> int:
+        """The offset in the file of the byte that comes next."""
+        return self._at + len(self._pending)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Write bytes. Small ones are gathered."""
+        if len(data) <= _SMALL:
+            self._pending += data
+            if len(self._pending) >= BLOCK:
+                self.flush()
+        else:
+            self.flush()
+            self._write(data)
+        if self._progress is not None:
+            self._progress(len(data))
+
+    def copy(self, file: File, offset: int, count: int) -> None:
+        """Copy a range of a file, by the kernel where it can. Raises UnreadableError when the file is cut."""
+        if count <= _SMALL:
+            self.write(file.read(offset, count))
+            return
+        self.flush()
+        end = offset + count
+        try:
+            while offset < end:
+                step = min(end - offset, _KERNEL_COPY)
+                moved = os.copy_file_range(file.fd, self._fd, step, offset, self._at)
+                if not moved:
+                    break
+                offset += moved
+                self._at += moved
+                file.bytes_read += moved
+                if self._progress is not None:
+                    self._progress(moved)
+        except (OSError, AttributeError):
+            pass  # not between these file systems; of a real error the plain way tells what it is
+        while offset < end:
+            step = min(end - offset, BLOCK)
+            self._write(file.read(offset, step))
+            offset += step
+            if self._progress is not None:
+                self._progress(step)
+
+    def flush(self) -> None:
+        """Hand what was gathered to the operating system."""
+        if self._pending:
+            data, self._pending = self._pending, bytearray()
+            self._write(data)
+
+    def sync(self) -> None:
+        """Force all bytes to the disk. A failure is final: the kernel may have dropped what it could not write."""
+        self.flush()
+        os.fsync(self._fd)
+
+    def _write(self, data: bytes | bytearray | memoryview) -> None:
+        view = memoryview(data)
+        while view:
+            done = os.pwrite(self._fd, view, self._at)
+            self._at += done
+            view = view[done:]
+
+
+class MemorySink(Sink):
+    """A sink that keeps what is written, for bytes that are checked before they go to a file."""
+
+    def __init__(self, start: int = 0) -> None:
+        super().__init__(-1, "", start)
+        self._kept = bytearray()
+
+    def taken(self) -> bytes:
+        """What was written since the last time."""
+        self.flush()
+        kept, self._kept = bytes(self._kept), bytearray()
+        return kept
+
+    def _write(self, data: bytes | bytearray | memoryview) -> None:
+        self._kept += data
+        self._at += len(data)
+
+
+@contextmanager
+def writing(to: Target, size: int, progress: Progress | None = None) -> Iterator[Sink]:
+    """A sink of `size` bytes; leaving the block without an error puts the file in place. Raises WriteError.
+
+    Inside the block the file can be read at `sink.path`.
+    """
+    folder, name = os.path.split(to.real)
+    temporary = os.path.join(folder, f".{name[:200]}.{secrets.token_hex(6)}{SUFFIX}")
+    fd = -1
+    keep = False
+    try:
+        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        fcntl.flock(fd, fcntl.LOCK_SH)  # who meets it can tell that somebody is at work
+        _reserve(fd, size)
+        sink = Sink(fd, temporary, progress=progress)
+        yield sink
+        sink.flush()
+        if sink.position != size:
+            raise AssertionError(f"{sink.position} bytes were written, {size} were planned")
+        if to.replaced is not None:
+            _keep_mode(fd, to.replaced)
+        sink.sync()
+        try:
+            _put(temporary, to)
+        except OSError as error:
+            if error.errno == errno.EEXIST:
+                raise UsageError("exists", path=to.path, hint="--force to replace") from None
+            keep = True
+            problem = f"cannot be put in place: {_reason(error)}"
+            raise WriteError(problem, path=to.path, hint=f"the whole file is at {temporary}") from None
+        _sync_folder(folder)
+    except OSError as error:
+        raise _failed(error, to, size) from error
+    finally:
+        if not keep:
+            with suppress(OSError):
+                os.unlink(temporary)
+        if fd >= 0:
+            os.close(fd)
+
+
+def _put(temporary: str, to: Target) -> None:
+    if to.replaced is not None:
+        os.replace(temporary, to.real)
+        return
+    try:
+        os.link(temporary, to.real)  # unlike a rename, it never takes the place of a file
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EACCES):
+            raise
+        if os.path.lexists(to.real):
+            raise FileExistsError(errno.EEXIST, "exists") from None
+        os.rename(temporary, to.real)
+
+
+def _reserve(fd: int, size: int) -> None:
+    """Take the space now, so that a full disk fails in the first millisecond."""
+    if not size:
+        return
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            raise
+
+
+def _keep_mode(fd: int, old: os.stat_result) -> None:
+    os.fchmod(fd, stat.S_IMODE(old.st_mode))
+    with suppress(OSError):  # only its owner, or root, may give a file away
+        os.fchown(fd, old.st_uid, old.st_gid)
+
+
+def _sync_folder(folder: str) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def appending(file: File, progress: Progress | None = None) -> Iterator[Sink]:
+    """A sink at the end of a file that was opened for reading; leaving the block with an error takes all back.
+
+    Raises WriteError, also when another process is at the same work or the file has changed.
+    """
+    size = file.size
+    fd = -1
+    started = False
+    try:
+        fd = os.open(file.path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise WriteError("another process is rewriting it", path=file.path) from None
+        if not os.path.samestat(os.fstat(fd), os.fstat(file.fd)):
+            raise WriteError("the file was replaced while it was read", path=file.path)
+        file.check_unchanged()
+        started = True
+        sink = Sink(fd, file.path, size, progress)
+        yield sink
+        sink.sync()
+        started = False
+    except OSError as error:
+        raise _failed(error, Target(file.path, file.path, None), 0) from error
+    finally:
+        if started:
+            with suppress(OSError):
+                os.ftruncate(fd, size)
+                os.fsync(fd)
+        if fd >= 0:
+            os.close(fd)
+
+
+def truncate(path: str, size: int) -> None:
+    """Cut a file to `size` bytes and force that to the disk. Raises WriteError."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.ftruncate(fd, size)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise WriteError(f"cannot be written: {_reason(error)}", path=path) from error
+
+
+def left_over(path: str) -> list[tuple[str, int]]:
+    """Temporary files of killed runs beside a target: their paths and bytes. Those in use are not named."""
+    folder, name = os.path.split(os.path.realpath(path))
+    mine = re.compile(rf"\.{re.escape(name[:200])}\.[0-9a-f]{{12}}{re.escape(SUFFIX)}")
+    found: list[tuple[str, int]] = []
+    with suppress(OSError):
+        for other in sorted(os.listdir(folder)):
+            if mine.fullmatch(other):
+                whole = os.path.join(folder, other)
+                with suppress(OSError):
+                    fd = os.open(whole, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                    try:
+                        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        found.append((whole, os.fstat(fd).st_size))
+                    finally:
+                        os.close(fd)
+    return found
+
+
+def _failed(error: OSError, to: Target, size: int) -> WriteError:
+    hint = None
+    if error.errno in (errno.ENOSPC, errno.EDQUOT) and size:
+        with suppress(OSError):
+            disk = os.statvfs(os.path.dirname(to.real))
+            free = disk.f_bavail * disk.f_frsize
+            hint = f"it needs {size_text(size)}, {size_text(free)} are free"
+    return WriteError(f"cannot be written: {_reason(error)}", path=to.path, hint=hint)
+
+
+def _reason(error: Exception) -> str:
+    known = {
+        errno.ENOSPC: "the disk is full",
+        errno.EDQUOT: "the quota is used up",
+        errno.EFBIG: "larger than files may be here",
+        errno.EIO: "the disk reports an error",
+        errno.EROFS: "the file system is read-only",
+        errno.EACCES: "no permission",
+        errno.EPERM: "no permission",
+        errno.EBUSY: "it is in use (mounted into a container?)",
+        errno.ELOOP: "too many symbolic links",
+        errno.ENAMETOOLONG: "the name is too long",
+        errno.ENOTDIR: "there is no such folder",
+    }
+    if not isinstance(error, OSError):
+        return "not a file name: it holds a NUL"
+    return known.get(error.errno or 0) or (error.strerror or "an error of the system").lower()

@@ -1,0 +1,1 @@
+"""`ckpt verify`, `sum`, `stats` and `lint`."""

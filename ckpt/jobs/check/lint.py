@@ -1,0 +1,135 @@
+"""`ckpt lint`: every finding of every room, for one file or one live model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from ckpt.checkpoint import Checkpoint
+from ckpt.errors import UsageError
+from ckpt.evidence.modules import Hook, unseen
+from ckpt.evidence.record import Record
+from ckpt.evidence.sections import models, sections
+from ckpt.findings import CATALOGUE, Finding, Level, order
+from ckpt.jobs.check.stats import stats
+from ckpt.jobs.inspect import list_modules as loose
+from ckpt.jobs.inspect import private
+from ckpt.jobs.inspect.inspect import inspect
+from ckpt.names import show
+from ckpt.units import plural
+
+LEVELS: tuple[Level, ...] = ("error", "warning", "info")
+_LISTED = 4
+DEAD = 1e-3
+"""The share of the largest channel of its layer below which one is dead."""
+
+
+class LintReport(NamedTuple):
+    """The findings of one file, or why there are none: it could not be read."""
+
+    path: str
+    findings: tuple[Finding, ...]
+    error: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """An entry of `files[]` of the document `ckpt.lint`."""
+        return {
+            "path": self.path,
+            "error": self.error,
+            "findings": [finding.to_json() for finding in self.findings],
+        }
+
+
+def document(reports: Sequence[LintReport]) -> dict[str, Any]:
+    """The document `ckpt.lint`; docs/json.md is its contract."""
+    from ckpt import __version__
+
+    return {
+        "schema": {"name": "ckpt.lint", "version": 1},
+        "ckpt": __version__,
+        "files": [report.to_json() for report in reports],
+    }
+
+
+class Rules(NamedTuple):
+    """Which findings count: those of `select` (all when empty) without those of `ignore`, from `level` on."""
+
+    select: frozenset[str] = frozenset()
+    ignore: frozenset[str] = frozenset()
+    level: Level = "warning"
+
+    def kept(self, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+        """The findings that count, the most serious first."""
+        most = LEVELS.index(self.level)
+        return order(
+            [
+                finding
+                for finding in findings
+                if (not self.select or finding.code in self.select)
+                and finding.code not in self.ignore
+                and (LEVELS.index(finding.level) <= most or finding.code in self.select)
+            ]
+        )
+
+
+def checked_codes(codes: Iterable[str], option: str) -> frozenset[str]:
+    """Codes that lint can find. Raises UsageError for any other."""
+    known = [row.code for row in CATALOGUE.values() if "lint" in row.by or "inspect" in row.by]
+    found = frozenset(codes)
+    for code in sorted(found):
+        if code not in known:
+            raise UsageError(
+                f"{option} {show(code, 40)}: not a finding of lint", hint="codes: " + " ".join(known)
+            )
+    return found
+
+
+def lint(
+    checkpoint: Checkpoint, *, values: bool = False, progress: Callable[[int], None] | None = None
+) -> list[Finding]:
+    """Every finding of a checkpoint; with `values` those in the numbers of its models too, which reads them."""
+    found = list(inspect(checkpoint).findings)
+    hidden = unseen(checkpoint)
+    found += loose.findings(hidden.loose)
+    found += _plain(hidden.plain_tensors)
+    found += _twice(hidden.twice)
+    found += _hooks(hidden.hooks)
+    found += private.findings(checkpoint)
+    if values:
+        for part in models(sections(checkpoint)):
+            report = stats(checkpoint, section=part.name, threshold=DEAD, progress=progress)
+            found += report.findings
+    return found
+
+
+def lint_model(record: Record) -> list[Finding]:
+    """Every finding of a live model."""
+    return [*loose.findings(record.loose), *_plain(record.plain_tensors), *_twice(record.twice)]
+
+
+def _plain(names: Sequence[str]) -> Iterable[Finding]:
+    if names:
+        listed = ", ".join(show(name, 80) for name in names[:_LISTED]) + (
+            ", …" if len(names) > _LISTED else ""
+        )
+        verb = "is a plain attribute" if len(names) == 1 else "are plain attributes"
+        text = f"{listed}: {plural(len(names), 'tensor')} that {verb}: state_dict and .to() miss them; register_buffer"
+        yield Finding("plain-tensor", text, where=tuple(names))
+
+
+def _twice(pairs: Sequence[tuple[str, str]]) -> Iterable[Finding]:
+    if pairs:
+        listed = ", ".join(f"{show(one, 60)} = {show(two, 60)}" for one, two in pairs[:_LISTED])
+        more = ", …" if len(pairs) > _LISTED else ""
+        text = f"{listed}{more}: {plural(len(pairs), 'module')} under two names"
+        yield Finding("registered-twice", text, where=tuple(one for one, _ in pairs))
+
+
+def _hooks(hooks: Sequence[Hook]) -> Iterable[Finding]:
+    if hooks:
+        listed = ", ".join(
+            f"{show(hook.function, 60)} of {show(hook.module, 60) or 'the root'}" for hook in hooks[:_LISTED]
+        )
+        more = ", …" if len(hooks) > _LISTED else ""
+        text = f"{listed}{more}: {plural(len(hooks), 'hook')} without whose code the file does not load"
+        yield Finding("hooks", text, where=tuple(hook.module for hook in hooks))

@@ -1,0 +1,316 @@
+"""`ckpt stats`: the numbers inside of tensors, in one pass over their bytes; which channels are dead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import sqrt
+from typing import Any, NamedTuple
+
+from ckpt.checkpoint import Checkpoint, Entry, TensorRef
+from ckpt.elements import measure
+from ckpt.elements.cast import has_numbers
+from ckpt.elements.compare import counted, in_threads, once, refuse_unfolded
+from ckpt.errors import UnsupportedError, UsageError
+from ckpt.evidence.record import record_of
+from ckpt.evidence.sections import Section, only_model, sections
+from ckpt.findings import Finding, order
+from ckpt.jobs.check.channels import Axis, axis_of, inner
+from ckpt.names import Globs, natural, show
+from ckpt.tree.find import node_at
+from ckpt.tree.json import number_json
+from ckpt.tree.view import look
+from ckpt.units import plural
+
+KEYS = ("name", "min", "max", "mean", "std", "rms", "zeros", "nan", "inf", "numel")
+"""What `--sort` takes: names in natural order, numbers with the largest first."""
+_LISTED = 4
+
+
+class Dead(NamedTuple):
+    """The channels of one weight: how many, and those below the threshold."""
+
+    axis: Axis | None
+    total: int
+    dead: tuple[int, ...]
+
+
+class Row(NamedTuple):
+    """A tensor and its numbers. `label` is its name inside of its section; `why` says why it has no numbers."""
+
+    entry: Entry
+    label: str
+    found: measure.Summary | None
+    channels: Dead | None = None
+    why: str = ""
+
+    @property
+    def std(self) -> float | None:
+        """The standard deviation of the finite elements, with n − 1 as torch has it; None below two."""
+        if self.found is None or self.found.finite < 2:
+            return None
+        return sqrt(self.found.spread / (self.found.finite - 1))
+
+    @property
+    def rms(self) -> float | None:
+        """The root of the mean square of the finite elements."""
+        return sqrt(self.found.squares / self.found.finite) if self.found and self.found.finite else None
+
+    @property
+    def mean(self) -> float | None:
+        return self.found.mean if self.found and self.found.finite else None
+
+    def value(self, key: str) -> float | None:
+        """One of its numbers by the word of `--sort`."""
+        found = self.found
+        if found is None:
+            return None
+        return {
+            "min": found.low,
+            "max": found.high,
+            "mean": self.mean,
+            "std": self.std,
+            "rms": self.rms,
+            "zeros": found.zeros / found.numel if found.numel else 0.0,
+            "nan": float(found.nan),
+            "inf": float(found.inf),
+            "numel": float(found.numel),
+        }[key]
+
+
+class StatsReport(NamedTuple):
+    """The numbers of the tensors of one section."""
+
+    checkpoint: Checkpoint
+    section: Section
+    rows: tuple[Row, ...]
+    findings: tuple[Finding, ...]
+    threshold: float | None = None
+
+    @property
+    def sparsity(self) -> tuple[int, int]:
+        """(elements that are zero, elements)."""
+        known = [row.found for row in self.rows if row.found is not None]
+        return sum(found.zeros for found in known), sum(found.numel for found in known)
+
+    def modules(self) -> list[tuple[str, int, int]]:
+        """For each module that holds tensors: its name, elements that are zero, elements."""
+        found: dict[str, list[int]] = {}
+        for row in self.rows:
+            if row.found is not None:
+                counts = found.setdefault(row.label.rpartition(".")[0], [0, 0])
+                counts[0] += row.found.zeros
+                counts[1] += row.found.numel
+        return [(name, zeros, numel) for name, (zeros, numel) in found.items()]
+
+    def to_json(self) -> dict[str, Any]:
+        """The document `ckpt.stats`; docs/json.md is its contract."""
+        from ckpt import __version__
+
+        zeros, numel = self.sparsity
+        return {
+            "schema": {"name": "ckpt.stats", "version": 1},
+            "ckpt": __version__,
+            "file": {"path": self.checkpoint.path, "format": self.checkpoint.format},
+            "section": self.section.name,
+            "totals": {"tensors": len(self.rows), "numel": numel, "zeros": zeros},
+            "tensors": [_row_json(row) for row in self.rows],
+            "modules": [{"name": name, "zeros": none, "numel": all_} for name, none, all_ in self.modules()],
+            "threshold": self.threshold,
+            "findings": [finding.to_json() for finding in self.findings],
+        }
+
+
+def _row_json(row: Row) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "name": row.entry.name,
+        "dtype": row.entry.tensor.dtype.name,
+        "shape": list(row.entry.tensor.shape),
+        "why_not": row.why or None,
+    }
+    found = row.found
+    if found is not None:
+        numbers = {"min": found.low, "max": found.high, "mean": row.mean, "std": row.std, "rms": row.rms}
+        for key, value in numbers.items():
+            made |= number_json(key, value)
+        made |= {"numel": found.numel, "zeros": found.zeros, "nan": found.nan, "inf": found.inf}
+    if row.channels is not None:
+        made["channels"] = {
+            "dim": row.channels.axis.dim if row.channels.axis else None,
+            "why": row.channels.axis.why if row.channels.axis else "ambiguous",
+            "count": row.channels.total,
+            "dead": list(row.channels.dead),
+        }
+    return made
+
+
+def stats(
+    checkpoint: Checkpoint,
+    select: Globs | None = None,
+    section: str | None = None,
+    *,
+    threshold: float | None = None,
+    sort: str = "name",
+    everything: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> StatsReport:
+    """The numbers of the tensors of the only model, or of a section; of `everything` when that is asked for.
+
+    With a `threshold` channels are looked at: one is dead whose mean magnitude is less than that share of the largest
+    one's. Raises UsageError, UnreadableError.
+    """
+    if sort not in KEYS:
+        raise UsageError(f"--sort {show(sort, 40)}: not one of {' '.join(KEYS)}")
+    parts = sections(checkpoint)
+    if everything:
+        chosen = Section((), "", "other", 0, len(checkpoint.tensors))
+    else:
+        chosen = only_model(checkpoint, parts, section)
+    inside = [
+        entry
+        for entry in checkpoint.tensors[chosen.first : chosen.last]
+        if not select or select.match(entry.name, chosen.relative(entry.name))
+    ]
+    look_at = _Looker(checkpoint, chosen, threshold, progress)
+    rows = in_threads(look_at, inside)
+    rows = _sorted(rows, sort)
+    return StatsReport(checkpoint, chosen, tuple(rows), order(list(_findings(rows))), threshold)
+
+
+def _sorted(rows: list[Row], key: str) -> list[Row]:
+    if key == "name":
+        return sorted(rows, key=lambda row: natural(row.label))
+    with_number = [(row.value(key), row) for row in rows]
+    known = [(value, row) for value, row in with_number if value is not None and value == value]
+    known.sort(key=lambda pair: -pair[0])
+    return [row for _, row in known] + [row for value, row in with_number if value is None or value != value]
+
+
+class _Looker:
+    """What is done with each tensor; on two threads."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        section: Section,
+        threshold: float | None,
+        progress: Callable[[int], None] | None,
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._section = section
+        self._threshold = threshold
+        self._progress = progress
+        self._siblings: dict[str, dict[str, tuple[int, ...]]] = {}
+        self._classes: dict[str, str] = {}
+        if threshold is not None:
+            for entry in checkpoint.tensors[section.first : section.last]:
+                parent, _, leaf = section.relative(entry.name).rpartition(".")
+                self._siblings.setdefault(parent, {})[leaf] = entry.tensor.shape
+            record = record_of(checkpoint)
+            self._classes = record.modules if record is not None else _classes(checkpoint, section)
+
+    def __call__(self, entry: Entry) -> Row:
+        label = self._section.relative(entry.name)
+        try:
+            row = self._numbers(entry, label)
+        except UnsupportedError as error:
+            row = Row(entry, label, None, why=error.problem)
+        if self._progress is not None:
+            self._progress(entry.tensor.nbytes)
+        return row
+
+    def _numbers(self, entry: Entry, label: str) -> Row:
+        ref = entry.tensor
+        if not isinstance(ref, TensorRef):
+            values = [part for name, part in ref.parts if name == "values"]
+            if ref.layout.startswith("sparse") and values:
+                return Row(entry, label, _summary(values[0], None), why="the values that are stored")
+            return Row(entry, label, None, why=ref.layout)
+        if ref.numel and ref.storage.place is None:
+            return Row(entry, label, None, why="on meta, without data")
+        if not has_numbers(ref.dtype):
+            return Row(entry, label, None, why=f"no numbers are read of {ref.dtype.name}")
+        axis = None
+        if self._threshold is not None:
+            parent = label.rpartition(".")[0]
+            axis = axis_of(label, ref, self._siblings[parent], self._classes.get(parent))
+        if axis is None:
+            return Row(entry, label, _summary(ref, None))
+        if axis == "ambiguous":
+            return Row(entry, label, _summary(ref, None), Dead(None, 0, ()))
+        sums = measure.Channels(ref.shape[axis.dim], inner(ref, axis))
+        return Row(entry, label, _summary(ref, sums), self._dead(ref, axis, sums))
+
+    def _dead(self, ref: TensorRef, axis: Axis, sums: measure.Channels) -> Dead:
+        assert self._threshold is not None
+        means = [total * len(sums.sums) / ref.numel for total in sums.sums.tolist()]
+        largest = max((mean for mean in means if mean == mean), default=0.0)
+        dead = tuple(
+            number
+            for number, mean in enumerate(means)
+            if mean < self._threshold * largest or (mean == 0 and largest == 0)
+        )
+        return Dead(axis, len(means), dead)
+
+
+def _classes(checkpoint: Checkpoint, section: Section) -> dict[str, str]:
+    """The classes of the modules of a pickled model, by their names."""
+    if not section.is_module:
+        return {}
+    found: dict[str, str] = {}
+    for row in checkpoint.containers:
+        if row.is_module and row.path[: len(section.path)] == section.path:
+            found[section.relative(row.name) if row.name != section.name else ""] = row.type
+    for entry in checkpoint.tensors[section.first : section.last]:
+        parent = section.relative(entry.name).rpartition(".")[0]
+        if parent not in found and "_parameters" in entry.path:
+            node = node_at(
+                checkpoint.root, entry.path[: entry.path.index("_parameters", len(entry.path) - 2)]
+            )
+            found[parent] = look(node).type
+    return found
+
+
+def _summary(ref: TensorRef, channels: measure.Channels | None) -> measure.Summary:
+    found = measure.Summary()
+    if not ref.numel:
+        return found
+    one, times = once(ref) if channels is None else (ref, 1)
+    refuse_unfolded(one)
+    for block in counted(one, 2):
+        found.add(block, ref.dtype)
+        if channels is not None:
+            channels.add(block, ref.dtype)
+    found.repeated(times)
+    return found
+
+
+def _findings(rows: Sequence[Row]) -> list[Finding]:
+    made = []
+    for code, label, counts in (
+        ("nan", "NaN", [(row, row.found.nan) for row in rows if row.found is not None]),
+        ("inf", "infinite", [(row, row.found.inf) for row in rows if row.found is not None]),
+    ):
+        bad = [(row, count) for row, count in counts if count]
+        if bad:
+            total = sum(count for _, count in bad)
+            names = ", ".join(show(row.label, 80) for row, _ in bad[:_LISTED]) + (
+                ", …" if len(bad) > _LISTED else ""
+            )
+            text = f"{plural(total, 'element')} {'are' if total > 1 else 'is'} {label} in {names}"
+            made.append(Finding(code, text, tuple(row.entry.name for row, _ in bad)))
+    dead = [(row, row.channels) for row in rows if row.channels is not None and row.channels.dead]
+    if dead:
+        listed = "; ".join(_dead_text(row, channels) for row, channels in dead[:_LISTED])
+        more = f"; and {len(dead) - _LISTED:,} more" if len(dead) > _LISTED else ""
+        total = sum(len(channels.dead) for _, channels in dead)
+        text = f"{plural(total, 'output channel')} all but zero: {listed}{more}"
+        made.append(Finding("dead-channels", text, tuple(row.entry.name for row, _ in dead)))
+    return made
+
+
+def _dead_text(row: Row, channels: Dead) -> str:
+    """`conv.weight 3, 17 (2 of 64)`."""
+    if len(channels.dead) == channels.total:
+        return f"{show(row.label, 80)} (all {channels.total:,})"
+    numbers = ", ".join(map(str, channels.dead[:8])) + (", …" if len(channels.dead) > 8 else "")
+    return f"{show(row.label, 80)} {numbers} ({len(channels.dead):,} of {channels.total:,})"

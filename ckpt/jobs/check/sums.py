@@ -1,0 +1,111 @@
+"""`ckpt sum`: SHA-256 of each tensor, equal across formats for equal dtype, shape and elements."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from ckpt.checkpoint import Checkpoint, Entry, Tensor, TensorRef, parts_of
+from ckpt.elements.blocks import blocks, elements
+from ckpt.elements.compare import in_threads, refuse_unfolded
+from ckpt.errors import UnreadableError, UnsupportedError
+from ckpt.evidence.sections import only_model, sections
+from ckpt.names import show
+
+
+class Sum(NamedTuple):
+    """A tensor by its name and the SHA-256 of what it is, in hexadecimal."""
+
+    name: str
+    digest: str
+
+
+def sums(
+    checkpoint: Checkpoint,
+    section: str | None = None,
+    *,
+    everything: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> list[Sum]:
+    """The sums of the tensors of the only model, or of a section, by their names in it; of everything by full names.
+
+    Raises UsageError, UnreadableError, UnsupportedError for what has no bytes.
+    """
+    rows: Sequence[tuple[str, Entry]]
+    if everything:
+        rows = [(entry.name, entry) for entry in checkpoint.tensors]
+    else:
+        chosen = only_model(checkpoint, sections(checkpoint), section)
+        inside = checkpoint.tensors[chosen.first : chosen.last]
+        rows = [(chosen.relative(entry.name), entry) for entry in inside]
+
+    def of(row: tuple[str, Entry]) -> Sum:
+        name, entry = row
+        try:
+            made = Sum(name, digest(entry.tensor))
+        except UnsupportedError as error:
+            raise UnsupportedError(f"{show(name, 80)}: {error.problem}", path=checkpoint.path) from None
+        if progress is not None:
+            progress(entry.tensor.nbytes)
+        return made
+
+    return in_threads(of, rows)
+
+
+def digest(tensor: Tensor) -> str:
+    """SHA-256 of the dtype, the shape and the elements in the order of the shape, little-endian.
+
+    Of a tensor that is made of others also its layout, and the same of each part.
+    """
+    made = hashlib.sha256()
+    if not isinstance(tensor, TensorRef):
+        made.update(f"{tensor.layout} {tensor.dtype.name} {list(tensor.shape)} {tensor.detail}\n".encode())
+    for part in parts_of(tensor):
+        made.update(f"{part.dtype.name} {list(part.shape)}\n".encode())
+        if not part.numel:
+            continue
+        if part.storage.place is None:
+            raise UnsupportedError("on meta, without data")
+        refuse_unfolded(part)
+        if part.dtype.bits < 8:
+            found = blocks(part.storage.place, part.extent[0], part.extent[1] - part.extent[0])
+        else:
+            found = elements(part)
+        for block in found:
+            made.update(block)
+    return made.hexdigest()
+
+
+_LINE = re.compile(r"([0-9a-f]{64}) [ *](.*)")
+_ESCAPE = re.compile(r"\\(n|r|t|\\|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
+_PLAIN = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}
+
+
+def lines(found: Sequence[Sum]) -> list[str]:
+    """The sums as text, a line each, as `sha256sum` has them; names escaped."""
+    return [f"{row.digest}  {show(row.name, None)}" for row in found]
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    """What an escape of `show` stands for; one that is none stays as it is."""
+    if match[1] in _PLAIN:
+        return _PLAIN[match[1]]
+    code = int(match[1][1:], 16)
+    return chr(code) if code < 0x110000 else match[0]
+
+
+def parse(text: str) -> list[Sum]:
+    """The sums of a text as `lines` makes it. Raises UnreadableError."""
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise UnreadableError(f"line {number:,} is no SHA-256 and a name", hint="ckpt sum writes them")
+        found.append(Sum(_ESCAPE.sub(_unescaped, match[2]), match[1]))
+    if not found:
+        raise UnreadableError("holds no sums", hint="ckpt sum writes them")
+    return found

@@ -1,0 +1,108 @@
+"""The document `ckpt.diff`: what a comparison found, as docs/json.md describes it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ckpt.elements.compare import Change
+from ckpt.jobs.diff.modules import Module, modules
+from ckpt.jobs.diff.rows import STATUSES, Row, ValueRow
+from ckpt.tree.json import number_json, plain
+
+if TYPE_CHECKING:
+    from ckpt.jobs.diff.diff import DiffReport
+
+
+def document(report: DiffReport) -> dict[str, Any]:
+    """The report as JSON."""
+    from ckpt import __version__
+
+    roles = dict.fromkeys(row.role.role for row in report.rows)
+    return {
+        "schema": {"name": "ckpt.diff", "version": 1},
+        "ckpt": __version__,
+        "before": {"path": report.before.path, "format": report.before.format},
+        "after": {"path": report.after.path, "format": report.after.format},
+        "same": report.same,
+        "structure_only": report.options.structure,
+        "quick": report.options.quick,
+        "damaged": list(report.damaged),
+        "sections": [
+            {
+                "before": pair.before.name,
+                "after": pair.after.name,
+                "kind": pair.after.kind,
+                "prefixes": list(pair.prefixes),
+            }
+            for pair in report.pairs
+        ],
+        "not_compared": list(report.not_compared),
+        "totals": {
+            **{status: report.count(status) for status in STATUSES},
+            "roles": {
+                role: {status: count for status in STATUSES if (count := report.count(status, role))}
+                for role in roles
+            },
+        },
+        "renames": [
+            {"from": row.before.name, "to": row.after.name, "count": 1}
+            for row in report.rows
+            if row.status == "renamed" and row.before is not None and row.after is not None
+        ],
+        "tensors": [_row(row) for row in report.rows],
+        **({"modules": [_module(row) for row in modules(report.rows)]} if report.options.norms else {}),
+        "values": [_value(row) for row in report.values],
+        "findings": [finding.to_json() for finding in report.findings],
+        "notes": list(report.notes),
+    }
+
+
+def _row(row: Row) -> dict[str, Any]:
+    sides = [None if entry is None else entry.tensor for entry in (row.before, row.after)]
+    return {
+        "status": row.status,
+        "before": row.before.name if row.before is not None else None,
+        "after": row.after.name if row.after is not None else None,
+        "role": row.role.role,
+        "evidence": {"trust": row.role.trust, "source": row.role.source, "note": row.role.note},
+        "dtype": [None if tensor is None else tensor.dtype.name for tensor in sides],
+        "shape": [None if tensor is None else list(tensor.shape) for tensor in sides],
+        "device": [None if tensor is None else tensor.device for tensor in sides],
+        "change": None if row.change is None else _change(row.change),
+        "reason": row.reason,
+        "cause": row.cause,
+    }
+
+
+def _module(module: Module) -> dict[str, Any]:
+    return {
+        "name": module.name,
+        "tensors": module.tensors,
+        "changed": module.changed,
+        **number_json("rel_l2", module.rel_l2),
+    }
+
+
+def _change(change: Change) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "differing": change.differing,
+        "other_bytes": change.other_bytes,
+        "numel": change.numel,
+        "at": None if change.at is None else list(change.at),
+        "nan": list(change.nan),
+        "inf": list(change.inf),
+    }
+    for name, value in (("max_abs", change.max_abs), ("rms", change.rms), ("rel_l2", change.rel_l2)):
+        found |= number_json(name, value)
+    return found
+
+
+def _value(row: ValueRow) -> dict[str, Any]:
+    sides = (row.before, row.after)
+    return {
+        "name": row.name,
+        "status": row.status,
+        "before": None if sides[0] is None else plain(sides[0].node),
+        "after": None if sides[1] is None else plain(sides[1].node),
+        "type": [None if value is None else value.type for value in sides],
+    }

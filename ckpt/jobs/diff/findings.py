@@ -1,0 +1,187 @@
+"""What follows from a comparison, as findings: what froze, what should not have moved, what ranks disagree on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ckpt.findings import Finding
+from ckpt.jobs.diff.reasons import Side
+from ckpt.jobs.diff.rows import Row
+from ckpt.jobs.inspect.unused import UNUSED
+from ckpt.names import braced, show
+from ckpt.units import first_of, plural
+
+_LISTED = 4
+_PROPAGATED = frozenset(("never", "no-gradient"))
+_ON_PURPOSE = frozenset(("frozen", "not-in-optimizer"))
+
+
+def findings(rows: Sequence[Row], before: Side, after: Side, *, same: bool, whole: bool) -> Iterable[Finding]:
+    """The findings of a comparison; `same` says that nothing at all differs, `whole` that nothing was left aside."""
+    if are_ranks(before, after):
+        yield from _ranks(rows, before, after)
+    else:
+        yield from _frozen(rows)
+        yield from _without_state(rows, before, after)
+        if whole and not same:
+            yield from _skipped(rows, before, after)
+        yield from _moving_statistics(rows)
+    yield from _not_finite(rows)
+
+
+def _parameters(rows: Iterable[Row]) -> list[Row]:
+    return [
+        row
+        for row in rows
+        if row.role.role in ("parameter", "unknown") and row.before is not None and row.after is not None
+    ]
+
+
+def _names(rows: Iterable[Row]) -> tuple[str, ...]:
+    return tuple(row.name for row in rows)
+
+
+def _listed(rows: Iterable[Row]) -> str:
+    folded = braced([row.label for row in rows])
+    return ", ".join(show(name, 100) for name in folded[:_LISTED]) + (", …" if len(folded) > _LISTED else "")
+
+
+def _frozen(rows: Sequence[Row]) -> Iterable[Finding]:
+    """Parameters that surely did not move while others did."""
+    parameters = _parameters(rows)
+    moved = [row for row in parameters if row.moved and row.role.role == "parameter"]
+    sure = [row for row in parameters if row.cause not in (None, "unknown", "stepped")]
+    if not moved or not sure:
+        return
+    others = f"did not move, {plural(len(moved), 'other parameter')} did"
+    lost = [row for row in sure if row.cause in _PROPAGATED]
+    if lost:
+        certain = all(row.cause == "no-gradient" for row in lost)
+        stops = "this" if certain else "those that are not frozen"
+        yield Finding("frozen", f"{_listed(lost)} {others}: {UNUSED}; DDP stops on {stops}", _names(lost))
+    still = [row for row in sure if row.cause not in _PROPAGATED | _ON_PURPOSE]
+    if still:
+        reasons = dict.fromkeys(str(row.reason) for row in still)
+        yield Finding("frozen", f"{_listed(still)} {others}: {first_of(list(reasons))}", _names(still))
+    purpose = [row for row in sure if row.cause in _ON_PURPOSE]
+    if purpose:
+        reasons = dict.fromkeys(str(row.reason) for row in purpose)
+        text = f"{_listed(purpose)} {others}: {first_of(list(reasons))}"
+        yield Finding("frozen", text, _names(purpose), raised="info")
+
+
+def _without_state(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding]:
+    """Parameters that moved although the optimizer, which did step, never had a gradient for them."""
+    if not _advanced(before, after):
+        return
+    odd = [
+        row
+        for row in _parameters(rows)
+        if row.moved and before.state(row.before) == after.state(row.after) == "never"
+    ]
+    if odd:
+        text = f"{_listed(odd)} moved, and the optimizer never had a gradient for {'it' if len(odd) == 1 else 'them'}"
+        yield Finding("changed-without-state", f"{text}: something else writes to the weights", _names(odd))
+
+
+def _skipped(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding]:
+    """Nothing moved, and no counter did."""
+    parameters = _parameters(rows)
+    if any(row.moved and row.role.role == "parameter" for row in parameters):
+        return
+    if all(row.moved for row in parameters):
+        return
+    state = any(row.status == "changed" for row in rows if row.role.role == "optimizer")
+    if before.steps and before.steps == after.steps and not state:
+        text = "no parameter moved and no step counter advanced: the optimizer did not step"
+        yield Finding("step-skipped", text)
+    elif _advanced(before, after):
+        text = "the step counters advanced and no parameter moved: lr is 0, or every update is below the dtype's spacing"
+        yield Finding("step-skipped", text)
+
+
+def _advanced(before: Side, after: Side) -> bool:
+    """Whether every optimizer took steps from one file to the other."""
+    pairs = list(zip(before.steps, after.steps, strict=False))
+    return len(before.steps) == len(after.steps) and bool(pairs) and all(b < a for b, a in pairs)
+
+
+def _moving_statistics(rows: Sequence[Row]) -> Iterable[Finding]:
+    """Statistics that move beside parameters that surely did not, while others did."""
+    if not any(row.moved for row in _parameters(rows)):
+        return
+    by_module: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.before is not None and row.after is not None:
+            by_module.setdefault(row.name.rpartition(".")[0], []).append(row)
+    found = []
+    for module, inside in by_module.items():
+        mean = next((row for row in inside if row.name.rpartition(".")[2] == "running_mean"), None)
+        weights = [row for row in inside if row.role.role == "parameter"]
+        if mean is not None and mean.status == "changed" and weights:
+            if all(row.status == "same" and row.cause not in (None, "unknown", "stepped") for row in weights):
+                found.append(module)
+    if found:
+        listed = ", ".join(show(module, 60) for module in found[:_LISTED])
+        yield Finding(
+            "buffers-in-frozen",
+            f"the statistics of {listed} moved, and the parameters beside them are frozen: eval() keeps them still",
+            tuple(f"{module}.running_mean" for module in found),
+        )
+
+
+def _not_finite(rows: Sequence[Row]) -> Iterable[Finding]:
+    """NaN and infinities in what changed, on the side after."""
+    changed = [(row, row.change) for row in rows if row.change is not None]
+    for code, label, found in (
+        ("nan", "NaN", [(row, change.nan[1]) for row, change in changed]),
+        ("inf", "infinite", [(row, change.inf[1]) for row, change in changed]),
+    ):
+        bad = [(row, count) for row, count in found if count]
+        if bad:
+            total = sum(count for _, count in bad)
+            first = f"{show(bad[0][0].name, 80)}{' and others' if len(bad) > 1 else ''}"
+            text = f"{plural(total, 'element')} {'are' if total > 1 else 'is'} {label} in {first}"
+            yield Finding(code, text, tuple(row.name for row, _ in bad))
+
+
+# --- ranks ------------------------------------------------------------------------------------------------------------
+
+
+def are_ranks(before: Side, after: Side) -> bool:
+    """Whether the two files are snapshots of two ranks of one run."""
+    one, two = before.record, after.record
+    if one is None or two is None or one.source != "snapshot" or two.source != "snapshot":
+        return False
+    return one.world_size == two.world_size > 1 and one.rank != two.rank
+
+
+def _ranks(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding]:
+    """What should be equal on all ranks: parameters, which are not shards, and who has a gradient.
+
+    Buffers are not: the statistics of BatchNorm follow each rank's own data.
+    """
+    assert before.record is not None and after.record is not None
+    ranks = before.record.rank, after.record.rank
+    propagated = before.record.has_gradients and after.record.has_gradients
+    other: list[Row] = []
+    only: tuple[list[Row], list[Row]] = ([], [])
+    for row in _parameters(rows):
+        one, two = before.recorded(row.before), after.recorded(row.after)
+        if one is None or two is None or one.is_sharded or two.is_sharded:
+            continue
+        if row.status in ("changed", "retyped", "reshaped"):
+            other.append(row)
+        if propagated and (one.gradient is None) != (two.gradient is None):
+            only[one.gradient is None].append(row)
+    if other:
+        text = f"{_listed(other)}: {plural(len(other), 'parameter')} with other values on rank {ranks[1]} than on rank"
+        yield Finding("ranks-differ", f"{text} {ranks[0]}", _names(other))
+    for rank, rows in zip(ranks, only, strict=True):
+        if rows:
+            text = f"{_listed(rows)}: {plural(len(rows), 'parameter')} with a gradient on rank {rank} only"
+            yield Finding(
+                "ranks-differ",
+                f"{text}: a branch that the other rank did not take; DDP stops on this",
+                _names(rows),
+            )

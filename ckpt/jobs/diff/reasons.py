@@ -1,0 +1,143 @@
+"""Why a parameter did not move, as far as two files can tell; never beyond the evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ckpt.checkpoint import Checkpoint, Entry
+from ckpt.evidence.gradients import uses
+from ckpt.evidence.matching import is_by_order
+from ckpt.evidence.record import Known, Record
+from ckpt.evidence.roles import Evidence
+from ckpt.jobs.diff.rows import Cause, Row
+from ckpt.jobs.inspect.unused import UNUSED
+
+State = float | str | None
+"""What an optimizer's state says of a parameter: its step counter, `never` (a gradient), `absent`; None: nothing."""
+
+
+class Reason(NamedTuple):
+    """A cause in one word, and in a sentence."""
+
+    cause: Cause
+    text: str
+
+
+_CANNOT_TELL = Reason(
+    "unknown",
+    "no gradient, or one too small to see: these files cannot tell (ckpt.snapshot records it)",
+)
+_FROZEN = Reason("frozen", "frozen: its requires_grad is False")
+_NEVER = Reason("never", "in the optimizer, never had a gradient")
+_ABSENT = Reason("not-in-optimizer", "not in the optimizer: frozen on purpose, or a buffer")
+
+
+class Side:
+    """What one of the two files knows of each of its tensors, by the entry."""
+
+    def __init__(self, checkpoint: Checkpoint, known: Evidence) -> None:
+        self.known = known
+        self.uses = uses(known.matches)
+        self._states: dict[int, State] = {}
+        self._recorded: dict[int, Known] = {}
+        tensors = checkpoint.tensors
+        if known.told is not None:
+            self._recorded = {id(tensors[place]): row for place, row in known.told.known().items()}
+        for use in self.uses:
+            never, lagging = set(use.never), dict(use.lagging)
+            for number, place in enumerate(use.match.places):
+                if place is not None:
+                    counter = lagging.get(number, use.steps) if use.steps else None
+                    self._states.setdefault(id(tensors[place]), "never" if number in never else counter)
+        # Of an optimizer that cannot be told, anybody may be a parameter.
+        if all(use.match.model is not None and None not in use.match.places for use in self.uses):
+            for use in self.uses:
+                model = use.match.model
+                for place in range(model.first, model.last) if model and use.match.slots else ():
+                    self._states.setdefault(id(tensors[place]), "absent")
+        self._checkpoint = checkpoint
+
+    def doubt(self, entry: Entry | None) -> None:
+        """Forget what an optimizer says of a tensor that moved against it, and of all whose order alone says who they are."""
+        for use in self.uses:
+            places = [place for place in use.match.places if place is not None]
+            if any(self._checkpoint.tensors[place] is entry for place in places):
+                for number, place in enumerate(use.match.places):
+                    if place is not None and is_by_order(self._checkpoint, use.match, number):
+                        self._states[id(self._checkpoint.tensors[place])] = None
+
+    @property
+    def record(self) -> Record | None:
+        """What `ckpt.snapshot` recorded, or the model of `--model` says."""
+        return None if self.known.told is None else self.known.told.record
+
+    def state(self, entry: Entry | None) -> State:
+        """What the optimizers say of a tensor."""
+        return self._states.get(id(entry))
+
+    def recorded(self, entry: Entry | None) -> Known | None:
+        """What a live model said of a tensor."""
+        return self._recorded.get(id(entry))
+
+    @property
+    def steps(self) -> list[float]:
+        """The step counter of each optimizer that has one."""
+        return [use.steps for use in self.uses if use.steps]
+
+
+def doubt_contradictions(rows: Sequence[Row], before: Side, after: Side) -> None:
+    """Where a parameter moved that never had a gradient, and only the order says which it is, the order may be another."""
+    for row in rows:
+        if row.moved and before.state(row.before) == after.state(row.after) == "never":
+            before.doubt(row.before)
+            after.doubt(row.after)
+
+
+def with_reason(row: Row, before: Side, after: Side) -> Row:
+    """The row of a parameter that did not move, with the reason."""
+    if row.status != "same" or row.moved or row.role.role not in ("parameter", "unknown"):
+        return row
+    if row.before is None or row.after is None:
+        return row
+    found = _reason(row, before, after)
+    return row._replace(reason=found.text, cause=found.cause)
+
+
+def _reason(row: Row, before: Side, after: Side) -> Reason:
+    assert row.before is not None and row.after is not None
+    known = after.recorded(row.after) or before.recorded(row.before)
+    tensors = row.before.tensor, row.after.tensor
+    if any(tensor.is_parameter and tensor.requires_grad is False for tensor in tensors):
+        return _FROZEN
+    if known is not None and not known.requires_grad:
+        return _FROZEN
+    dtype = row.after.tensor.dtype.name
+    states = before.state(row.before), after.state(row.after)
+    recorded = after.recorded(row.after)
+    if recorded is not None and after.record is not None and after.record.has_gradients:
+        if recorded.gradient is None:
+            return Reason("no-gradient", f"no gradient: {UNUSED}")
+        if recorded.gradient == 0:
+            return Reason("zero-gradient", "its gradient was zero")
+        if after.record.optimizers and states[1] == "absent":
+            return Reason("not-in-optimizer", "has a gradient, and no optimizer was handed it")
+        if after.record.optimizers:
+            return Reason(
+                "stepped",
+                f"has a gradient (norm {recorded.gradient:.3g}), but |Δ| is below the spacing of {dtype} at its"
+                " values, or lr is 0",
+            )
+    latest = states[1] if states[1] is not None else states[0]
+    if latest == "never":
+        return _NEVER
+    if latest == "absent":
+        return _ABSENT
+    if isinstance(latest, float) and isinstance(states[0], float) and isinstance(states[1], float):
+        if states[0] == states[1]:
+            return Reason("not-stepped", f"no gradient in between: its step counter stayed at {latest:,.0f}")
+        if states[1] > states[0]:
+            return Reason(
+                "stepped", f"stepped, but |Δ| is below the spacing of {dtype} at its values, or lr is 0"
+            )
+    return _CANNOT_TELL

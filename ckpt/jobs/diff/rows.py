@@ -1,0 +1,91 @@
+"""What a comparison finds, row by row: tensors, values, and the sections that they lie in."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from ckpt.checkpoint import Entry, Value
+from ckpt.elements.compare import Change
+from ckpt.evidence.roles import Role
+from ckpt.evidence.sections import Section
+
+Status = Literal["same", "changed", "reshaped", "retyped", "renamed", "added", "removed", "unchecked"]
+STATUSES: tuple[Status, ...] = (
+    "changed",
+    "reshaped",
+    "retyped",
+    "renamed",
+    "added",
+    "removed",
+    "unchecked",
+    "same",
+)
+"""`unchecked` is given by `--quick` alone: no recorded CRC tells."""
+DIFFERS = frozenset(("changed", "reshaped", "retyped", "added", "removed"))
+
+
+Cause = Literal[
+    "frozen",
+    "never",
+    "no-gradient",
+    "zero-gradient",
+    "not-in-optimizer",
+    "not-stepped",
+    "stepped",
+    "unknown",
+]
+"""Why a parameter did not move, in a word."""
+
+
+class Row(NamedTuple):
+    """A tensor of one file or of both. `change` tells how its values differ, `reason` and `cause` why it did not move.
+
+    `damaged` says that the recorded CRCs contradict its bytes.
+    """
+
+    status: Status
+    before: Entry | None
+    after: Entry | None
+    role: Role
+    change: Change | None = None
+    reason: str | None = None
+    cause: Cause | None = None
+    damaged: bool = False
+    labels: tuple[str, str] = ("", "")
+    """What text calls it, before and after: inside of the only model, where it lies in one."""
+
+    @property
+    def moved(self) -> bool:
+        """Whether any byte of it changed, within a tolerance or not."""
+        change = self.change
+        return self.status in ("changed", "reshaped", "retyped") or (
+            change is not None and bool(change.differing or change.other_bytes)
+        )
+
+    @property
+    def name(self) -> str:
+        entry = self.after or self.before
+        assert entry is not None
+        return entry.name
+
+    @property
+    def label(self) -> str:
+        """What text calls it: by the name after, where there is one."""
+        return self.labels[1] or self.labels[0]
+
+
+class ValueRow(NamedTuple):
+    """A value that is no tensor and differs; None on the side that lacks it."""
+
+    status: Status
+    name: str
+    before: Value | None
+    after: Value | None
+
+
+class Pair(NamedTuple):
+    """Two sections that are compared. `prefixes` are what was taken off the names of each side."""
+
+    before: Section
+    after: Section
+    prefixes: tuple[str, str] = ("", "")

@@ -1,0 +1,178 @@
+"""The document `ckpt.inspect`, version 1. docs/json.md is the contract that this file keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ckpt import __version__
+from ckpt.checkpoint import Composite, TensorRef, Value
+from ckpt.errors import UnreadableError
+from ckpt.evidence.roles import Role
+from ckpt.jobs.inspect.inspect import InspectReport, Row, devices
+from ckpt.pickles.weights_only import TORCH
+from ckpt.tree.json import path_json, plain, scalar_json
+from ckpt.tree.view import look
+
+SCHEMA = {"name": "ckpt.inspect", "version": 1}
+
+
+def document(report: InspectReport) -> dict[str, Any]:
+    """The report as plain data that `json.dumps(allow_nan=False)` takes."""
+    checkpoint = report.checkpoint
+    refused = checkpoint.weights_only
+    return {
+        "schema": SCHEMA,
+        "ckpt": __version__,
+        "file": {
+            "path": checkpoint.path,
+            "bytes": checkpoint.nbytes,
+            "format": checkpoint.format,
+            "byteorder": checkpoint.byteorder,
+            "parts": list(checkpoint.parts),
+        },
+        "totals": totals(report),
+        "tensors": [tensor_json(row, role) for row, role in zip(report.rows, report.roles(), strict=True)],
+        "storages": [
+            {
+                "id": row.storage.id,
+                "device": row.storage.device,
+                "bytes": row.storage.nbytes,
+                "used_bytes": row.used,
+                "kind": row.kind,
+                "tensors": list(row.tensors),
+            }
+            for row in report.storages
+        ],
+        "sections": [
+            {
+                "path": path_json(part.path),
+                "name": part.name,
+                "kind": part.kind,
+                "tensors": part.tensors,
+                "numel": part.numel,
+                "bytes": part.nbytes,
+            }
+            for part in report.sections
+        ],
+        "prefixes": [
+            {
+                "prefix": row.prefix,
+                "writer": row.writer,
+                "section": row.section,
+                "tensors": row.tensors,
+                "of": row.of,
+            }
+            for row in report.prefixes
+        ],
+        "values": [value_json(value) for value in report.values],
+        "devices_in_values": [
+            {"name": name, "device": device, "type": kind} for name, device, kind in report.hidden_devices
+        ],
+        "imports": [
+            {
+                "module": row.module,
+                "name": row.name,
+                "group": row.group,
+                "where": list(row.where),
+                "calls": list(row.calls),
+            }
+            for row in checkpoint.imports
+        ],
+        "weights_only": None
+        if refused is None
+        else {
+            "loads": not refused and checkpoint.not_loadable is None,
+            "torch": TORCH,
+            "reasons": [{"reason": refusal.reason, "where": list(refusal.where)} for refusal in refused],
+        },
+        "load": report.load.expression,
+        "load_note": report.load.note or report.load.reason,
+        "findings": [finding.to_json() for finding in report.findings],
+    }
+
+
+def totals(report: InspectReport) -> dict[str, Any]:
+    """Sums over the selected tensors; `storage_bytes` counts shared bytes once, over the whole file."""
+    dtypes: dict[str, int] = {}
+    for row in report.rows:
+        dtypes[row.tensor.dtype.name] = dtypes.get(row.tensor.dtype.name, 0) + 1
+    return {
+        "tensors": len(report.rows),
+        "numel": sum(row.tensor.numel for row in report.rows),
+        "bytes": sum(row.tensor.nbytes for row in report.rows),
+        "storages": len(report.storages),
+        "storage_bytes": sum(row.storage.nbytes for row in report.storages),
+        "dtypes": dtypes,
+        "devices": devices(report),
+    }
+
+
+def tensor_json(row: Row, role: Role) -> dict[str, Any]:
+    """One tensor: the entry of `tensors[]`."""
+    tensor, entry = row.tensor, row.entry
+    plain_ref = tensor if isinstance(tensor, TensorRef) else None
+    found: dict[str, Any] = {
+        "name": entry.name,
+        "path": path_json(entry.path),
+        "section": row.section.name if row.section else None,
+        "dtype": tensor.dtype.name,
+        "shape": list(tensor.shape),
+        "stride": list(plain_ref.stride) if plain_ref else None,
+        "offset": plain_ref.offset if plain_ref else None,
+        "numel": tensor.numel,
+        "bytes": tensor.nbytes,
+        "device": tensor.device,
+        "storage": plain_ref.storage.id if plain_ref else None,
+        "layout": tensor.layout,
+        "requires_grad": tensor.requires_grad,
+        "role": role.role,
+        "evidence": {"trust": role.trust, "source": role.source, "note": role.note},
+        "registered": entry.registered,
+        "persistent": entry.persistent,
+    }
+    if plain_ref and (plain_ref.conj or plain_ref.neg):
+        found |= {"conj": plain_ref.conj, "neg": plain_ref.neg}
+    if isinstance(tensor, Composite):
+        found["detail"] = tensor.detail
+        found["parts"] = [
+            {
+                "name": label,
+                "dtype": part.dtype.name,
+                "shape": list(part.shape),
+                "stride": list(part.stride),
+                "offset": part.offset,
+                "bytes": part.nbytes,
+                "device": part.device,
+                "storage": part.storage.id,
+            }
+            for label, part in tensor.parts
+        ]
+    return found
+
+
+def value_json(value: Value) -> dict[str, Any]:
+    """One value: the entry of `values[]`."""
+    found: dict[str, Any] = {
+        "name": value.name,
+        "path": path_json(value.path),
+        "type": value.type,
+        "value": None,
+    }
+    if value.same_as is not None:
+        found["same_as"] = value.same_as
+    elif value.fields is not None:
+        found["fields"] = value.fields
+    else:
+        view = look(value.node)
+        if view.kind == "scalar":
+            found["value"], otherwise = scalar_json(view)
+            if otherwise is not None:
+                found["value_is"] = otherwise
+        elif view.kind == "object":
+            found["fields"] = len(view.children)
+        else:
+            try:
+                found["value"] = plain(value.node)
+            except UnreadableError as error:
+                found["value_is"] = error.problem
+    return found

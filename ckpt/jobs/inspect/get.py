@@ -1,0 +1,84 @@
+"""`ckpt get`: values of a checkpoint by their dotted names."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ckpt.checkpoint import Checkpoint, Node
+from ckpt.errors import UsageError
+from ckpt.evidence.roles import Role
+from ckpt.jobs.inspect.document import tensor_json
+from ckpt.jobs.inspect.inspect import Row, inspect
+from ckpt.limits import Limits
+from ckpt.names import Path, nearest
+from ckpt.tree.find import find, node_at
+from ckpt.tree.json import path_json, plain, scalar_json
+from ckpt.tree.view import look, tensor_of
+
+SCHEMA = {"name": "ckpt.get", "version": 1}
+
+
+class Found(NamedTuple):
+    """What goes by one name: a node of the tree, or the row of a tensor."""
+
+    name: str
+    path: Path
+    node: Node
+    row: Row | None = None
+    role: Role | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """`{name, path, type, value}`; of a tensor the entry of `tensors[]` of `ckpt.inspect`."""
+        if self.row is not None and self.role is not None:
+            return {"schema": SCHEMA, **tensor_json(self.row, self.role)}
+        view = look(self.node)
+        found: dict[str, Any] = {
+            "schema": SCHEMA,
+            "name": self.name,
+            "path": path_json(self.path),
+            "type": view.type,
+        }
+        if view.kind == "scalar":
+            found["value"], otherwise = scalar_json(view)
+            if otherwise is not None:
+                found["value_is"] = otherwise
+        else:
+            found["value"] = plain(self.node)
+        return found
+
+
+def get(checkpoint: Checkpoint, names: list[str], limits: Limits) -> list[Found]:
+    """What each of the names stands for, in their order. Raises UsageError with the nearest names."""
+    rows: dict[str, tuple[Row, Role]] | None = None
+    found: list[Found] = []
+    for name in names:
+        matches = find(checkpoint.root, name, limits)
+        if not matches and "#" in name:  # the mark of a second path with one name
+            paths = [value.path for value in checkpoint.values if value.name == name]
+            matches = [(path, node_at(checkpoint.root, path)) for path in paths]
+        if len(matches) > 1 and len({id(node) for _, node in matches}) > 1:
+            raise UsageError(
+                f"{len(matches)} places are called {name}",
+                path=checkpoint.path,
+                hint="ckpt inspect --json tells their paths apart",
+            )
+        if matches and tensor_of(matches[0][1]) is None and look(matches[0][1]).kind != "storage":
+            found.append(Found(name, *matches[0]))
+            continue
+        if rows is None:
+            report = inspect(checkpoint)
+            pairs = list(zip(report.rows, report.roles(), strict=True))
+            rows = {row.relative: (row, role) for row, role in reversed(pairs)}
+            rows |= {row.entry.name: (row, role) for row, role in pairs}
+        if name not in rows:
+            raise _unknown(checkpoint, name)
+        row, role = rows[name]
+        found.append(Found(row.entry.name, row.entry.path, row.tensor, row, role))
+    return found
+
+
+def _unknown(checkpoint: Checkpoint, name: str) -> UsageError:
+    names = [value.name for value in checkpoint.values] + [entry.name for entry in checkpoint.tensors]
+    alike = nearest(name, names)
+    hint = f"did you mean {', '.join(alike)}?" if alike else "ckpt inspect --values FILE lists them"
+    return UsageError(f"no value called {name}", path=checkpoint.path, hint=hint)

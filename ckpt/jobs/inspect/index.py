@@ -1,0 +1,209 @@
+"""`ckpt inspect --index`: DDP's numbers of parameters as names.
+
+DDP numbers the parameters that require a gradient in the order of `model.parameters()` (torch/nn/parallel/
+distributed.py `_build_params_for_reducer`): that of the state dict, without buffers, each tied one once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ckpt.checkpoint import Checkpoint, Entry, TensorRef
+from ckpt.errors import UsageError
+from ckpt.evidence.record import Record
+from ckpt.evidence.roles import Evidence, Told, Trust, evidence
+from ckpt.evidence.sections import Section, only_model, sections
+from ckpt.names import show
+from ckpt.units import plural
+
+_MOST = 10_000
+
+
+class Numbered(NamedTuple):
+    """Parameters by their number: `rows` are those that were asked for, of `parameters` in all."""
+
+    rows: tuple[tuple[int, Entry], ...]
+    section: Section
+    parameters: int
+    trust: Trust
+    why: str
+    assumes: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The object `index` of the document `ckpt.inspect`."""
+        return {
+            "parameters": self.parameters,
+            "section": self.section.name,
+            "evidence": {"trust": self.trust, "source": "order", "note": self.why},
+            "assumes": self.assumes,
+            "names": [{"index": number, "name": entry.name} for number, entry in self.rows],
+        }
+
+
+def numbers(text: str) -> list[int]:
+    """The numbers of `6,7-9`; as DDP prints them (`6 7 8 9`) too. Raises UsageError."""
+    found: list[int] = []
+    for part in re.split(r"[,\s]+", text.strip()):
+        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part)
+        if match is None:
+            raise UsageError(f"--index {show(text, 60)}: not numbers", hint="as in 6,7-9")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first or last - first >= _MOST:
+            raise UsageError(f"--index {show(part, 60)}: not a range", hint="as in 6,7-9")
+        found += range(first, last + 1)
+    return list(dict.fromkeys(found))
+
+
+def index(
+    checkpoint: Checkpoint, asked: list[int], section: str | None = None, live: Record | None = None
+) -> Numbered:
+    """The parameters of these numbers, with how sure their order is; `live` is what a live model says.
+
+    Raises UsageError for a number that no parameter has, and where the order is undecided for one.
+    """
+    parts = sections(checkpoint)
+    known = evidence(checkpoint, parts, live)
+    if known.told is not None and section in (None, known.told.section.name):
+        return _told(checkpoint, asked, known.told)
+    model = only_model(checkpoint, parts, section)
+    _refuse_disorder(checkpoint, model)
+    sure = _order(checkpoint, model, known, likely=False)
+    doubtful: Sequence[int | None] = _order(checkpoint, model, known, likely=True)
+    recorded = _requires_grad(checkpoint, sure)
+    trust, why = _trust(checkpoint, model, known, sure, doubtful)
+    handed = _handed(model, known)
+    names: list[int | None]
+    if recorded is None and handed is not None and len(handed) < len(sure):
+        # Frozen parameters were left out of the optimizer, and DDP does not number them either.
+        names = handed
+        trust, why = "strong", f"the optimizer's order of {len(handed)} of the model's {len(sure)} parameters"
+        doubtful = handed
+    else:
+        names = [place for place in sure if recorded is None or recorded[place]]
+        doubtful = [
+            place for place in doubtful if recorded is None or place is None or recorded.get(place, True)
+        ]
+    rows = []
+    for number in asked:
+        _refuse_beyond(checkpoint, number, len(names))
+        place = names[number]
+        if place is None or number >= len(doubtful) or doubtful[number] != place:
+            what = (
+                "" if place is None else f": {show(checkpoint.tensors[place].name, 60)} or the one before it"
+            )
+            raise UsageError(
+                f"--index {number}: the order is undecided{what}",
+                path=checkpoint.path,
+                hint="--model FILE.py:FACTORY says; so does ckpt.snapshot, or a checkpoint with its optimizer",
+            )
+        rows.append((number, checkpoint.tensors[place]))
+    assumes = (
+        None
+        if recorded is not None or names is handed
+        else "nothing is frozen: requires_grad is not recorded"
+    )
+    return Numbered(tuple(rows), model, len(names), trust, why, assumes)
+
+
+def _told(checkpoint: Checkpoint, asked: list[int], told: Told) -> Numbered:
+    """The parameters as a live model numbers them. Raises UsageError for one that it does not have."""
+    record = told.record
+    names = record.numbered
+    rows = []
+    for number in asked:
+        _refuse_beyond(checkpoint, number, len(names))
+        place = told.places.get(names[number])
+        if place is None:
+            raise UsageError(
+                f"--index {number}: {show(names[number], 80)}, which the file does not hold",
+                path=checkpoint.path,
+            )
+        rows.append((number, checkpoint.tensors[place]))
+    frozen = len(record.parameters) - len(names)
+    left = f", without {plural(frozen, 'frozen or ignored one')}" if frozen else ""
+    why = "recorded by ckpt.snapshot" if record.source == "snapshot" else "the model that --model builds"
+    if record.world_size > 1:
+        why += f" on rank {record.rank} of {record.world_size}"
+    return Numbered(tuple(rows), told.section, len(names), "certain", why + left, None)
+
+
+def _refuse_beyond(checkpoint: Checkpoint, number: int, count: int) -> None:
+    if number >= count:
+        there = f"it has {plural(count, 'parameter')}, 0 to {count - 1}" if count else "it has no parameters"
+        raise UsageError(f"--index {number}: {there}", path=checkpoint.path)
+
+
+def _refuse_disorder(checkpoint: Checkpoint, model: Section) -> None:
+    """Raise UsageError where the tensors do not stand in the order of a model."""
+    why = None
+    if model.kind not in ("model", "ema", "other"):
+        why = f"{model.name} is no model"
+    elif checkpoint.format == "safetensors" or (
+        checkpoint.parts[:1] and checkpoint.parts[0].endswith(".safetensors")
+    ):
+        why = "safetensors keep no order"
+    else:
+        names = [model.relative(entry.name) for entry in checkpoint.tensors[model.first : model.last]]
+        places = {name: place for place, name in enumerate(names)}
+        pairs = [
+            (place, places[f"{name[:-6]}bias"])
+            for name, place in places.items()
+            if name.endswith("weight") and f"{name[:-6]}bias" in places
+        ]
+        if pairs and all(bias < weight for weight, bias in pairs):
+            why = "its names are in the order of the alphabet, not in that of a model"
+    if why is not None:
+        raise UsageError(
+            f"--index: {why}", path=checkpoint.path, hint="ask the checkpoint that training saved"
+        )
+
+
+def _order(checkpoint: Checkpoint, model: Section, known: Evidence, *, likely: bool) -> list[int]:
+    """The places of the parameters in order; with `likely`, what is likely a buffer is taken for one of them."""
+    seen: set[tuple[object, ...]] = set()
+    places = []
+    for place in range(model.first, model.last):
+        entry, role = checkpoint.tensors[place], known.roles[place]
+        if not entry.registered or (role.role == "buffer" and not (likely and role.trust == "likely")):
+            continue
+        tensor = entry.tensor
+        if isinstance(tensor, TensorRef) and tensor.numel:
+            view = (id(tensor.storage), tensor.offset, tensor.shape, tensor.stride)
+            if view in seen:
+                continue
+            seen.add(view)
+        places.append(place)
+    return places
+
+
+def _requires_grad(checkpoint: Checkpoint, places: list[int]) -> dict[int, bool] | None:
+    """Whether each parameter requires a gradient, where the file records it: in modules and Parameters."""
+    tensors = [checkpoint.tensors[place].tensor for place in places]
+    if not places or not all(tensor.is_parameter for tensor in tensors):
+        return None
+    return {place: tensor.requires_grad is not False for place, tensor in zip(places, tensors, strict=True)}
+
+
+def _handed(model: Section, known: Evidence) -> list[int | None] | None:
+    """The places of the parameters of the only optimizer of a model, in its order."""
+    mine = [match for match in known.matches if match.model is not None and match.model.path == model.path]
+    return list(mine[0].places) if len(mine) == 1 and mine[0].groups == 1 else None
+
+
+def _trust(
+    checkpoint: Checkpoint, model: Section, known: Evidence, sure: list[int], doubtful: Sequence[int | None]
+) -> tuple[Trust, str]:
+    if all(checkpoint.tensors[place].kind for place in sure):
+        return "certain", "the module says which are its parameters"
+    exact = [
+        match
+        for match in known.matches
+        if match.model is not None and match.model.path == model.path and match.exact
+    ]
+    if exact:
+        return "strong", f"the optimizer holds {len(exact[0].slots)} parameters, as many as the model"
+    if sure != doubtful:
+        return "likely", "some tensors are buffers by their names only"
+    return "likely", "every tensor that nothing says to be a buffer is taken for a parameter"

@@ -1,0 +1,313 @@
+"""`ckpt inspect`: everything one checkpoint says about itself, as a report. Reads no tensor data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from ckpt.checkpoint import Checkpoint, Entry, Tensor, Value
+from ckpt.evidence.devices import ACCELERATOR, Hidden, hidden_devices
+from ckpt.evidence.loading import Load, load, refusals_text
+from ckpt.evidence.record import Record
+from ckpt.evidence.roles import Role, evidence
+from ckpt.evidence.sections import Section, named, sections
+from ckpt.findings import Finding, order
+from ckpt.jobs.inspect import list_modules as loose
+from ckpt.jobs.inspect import unused
+from ckpt.jobs.inspect.storages import Shared, shared
+from ckpt.names import Globs, inner_wrappers, wrapper_prefix, writers
+from ckpt.units import plural, size_text
+
+_BLOAT_BYTES = 1024
+_HEAVY = 1.0
+
+
+class Row(NamedTuple):
+    """A tensor, the section that it lies in, and its `place` in `Checkpoint.tensors`."""
+
+    entry: Entry
+    section: Section | None
+    place: int
+
+    @property
+    def tensor(self) -> Tensor:
+        return self.entry.tensor
+
+    @property
+    def relative(self) -> str:
+        """Its name inside its section."""
+        return self.section.relative(self.entry.name) if self.section else self.entry.name
+
+
+class Prefix(NamedTuple):
+    """A wrapper's prefix on `tensors` of the `of` tensors of a section."""
+
+    prefix: str
+    writer: str
+    part: Section
+    tensors: int
+
+    @property
+    def section(self) -> str:
+        return self.part.name
+
+    @property
+    def of(self) -> int:
+        return self.part.tensors
+
+
+class InspectReport(NamedTuple):
+    """What `ckpt inspect` found. `rows` are the tensors that were selected, all else is of the whole file."""
+
+    checkpoint: Checkpoint
+    sections: tuple[Section, ...]
+    rows: tuple[Row, ...]
+    storages: tuple[Shared, ...]
+    prefixes: tuple[Prefix, ...]
+    hidden_devices: tuple[Hidden, ...]
+    load: Load
+    findings: tuple[Finding, ...]
+    selected: bool = False
+    values: tuple[Value, ...] = ()
+    model: Record | None = None
+    """What the live model of `--model` says."""
+
+    def roles(self) -> list[Role]:
+        """The role of each of `rows`. Drawn when it is asked for: text does not show roles."""
+        known = evidence(self.checkpoint, self.sections, self.model).roles
+        return [known[row.place] for row in self.rows]
+
+    def to_json(self) -> dict[str, Any]:
+        """The document `ckpt.inspect`; docs/json.md is its contract."""
+        from ckpt.jobs.inspect.document import document
+
+        return document(self)
+
+
+def inspect(
+    checkpoint: Checkpoint,
+    select: Globs | None = None,
+    section: str | None = None,
+    model: Record | None = None,
+) -> InspectReport:
+    """The report on a checkpoint, over all tensors or those that are selected. Raises UsageError.
+
+    `model` is what a live model of the same kind says.
+    """
+    parts = sections(checkpoint)
+    owner: list[Section | None] = [None] * len(checkpoint.tensors)
+    for part in parts:
+        owner[part.first : part.last] = [part] * part.tensors
+    rows = [
+        Row(entry, part, place)
+        for place, (entry, part) in enumerate(zip(checkpoint.tensors, owner, strict=True))
+    ]
+    values = checkpoint.values
+    if section is not None:
+        named(checkpoint, parts, section)
+        chosen = [part for part in parts if part.name == section]
+        rows = [row for row in rows if row.section in chosen]
+        values = tuple(
+            value for value in values if any(value.path[: len(part.path)] == part.path for part in chosen)
+        )
+    if select:
+        rows = [row for row in rows if select.match(row.entry.name, row.relative)]
+    everything = shared(checkpoint)
+    prefixes = _prefixes(checkpoint, parts)
+    hidden = hidden_devices(checkpoint.values)
+    opened = load(checkpoint, parts)
+    report = InspectReport(
+        checkpoint,
+        parts,
+        tuple(rows),
+        everything,
+        prefixes,
+        hidden,
+        opened,
+        (),
+        selected=bool(select) or section is not None,
+        values=values,
+        model=model,
+    )
+    return report._replace(findings=order(list(_findings(report))))
+
+
+def _prefixes(checkpoint: Checkpoint, parts: tuple[Section, ...]) -> tuple[Prefix, ...]:
+    found: list[Prefix] = []
+    for part in parts:
+        if part.kind not in ("model", "ema"):
+            continue
+        leading: dict[str, int] = {}
+        inner: dict[str, list[str]] = {}
+        for entry in checkpoint.tensors[part.first : part.last]:
+            name = part.relative(entry.name)
+            prefix = wrapper_prefix(name)
+            if prefix:
+                leading[prefix] = leading.get(prefix, 0) + 1
+            if "._" in name:
+                for wrapper, place in inner_wrappers(name):
+                    inner.setdefault(wrapper, []).append(place)
+        averaged = any(
+            part.relative(entry.name) == "n_averaged" for entry in checkpoint.tensors[part.first : part.last]
+        )
+        found += [
+            Prefix(
+                prefix,
+                "AveragedModel" if averaged and prefix == "module." else writers(prefix),
+                part,
+                count,
+            )
+            for prefix, count in leading.items()
+        ]
+        found += [
+            Prefix(
+                places[0] if len(set(places)) == 1 else f"*.{wrapper}.",
+                writers(wrapper),
+                part,
+                len(places),
+            )
+            for wrapper, places in inner.items()
+        ]
+    return tuple(found)
+
+
+# --- findings -------------------------------------------------------------------------------------------------
+
+
+def _findings(report: InspectReport) -> Iterable[Finding]:
+    checkpoint = report.checkpoint
+    yield from _imports(checkpoint)
+    if checkpoint.weights_only:
+        hint = None if checkpoint.format == "torchscript" else "ckpt convert FILE --plain -o OUT"
+        places = dict.fromkeys(place for refusal in checkpoint.weights_only for place in refusal.where)
+        text = f"torch.load(weights_only=True) refuses {refusals_text(checkpoint.weights_only)}"
+        yield Finding("weights-only", text, (), hint, tuple(places))
+    yield from _devices(report)
+    yield from _wrappers(report)
+    yield from _sharing(report)
+    if report.model is not None or any(part.kind in ("optimizer", "snapshot") for part in report.sections):
+        known = evidence(checkpoint, report.sections, report.model)
+        yield from unused.findings(checkpoint, known)
+        if known.told is not None:
+            yield from loose.findings(known.told.record.loose)
+    heavy = sum(part.nbytes for part in report.sections if part.kind == "optimizer")
+    model = sum(part.nbytes for part in report.sections if part.kind == "model")
+    if model and heavy > _HEAVY * model:
+        text = f"the optimizer holds {size_text(heavy)}, the model {size_text(model)}"
+        several = [part.name for part in report.sections if part.kind == "model"]
+        which = f" --section {several[0]}" if len(several) > 1 else ""
+        yield Finding("optimizer-heavy", text, (), f"ckpt slim FILE{which} -o OUT")
+    for notice in checkpoint.notices:
+        yield Finding(notice.code, notice.message, notice.tensors)
+
+
+def _wrappers(report: InspectReport) -> Iterable[Finding]:
+    for prefix in report.prefixes:
+        where = f" of {prefix.section}" if prefix.section else ""
+        count = "all" if prefix.tensors == prefix.of else f"{prefix.tensors:,} of"
+        text = f"{prefix.prefix}* on {count} {plural(prefix.of, 'tensor')}{where}: {prefix.writer}"
+        names = _starting(report, prefix)
+        yield Finding("prefix", text, names, "ckpt strip FILE -o OUT")
+
+
+def _starting(report: InspectReport, prefix: Prefix) -> tuple[str, ...]:
+    """The tensors of a section whose names carry a prefix."""
+    mark = prefix.prefix.removeprefix("*")
+    part = prefix.part
+    entries = report.checkpoint.tensors[part.first : part.last]
+    names = ((entry.name, part.relative(entry.name)) for entry in entries)
+    return tuple(
+        full for full, name in names if (mark in name if mark != prefix.prefix else name.startswith(mark))
+    )
+
+
+def _imports(checkpoint: Checkpoint) -> Iterable[Finding]:
+    """Names that are not known: those that loading calls one by one, the others together."""
+    for row in checkpoint.imports:
+        if row.group == "called":
+            more = f" and {plural(len(row.calls) - 1, 'more such call')}" if len(row.calls) > 1 else ""
+            at = f" at {row.where[0]}" if row.where and row.where[0] else ""
+            text = f"loading would call {row.calls[0]}{at}{more}"
+            yield Finding("called-on-load", text, (), None, row.where)
+    rows = [row for row in checkpoint.imports if row.group == "unknown"]
+    unknown = [f"{row.module}.{row.name}" for row in rows]
+    if unknown and checkpoint.format != "torchscript":
+        more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
+        where = tuple(dict.fromkeys(place for row in rows for place in row.where))
+        text = f"loading would import {', '.join(unknown[:3])}{more}"
+        yield Finding("unknown-import", text, (), "ckpt inspect FILE --imports", where)
+
+
+def _devices(report: InspectReport) -> Iterable[Finding]:
+    checkpoint = report.checkpoint
+    placed = storage_devices(report)
+    away = {tag: nbytes for tag, nbytes in placed.items() if ACCELERATOR.fullmatch(tag)}
+    if away:
+        listed = " and ".join(f"{size_text(nbytes)} on {tag}" for tag, nbytes in away.items())
+        text = f"a bare torch.load puts {listed}"
+        if checkpoint.format == "torchscript":
+            text = text.replace("torch.load", "torch.jit.load")
+        gpus = [
+            int(tag[5:])
+            for tag in away
+            if tag.startswith("cuda:") and tag[5:].isascii() and tag[5:].isdigit() and len(tag) < 9
+        ]
+        if any(tag.partition(":")[0] == "cuda" for tag in away):
+            text += ", and a CUDA context of some hundred MiB, in every process"
+        if max(gpus, default=0):
+            text += f"; it needs {max(gpus) + 1} GPUs"
+        names = tuple(row.entry.name for row in report.rows if row.tensor.device in away)
+        hint = None if checkpoint.format == "torchscript" else "ckpt rehome FILE -o OUT"
+        yield Finding("cuda", text, names, hint)
+    for part in report.sections if len(placed) > 1 else ():
+        # Counters stay where the optimizer made them; on meta there is nothing.
+        counted = [
+            entry
+            for entry in checkpoint.tensors[part.first : part.last]
+            if entry.tensor.shape and entry.tensor.device not in (None, "meta")
+        ]
+        tags = Counter(str(entry.tensor.device) for entry in counted)
+        if len(tags) > 1:
+            listed = ", ".join(f"{count:,} on {tag}" for tag, count in tags.items())
+            text = f"the tensors of {part.name or 'the file'} are saved on several devices: {listed}"
+            yield Finding("device-mixed", text, tuple(entry.name for entry in counted))
+
+
+def _sharing(report: InspectReport) -> Iterable[Finding]:
+    ties = [names for row in report.storages for names in row.ties]
+    if ties:
+        more = f", and {plural(len(ties) - 1, 'more group')}" if len(ties) > 1 else ""
+        tied = tuple(name for names in ties for name in names)
+        yield Finding("tied", f"{' = '.join(ties[0][:4])}{' = …' if len(ties[0]) > 4 else ''}{more}", tied)
+    held = [row for row in report.storages if row.held > 0]
+    total = sum(row.held for row in held)
+    if total >= _BLOAT_BYTES:
+        worst = max(held, key=lambda row: row.held)
+        seen = ", ".join(worst.tensors[:2])
+        more = f" and {len(held) - 1:,} more" if len(held) > 1 else ""
+        text = (
+            f"{size_text(total)} are kept alive by views: {seen} of {size_text(worst.storage.nbytes)}{more}"
+        )
+        names = tuple(name for row in held for name in row.tensors)
+        yield Finding("bloat", text, names, "ckpt slim FILE -o OUT")
+
+
+def storage_devices(report: InspectReport) -> dict[str, int]:
+    """Bytes of the storages on each device: what a bare load puts where."""
+    placed: dict[str, int] = {}
+    for row in report.storages:
+        if row.storage.device is not None:
+            placed[row.storage.device] = placed.get(row.storage.device, 0) + row.storage.nbytes
+    return placed
+
+
+def devices(report: InspectReport) -> dict[str, dict[str, int]]:
+    """Device -> tensors and their logical bytes, of the selected tensors, the heaviest first."""
+    found: dict[str, dict[str, int]] = {}
+    for row in report.rows:
+        if row.tensor.device is not None:
+            totals = found.setdefault(row.tensor.device, {"tensors": 0, "bytes": 0})
+            totals["tensors"] += 1
+            totals["bytes"] += row.tensor.nbytes
+    return dict(sorted(found.items(), key=lambda item: -item[1]["bytes"]))

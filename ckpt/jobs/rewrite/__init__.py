@@ -1,0 +1,1 @@
+"""The commands that write: each is an edit of the tree."""

@@ -1,0 +1,139 @@
+"""Other dtypes for the floating tensors of models: what `--dtype` does, for every format."""
+
+from __future__ import annotations
+
+from ckpt.checkpoint import (
+    Checkpoint,
+    Computed,
+    Entry,
+    Global,
+    Node,
+    Opaque,
+    PersistentId,
+    Range,
+    Storage,
+    TensorRef,
+    parts_of,
+    tensor_ref,
+)
+from ckpt.dtypes import BY_NAME, DType, contiguous
+from ckpt.elements.blocks import place_of
+from ckpt.elements.cast import CASTABLE, CASTS
+from ckpt.errors import UsageError
+from ckpt.evidence.sections import chosen_models, sections
+from ckpt.jobs.rewrite.report import Change
+from ckpt.names import show
+from ckpt.pickles.edit import Edit
+
+
+def dtype_of(name: str | None) -> DType | None:
+    """The dtype that `--dtype` names. Raises UsageError for one that is not cast to."""
+    if name is None:
+        return None
+    if name not in CASTS:
+        raise UsageError(f"--dtype {show(name, 40)}: not one of {' '.join(CASTS)}")
+    return BY_NAME[name]
+
+
+class CastRefs:
+    """Tensors in another dtype, each range of a storage once."""
+
+    def __init__(self, to: DType | None) -> None:
+        self._to = to
+        self._made: dict[tuple[object, ...], TensorRef] = {}
+        self.places: list[tuple[str, Computed]] = []
+
+    def ref(self, tensor: object) -> TensorRef:
+        assert isinstance(tensor, TensorRef)
+        to = self._to
+        if to is None or tensor.dtype == to or tensor.dtype.name not in CASTABLE:
+            return tensor
+        key = (id(tensor.storage), tensor.dtype, tensor.shape, tensor.stride, tensor.offset, tensor.neg)
+        if key not in self._made:
+            place = place_of(tensor, to)
+            assert isinstance(place, Computed)
+            self.places.append((tensor.dtype.name, place))
+            storage = Storage("", tensor.device, to, to.nbytes(tensor.numel), place)
+            made = tensor_ref(storage, to, tensor.shape, contiguous(tensor.shape), 0, tensor.requires_grad)
+            self._made[key] = made
+        return self._made[key]._replace(is_parameter=tensor.is_parameter, requires_grad=tensor.requires_grad)
+
+    def changes(self, unit: str = "tensor") -> list[Change]:
+        counts: dict[str, int] = {}
+        for name, _ in self.places:
+            counts[name] = counts.get(name, 0) + 1
+        to = self._to.name if self._to else ""
+        return [Change("dtype", name, to, count, unit) for name, count in counts.items()]
+
+
+class Cast(Edit):
+    """Storages of models in another dtype. Views and ties stay what they are.
+
+    `uncast` are tensors that are none of a storage's elements: sparse, quantized, of storages with several dtypes.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, to: DType, section: str | None) -> None:
+        super().__init__()
+        self._to = to
+        self._refs = CastRefs(to)
+        self._made: dict[int, Storage] = {}
+        self.uncast: list[Entry] = []
+        dtypes: dict[int, set[DType]] = {}
+        for entry in checkpoint.tensors:
+            for part in parts_of(entry.tensor):
+                dtypes.setdefault(id(part.storage), set()).add(part.dtype)
+        self._chosen: dict[int, DType] = {}
+        for section_of in chosen_models(checkpoint, sections(checkpoint), section):
+            for entry in checkpoint.tensors[section_of.first : section_of.last]:
+                tensor = entry.tensor
+                if tensor.dtype.kind not in ("float", "quantized") or tensor.dtype == to:
+                    continue
+                if isinstance(tensor, TensorRef) and len(dtypes[id(tensor.storage)]) == 1:
+                    self._chosen[id(tensor.storage)] = tensor.dtype
+                else:
+                    self.uncast.append(entry)
+
+    def storage(self, storage: Storage) -> Storage:
+        known = self._made.get(id(storage))
+        if known is None:
+            known = self._made[id(storage)] = self._cast(storage)
+        return known
+
+    def _cast(self, storage: Storage) -> Storage:
+        dtype = self._chosen.get(id(storage))
+        if dtype is None or dtype.name not in CASTABLE or not isinstance(storage.place, Range):
+            return storage
+        whole = tensor_ref(storage, dtype, (storage.nbytes * 8 // dtype.bits,), (1,), 0)
+        place = Computed(whole, self._to)
+        self._refs.places.append((dtype.name, place))
+        return storage._replace(dtype=self._to, nbytes=place.size, place=place, crc=None)
+
+    def instead(self, node: Node) -> Node | None:
+        # A call that names its dtype becomes one whose storage says it.
+        if type(node) is Opaque and isinstance(node.meaning, TensorRef) and type(node.func) is Global:
+            typed = self._typed(node.func, node.args)
+            if typed is not None:
+                return self.shell_of(Opaque(node.how, _V2, typed, None, node.offset), node)
+        return node if isinstance(node, TensorRef) else None
+
+    def arguments(self, call: Opaque) -> tuple[Node, ...]:
+        args = call.args
+        if type(call.func) is Global and call.func.name == "_rebuild_from_type_v2" and type(args[2]) is tuple:
+            typed = self._typed(args[0], args[2])
+            if typed is not None:
+                return (_V2, args[1], typed, *args[3:])
+        return args
+
+    def _typed(self, func: Node, args: tuple[Node, ...]) -> tuple[Node, ...] | None:
+        """The arguments of `_rebuild_tensor_v3` without the dtype, when its storage is cast."""
+        if type(func) is Global and func.name == "_rebuild_tensor_v3" and type(args[0]) is PersistentId:
+            meaning = args[0].meaning
+            if type(meaning) is Storage and self.storage(meaning) is not meaning:
+                return (*args[:6], *args[7:])
+        return None
+
+    def changes(self) -> list[Change]:
+        return self._refs.changes("storage")
+
+
+_V2 = Global("torch._utils", "_rebuild_tensor_v2")

@@ -1,0 +1,268 @@
+"""`ckpt convert`: the same content in another format, in plain classes, in another dtype, in repaired text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ckpt.checkpoint import (
+    Checkpoint,
+    Dict,
+    Entry,
+    Node,
+    Opaque,
+    PersistentId,
+    TensorRef,
+)
+from ckpt.dtypes import DType
+from ckpt.errors import LossError, UsageError
+from ckpt.evidence.sections import Section, only_model, sections
+from ckpt.jobs.rewrite.cast import Cast, CastRefs, dtype_of
+from ckpt.jobs.rewrite.decode import ENCODINGS, Decode
+from ckpt.jobs.rewrite.plain import Plain
+from ckpt.jobs.rewrite.report import (
+    Change,
+    Left,
+    RewriteReport,
+    attributes_left,
+    edited,
+    losses_of,
+    rest_of,
+    storages_of,
+    weightless,
+    weights_of,
+    with_ties,
+)
+from ckpt.limits import Limits
+from ckpt.names import NamedKey, dotted, show
+from ckpt.pickles.edit import Edit
+from ckpt.tree.metadata import metadata_of
+from ckpt.units import first_of
+
+Unfit = Callable[[Entry], str | None]
+
+
+def convert(
+    checkpoint: Checkpoint,
+    format: str,
+    limits: Limits,
+    unfit: Unfit,
+    *,
+    plain: bool = False,
+    dtype: str | None = None,
+    encoding: str | None = None,
+    section: str | None = None,
+    drop_other: bool = False,
+) -> RewriteReport:
+    """The checkpoint as `format` holds it. safetensors get the only model, or `section`, under its own names.
+
+    `unfit` tells why safetensors cannot hold a tensor. `dtype` casts the floating tensors of models, `encoding`
+    reads texts of Python 2. Raises UsageError, and LossError for what the format or plain classes cannot say,
+    unless it may be dropped.
+    """
+    if encoding is not None and encoding not in ENCODINGS:
+        raise UsageError(f"--encoding {show(encoding, 40)}: not one of {' '.join(ENCODINGS)}")
+    to = dtype_of(dtype)
+    changes: list[Change] = []
+    dropped: list[Left] = []
+    current = with_ties(checkpoint, limits)
+    if current.format == "torchscript" and format != "safetensors":
+        current, left = _script(current, limits, section)
+        dropped += left
+    if encoding is not None and not plain:
+        decode = Decode(encoding)
+        current = edited(current, decode.copy(current.root), limits, origin=None)
+        changes.append(Change("text", "Python 2", encoding, decode.decoded, "text"))
+    if plain:
+        edit = Plain(encoding)
+        current = edited(current, edit.copy(current.root), limits, origin=None)
+        dropped += losses_of(checkpoint, edit.lost, drop_other)
+        if format != "safetensors":  # which takes one section, and names what lies beside it
+            dropped += [row for part in sections(checkpoint) for row in weightless(checkpoint, part)]
+        changes += [Change("plain", kind, "plain", count, "object") for kind, count in edit.made.items()]
+    if format == "safetensors":
+        return _to_safetensors(checkpoint, current, unfit, changes, dropped, to, section, drop_other)
+    if checkpoint.format in ("safetensors", "sharded"):
+        current, left = _as_state_dict(current, limits)
+        dropped += left
+    current = _viewless(current, limits) if checkpoint.format == "torch-legacy" != format else current
+    alone: list[Left] = []
+    if to is not None:
+        cast = Cast(current, to, section)
+        current = edited(current, cast.copy(current.root), limits, origin=None)
+        changes += cast.changes()
+        alone += [
+            Left(entry.name, f"{kind_of(entry)}, not cast", entry.tensor.nbytes) for entry in cast.uncast
+        ]
+    return RewriteReport(
+        "convert",
+        checkpoint,
+        current,
+        (*_format_change(checkpoint, format, len(current.tensors)), *changes),
+        tuple(dropped),
+        tuple(alone),
+        unchanged_bytes=to is None,
+        nothing=f"is {format} already",
+    )
+
+
+def kind_of(entry: Entry) -> str:
+    tensor = entry.tensor
+    return "a view of a storage of several dtypes" if isinstance(tensor, TensorRef) else tensor.layout
+
+
+def _format_change(checkpoint: Checkpoint, format: str, tensors: int) -> list[Change]:
+    return (
+        []
+        if checkpoint.format == format
+        else [Change("format", checkpoint.format, format, tensors, "tensor")]
+    )
+
+
+# --- to safetensors -------------------------------------------------------------------------------------------------
+
+
+def _to_safetensors(
+    checkpoint: Checkpoint,
+    current: Checkpoint,
+    unfit: Unfit,
+    changes: list[Change],
+    dropped: list[Left],
+    to: DType | None,
+    section: str | None,
+    drop_other: bool,
+) -> RewriteReport:
+    parts = sections(current)
+    chosen = only_model(current, parts, section)
+    entries: list[Entry] = []
+    same: list[Entry] = []
+    left = [*dropped, *rest_of(current, parts, chosen), *weightless(current, chosen)]
+    if chosen.node is not None:
+        left += attributes_left(chosen.node)
+    for entry in current.tensors[chosen.first : chosen.last]:
+        name = chosen.relative(entry.name)
+        if "#" in name and name != chosen.relative(readable(entry)):
+            same.append(entry)
+        if entry.registered and entry.persistent and (current.format != "torchscript" or entry.kind):
+            entries.append(entry._replace(path=(name,) if _is_text(entry) else entry.path, name=name))
+    values = [] if chosen.is_module else _values_inside(current, chosen)
+    twice = {chosen.relative(entry.name) for entry in same}
+    refused = [
+        (entry, why)
+        for entry in entries
+        if (why := "two tensors of one name" if entry.name in twice else unfit(entry))
+    ]
+    lost = [Left(entry.name, why, entry.tensor.nbytes) for entry, why in refused]
+    lost += [Left(name, "no tensor") for name in values]
+    if lost and not drop_other:
+        listed = first_of([f"{show(row.name, 60)} ({row.what})" for row in lost])
+        raise LossError(
+            f"safetensors holds only dense tensors: {listed} would be lost",
+            path=checkpoint.path,
+            hint="--drop-other",
+        )
+    gone = {id(entry) for entry, _ in refused}
+    entries = [entry for entry in entries if id(entry) not in gone]
+    cast = CastRefs(to)
+    entries = [entry._replace(tensor=cast.ref(entry.tensor)) for entry in entries]
+    root = Dict()
+    root.set([entry.name for entry in entries], [entry.tensor for entry in entries])
+    metadata = metadata_of(current.root) if checkpoint.format in ("safetensors", "sharded") else {}
+    if metadata:
+        texts = Dict()
+        texts.set(list(metadata), list(metadata.values()))
+        root.set(["__metadata__"], [texts])
+    result = Checkpoint(
+        path=checkpoint.path,
+        format="safetensors",
+        nbytes=checkpoint.nbytes,
+        root=root,
+        tensors=tuple(entries),
+        storages=storages_of(entries),
+        byteorder=current.byteorder,
+        is_edited=True,
+    )
+    changes += cast.changes()
+    return RewriteReport(
+        "convert",
+        checkpoint,
+        result,
+        (*_format_change(checkpoint, "safetensors", len(entries)), *changes),
+        (*left, *lost),
+        unchanged_bytes=to is None,
+        nothing="is safetensors already",
+    )
+
+
+def _is_text(entry: Entry) -> bool:
+    return not any(isinstance(key, NamedKey) for key in entry.path)
+
+
+def readable(entry: Entry) -> str:
+    """The name that the path of a tensor reads as, without a mark."""
+    return dotted([key for key in entry.path if key not in ("_parameters", "_buffers", "_modules")])
+
+
+def _values_inside(checkpoint: Checkpoint, section: Section) -> list[str]:
+    """The values of a section that are no tensors, by their names; not what safetensors say of themselves."""
+    depth = len(section.path)
+    return [
+        value.name
+        for value in checkpoint.values
+        if value.path[:depth] == section.path and value.path[:1] != ("__metadata__",)
+    ]
+
+
+# --- to pickles -----------------------------------------------------------------------------------------------------
+
+
+def _as_state_dict(current: Checkpoint, limits: Limits) -> tuple[Checkpoint, list[Left]]:
+    """The tensors of safetensors as a plain dict; what their metadata says is left out."""
+    root = Dict()
+    for key, value in zip(current.root.keys, current.root.values, strict=True):
+        if key != "__metadata__":
+            root.set([key], [value])
+    left = [
+        Left(f"__metadata__.{name}", repr(text[:60]), is_value=True)
+        for name, text in metadata_of(current.root).items()
+        if (name, text) != ("format", "pt")
+    ]
+    return edited(current, root, limits, origin=None, format="torch-zip"), left
+
+
+def _script(current: Checkpoint, limits: Limits, section: str | None) -> tuple[Checkpoint, list[Left]]:
+    """The parameters and buffers of a script as a plain dict."""
+    parts = sections(current)
+    chosen = only_model(current, parts, section)
+    root = weights_of(current, chosen)
+    return edited(current, root, limits, origin=None, format="torch-zip"), rest_of(current, parts, chosen)
+
+
+def _viewless(current: Checkpoint, limits: Limits) -> Checkpoint:
+    """Without the views of storages that only the format before 1.6 knows: their offset goes to the tensors."""
+    edit = _Viewless()
+    root = edit.copy(current.root)
+    return edited(current, root, limits, origin=None) if edit.found else current
+
+
+class _Viewless(Edit):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = False
+
+    def arguments(self, call: Opaque) -> tuple[Node, ...]:
+        args = call.args
+        if args and type(args[0]) is PersistentId and args[0].shift and type(args[1]) is int:
+            self.found = True
+            whole = PersistentId(args[0].pid, args[0].offset)
+            whole.meaning = args[0].meaning
+            return (whole, args[1] + args[0].shift, *args[2:])
+        return args
+
+    def state(self, call: Opaque, state: Node) -> Node:
+        # torch.FloatTensor() with (storage, offset, size, stride) set on it: torch 0.1.
+        if type(state) is tuple and state and type(state[0]) is PersistentId and state[0].shift:
+            self.found = True
+            whole = PersistentId(state[0].pid, state[0].offset)
+            whole.meaning = state[0].meaning
+            return (whole, state[1] + state[0].shift, *state[2:])
+        return state

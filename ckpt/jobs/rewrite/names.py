@@ -1,0 +1,233 @@
+"""Other names for the tensors of a model: what `ckpt strip` and `ckpt rename` share.
+
+Keys of state dicts change where they stand, with the module paths of `_metadata` and the names that an
+optimizer keeps; order and all else stay. Two names never become one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ckpt.checkpoint import Checkpoint, Dict, Node, Opaque
+from ckpt.errors import LossError, UnsupportedError
+from ckpt.evidence.optimizers import named_parts
+from ckpt.evidence.sections import Section
+from ckpt.jobs.rewrite.report import edited
+from ckpt.limits import Limits
+from ckpt.names import Path, show
+from ckpt.pickles.edit import Edit
+from ckpt.tree.find import node_at
+from ckpt.tree.view import look
+
+NewName = Callable[[str], str]
+"""A name inside its section -> the new one."""
+
+
+def renamed(
+    checkpoint: Checkpoint,
+    parts: tuple[Section, ...],
+    chosen: list[Section],
+    new_name: NewName,
+    limits: Limits,
+    unwrapped: dict[int, Node] | None = None,
+) -> tuple[Checkpoint, dict[str, dict[str, str]]]:
+    """The checkpoint under new names, and for each section that changed its old names with their new ones.
+
+    `unwrapped` are modules that give way to the one that they wrap. Raises LossError when two tensors would
+    get one name, UnsupportedError when a tensor would have to move into another dict.
+    """
+    edit = _Rename(new_name, unwrapped or {})
+    changed: dict[str, dict[str, str]] = {}
+    for section in chosen:
+        names = _plan(checkpoint, section, new_name, edit)
+        if names:
+            changed[section.name] = names
+    if not changed and not unwrapped:
+        return checkpoint, {}
+    edit.known = _known_names(checkpoint, parts, chosen, changed)
+    for section in parts:
+        if section.kind == "optimizer":
+            edit.named.update({id(node): node for node in named_parts(section.node)})
+    result = edited(checkpoint, edit.copy(checkpoint.root), limits)
+    if not unwrapped:
+        _check_names(checkpoint, chosen, new_name, result)
+    return result, changed
+
+
+def _known_names(
+    checkpoint: Checkpoint,
+    parts: tuple[Section, ...],
+    chosen: list[Section],
+    changed: dict[str, dict[str, str]],
+) -> dict[str, str]:
+    """What an optimizer's names become: those of the sections that change, and of no other one that stays."""
+    known = {old: new for names in changed.values() for old, new in names.items()}
+    for part in parts:
+        if part.kind in ("model", "ema") and part not in chosen:
+            for entry in checkpoint.tensors[part.first : part.last]:
+                known.pop(part.relative(entry.name), None)
+    return known
+
+
+def _check_names(
+    checkpoint: Checkpoint, chosen: list[Section], new_name: NewName, result: Checkpoint
+) -> None:
+    """Raise UnsupportedError unless exactly the tensors of the sections have their new names."""
+    for section in chosen:
+        for place in range(section.first, section.last):
+            old = checkpoint.tensors[place].name
+            name = section.relative(old)
+            expected = old.removesuffix(name) + new_name(name)
+            if result.tensors[place].name != expected:
+                raise UnsupportedError(
+                    f"{show(expected, 80)} cannot be a name: the dict lies elsewhere too, or the key is no text",
+                    path=checkpoint.path,
+                )
+
+
+def _plan(checkpoint: Checkpoint, section: Section, new_name: NewName, edit: _Rename) -> dict[str, str]:
+    """Mark the dicts of a section that change; old name -> new name of its tensors."""
+    depth = len(section.path)
+    parents: dict[Path, None] = {}
+    names: dict[str, str] = {}
+    for entry in checkpoint.tensors[section.first : section.last]:
+        name = section.relative(entry.name)
+        new = new_name(name)
+        if new != name and entry.path:
+            names[name] = new
+            parents.setdefault(entry.path[depth:-1])
+    if names and section.is_module:
+        raise UnsupportedError(
+            f"{section.name or 'the root'} is a pickled module: its names are those of its attributes",
+            path=checkpoint.path,
+            hint="ckpt convert FILE --plain -o OUT makes it a state dict first",
+        )
+    for path in parents:
+        node = node_at(section.node if section.node is not None else checkpoint.root, path)
+        view = look(node)
+        if view.kind != "mapping":
+            continue  # an attribute of a tensor
+        prefix = "".join(f"{key}." for key in path)
+        edit.dicts[id(node)] = prefix, node
+        _check(view.keys, prefix, new_name, checkpoint)
+        for key in view.keys:  # values beside the tensors: an `_extra_state`
+            if (
+                isinstance(key, str)
+                and key != "__metadata__"
+                and new_name(f"{prefix}{key}") != f"{prefix}{key}"
+            ):
+                names.setdefault(f"{prefix}{key}", new_name(f"{prefix}{key}"))
+    return names
+
+
+def _check(keys: Sequence[Node], prefix: str, new_name: NewName, checkpoint: Checkpoint) -> None:
+    """Raise when two keys of one dict would become one, or one would have to leave it."""
+    taken: dict[str, str] = {}
+    for key in keys:
+        if not isinstance(key, str) or key == "__metadata__":
+            continue
+        old = f"{prefix}{key}"
+        new = new_name(old)
+        if not new.startswith(prefix) or new == prefix:
+            raise UnsupportedError(
+                f"{show(old, 80)} would become {show(new, 80)}, which lies in another dict",
+                path=checkpoint.path,
+            )
+        if new in taken:
+            raise LossError(
+                f"{show(taken[new], 80)} and {show(old, 80)} would both be called {show(new, 80)}",
+                path=checkpoint.path,
+            )
+        taken[new] = old
+
+
+def module_path(path: str, new_name: NewName) -> str:
+    """The new path of a module, as the names of its tensors tell it."""
+    leaf = "weight"
+    new = new_name(f"{path}.{leaf}" if path else leaf)
+    module, _, last = new.rpartition(".")
+    return module if last == leaf else path
+
+
+class _Rename(Edit):
+    """Changes the keys of marked dicts, their `_metadata`, and the names in marked parts of optimizers."""
+
+    def __init__(self, new_name: NewName, unwrapped: dict[int, Node]) -> None:
+        super().__init__()
+        self.dicts: dict[int, tuple[str, Node]] = {}
+        self.named: dict[int, Node] = {}
+        self.known: dict[str, str] = {}
+        self._new_name = new_name
+        self._unwrapped = unwrapped
+
+    def instead(self, node: Node) -> Node | None:
+        inner = self._unwrapped.get(id(node))
+        if inner is not None:
+            return self.copy_of(inner)
+        if type(node) is list and id(node) in self.named:
+            return [self._text(item) for item in node]
+        if type(node) is Opaque and node.meaning is not None:
+            return node  # no name lies inside of a tensor
+        if type(node) is Opaque and id(node) in self.dicts and not node.keys:
+            return self._filled(node)
+        return None
+
+    def keys(self, node: Dict | Opaque, keys: Sequence[Node]) -> Sequence[Node]:
+        if id(node) in self.dicts:
+            prefix = self.dicts[id(node)][0]
+            return [self._key(key, prefix) for key in keys]
+        return [self._text(key) for key in keys] if id(node) in self.named else keys
+
+    def state(self, call: Opaque, state: Node) -> Node:
+        if id(call) not in self.dicts or type(state) is not Dict:
+            return state
+        made = Dict()
+        prefix = self.dicts[id(call)][0]
+        values = [
+            self._metadata(value, prefix) if key == "_metadata" else value
+            for key, value in zip(state.keys, state.values, strict=True)
+        ]
+        made.set(list(state.keys), values)
+        return made
+
+    def _metadata(self, node: Node, prefix: str) -> Node:
+        view = look(node)
+        if view.kind != "mapping":
+            return node
+        found: dict[Node, tuple[str, Node]] = {}
+        for key, value in zip(view.keys, view.children, strict=True):
+            new = key
+            if isinstance(key, str):
+                new = module_path(f"{prefix}{key}".rstrip("."), self._new_name)[len(prefix) :]
+            # What was wrapped is the model; the wrapper's own entry gives way.
+            if new not in found or len(str(key)) >= len(found[new][0]):
+                found[new] = str(key), value
+        keys, values = list(found), [value for _, value in found.values()]
+        if type(node) is Opaque:
+            made = Opaque(node.how, node.func, (), None, node.offset)
+            made.set(keys, values)
+            return made
+        plain = Dict()
+        plain.set(keys, values)
+        return plain
+
+    def _filled(self, node: Opaque) -> Opaque:
+        """An OrderedDict of Python 2, whose items are its argument, with its items set one by one."""
+        view = look(node)
+        made = Opaque(node.how, node.func, (), None, node.offset)
+        prefix = self.dicts[id(node)][0]
+        made.set(
+            [self._key(key, prefix) for key in view.keys], [self.copy_of(child) for child in view.children]
+        )
+        made.states = [self.copy_of(self.state(node, state)) for state in node.states]
+        return made
+
+    def _key(self, key: Node, prefix: str) -> Node:
+        if not isinstance(key, str) or key == "__metadata__":
+            return key
+        new = self._new_name(f"{prefix}{key}")[len(prefix) :]
+        return key if new == key else type(key)(new)
+
+    def _text(self, item: Node) -> Node:
+        new = self.known.get(str(item)) if isinstance(item, str) else None
+        return item if new is None else type(item)(new)

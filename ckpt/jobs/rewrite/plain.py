@@ -1,0 +1,336 @@
+"""Trees without foreign classes: objects become dicts, lists and scalars, numpy becomes tensors and numbers.
+
+What is left needs nothing but torch to load, with weights_only=True. What cannot be told in plain words is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from ckpt.checkpoint import (
+    ByteStr,
+    Composite,
+    Dict,
+    Global,
+    Nested,
+    Node,
+    Opaque,
+    PersistentId,
+    Range,
+    Set,
+    Storage,
+    TensorRef,
+    tensor_ref,
+)
+from ckpt.dtypes import BY_NAME, DType, contiguous
+from ckpt.io.source import Memory
+from ckpt.pickles.calls import ordered_dict
+from ckpt.pickles.edit import DROPPED, Edit
+from ckpt.pickles.imports import is_known, python3_name
+from ckpt.pickles.weights_only import ALLOWED
+from ckpt.tree.arrays import NumpyArray, array
+from ckpt.tree.view import View, attributes, class_of, look, shaped
+from ckpt.tree.walk import key_text, module_steps
+
+_OPAQUE = ("torch._C.", "builtins.getattr", "functools.partial", "numpy.")
+"""What begins the names of classes whose fields are not what they are."""
+_KEY_PARTS = 1_000
+_NOT_HASHABLE = object()
+_SCALARS = (str, int, float, bool, bytes, bytearray, type(None))
+_INT_BITS = 8 * 255
+"""Ints of so many bits need an opcode that weights_only refuses."""
+_SETS = ("builtins.set", "builtins.frozenset")
+
+
+class Plain(Edit):
+    """Makes trees plain. `lost` are the nodes that could not be, with what they are; None stands in their place.
+
+    `encoding` decodes the strings of Python 2; without one those that are no UTF-8 are lost.
+    """
+
+    def __init__(self, encoding: str | None = None) -> None:
+        super().__init__()
+        self.lost: dict[int, tuple[Node, str]] = {}
+        self.made: dict[str, int] = {}
+        """Classes that were made plain, and how many objects of each."""
+        self._encoding = encoding
+        self._hashed: dict[int, Node] = {}
+        self._unfolded: dict[int, int] = {}
+
+    # --- the hooks --------------------------------------------------------------------------------------------
+
+    def instead(self, node: Node) -> Node | None:
+        if type(node) is Opaque:
+            if type(node.meaning) is Nested:
+                self._note("a nested checkpoint")
+                return self.copy_of(node.meaning.root)
+            return self._tensor(node) if node.meaning is not None else self._object(node)
+        if type(node) is PersistentId and type(node.meaning) is Global:
+            return self.leaf(node.meaning)
+        return self._set(node.items) if type(node) is Set else None
+
+    def leaf(self, node: Node) -> Node:
+        if type(node) is ByteStr:
+            return self._text(node)
+        if type(node) is Global and python3_name(node.module, node.name) not in ALLOWED:
+            self._note("a name")
+            return python3_name(node.module, node.name)
+        if type(node) is int and node.bit_length() >= _INT_BITS:
+            self._lose(node, f"an int of {node.bit_length():,} bits")
+            return None
+        return node
+
+    def arguments(self, call: Opaque) -> tuple[Node, ...]:
+        # Of Python 2: OrderedDict([[key, value], ...]) holds texts in its arguments.
+        return tuple([self.leaf(arg) if type(arg) is ByteStr else arg for arg in call.args])
+
+    def keys(self, node: Dict | Opaque, keys: Sequence[Node]) -> Sequence[Node]:
+        made: list[Node] = []
+        taken: set[str] = set()
+        for key in keys:
+            new = self._hashable(key)
+            text = key_text(new)
+            if new is _NOT_HASHABLE or text in taken:
+                self._lose(
+                    key,
+                    "a key that is no text or number"
+                    if new is _NOT_HASHABLE
+                    else "a key that is there twice",
+                )
+                new = f"<{look(key).type} {len(self.lost)}>"
+                text = key_text(new)
+            taken.add(text)
+            made.append(new)
+        return made
+
+    def _hashable(self, node: Node) -> Node:
+        """A node as the key of a dict or the item of a set: scalars, tuples of them, tensors; else _NOT_HASHABLE."""
+        if type(node) in (str, int, float, bool, bytes, type(None)):
+            return node
+        if type(node) is tuple:
+            if id(node) not in self._hashed:
+                items = tuple([self._hashable(item) for item in node])
+                # Tuples that hold each other many times over would never be hashed to the end.
+                size = self._unfolded[id(items)] = 1 + sum(self._unfolded.get(id(item), 1) for item in items)
+                whole = size <= _KEY_PARTS and not any(item is _NOT_HASHABLE for item in items)
+                self._hashed[id(node)] = items if whole else _NOT_HASHABLE
+            return self._hashed[id(node)]
+        view = look(node)
+        if view.kind == "tensor":
+            return node
+        if (
+            view.kind == "scalar"
+            and isinstance(view.value, _SCALARS)
+            and not isinstance(view.value, bytearray)
+        ):
+            return self._text(view.value)
+        return _NOT_HASHABLE
+
+    def _set(self, items: Sequence[Node]) -> Node:
+        """A set of what may lie in one; a list where something may not, or where two items would become one."""
+        found = [self._hashable(item) for item in items]
+        if any(item is _NOT_HASHABLE for item in found) or len({key_text(item) for item in found}) < len(
+            found
+        ):
+            self._note("a set")
+            return self.shell_of(list(items))
+        return self.shell_of(Set(found, frozen=False))
+
+    # --- tensors ----------------------------------------------------------------------------------------------
+
+    def _tensor(self, call: Opaque) -> Node | None:
+        func = call.func
+        if type(func) is Global and func.name in ("_rebuild_from_type_v2", "_rebuild_from_type"):
+            kind = call.args[1] if len(call.args) > 1 else None
+            if isinstance(call.meaning, TensorRef) and not (type(kind) is Global and _allowed(kind)):
+                what = f"a tensor of {kind.qualified if type(kind) is Global else 'a subclass'}"
+                self._note(what)
+                if attributes(call):
+                    self._lose(call, f"attributes of {what}: {', '.join(attributes(call)[:3])}")
+                return call.meaning._replace(storage=self.storage(call.meaning.storage))
+        if isinstance(call.meaning, TensorRef) and not _allowed(func):
+            return call.meaning._replace(storage=self.storage(call.meaning.storage))
+        if isinstance(call.meaning, Composite):
+            if type(func) is Global and func.name == "_rebuild_sparse_csr_tensor":
+                return self.shell_of(
+                    Opaque(
+                        call.how,
+                        Global("torch._utils", "_rebuild_sparse_tensor"),
+                        call.args,
+                        None,
+                        call.offset,
+                    ),
+                    call,
+                )
+            if not _allowed(func) or (
+                func.name.startswith("_rebuild_from_type") and not _allowed(call.args[1])
+            ):
+                found = array(call.args[0]) if call.args else None
+                tensor = None if found is None else _numpy_tensor(found)
+                return (
+                    tensor
+                    if tensor is not None
+                    else self._lose(call, f"a tensor: {call.meaning.detail or call.meaning.layout}")
+                )
+            if call.meaning.layout == "wrapper":
+                return self._lose(call, f"a tensor: {call.meaning.detail or 'a wrapper'}")
+        return None
+
+    # --- objects ----------------------------------------------------------------------------------------------
+
+    def _object(self, call: Opaque) -> Node | None:
+        name = class_of(call)
+        if name in _SETS:
+            return self._set(look(call).children)
+        if _allowed(call.func):
+            return None
+        found = array(call)
+        if found is not None:
+            self._note(name if "ndarray" in name else "numpy.ndarray")
+            return self._array(call, found)
+        view = look(call)
+        if view.type == "numpy.dtype" and str(view.value).startswith("V"):
+            return self._lose(call, "a numpy dtype of several fields")
+        if view.kind == "scalar":
+            if view.type.startswith("numpy.complex"):
+                number = complex(view.value)
+                return Opaque("reduce", Global("__builtin__", "complex"), (number.real, number.imag), None, 0)
+            if isinstance(view.value, _SCALARS) and (is_known(call.func) or _is_class(call)):
+                self._note(view.type)
+                return self._text(view.value) if type(view.value) is ByteStr else view.value
+        elif view.kind == "sequence":
+            self._note(view.type)
+            return self.shell_of(list(view.children))
+        elif view.kind == "mapping":
+            self._note(view.type)
+            return self.shell_of(_dict(view))
+        elif view.kind == "module":
+            self._note(f"module {view.type}")
+            return self.shell_of(state_dict(view))
+        elif view.kind == "object" and _is_built(call) and not name.startswith(_OPAQUE):
+            self._note(view.type)
+            numbered = all(type(key) is int for key in view.keys)
+            return self.shell_of(list(view.children) if numbered and view.keys else _dict(view))
+        return self._lose(call, view.type)
+
+    def _array(self, call: Opaque, found: NumpyArray) -> Node:
+        if found.items is not None:
+            if len(found.items) != prod(found.shape):
+                return self._lose(call, "a damaged numpy array")
+            return self._rows(found.items, found)
+        tensor = _numpy_tensor(found)
+        if tensor is not None:
+            return tensor
+        count = prod(found.shape)
+        if found.data is not None and found.dtype.code[:1] in ("U", "S") and count <= len(found.data):
+            values = found.dtype.decode(found.data, count)
+            if values is not None:
+                return self._rows(values, found)
+        return self._lose(call, f"a numpy array of {found.dtype.name}")
+
+    def _rows(self, values: list[Node], found: NumpyArray) -> Node:
+        """The items of an array as nested lists, in its shape; that of no dimension as it is."""
+        if not found.shape:
+            return self._item(values[0])
+        return self.shell_of(shaped(values, found.shape, found.fortran))
+
+    def _text(self, value: Node) -> Node:
+        if type(value) is not ByteStr:
+            return value
+        if value.isascii():
+            return str(value)
+        try:
+            return value.raw.decode(self._encoding or "utf-8")
+        except UnicodeDecodeError:
+            self._lose(value, "text of Python 2 that is not UTF-8: --encoding latin1 reads it")
+            return None
+
+    def _lose(self, node: Node, what: str) -> Node:
+        self.lost[id(node)] = node, what
+        return DROPPED
+
+    def _note(self, kind: str) -> None:
+        self.made[kind] = self.made.get(kind, 0) + 1
+
+
+def state_dict(view: View) -> Opaque:
+    """The state dict of a pickled module: an OrderedDict of the tensors that `state_dict()` would give."""
+    made = ordered_dict()
+    todo = [iter(list(module_steps(view, (), "", None)))]
+    prefixes = [""]
+    while todo:
+        step = next(todo[-1], None)
+        if step is None:
+            todo.pop()
+            prefixes.pop()
+            continue
+        _, name, node, kind, registered, persistent = step
+        if not registered or not persistent:
+            continue
+        inner = look(node)
+        if inner.kind == "module" and kind is None and len(todo) < 200:
+            prefixes.append(f"{prefixes[-1]}{name}.")
+            todo.append(iter(list(module_steps(inner, (), "", None))))
+        elif inner.kind == "tensor":
+            made.set([f"{prefixes[-1]}{name}"], [_detached(node)])
+    return made
+
+
+def _detached(node: Node) -> Node:
+    """The tensor of a Parameter: state_dict() gives no Parameters."""
+    while (
+        type(node) is Opaque and type(node.func) is Global and node.func.name.startswith("_rebuild_parameter")
+    ):
+        node = node.args[0]
+    return node
+
+
+def _dict(view: View) -> Dict:
+    made = Dict()
+    made.set(list(view.keys), list(view.children))
+    return made
+
+
+def _is_built(call: Opaque) -> bool:
+    """Whether an object is put together from its fields, rather than the result of some function."""
+    return call.how != "reduce" or bool(call.states) or class_of(call) != call.class_name or not call.args
+
+
+def _is_class(call: Opaque) -> bool:
+    """Whether what is called looks like a class (an enum, say), going by how Python's classes are written."""
+    return class_of(call).rpartition(".")[2][:1].isupper()
+
+
+def _allowed(node: Node) -> bool:
+    return type(node) is Global and python3_name(node.module, node.name) in ALLOWED
+
+
+_NUMPY = {"f": "float", "i": "int", "u": "uint", "c": "complex"}
+
+
+def numpy_dtype(code: str) -> DType | None:
+    """torch's dtype for a numpy code such as `f4`, None where torch has none."""
+    if code == "b1":
+        return BY_NAME["bool"]
+    kind, digits = code[:1], code[1:]
+    if kind not in _NUMPY or not (digits.isascii() and digits.isdigit()) or len(digits) > 2:
+        return None
+    return BY_NAME.get(f"{_NUMPY[kind]}{int(digits) * 8}")
+
+
+def _numpy_tensor(found: NumpyArray) -> TensorRef | None:
+    """A CPU tensor with the elements of a numpy array; None for a dtype that torch lacks."""
+    dtype = numpy_dtype(found.dtype.code)
+    if dtype is None or found.data is None:
+        return None
+    data = found.data
+    if len(data) != dtype.nbytes(prod(found.shape)):
+        return None
+    if found.dtype.order == ">":
+        from ckpt.elements.cast import swapped
+
+        data = swapped(data, dtype)
+    storage = Storage("", "cpu", dtype, len(data), Range(Memory(data), 0, len(data)))
+    stride = contiguous(found.shape[::-1])[::-1] if found.fortran else contiguous(found.shape)
+    return tensor_ref(storage, dtype, found.shape, stride, 0, requires_grad=False)

@@ -1,0 +1,191 @@
+"""`ckpt rehome`: the tensors of a checkpoint on other devices. No byte of them changes: a device is a tag."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ckpt.checkpoint import Checkpoint, Node, Opaque, Storage, parts_of
+from ckpt.errors import UsageError
+from ckpt.evidence.devices import ACCELERATOR, checked, hidden_devices
+from ckpt.evidence.sections import sections
+from ckpt.jobs.rewrite.report import Change, Left, RewriteReport, edited, refuse_script
+from ckpt.limits import Limits
+from ckpt.names import natural, show
+from ckpt.pickles.calls import device, with_device
+from ckpt.pickles.edit import Edit
+from ckpt.tree.arrays import as_bytes
+from ckpt.tree.view import class_of, device_text
+
+_GENERATOR = "torch._C.Generator"
+_CHECKPOINTS = (b"PK\x03\x04", b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.")
+"""How files of torch.save begin: zip archives, and the stream before 1.6."""
+
+
+class Moves(NamedTuple):
+    """Which device becomes which: `map` one by one, `rest` all others; None leaves them."""
+
+    map: dict[str, str]
+    rest: str | None
+
+    def target(self, tag: str | None) -> str | None:
+        """The new tag of what is saved on a device, None when it stays. On `meta` there is nothing to move."""
+        if tag is None or tag == "meta":
+            return None
+        to = self.map.get(tag, self.rest)
+        return None if to == tag else to
+
+
+def moves(to: str | None, maps: list[str]) -> Moves:
+    """The moves that `--to TAG` and `--map FROM=TO` ask for; neither means to the CPU. Raises UsageError."""
+    found: dict[str, str] = {}
+    for setting in maps:
+        before, equals, after = setting.partition("=")
+        if not equals or not before:
+            raise UsageError(f"--map {setting}: not FROM=TO", hint="as in cuda:0=cuda:1")
+        if before in found:
+            raise UsageError(f"--map {setting}: {before} is moved twice")
+        found[before] = checked(after)
+    if to is not None:
+        return Moves(found, checked(to))
+    return Moves(found, None if found else "cpu")
+
+
+def rehome(checkpoint: Checkpoint, asked: Moves, limits: Limits, *, objects: bool = False) -> RewriteReport:
+    """The checkpoint with its device tags moved; with `objects`, devices in values too.
+
+    Raises UnsupportedError for TorchScript.
+    """
+    refuse_script(checkpoint)
+    edit = _Rehome(checkpoint, asked, objects)
+    root = edit.copy(checkpoint.root)
+    result = edited(checkpoint, root, limits) if edit.counts else checkpoint
+    changes = [
+        Change("device", before, after, count, unit, nbytes)
+        for (before, after, unit), (count, nbytes) in sorted(edit.counts.items(), key=_order)
+    ]
+    return RewriteReport(
+        "rehome",
+        checkpoint,
+        result,
+        tuple(changes),
+        (),
+        tuple(_left(result, edit)),
+        nothing=f"nothing to move: all is on {saved_on(checkpoint)}",
+    )
+
+
+def _order(row: tuple[tuple[str, str, str], tuple[int, int]]) -> tuple[bool, object]:
+    """Storages first, then by the number of the device."""
+    return row[0][2] != "storage", natural(row[0][0])
+
+
+def _left(result: Checkpoint, edit: _Rehome) -> list[Left]:
+    generators = {value.name for value in result.values if value.type == _GENERATOR}
+    found = []
+    for hidden in hidden_devices(result.values):
+        holder = hidden.name.rpartition(".")[0]
+        if not edit.asked.target(hidden.device):
+            continue
+        if holder in generators:
+            found.append(Left(holder, "a random generator, which no other device can load"))
+        else:
+            what = repr(hidden.device) if hidden.type == "str" else f"device({hidden.device!r})"
+            found.append(Left(hidden.name, what, None, "--objects to change it", is_value=True))
+    for value in result.values:
+        data = as_bytes(value.node) if value.type in ("bytes", "bytearray") else None
+        if data is not None and data.startswith(_CHECKPOINTS):
+            found.append(Left(value.name, "a checkpoint in bytes, which is not looked into"))
+    if edit.stayed:
+        found.append(
+            Left(edit.stayed, "the state of a random generator, which torch takes from the CPU only")
+        )
+    return found
+
+
+class _Rehome(Edit):
+    """Moves storages, the devices beside them, and on request those in values. `counts` says how many."""
+
+    def __init__(self, checkpoint: Checkpoint, asked: Moves, objects: bool) -> None:
+        super().__init__()
+        self.asked = asked
+        self._objects = objects
+        self.counts: dict[tuple[str, str, str], tuple[int, int]] = {}
+        self.stayed = ""
+        self._storages: dict[int, Storage] = {}
+        self._devices: dict[int, Node] = {}
+        self._texts: dict[str, str] = {}
+        self._fixed: dict[int, Node] = {}
+        self._rng = self._generators(checkpoint) if asked.rest not in (None, "cpu") else set()
+
+    def _generators(self, checkpoint: Checkpoint) -> set[int]:
+        """Storages of random states on the CPU: set_rng_state takes them from nowhere else."""
+        found: set[int] = set()
+        for part in sections(checkpoint):
+            if part.kind == "rng":
+                for entry in checkpoint.tensors[part.first : part.last]:
+                    tensor = entry.tensor
+                    if tensor.dtype.name == "uint8" and tensor.device == "cpu":
+                        found.update(id(inner.storage) for inner in parts_of(tensor))
+                        self.stayed = self.stayed or entry.name
+        return found
+
+    def storage(self, storage: Storage) -> Storage:
+        known = self._storages.get(id(storage))
+        if known is None:
+            to = None if id(storage) in self._rng else self.asked.target(storage.device)
+            known = storage
+            if to is not None and storage.place is not None:
+                known = storage._replace(device=self._text(to))
+                self._count(storage.device or "", to, "storage", storage.nbytes)
+            self._storages[id(storage)] = known
+        return known
+
+    def instead(self, node: Node) -> Node | None:
+        if type(node) is Opaque and node.meaning is None and self._objects and id(node) not in self._fixed:
+            if class_of(node) == "torch.device":
+                to = self.asked.target(device_text(node))
+                if to is not None:
+                    self._count(device_text(node) or "", to, "object", 0)
+                    return device(to)
+        return None
+
+    def arguments(self, call: Opaque) -> tuple[Node, ...]:
+        if class_of(call) == _GENERATOR and call.args:
+            # Its state is that of its device. A device of its own: the object may lie elsewhere too.
+            own = device(device_text(call.args[0]) or "cpu")
+            self._fixed[id(own)] = own
+            return (own, *call.args[1:])
+        return with_device(call, self._moved)
+
+    def _moved(self, node: Node) -> Node:
+        """The device argument of a call, moved as a storage is."""
+        if id(node) not in self._devices:
+            tag = device_text(node)
+            to = self.asked.target(tag)
+            moved = node
+            if to is not None:
+                self._count(str(tag), to, "wrapped tensor", 0)
+                moved = self._text(to) if isinstance(node, str) else device(to)
+            self._devices[id(node)] = moved
+        return self._devices[id(node)]
+
+    def leaf(self, node: Node) -> Node:
+        if self._objects and isinstance(node, str) and len(node) < 20 and ACCELERATOR.fullmatch(node):
+            to = self.asked.target(str(node))
+            if to is not None:
+                self._count(str(node), to, "text", 0)
+                return self._text(to)
+        return node
+
+    def _count(self, before: str, after: str, unit: str, nbytes: int) -> None:
+        count, total = self.counts.get((before, after, unit), (0, 0))
+        self.counts[before, after, unit] = count + 1, total + nbytes
+
+    def _text(self, tag: str) -> str:
+        return self._texts.setdefault(tag, tag)
+
+
+def saved_on(checkpoint: Checkpoint) -> str:
+    """Where the tensors of a checkpoint are, as text: `cpu`, `cuda:0 and cuda:1`."""
+    tags = dict.fromkeys(storage.device for storage in checkpoint.storages if storage.device)
+    return " and ".join(show(tag, 40) for tag in tags) or "no device (the format keeps none)"

@@ -1,0 +1,85 @@
+"""`ckpt rename`: names of tensors changed by substitutions, as `sed` writes them."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from ckpt.checkpoint import Checkpoint
+from ckpt.errors import UsageError
+from ckpt.evidence.sections import chosen_models, sections
+from ckpt.jobs.rewrite.names import renamed
+from ckpt.jobs.rewrite.report import Change, RewriteReport, refuse_script, with_ties
+from ckpt.limits import Limits
+from ckpt.names import show
+
+
+class Substitution(NamedTuple):
+    """`s/PATTERN/REPLACEMENT/`: a regular expression of Python, the first match or with `g` every one."""
+
+    text: str
+    pattern: re.Pattern[str]
+    replacement: str
+    times: int
+
+    def apply(self, name: str) -> str:
+        return self.pattern.sub(self.replacement, name, count=self.times)
+
+
+def substitution(text: str) -> Substitution:
+    """What `--sub` says. Any character may stand for the slash; a backslash before it makes it plain.
+
+    Raises UsageError.
+    """
+    hint = "as in 's/^encoder\\./enc./'"
+    if len(text) < 4 or text[0] != "s" or text[1].isalnum() or text[1] in "\\ ":
+        raise UsageError(f"--sub {show(text, 80)}: not a substitution", hint=hint)
+    mark = text[1]
+    parts = re.split(rf"(?<!\\){re.escape(mark)}", text[2:])
+    if len(parts) != 3 or parts[2] not in ("", "g"):
+        raise UsageError(f"--sub {show(text, 80)}: not s{mark}PATTERN{mark}REPLACEMENT{mark}", hint=hint)
+    pattern, replacement = (part.replace(f"\\{mark}", mark) for part in parts[:2])
+    try:
+        compiled = re.compile(pattern)
+        compiled.sub(replacement, "")
+        _check_groups(compiled, replacement)
+    except (re.error, IndexError) as error:
+        raise UsageError(f"--sub {show(text, 80)}: {error}", hint=hint) from None
+    return Substitution(text, compiled, replacement, 0 if parts[2] else 1)
+
+
+def _check_groups(pattern: re.Pattern[str], replacement: str) -> None:
+    """Raise re.error for a group that the pattern lacks: the template is looked at only when something matches."""
+    re.compile(f"(?:{pattern.pattern})|", pattern.flags).sub(replacement, "")
+
+
+def rename(
+    checkpoint: Checkpoint, subs: list[Substitution], limits: Limits, *, section: str | None = None
+) -> RewriteReport:
+    """The checkpoint with the names of its models' tensors changed, each substitution after the other.
+
+    Names are those inside their section. Raises UsageError when nothing matches, LossError when two names
+    would become one.
+    """
+    refuse_script(checkpoint)
+    source, checkpoint = checkpoint, with_ties(checkpoint, limits)
+    parts = sections(checkpoint)
+    chosen = chosen_models(checkpoint, parts, section)
+
+    def new_name(name: str) -> str:
+        for sub in subs:
+            name = sub.apply(name)
+        return name
+
+    result, names = renamed(checkpoint, parts, chosen, new_name, limits)
+    if not names:
+        part = chosen[0]
+        seen = [part.relative(entry.name) for entry in checkpoint.tensors[part.first : part.last][:3]]
+        listed = ", ".join(show(name, 60) for name in seen)
+        raise UsageError("no name matches", path=checkpoint.path, hint=f"names are like {listed}")
+    changes = [
+        Change("name", old, new, 1, "", section=where)
+        for where, pairs in names.items()
+        for old, new in pairs.items()
+    ]
+    return RewriteReport("rename", source, result, tuple(changes))

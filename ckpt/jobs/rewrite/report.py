@@ -1,0 +1,254 @@
+"""What the commands that write have in common: the edited checkpoint, and the report of what was changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from ckpt.checkpoint import Checkpoint, Computed, Dict, Entry, Node, Opaque, Storage, parts_of
+from ckpt.errors import LossError, UnsupportedError
+from ckpt.evidence.sections import Section
+from ckpt.jobs.rewrite.coverage import Coverage
+from ckpt.jobs.rewrite.plain import state_dict
+from ckpt.limits import Limits
+from ckpt.names import show
+from ckpt.tree.find import children, node_at, places_of, with_unique_names
+from ckpt.tree.literals import brief
+from ckpt.tree.metadata import aliases, metadata_of
+from ckpt.tree.view import attributes, look
+from ckpt.tree.walk import flatten
+from ckpt.units import first_of, plural
+
+
+class Change(NamedTuple):
+    """One kind of change: what was, what is, on how many of what, and how many bytes."""
+
+    kind: str
+    before: str | None
+    after: str | None
+    number: int
+    unit: str
+    nbytes: int | None = None
+    section: str = ""
+
+
+class Left(NamedTuple):
+    """Something that is not in the result, or that is in it as it was although one might expect otherwise.
+
+    `what` is its value when `is_value`, else what it is.
+    """
+
+    name: str
+    what: str
+    nbytes: int | None = None
+    hint: str | None = None
+    is_value: bool = False
+
+
+class RewriteReport(NamedTuple):
+    """What a command made of a checkpoint. `result` is what is to be written, `source` what was read."""
+
+    command: str
+    source: Checkpoint
+    result: Checkpoint
+    changes: tuple[Change, ...] = ()
+    left_out: tuple[Left, ...] = ()
+    left_alone: tuple[Left, ...] = ()
+    unchanged_bytes: bool = True
+    """Whether every byte of a tensor is the one that was read."""
+    nothing: str = "nothing to change"
+    """What to say when there are no changes."""
+    coverage: Coverage | None = None
+    """What a warm start loads."""
+
+    def overflowed(self) -> int:
+        """Elements that a cast made infinite; known once the result was written."""
+        places = (storage.place for storage in self.result.storages)
+        return sum(place.overflowed for place in places if isinstance(place, Computed))
+
+    def to_json(self, output: dict[str, Any] | None, *, dry_run: bool) -> dict[str, Any]:
+        """The document `ckpt.rewrite`; docs/json.md is its contract. `output` is what was written, if anything."""
+        from ckpt import __version__
+
+        return {
+            "schema": {"name": "ckpt.rewrite", "version": 1},
+            "ckpt": __version__,
+            "command": self.command,
+            "input": {
+                "path": self.source.path,
+                "format": self.source.format,
+                "bytes": self.source.nbytes,
+            },
+            "output": output,
+            "dry_run": dry_run,
+            "tensors": len(self.result.tensors),
+            "changes": [
+                {
+                    "kind": change.kind,
+                    "from": change.before,
+                    "to": change.after,
+                    "count": change.number,
+                    "unit": change.unit,
+                    "bytes": change.nbytes,
+                    "section": change.section,
+                }
+                for change in self.changes
+            ],
+            "left_out": [_left_json(row) for row in self.left_out],
+            "left_alone": [_left_json(row) for row in self.left_alone],
+            "overflowed": self.overflowed(),
+            "verified": None if output is None else output.pop("verified"),
+            **({} if self.coverage is None else {"coverage": self.coverage.to_json()}),
+        }
+
+
+def _left_json(row: Left) -> dict[str, Any]:
+    return {"name": row.name, "what": row.what, "bytes": row.nbytes}
+
+
+def edited(checkpoint: Checkpoint, root: Node, limits: Limits, **changes: Any) -> Checkpoint:
+    """The checkpoint over another tree, with the same file behind it. Raises LimitError, UnreadableError."""
+    flat = flatten(root, limits)
+    tensors, _ = with_unique_names(flat.tensors)
+    values, _ = with_unique_names(flat.values)
+    return replace(
+        checkpoint,
+        root=root,
+        tensors=tuple(tensors),
+        storages=storages_of(tensors),
+        values=tuple(values),
+        containers=tuple(flat.containers),
+        is_edited=True,
+        **changes,
+    )
+
+
+def storages_of(tensors: list[Entry]) -> tuple[Storage, ...]:
+    """The storages that tensors look into, each once, in their order."""
+    found: dict[int, Storage] = {}
+    for entry in tensors:
+        for part in parts_of(entry.tensor):
+            found.setdefault(id(part.storage), part.storage)
+    return tuple(found.values())
+
+
+def with_ties(checkpoint: Checkpoint, limits: Limits) -> Checkpoint:
+    """A checkpoint of safetensors with the tied tensors that its metadata notes, as tensors under both names."""
+    if checkpoint.format not in ("safetensors", "sharded"):
+        return checkpoint
+    others = aliases(checkpoint)
+    if not others:
+        return checkpoint
+    root = Dict()
+    nodes = dict(zip(map(str, checkpoint.root.keys), checkpoint.root.values, strict=True))
+    for key, node in zip(checkpoint.root.keys, checkpoint.root.values, strict=True):
+        if key == "__metadata__":
+            texts = Dict()
+            left = {name: text for name, text in metadata_of(checkpoint.root).items() if name not in others}
+            texts.set(list(left), list(left.values()))
+            node = texts
+        root.set([key], [node])
+    root.set(list(others), [nodes[name] for name in others.values()])
+    return edited(checkpoint, root, limits)
+
+
+def weights_of(checkpoint: Checkpoint, section: Section) -> Node:
+    """The state dict of a section: the mapping itself, or what `state_dict()` of a pickled module would give."""
+    node = section.node if section.node is not None else checkpoint.root
+    if checkpoint.format == "torchscript":
+        script = Dict()
+        for entry in checkpoint.tensors[section.first : section.last]:
+            if entry.kind:
+                script.set([section.relative(entry.name)], [node_at(checkpoint.root, entry.path)])
+        return script
+    view = look(node)
+    if view.kind == "module":
+        return state_dict(view)
+    if section.path == () and checkpoint.format in ("safetensors", "sharded") and metadata_of(node):
+        kept = Dict()
+        pairs = [pair for pair in zip(node.keys, node.values, strict=True) if pair[0] != "__metadata__"]
+        kept.set([key for key, _ in pairs], [value for _, value in pairs])
+        return kept
+    return node
+
+
+def rest_of(checkpoint: Checkpoint, parts: tuple[Section, ...], chosen: Section) -> list[Left]:
+    """What lies beside a section: other sections by their kind and size, values by what they are."""
+    rows: list[Left] = []
+    for part in parts:
+        if part is not chosen and part.path != chosen.path:
+            kind = f"{part.kind}, " if part.kind != part.name else ""
+            rows.append(Left(part.name, f"{kind}{plural(part.tensors, 'tensor')}", part.nbytes))
+    covered = [part.path for part in parts]
+    for key, child in children(checkpoint.root) if chosen.path else ():
+        inside = any(path[:1] == (key,) for path in covered)
+        if not inside:
+            rows.append(Left(str(key), brief(child, 60), is_value=True))
+    return rows
+
+
+def attributes_left(root: Node) -> list[Left]:
+    """Attributes that Python code put on tensors: only pickles of classes hold them."""
+    names: dict[str, int] = {}
+    seen: dict[int, Node] = {}
+    todo = [root]
+    while todo:
+        node = todo.pop()
+        if id(node) in seen or type(node) not in (Opaque, Dict, list, tuple):
+            continue
+        seen[id(node)] = node
+        if type(node) is Opaque and node.meaning is not None:
+            for name in attributes(node):
+                names[name] = names.get(name, 0) + 1
+            todo += node.args
+        elif type(node) is Opaque:
+            todo += (*node.args, *node.values, *node.items, *node.states)
+        else:
+            todo += node.values if type(node) is Dict else node
+    return [Left(name, f"an attribute of {plural(count, 'tensor')}") for name, count in names.items()]
+
+
+def weightless(checkpoint: Checkpoint, section: Section) -> list[Left]:
+    """What a pickled module holds beside its state dict: unregistered tensors, buffers that are not saved, attributes."""
+    if not section.is_module or checkpoint.format == "torchscript":
+        return []
+    return [
+        Left(entry.name, "not in the state dict of its module", entry.tensor.nbytes)
+        for entry in checkpoint.tensors[section.first : section.last]
+        if not entry.registered or not entry.persistent
+    ] + [Left(section.name or "(the root)", f"the attributes of {look(section.node).type}")]
+
+
+def losses_of(checkpoint: Checkpoint, lost: dict[int, tuple[Node, str]], drop_other: bool) -> list[Left]:
+    """What could not be made plain, with its places. Raises LossError unless it may be dropped."""
+    if not lost:
+        return []
+    names = places_of(checkpoint.root, set(lost))
+    rows = [Left(names.get(marker, "(inside)"), what) for marker, (_, what) in lost.items()]
+    if not drop_other:
+        listed = first_of([f"{show(row.name, 60)} ({show(row.what, 80)})" for row in rows])
+        raise LossError(
+            f"cannot be made plain: {listed}",
+            path=checkpoint.path,
+            hint="--drop-other leaves them out, None stands in their place",
+        )
+    return rows
+
+
+def with_unread(report: RewriteReport) -> RewriteReport:
+    """The report with what no loader reads of the source, and a new file therefore lacks: bytes behind the end."""
+    source = report.source
+    if report.result is source:
+        return report  # nothing changes: the file is copied as it is
+    rows = [Left("(unread)", notice.message) for notice in source.notices if notice.code == "trailing-data"]
+    return report._replace(left_out=(*report.left_out, *rows))
+
+
+def refuse_script(checkpoint: Checkpoint) -> None:
+    """Raise UnsupportedError for TorchScript, whose code goes with its names."""
+    if checkpoint.format == "torchscript":
+        raise UnsupportedError(
+            "TorchScript is not rewritten: its code names devices and attributes as well",
+            path=checkpoint.path,
+            hint="ckpt convert takes the weights out",
+        )

@@ -1,0 +1,297 @@
+"""`ckpt slim`: the model's weights and nothing else, without the bytes that views keep alive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ckpt.checkpoint import (
+    Checkpoint,
+    Computed,
+    Dict,
+    Global,
+    Nested,
+    Node,
+    Opaque,
+    PersistentId,
+    Range,
+    Set,
+    Storage,
+    TensorRef,
+    tensor_ref,
+)
+from ckpt.dtypes import UINT8, contiguous
+from ckpt.errors import UsageError
+from ckpt.evidence.sections import only_model, sections
+from ckpt.jobs.rewrite.plain import Plain
+from ckpt.jobs.rewrite.report import (
+    Change,
+    RewriteReport,
+    edited,
+    losses_of,
+    rest_of,
+    weightless,
+    weights_of,
+    with_ties,
+)
+from ckpt.limits import Limits
+from ckpt.names import NamedKey, Path, nearest, show
+from ckpt.tree.find import find
+
+_VIEWS = ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3")
+
+
+def slim(
+    checkpoint: Checkpoint,
+    limits: Limits,
+    *,
+    section: str | None = None,
+    keep: Sequence[str] = (),
+    drop_other: bool = False,
+) -> RewriteReport:
+    """The weights of the only model, or of a section, as a state dict that loads with weights_only=True.
+
+    What `keep` names stays at its place, and the model at its own then. Raises UsageError for several models,
+    or a name that is not there; LossError for what cannot be made plain, unless it may be dropped.
+    """
+    source = checkpoint
+    checkpoint = with_ties(checkpoint, limits)
+    parts = sections(checkpoint)
+    chosen = only_model(checkpoint, parts, section)
+    kept = [_kept(checkpoint, name, limits) for name in keep]
+    node: Node = weights_of(checkpoint, chosen)
+    if kept and chosen.path:
+        tree = Dict()
+        _put(tree, chosen.path, node, checkpoint)
+        for path, other in kept:
+            if path[: len(chosen.path)] != chosen.path:
+                _put(tree, path, other, checkpoint)
+        node = tree
+    edit = _Slim()
+    root = edit.copy(node)
+    dropped = losses_of(checkpoint, edit.lost, drop_other)
+    result = edited(checkpoint, root, limits, format=_format(checkpoint), origin=None)
+    held = sum(entry.tensor.nbytes for entry in result.tensors)
+    changes = [Change("kept", f"kept {chosen.name or 'model'}", None, len(result.tensors), "tensor", held)]
+    if edit.packed:
+        changes.append(Change("packed", "packed, held by views", None, edit.packed, "storage", edit.won))
+    changes += [Change("plain", kind, "plain", count, "object") for kind, count in edit.made.items()]
+    left = [row for row in rest_of(checkpoint, parts, chosen) if row.name not in keep]
+    return RewriteReport(
+        "slim",
+        source,
+        result,
+        tuple(changes),
+        (*left, *weightless(checkpoint, chosen), *dropped),
+        unchanged_bytes=True,
+    )
+
+
+def _format(checkpoint: Checkpoint) -> str:
+    return (
+        checkpoint.format
+        if checkpoint.format in ("torch-zip", "torch-legacy", "safetensors")
+        else "torch-zip"
+    )
+
+
+def _kept(checkpoint: Checkpoint, name: str, limits: Limits) -> tuple[Path, Node]:
+    found = find(checkpoint.root, name, limits)
+    if not found:
+        names = [row.name for row in checkpoint.containers] + [row.name for row in checkpoint.values]
+        listed = ", ".join(show(other, 60) for other in nearest(name, names))
+        raise UsageError(
+            f"--keep {name}: no such name", path=checkpoint.path, hint=f"near: {listed}" if listed else None
+        )
+    return found[0]
+
+
+def _put(tree: Dict, path: Path, node: Node, checkpoint: Checkpoint) -> None:
+    """Put a node at its path, below dicts. Raises UsageError for a path that dicts cannot have."""
+    if any(isinstance(key, NamedKey) for key in path):
+        raise UsageError(f"{path[-1]} cannot be kept at its place", path=checkpoint.path)
+    at = tree
+    for key in path[:-1]:
+        inner = next((value for name, value in zip(at.keys, at.values, strict=True) if name == key), None)
+        if type(inner) is not Dict:
+            inner = Dict()
+            at.set([key], [inner])
+        at = inner
+    at.set([path[-1]], [node])
+
+
+class _Slim(Plain):
+    """Makes the tree plain, and tensors that look at a part of their storage look at one of their own.
+
+    Views that overlap keep sharing: they move together. `packed` storages were held by them, `won` bytes of
+    them are left behind.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.packed = 0
+        self.won = 0
+        self._groups: dict[int, list[_Group]] = {}
+        self._nothing: dict[int, Storage] = {}
+        self._whole: set[int] = set()
+        self._views: dict[int, list[TensorRef]] = {}
+
+    def copy(self, root: Node) -> Node:
+        self._views, self._whole = _views_in(root)  # of what is kept only
+        return super().copy(root)
+
+    def instead(self, node: Node) -> Node | None:
+        made = super().instead(node)
+        if (
+            isinstance(made, TensorRef) and made.storage.id
+        ):  # of a subclass; numpy's have no storage of the file
+            return self._moved(made) or made
+        return made
+
+    def arguments(self, call: Opaque) -> tuple[Node, ...]:
+        args = super().arguments(call)
+        inner = _view_arguments(call)
+        if inner is None or not isinstance(call.meaning, TensorRef):
+            return args
+        moved = self._moved(call.meaning)
+        if moved is None:
+            return args
+        persistent = PersistentId(None, 0)
+        persistent.meaning = moved.storage
+        made = (persistent, moved.offset, inner[2], moved.stride, *inner[4:])
+        return made if inner is call.args else (*args[:2], made, *args[3:])
+
+    def _moved(self, ref: TensorRef) -> TensorRef | None:
+        """The same tensor over a storage without what nobody looks at, None where there is nothing to win."""
+        storage = ref.storage
+        if id(storage) in self._whole or ref.dtype.bits < 8 or not isinstance(storage.place, Range):
+            return None
+        if id(storage) not in self._groups:
+            groups = _grouped(self._views.get(id(storage), [ref]))
+            self._groups[id(storage)] = groups
+            needed = sum(group.nbytes for group in groups)
+            if needed < storage.nbytes:
+                self.packed += 1
+                self.won += storage.nbytes - needed
+                for group in groups:
+                    group.make(storage, len(groups) == 1)
+        if not ref.numel and storage.nbytes:
+            return self._empty(ref)
+        for group in self._groups[id(storage)]:
+            if group.storage is not None and group.holds(ref):
+                return group.place(ref)
+        return None
+
+    def _empty(self, ref: TensorRef) -> TensorRef | None:
+        """A tensor without elements, over the first of the groups, or over a storage without bytes."""
+        storage = ref.storage
+        groups = self._groups[id(storage)]
+        if groups:
+            first = groups[0].storage
+            return None if first is None else ref._replace(storage=first, offset=0)
+        if id(storage) not in self._nothing:
+            self._nothing[id(storage)] = storage._replace(nbytes=0, crc=None)
+        return ref._replace(storage=self._nothing[id(storage)], offset=0)
+
+
+class _Group:
+    """Views of one storage whose extents overlap, bytes `first` to `last` of it."""
+
+    def __init__(self, ref: TensorRef) -> None:
+        self.first, self.last = ref.extent
+        self.refs = [ref]
+        self.storage: Storage | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return self.refs[0].nbytes if self._gathered else self.last - self.first
+
+    @property
+    def _gathered(self) -> bool:
+        """Whether all views are the same, and leave gaps: their elements can lie side by side."""
+        one = self.refs[0]
+        geometry = (one.dtype, one.shape, one.stride, one.offset)
+        same = all((ref.dtype, ref.shape, ref.stride, ref.offset) == geometry for ref in self.refs)
+        return same and one.nbytes < self.last - self.first
+
+    def holds(self, ref: TensorRef) -> bool:
+        return self.first <= ref.extent[0] and ref.extent[1] <= self.last
+
+    def make(self, old: Storage, alone: bool) -> None:
+        assert isinstance(old.place, Range)
+        ref = self.refs[0]
+        key = old.id if alone else ""
+        if self._gathered:
+            raw = ref._replace(conj=False, neg=False)
+            place: Range | Computed = Computed(raw, ref.dtype)
+        elif old.place.inflated is None:
+            place = old.place._replace(offset=old.place.offset + self.first, size=self.nbytes)
+        else:
+            place = Computed(tensor_ref(old, UINT8, (self.nbytes,), (1,), self.first), UINT8)
+        self.storage = old._replace(id=key, nbytes=self.nbytes, place=place, crc=None)
+
+    def place(self, ref: TensorRef) -> TensorRef:
+        assert self.storage is not None
+        if self._gathered:
+            return ref._replace(storage=self.storage, offset=0, stride=contiguous(ref.shape))
+        return ref._replace(storage=self.storage, offset=ref.offset - self.first // (ref.dtype.bits // 8))
+
+
+def _grouped(refs: list[TensorRef]) -> list[_Group]:
+    groups: list[_Group] = []
+    for ref in sorted((ref for ref in refs if ref.numel), key=lambda ref: ref.extent):
+        if groups and ref.extent[0] < groups[-1].last:
+            groups[-1].last = max(groups[-1].last, ref.extent[1])
+            groups[-1].refs.append(ref)
+        else:
+            groups.append(_Group(ref))
+    for group in groups:
+        # Views of several widths may share bytes: each must begin at one of its own elements.
+        group.first -= group.first % max(ref.dtype.bits // 8 for ref in group.refs)
+    return groups
+
+
+def _view_arguments(call: Opaque) -> tuple[Node, ...] | None:
+    """The arguments (storage, offset, size, stride, …) of a call that makes a view, else None."""
+    func, args = call.func, call.args
+    if (
+        type(func) is Global
+        and func.name in ("_rebuild_from_type", "_rebuild_from_type_v2")
+        and len(args) > 2
+    ):
+        func, args = args[0], args[2]
+    if type(func) is Global and func.name in _VIEWS and len(args) > 3 and type(args[0]) is PersistentId:
+        return args
+    return None
+
+
+def _views_in(root: Node) -> tuple[dict[int, list[TensorRef]], set[int]]:
+    """The views below a node by the id of their storage, and the storages that something else looks into as well."""
+    views: dict[int, list[TensorRef]] = {}
+    whole: set[int] = set()
+    seen: dict[int, Node] = {}
+    todo = [root]
+    while todo:
+        node = todo.pop()
+        if type(node) is PersistentId:
+            whole.add(id(node.meaning))
+        if type(node) not in (Opaque, Dict, list, tuple, Set) or id(node) in seen:
+            continue
+        seen[id(node)] = node
+        if type(node) is Opaque:
+            inner = _view_arguments(node)
+            todo += (*node.states, *node.items, *node.keys, *node.values)
+            if isinstance(node.meaning, Nested):
+                todo.append(node.meaning.root)
+            elif inner is not None and isinstance(node.meaning, TensorRef):
+                views.setdefault(id(node.meaning.storage), []).append(node.meaning)
+                todo += inner[1:]
+                todo += () if inner is node.args else (*node.args[:2], *node.args[3:])
+            else:
+                todo += node.args
+        elif type(node) is Dict:
+            todo += (*node.keys, *node.values)
+        elif type(node) is Set:
+            todo += node.items
+        else:
+            todo += node
+    return views, whole

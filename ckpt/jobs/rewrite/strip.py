@@ -1,0 +1,107 @@
+"""`ckpt strip`: names without the prefixes that wrappers leave (`module.`, `_orig_mod.`), or without a given one."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ckpt.checkpoint import Checkpoint, Node
+from ckpt.errors import UsageError
+from ckpt.evidence.sections import Section, chosen_models, sections
+from ckpt.jobs.rewrite.names import renamed
+from ckpt.jobs.rewrite.report import Change, RewriteReport, refuse_script, with_ties
+from ckpt.limits import Limits
+from ckpt.names import WRAPPERS, unwrapped_name, wrapper_prefix
+from ckpt.tree.view import View, look
+
+
+def strip(
+    checkpoint: Checkpoint, limits: Limits, *, prefix: str | None = None, section: str | None = None
+) -> RewriteReport:
+    """The checkpoint without a prefix: that of its wrappers, found section by section, or the given one.
+
+    Modules that were pickled inside of a wrapper come out of it. Raises UsageError when a given prefix is
+    that of no tensor, LossError when two names would become one.
+    """
+    refuse_script(checkpoint)
+    source, checkpoint = checkpoint, with_ties(checkpoint, limits)
+    parts = sections(checkpoint)
+    chosen = chosen_models(checkpoint, parts, section)
+    if prefix is None:
+        new_name = unwrapped_name
+    else:
+        given = prefix if prefix.endswith(".") else f"{prefix}."
+
+        def new_name(name: str) -> str:
+            return name.removeprefix(given) if len(name) > len(given) else name
+
+    unwrapped = _wrapped_modules(checkpoint, chosen) if prefix is None else {}
+    dicts = [part for part in chosen if not part.is_module]
+    result, names = renamed(checkpoint, parts, dicts, new_name, limits, unwrapped)
+    changes: list[Change] = []
+    for part in dicts:
+        for before, count in _prefixes(names.get(part.name, {})).items():
+            changes.append(Change("prefix", f"{before}*", "*", count, "tensor", section=part.name))
+    for part in chosen:
+        if part.is_module and unwrapped:
+            before = str(look(part.node).type)
+            after = str(look(unwrapped.get(id(part.node), part.node)).type)
+            if before != after:
+                changes.append(Change("unwrapped", before, after, part.tensors, "tensor", section=part.name))
+    if prefix is not None and not changes:
+        raise UsageError(
+            f"no tensor's name begins with {prefix}", path=checkpoint.path, hint=_hint(checkpoint, chosen)
+        )
+    if not changes:
+        result = source
+    return RewriteReport(
+        "strip", source, result, tuple(changes), nothing="nothing to strip: no wrapper's prefix"
+    )
+
+
+def _prefixes(names: dict[str, str]) -> dict[str, int]:
+    """What went away, with how many names lost it: `module.`, or `*._orig_mod.` from their middle."""
+    found: Counter[str] = Counter()
+    for old, new in names.items():
+        if old.endswith(new):
+            found[old[: len(old) - len(new)]] += 1
+        else:
+            gone = [part for part in old.split(".")[:-1] if part in WRAPPERS and part not in new.split(".")]
+            found[f"*.{'.'.join(dict.fromkeys(gone))}."] += 1
+    return dict(found)
+
+
+def _wrapped_modules(checkpoint: Checkpoint, chosen: list[Section]) -> dict[int, Node]:
+    """Modules that do nothing but wrap another one -> the innermost that they wrap."""
+    found: dict[int, Node] = {}
+    for part in chosen:
+        if not part.is_module:
+            continue
+        node = part.node
+        while (inner := _inner(look(node))) is not None:
+            node = inner
+        if node is not part.node:
+            found[id(part.node)] = node
+    return found
+
+
+def _inner(view: View) -> Node | None:
+    """The module that a wrapper keeps under its attribute, when it has nothing of its own."""
+    if view.kind != "module":
+        return None
+    attributes = dict(zip(view.keys, view.children, strict=True))
+    modules = look(attributes.get("_modules"))
+    own = [look(attributes.get(name)).children for name in ("_parameters", "_buffers")]
+    tensors = any(look(child).kind in ("tensor", "module") for child in attributes.values())
+    if len(modules.keys) != 1 or modules.keys[0] not in WRAPPERS or any(own) or tensors:
+        return None
+    return modules.children[0] if look(modules.children[0]).kind == "module" else None
+
+
+def _hint(checkpoint: Checkpoint, chosen: list[Section]) -> str:
+    """What the names do begin with."""
+    first: Counter[str] = Counter()
+    for part in chosen:
+        for entry in checkpoint.tensors[part.first : part.last]:
+            name = part.relative(entry.name)
+            first[wrapper_prefix(name) or f"{name.partition('.')[0]}."] += 1
+    return f"they begin with {', '.join(text for text, _ in first.most_common(5)) or 'nothing'}"

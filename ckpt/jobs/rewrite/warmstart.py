@@ -1,0 +1,374 @@
+"""`ckpt warmstart`: the values of a pretrained model in another one: planned by name, reported, written as bytes.
+
+What is written keeps the target's structure, order, dtypes, devices and `_metadata`; nothing is guessed by shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal, NamedTuple
+
+from ckpt.checkpoint import (
+    Checkpoint,
+    Dict,
+    Entry,
+    Node,
+    Opaque,
+    Overlaid,
+    Patched,
+    Place,
+    Range,
+    Storage,
+    TensorRef,
+)
+from ckpt.elements.blocks import elements, is_dense, little, memory_order, permuted, place_of, same_bytes
+from ckpt.elements.cast import can_cast
+from ckpt.errors import UsageError
+from ckpt.evidence.sections import Section, only_model, sections
+from ckpt.jobs.rewrite.coverage import Coverage, Pairing
+from ckpt.jobs.rewrite.report import Change, Left, RewriteReport, edited, refuse_script, with_ties
+from ckpt.limits import Limits
+from ckpt.names import show, unwrapped_name, usual_prefix
+from ckpt.pickles.edit import Edit
+from ckpt.tree.view import tensor_of
+from ckpt.units import first_of
+
+LIVE = "live"
+"""The format of a target that is a model of this process: on meta it has no values of its own."""
+
+
+class Options(NamedTuple):
+    """`mismatch` says what becomes of a tensor that has another shape; `rules` rename those of the pretrained model."""
+
+    mismatch: Literal["keep", "slice", "error"] = "keep"
+    rules: Sequence[Callable[[str], str]] = ()
+    section: str | None = None
+    into_section: str | None = None
+
+
+def warmstart(
+    pretrained: Checkpoint, target: Checkpoint, limits: Limits, options: Options | None = None
+) -> RewriteReport:
+    """The target with the values of the pretrained model where names and shapes agree, and the report of it.
+
+    Raises UsageError when a section is not there, when two names would become one, or for a tensor of another shape
+    where that is an error.
+    """
+    options = options or Options()
+    refuse_script(target)
+    pretrained = with_ties(pretrained, limits)
+    source = target
+    target = with_ties(target, limits)
+    theirs = only_model(pretrained, sections(pretrained), options.section)
+    mine = only_model(target, sections(target), options.into_section)
+    coverage = _plan(pretrained, theirs, target, mine, options)
+    wrong = [row for row in coverage.of("kept") if row.source is not None]
+    if options.mismatch == "error" and wrong:
+        listed = first_of([f"{show(row.name, 60)}: {row.why}" for row in wrong])
+        raise UsageError(f"does not fit: {listed}", path=pretrained.path, hint="--on-mismatch keep or slice")
+    taken = coverage.of("loaded", "cast", "sliced")
+    result = _result(target, mine, taken, limits) if taken or target.format == LIVE else target
+    changes = [
+        Change(
+            kind,
+            label,
+            None,
+            len(rows),
+            "tensor",
+            sum(row.target.tensor.nbytes for row in rows if row.target),
+        )
+        for kind, label in (("loaded", "loaded"), ("cast", "cast"), ("sliced", "in part"))
+        if (rows := coverage.of(kind))  # type: ignore[arg-type]
+    ]
+    here = {entry.name for entry in result.tensors}
+    lost = [entry for entry in target.tensors if target.format == LIVE and entry.name not in here]
+    if target.format == LIVE and not result.tensors:
+        raise UsageError(
+            "nothing to load: no tensor of the model is in it", path=pretrained.path, hint="--sub"
+        )
+    odd = [
+        Left(name, notice.message)
+        for notice in target.notices
+        for name in notice.tensors
+        if target.format == LIVE
+    ]
+    return RewriteReport(
+        "warmstart",
+        source,
+        result,
+        tuple(changes),
+        tuple(Left(entry.name, "has no value", None, "--init builds the model for real") for entry in lost)
+        + tuple(odd),
+        unchanged_bytes=False,
+        nothing="nothing to load",
+        coverage=coverage,
+    )
+
+
+# --- the plan ---------------------------------------------------------------------------------------------------------
+
+
+def _plan(
+    pretrained: Checkpoint, theirs: Section, target: Checkpoint, mine: Section, options: Options
+) -> Coverage:
+    given, wanted, aligned = _aligned(pretrained, theirs, target, mine, options)
+    rows = []
+    for name, entry in wanted.items():
+        other = given.get(name)
+        if other is None:
+            rows.append(Pairing("missing", name, entry, None))
+        else:
+            rows.append(_pairing(name, entry, other, options, target.format == LIVE))
+    rows += [Pairing("unexpected", name, None, entry) for name, entry in given.items() if name not in wanted]
+    rows = _with_ties(rows)
+    return Coverage(tuple(rows), pretrained.path, aligned, tuple(_shared(rows)))
+
+
+_Named = dict[str, Entry]
+
+
+def _aligned(
+    pretrained: Checkpoint, theirs: Section, target: Checkpoint, mine: Section, options: Options
+) -> tuple[_Named, _Named, tuple[str, str]]:
+    """(the pretrained tensors, those of the target, what was taken off either), by the names under which most agree."""
+
+    def substituted(name: str) -> str:
+        for rule in options.rules:
+            name = rule(name)
+        return name
+
+    ways = (str, unwrapped_name)
+    given = [_names(pretrained, theirs, _then(way, substituted)) for way in ways]
+    wanted = [_names(target, mine, way) for way in ways]
+    best = (-1, 0, 0)
+    for one, left in enumerate(given):
+        for two, right in enumerate(wanted):
+            if left is not None and right is not None and len(left.keys() & right.keys()) > best[0]:
+                best = (len(left.keys() & right.keys()), one, two)
+    left, right = given[best[1]], wanted[best[2]]
+    if left is None or right is None:
+        checkpoint, section, way = (pretrained, theirs, substituted) if left is None else (target, mine, str)
+        raise UsageError(_collision(checkpoint, section, way), path=checkpoint.path)
+    return left, right, (_prefix(pretrained, theirs, best[1]), _prefix(target, mine, best[2]))
+
+
+def _then(first: Callable[[str], str], second: Callable[[str], str]) -> Callable[[str], str]:
+    return lambda name: second(first(name))
+
+
+def _names(checkpoint: Checkpoint, section: Section, way: Callable[[str], str]) -> _Named | None:
+    """The tensors of a section by their names inside of it; None when two would have one name."""
+    found: _Named = {}
+    for entry in checkpoint.tensors[section.first : section.last]:
+        if not entry.registered or not entry.persistent:
+            continue
+        name = way(section.relative(entry.name))
+        if name in found:
+            return None
+        found[name] = entry
+    return found
+
+
+def _collision(checkpoint: Checkpoint, section: Section, way: Callable[[str], str]) -> str:
+    seen: dict[str, str] = {}
+    for entry in checkpoint.tensors[section.first : section.last]:
+        name = section.relative(entry.name)
+        if way(name) in seen:
+            return (
+                f"{show(seen[way(name)], 80)} and {show(name, 80)} would both be called {show(way(name), 80)}"
+            )
+        seen[way(name)] = name
+    return "two tensors would have one name"
+
+
+def _prefix(checkpoint: Checkpoint, section: Section, unwrapped: int) -> str:
+    """What `unwrapped_name` takes off most names of a section."""
+    if not unwrapped:
+        return ""
+    return usual_prefix(
+        section.relative(entry.name) for entry in checkpoint.tensors[section.first : section.last]
+    )
+
+
+def _pairing(name: str, target: Entry, source: Entry, options: Options, is_live: bool) -> Pairing:
+    """What becomes of a tensor of the target that has a namesake."""
+    mine, other = target.tensor, source.tensor
+    for side, entry in (("the pretrained one", source), ("the target's", target)):
+        tensor = entry.tensor
+        if not isinstance(tensor, TensorRef):
+            return Pairing("kept", name, target, source, why=f"{side} is {tensor.layout}")
+    assert isinstance(mine, TensorRef) and isinstance(other, TensorRef)
+    if other.numel and other.storage.place is None:
+        return Pairing("kept", name, target, source, why="the pretrained one is on meta, without data")
+    if mine.numel and mine.storage.place is None and not is_live:
+        return Pairing("kept", name, target, source, why="the target's is on meta, without data")
+    if mine.numel and (mine.conj or mine.neg or not _lies_close(mine)):
+        return Pairing("kept", name, target, source, why="the target's elements do not lie side by side")
+    if mine.dtype != other.dtype and not can_cast(other.dtype, mine.dtype):
+        return Pairing(
+            "kept", name, target, source, why=f"{other.dtype.name} is not cast to {mine.dtype.name}"
+        )
+    if mine.shape == other.shape:
+        return Pairing("loaded" if mine.dtype == other.dtype else "cast", name, target, source, mine.numel)
+    shapes = f"{list(other.shape)} → {list(mine.shape)}"
+    if options.mismatch == "slice" and len(mine.shape) == len(other.shape) and mine.storage.place is not None:
+        copied = 1
+        for one, two in zip(mine.shape, other.shape, strict=True):
+            copied *= min(one, two)
+        if copied and mine.dtype.bits >= 8:
+            return Pairing("sliced", name, target, source, copied, shapes)
+    return Pairing("kept", name, target, source, why=shapes)
+
+
+def _with_ties(rows: list[Pairing]) -> list[Pairing]:
+    """The rows, those tied that get their values under another name: they look at the same memory."""
+    loaded: dict[tuple[object, ...], Pairing] = {}
+    for row in rows:
+        if row.status in ("loaded", "cast", "sliced"):
+            loaded.setdefault(_memory(row), row)
+    out = []
+    for row in rows:
+        twin = loaded.get(_memory(row)) if row.status in ("missing", "kept") else None
+        if twin is not None and row.target is not None and _memory(row):
+            why = f"tied to {twin.name}"
+            row = row._replace(status="tied", copied=min(twin.copied, row.target.tensor.numel), why=why)
+        out.append(row)
+    return out
+
+
+def _memory(row: Pairing) -> tuple[object, ...]:
+    """The memory that a tensor of the target looks at: equal of those that are tied."""
+    ref = row.target.tensor if row.target is not None else None
+    return (id(ref.storage), ref.extent) if isinstance(ref, TensorRef) and ref.numel else ()
+
+
+def _shared(rows: Sequence[Pairing]) -> list[str]:
+    """Tensors that share memory in the target and get values of their own: the last one wins, as in load_state_dict."""
+    notes = []
+    before: dict[int, list[Pairing]] = {}
+    for row in rows:
+        ref = row.target.tensor if row.target is not None else None
+        if row.status not in ("loaded", "cast", "sliced") or not isinstance(ref, TensorRef) or not ref.numel:
+            continue
+        for first in before.setdefault(id(ref.storage), []):
+            other = first.target.tensor if first.target is not None else None
+            assert isinstance(other, TensorRef)
+            if (
+                other.extent[0] < ref.extent[1]
+                and ref.extent[0] < other.extent[1]
+                and not _same_values(first, row)
+            ):
+                what = "are tied" if other.extent == ref.extent else "share memory in part"
+                notes.append(
+                    f"{show(first.name, 60)} and {show(row.name, 60)} {what} in the target: the latter's values are there"
+                )
+        before[id(ref.storage)].append(row)
+    return notes
+
+
+def _same_values(one: Pairing, two: Pairing) -> bool:
+    """Whether two tensors of one memory get the same bytes."""
+    if (
+        one.source is None
+        or two.source is None
+        or "sliced" in (one.status, two.status)
+        or _memory(one) != _memory(two)
+    ):
+        return False
+    first, second = one.source.tensor, two.source.tensor
+    assert isinstance(first, TensorRef) and isinstance(second, TensorRef)
+    alike = first.shape == second.shape and first.dtype == second.dtype
+    return alike and same_bytes(elements(first), elements(second))
+
+
+# --- the result -------------------------------------------------------------------------------------------------------
+
+
+def _lies_close(ref: TensorRef) -> bool:
+    """Whether the elements fill a range of the storage, in whatever order."""
+    return is_dense(permuted(ref, memory_order(ref)))
+
+
+def _content(row: Pairing, mine: TensorRef, other: TensorRef) -> Place:
+    """The bytes that a tensor of the target gets, in the order in which they lie there."""
+    order = memory_order(mine)
+    if row.status == "sliced":
+        return Overlaid(permuted(mine, order), permuted(other, order))
+    return place_of(permuted(other, order), mine.dtype)
+
+
+def _storages(taken: Sequence[Pairing]) -> dict[int, Storage]:
+    """The storages of the target that change, by the id of the old one; in order, as load_state_dict copies."""
+    pieces: dict[int, list[tuple[int, Place]]] = {}
+    made: dict[int, Storage] = {}
+    for row in taken:
+        assert row.target is not None and row.source is not None
+        mine, other = row.target.tensor, row.source.tensor
+        assert isinstance(mine, TensorRef) and isinstance(other, TensorRef)
+        if not mine.numel:
+            continue
+        old = mine.storage
+        found = pieces.setdefault(id(old), [])
+        # A block is put over what is there by then.
+        place = _content(row, mine._replace(storage=made.get(id(old), old)), other)
+        found.append((mine.extent[0], place))
+        device = "cpu" if old.device == "meta" else old.device
+        if mine.extent[0] == 0 and place.size == old.nbytes:
+            whole = (
+                row.status == "loaded" and isinstance(place, Range) and other.nbytes == other.storage.nbytes
+            )
+            new = old._replace(place=place, crc=other.storage.crc if whole else None, device=device)
+        else:
+            patched = Patched(little(old).place, old.nbytes, found)
+            new = old._replace(place=patched, crc=None, device=device)
+        made[id(old)] = new
+    return made
+
+
+def _result(target: Checkpoint, mine: Section, taken: Sequence[Pairing], limits: Limits) -> Checkpoint:
+    made = _storages(taken)
+    if target.format == LIVE:
+        return _from_live(target, made, limits)
+    if target.format in ("safetensors", "sharded") and type(target.root) is Dict:
+        root: Node = Dict()
+        root.set(target.root.keys, [_over(node, made) for node in target.root.values])
+    else:
+        root = _Fill(made).copy(target.root)
+    return edited(target, root, limits)
+
+
+def _over(node: Node, made: dict[int, Storage]) -> Node:
+    """A tensor over the storage that takes the place of its own."""
+    if type(node) is TensorRef and id(node.storage) in made:
+        return node._replace(storage=made[id(node.storage)])
+    return node
+
+
+class _Fill(Edit):
+    """Storages with other bytes."""
+
+    def __init__(self, made: dict[int, Storage]) -> None:
+        super().__init__()
+        self._made = made
+
+    def storage(self, storage: Storage) -> Storage:
+        return self._made.get(id(storage), storage)
+
+
+def _from_live(target: Checkpoint, made: dict[int, Storage], limits: Limits) -> Checkpoint:
+    """The state dict of a live model: of one without memory (on meta) only what was loaded."""
+    old = target.root
+    assert type(old) is Opaque
+    state = Opaque(old.how, old.func, old.args, None, old.offset)
+    for key, node in zip(old.keys, old.values, strict=True):
+        ref = tensor_of(node)
+        if isinstance(ref, TensorRef):
+            new = _over(ref, made)
+            if new.storage.place is None and ref.numel:
+                continue
+            node = new._replace(storage=new.storage)
+        state.set([key], [node])
+    for each in old.states:
+        state.build(each)
+    return edited(replace(target, format="torch-zip"), state, limits)

@@ -1,0 +1,113 @@
+"""Finding nodes of the inert tree by name and by path, and the one name that each place has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from ckpt.checkpoint import Entry, Node, Value, key_of
+from ckpt.errors import LimitError
+from ckpt.limits import Limits
+from ckpt.names import Path
+from ckpt.tree.view import SCALARS, look, tensor_of
+from ckpt.tree.walk import module_steps, steps
+
+_Named = TypeVar("_Named", Entry, Value)
+
+
+def with_unique_names(rows: list[_Named]) -> tuple[list[_Named], list[tuple[str, str]]]:
+    """The rows with `#2`-like marks on names that an earlier path reads as, and (name, mark) of each marked."""
+    taken = {row.name for row in rows}
+    if len(taken) == len(rows):
+        return rows, []
+    counts: dict[str, int] = {}
+    out: list[_Named] = []
+    marks: list[tuple[str, str]] = []
+    for row in rows:
+        name = row.name
+        count = counts.get(name, 0) + 1
+        if count > 1:
+            while f"{name}#{count}" in taken:  # a key that looks like a mark
+                count += 1
+            marks.append((name, f"{name}#{count}"))
+            row = row._replace(name=marks[-1][1])
+        counts[name] = count
+        out.append(row)
+    return out, marks
+
+
+def find(root: Node, name: str, limits: Limits) -> list[tuple[Path, Node]]:
+    """The nodes that go by a dotted name, with their paths; keys may hold dots themselves.
+
+    Modules answer to state-dict names and to their attributes. Raises LimitError on a tree built to branch.
+    """
+    found: list[tuple[Path, Node]] = []
+    todo: list[tuple[Node, Path, str | None]] = [(root, (), name)]
+    visits = 0
+    while todo:
+        node, path, rest = todo.pop()
+        visits += 1
+        if visits > limits.entries or len(path) > limits.depth:
+            raise LimitError("the name matches too many places", "entries", limits.entries)
+        if rest is None:
+            found.append((path, node))
+            continue
+        if tensor_of(node) is not None:
+            continue
+        view = look(node)
+        if view.kind in ("scalar", "tensor", "storage"):
+            continue
+        if view.kind == "module":
+            matches = [
+                ((*path, *inner), child, text) for inner, text, child, *_ in module_steps(view, (), "", None)
+            ]
+        else:
+            keys: Sequence[Node] = view.keys if view.kind != "sequence" else range(len(view.children))
+            matches = [
+                ((*path, step), child, str(step))
+                for index, (key, child) in enumerate(zip(keys, view.children, strict=True))
+                for step in (key_of(key, index),)
+            ]
+        for at, child, text in reversed(matches):
+            if rest == text:
+                todo.append((child, at, None))
+            elif rest.startswith(f"{text}."):
+                todo.append((child, at, rest[len(text) + 1 :]))
+    return found
+
+
+def children(node: Node) -> list[tuple[str | int, Node]]:
+    """The (key, child) pairs of a node as paths call them; none for a leaf. Modules give their attributes."""
+    if node is None or tensor_of(node) is not None:
+        return []
+    view = look(node)
+    if view.kind in ("scalar", "storage"):
+        return []
+    if view.kind == "module":
+        return list(zip(view.keys, view.children, strict=True))
+    return [(path[0], child) for path, _, child, *_ in steps(view, (), "", None)]
+
+
+def node_at(root: Node, path: Path) -> Node:
+    """The node at a path of keys as `children` gives them; None where there is none."""
+    node = root
+    for key in path:
+        node = next((child for step, child in children(node) if step == key), None)
+    return node
+
+
+def places_of(root: Node, wanted: set[int]) -> dict[int, str]:
+    """The names of the first places where nodes lie, by the ids of the nodes."""
+    found: dict[int, str] = {}
+    seen: dict[int, Node] = {}
+    todo: list[tuple[Node, str]] = [(root, "")]
+    while todo and len(found) < len(wanted):
+        node, name = todo.pop()
+        if id(node) in wanted:
+            found.setdefault(id(node), name)
+        if id(node) in seen or type(node) in SCALARS:
+            continue
+        seen[id(node)] = node
+        below = [(child, f"{name}.{key}" if name else str(key)) for key, child in children(node)]
+        todo += reversed(below)
+    return found

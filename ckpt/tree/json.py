@@ -1,0 +1,89 @@
+"""Nodes of the inert tree as JSON: exact, strict, bounded. What JSON cannot hold is null, and says what it is."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Any
+
+from ckpt.checkpoint import ByteStr, Node
+from ckpt.errors import UnreadableError
+from ckpt.names import NamedKey, Path
+from ckpt.tree.literals import scalar_text
+from ckpt.tree.view import View, look
+
+INT_BITS = 4096
+"""Ints of more bits are named by their size: many readers of JSON give up long before."""
+
+
+def key_json(key: str | int) -> Any:
+    """One step of a path: a string or an int; keys of other types as `{"type", "text"}`."""
+    return {"type": key.kind, "text": str(key)} if isinstance(key, NamedKey) else key
+
+
+def path_json(path: Path) -> list[Any]:
+    return [key_json(key) for key in path]
+
+
+def scalar_json(view: View) -> tuple[Any, str | None]:
+    """(value, what it is when JSON cannot hold it): a float that is not finite is `(None, "inf")`."""
+    value = view.value
+    if isinstance(value, float) and not isfinite(value):
+        return None, "nan" if value != value else "inf" if value > 0 else "-inf"
+    if type(value) is int and value.bit_length() > INT_BITS:
+        return None, f"int of {value.bit_length()} bits"
+    if isinstance(value, ByteStr) and not value.isascii():
+        return None, f"bytes {value.raw.hex()}"
+    if isinstance(value, (bytes, bytearray)):
+        return None, f"bytes {value.hex()}"
+    return str(value) if isinstance(value, str) else value, None
+
+
+def number_json(name: str, value: float | None) -> dict[str, Any]:
+    """A number as a field; one that is not finite as null, with what it is beside it."""
+    if value is None or isfinite(value):
+        return {name: value}
+    return {name: None, f"{name}_is": "inf" if value == value else "nan"}
+
+
+PARTS = 10_000_000
+"""Parts to which a value may unfold: lists may hold each other many times over."""
+
+
+def plain(node: Node) -> Any:
+    """A node as JSON: sequences as lists, mappings and objects as objects, tensors by their text.
+
+    Inside of containers floats that are not finite are the texts "nan", "inf", "-inf"; keys that read alike
+    get a `#` more. Raises UnreadableError when it unfolds to over PARTS parts.
+    """
+    left = [PARTS]
+
+    def convert(node: Node, depth: int) -> Any:
+        left[0] -= 1
+        if left[0] < 0 or depth < 0:
+            raise UnreadableError(f"a value that unfolds to over {PARTS:,} parts")
+        view = look(node)
+        if view.kind == "scalar":
+            value, otherwise = scalar_json(view)
+            return value if otherwise is None else otherwise
+        if view.kind == "tensor":
+            tensor = view.value
+            return f"tensor {tensor.dtype.name} {list(tensor.shape)}"
+        if view.kind == "storage":
+            return f"storage of {view.value.nbytes} bytes"
+        if view.kind == "sequence":
+            return [convert(child, depth - 1) for child in view.children]
+        found: dict[str, Any] = {}
+        for key, child in zip(view.keys, view.children, strict=True):
+            text = (
+                str(key)
+                if isinstance(key, str)
+                else scalar_text(look(key))
+                if look(key).kind == "scalar"
+                else "?"
+            )
+            while text in found:
+                text += "#"
+            found[text] = convert(child, depth - 1)
+        return found
+
+    return convert(node, 200)

@@ -1,0 +1,101 @@
+"""Nodes of the inert tree as text in the style of Python: values, calls, whole containers. Never escapes, never cuts
+what the caller did not limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpt.checkpoint import ByteStr, Node, Opaque
+from ckpt.tree.view import View, look
+
+
+def brief(node: Node, limit: int = 80, depth: int = 3) -> str:
+    """A node as one short text in the style of Python, cut at about `limit` characters. Not yet escaped."""
+    text = ""
+    for piece in pieces(node, limit, depth):
+        text += piece
+        if len(text) > limit:
+            return text[: limit - 1] + "…"
+    return text
+
+
+BRACKETS = {"tuple": ("(", ")"), "list": ("[", "]"), "set": ("{", "}")}
+
+
+def pieces(node: Node, limit: int, depth: int) -> Iterator[str]:
+    """The text of a node bit by bit: single strings cut at `limit`, containers deeper than `depth` left out."""
+    view = look(node)
+    if view.kind == "scalar":
+        yield scalar_text(view, limit)
+    elif view.kind == "tensor":
+        yield f"tensor {view.value.dtype.name} {list(view.value.shape)}"
+    elif view.kind == "storage":
+        yield f"storage of {view.value.nbytes:,} bytes"
+    elif depth == 0:
+        yield "…"
+    elif view.kind == "sequence":
+        opening, closing = BRACKETS.get(view.type, (f"{view.type}([", "])"))
+        yield opening
+        for index, child in enumerate(view.children):
+            if index:
+                yield ", "
+            yield from pieces(child, limit, depth - 1)
+        yield "," + closing if view.type == "tuple" and len(view.children) == 1 else closing
+    elif view.kind == "mapping":
+        yield "{" if view.type == "dict" else f"{view.type}({{"
+        for index, (key, child) in enumerate(zip(view.keys, view.children, strict=True)):
+            if index:
+                yield ", "
+            yield from pieces(key, limit, depth - 1)
+            yield ": "
+            yield from pieces(child, limit, depth - 1)
+        yield "}" if view.type == "dict" else "})"
+    else:
+        yield f"{view.type}("
+        for index, (key, child) in enumerate(zip(view.keys, view.children, strict=True)):
+            if index:
+                yield ", "
+            if isinstance(key, str):
+                yield f"{str(key)[:limit]}="
+            yield from pieces(child, limit, depth - 1)
+        yield ")"
+
+
+def scalar_text(view: View, limit: int = 80) -> str:
+    """A scalar as Python would write it: strings quoted, huge ints by their size, objects as `Class(value)`."""
+    value = view.value
+    if isinstance(value, bool) or value is None:
+        text = str(value)
+    elif isinstance(value, int):
+        text = str(value) if value.bit_length() <= 512 else f"<int of {value.bit_length()} bits>"
+    elif isinstance(value, float):
+        text = repr(value)
+    elif isinstance(value, ByteStr) and not value.isascii():
+        text = repr(value.raw[:limit])
+    elif isinstance(value, str):
+        plain = str(value)
+        if view.type in ("torch.dtype", "name", "complex", "range", "slice"):
+            return plain[:limit]
+        text = repr(plain[:limit] + ("…" if len(plain) > limit else ""))
+    else:
+        text = repr(bytes(value[:limit]))
+    if view.type in _PLAIN_TYPES:
+        return text
+    return f"{view.type}({text})"
+
+
+_PLAIN_TYPES = frozenset({"str", "int", "float", "bool", "None", "bytes", "bytearray"})
+
+
+def call_text(call: Opaque, limit: int = 120) -> str:
+    """A call as the loader would make it, inert: `posix.system('touch x')`."""
+    args: list[str] = [brief(arg, limit, 2) for arg in call.args[:8]]
+    if len(call.args) > 8:
+        args.append("…")
+    if type(call.func) is Opaque:
+        name = f"({brief(call.func, limit, 2)})" if call.class_name.startswith("(") else call.class_name
+    else:
+        name = call.class_name
+    text = f"{name}({', '.join(args)})"
+    return text if len(text) <= limit * 2 else text[: limit * 2 - 1] + "…"

@@ -1,0 +1,462 @@
+"""Reading through objects that were never built: what a node of the inert tree would be, as plain values.
+
+A Namespace shows its fields, an OmegaConf container its content, an enum its value, a numpy scalar its
+number. Nothing is imported; what is not understood stays an object, by its class and its fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import date, datetime, time, timedelta
+from math import prod
+from typing import Literal, NamedTuple
+
+from ckpt.checkpoint import (
+    ByteStr,
+    Composite,
+    Dict,
+    Global,
+    Nested,
+    Node,
+    Opaque,
+    PersistentId,
+    Set,
+    Storage,
+    Tensor,
+    TensorRef,
+)
+from ckpt.dtypes import BY_NAME
+from ckpt.tree.arrays import array, as_bytes, numpy_dtype
+
+ARRAY_ELEMENTS = 1_000
+"""Numpy arrays of up to this many elements are shown by value."""
+
+SCALARS = frozenset({str, int, float, bool, type(None), bytes, bytearray, ByteStr})
+
+
+class View(NamedTuple):
+    """What one node is.
+
+    `kind`: tensor, storage, scalar (`value` says it), sequence, mapping, object, or module: a pickled
+    nn.Module, with its attributes. `type` is the class in the words of Python. `children` go with `keys`; a
+    sequence has none.
+    """
+
+    kind: Literal["tensor", "storage", "scalar", "sequence", "mapping", "object", "module"]
+    type: str
+    value: Node = None
+    keys: Sequence[Node] = ()
+    children: Sequence[Node] = ()
+    metadata: Node = None
+    """`_metadata` of a state dict."""
+
+
+def tensor_of(node: Node) -> Tensor | None:
+    """The tensor that a node stands for, None when it stands for none."""
+    if type(node) is Opaque:
+        found = node.meaning
+        return tensor_of(found.root) if isinstance(found, Nested) else found
+    return node if type(node) is TensorRef or type(node) is Composite else None
+
+
+def attached_tensors(call: Opaque) -> list[tuple[str, Tensor]]:
+    """Tensors that are attributes of a tensor or of a dict, by their names; not the parts that it is made of."""
+    if isinstance(call.meaning, Composite) and call.meaning.layout == "wrapper":
+        return []
+    states: Sequence[Node] = call.states
+    if type(call.func) is Global and call.func.name in ("_rebuild_from_type", "_rebuild_from_type_v2"):
+        states = call.args[3:4]
+    found: list[tuple[str, Tensor]] = []
+    for state in states:
+        for part in state if type(state) is tuple else (state,):
+            if type(part) is Dict:
+                for key, value in zip(part.keys, part.values, strict=True):
+                    tensor = tensor_of(value)
+                    if tensor is not None and isinstance(key, str):
+                        found.append((str(key), tensor))
+    return found
+
+
+_MARKERS = frozenset(("_is_buffer", "_is_param", "persistent"))
+
+
+def attributes(call: Opaque) -> list[str]:
+    """The names of the attributes that Python code put on a tensor; not those that torch itself keeps there."""
+    if isinstance(call.meaning, Composite) and call.meaning.layout == "wrapper":
+        return []
+    states = list(call.states)
+    if type(call.func) is Global and len(call.args) > 3:
+        if call.func.name in ("_rebuild_from_type", "_rebuild_from_type_v2", "_rebuild_parameter_with_state"):
+            states.append(call.args[3])
+    found = []
+    for state in states:
+        for part in state if type(state) is tuple else (state,):
+            if type(part) is Dict:
+                found += [str(key) for key in part.keys if isinstance(key, str) and key not in _MARKERS]
+    return found
+
+
+def look(node: Node) -> View:
+    """What a node is, read through."""
+    kind = type(node)
+    if kind in SCALARS:
+        return View("scalar", "str" if kind is ByteStr else "None" if node is None else kind.__name__, node)
+    if kind is list or kind is tuple:
+        return View("sequence", kind.__name__, children=node)
+    if kind is Dict:
+        return View("mapping", "dict", keys=node.keys, children=node.values)
+    if kind is Set:
+        return View("sequence", "frozenset" if node.frozen else "set", children=node.items)
+    if kind is Global:
+        if node.module == "torch" and node.name in BY_NAME:
+            return View("scalar", "torch.dtype", node.qualified)
+        return View("scalar", "name", node.qualified)
+    if kind is PersistentId:
+        if type(node.meaning) is Storage:
+            return View("storage", "torch.storage", node.meaning)
+        return View("scalar", "name", node.meaning.qualified if node.meaning else "persistent id")
+    if kind is TensorRef or kind is Composite:
+        return View("tensor", "torch.Tensor", node)
+    assert kind is Opaque, kind
+    if type(node.meaning) is Nested:
+        return look(node.meaning.root)
+    if node.meaning is not None:
+        return View("tensor", "torch.Tensor", node.meaning)
+    return _object(node)
+
+
+def _object(call: Opaque) -> View:
+    name = class_of(call)
+    reader = _READERS.get(name)
+    if reader is not None:
+        found = reader(call, name)
+        if found is not None:
+            return found
+    state = _state(call)
+    if "_parameters" in state and "_modules" in state:
+        return View("module", name, keys=list(state), children=list(state.values()))
+    if name.startswith("omegaconf."):
+        inner = state.get("_content", state.get("_val", call))
+        if type(inner) is not Opaque or not inner.class_name.startswith("omegaconf."):
+            seen = look(inner)
+            return View(seen.kind, name, seen.value, seen.keys, seen.children)
+    if call.how == "reduce" and len(call.args) == 1 and not (call.states or call.items or call.keys):
+        if type(call.args[0]) in SCALARS:  # an enum, most likely
+            return View("scalar", name, call.args[0])
+    keys, children = _fields(call, state)
+    return View("object", name, keys=keys, children=children)
+
+
+def class_of(call: Opaque) -> str:
+    """The class of an object in Python 3's words, by the names that made it."""
+    name = call.class_name
+    if name in (
+        "copy_reg._reconstructor",
+        "copyreg._reconstructor",
+        "copyreg.__newobj__",
+        "copy_reg.__newobj__",
+    ):
+        if call.args and type(call.args[0]) is Global:
+            name = call.args[0].qualified
+    return "builtins." + name[12:] if name.startswith("__builtin__.") else name
+
+
+def _state(call: Opaque) -> dict[str, Node]:
+    """Attributes set by BUILD: of the instance's dict, then of its slots. Empty when the state is no dict."""
+    found: dict[str, Node] = {}
+    states = call.states
+    if len(call.args) > 2 and class_of(call) != call.class_name:
+        states = [call.args[2], *states]
+    for state in states:
+        for part in _parts_of_state(state):
+            if type(part) is Dict:
+                for key, value in zip(part.keys, part.values, strict=True):
+                    if isinstance(key, (str, bytes)):
+                        found[key.decode("latin-1") if isinstance(key, bytes) else str(key)] = value
+    return found
+
+
+def _parts_of_state(state: Node) -> tuple[Node, ...]:
+    """What BUILD sets: a dict of attributes, or a pair of the instance's dict and its slots."""
+    if type(state) is tuple and len(state) == 2 and all(part is None or type(part) is Dict for part in state):
+        return state
+    return (state,)
+
+
+def _fields(call: Opaque, state: dict[str, Node]) -> tuple[list[Node], list[Node]]:
+    """The parts of an object: arguments and items by number, then what has a name."""
+    numbered: list[Node] = []
+    if class_of(call) == call.class_name:
+        numbered += call.args
+    numbered += call.items
+    keys: list[Node] = []
+    children: list[Node] = []
+    if call.kwargs is not None:
+        keys += call.kwargs.keys
+        children += call.kwargs.values
+    keys += call.keys
+    children += call.values
+    items = {key: value for key, value in zip(call.keys, call.values, strict=True) if isinstance(key, str)}
+    for name, value in state.items():
+        # Dicts that are their own attributes (EasyDict, AttributeDict) hold each value twice.
+        if name not in items or items[name] is not value:
+            keys.append(name)
+            children.append(value)
+    for whole in call.states if state else ():
+        for part in _parts_of_state(whole):
+            if type(part) is Dict:  # keys that are no text: no attributes, but there
+                odd = [
+                    pair
+                    for pair in zip(part.keys, part.values, strict=True)
+                    if not isinstance(pair[0], (str, bytes))
+                ]
+                keys += [key for key, _ in odd]
+                children += [child for _, child in odd]
+    if not state:
+        for position, whole in enumerate(call.states):
+            if type(whole) in (list, tuple):
+                numbered += whole
+            elif type(whole) is Dict:
+                keys += whole.keys
+                children += whole.values
+            else:
+                keys.append("state" if not position else f"state{position}")
+                children.append(whole)
+    return [*range(len(numbered)), *keys], [*numbered, *children]
+
+
+# --- readers: class -> View, or None when the call is not as that class makes it ----------------------------
+
+
+def _ordered_dict(call: Opaque, name: str) -> View | None:
+    keys, values = _pairs(call)
+    metadata = _state(call).get("_metadata")
+    short = name.rpartition(".")[2]
+    return View("mapping", short, keys=keys, children=values, metadata=metadata)
+
+
+def _pairs(call: Opaque) -> tuple[Sequence[Node], Sequence[Node]]:
+    given: list[tuple[Node, Node]] = []
+    for arg in call.args:
+        if type(arg) is Dict:
+            given += zip(arg.keys, arg.values, strict=True)
+        elif type(arg) in (list, tuple):  # OrderedDict([[key, value], ...]) of Python 2
+            given += [(pair[0], pair[1]) for pair in arg if type(pair) in (list, tuple) and len(pair) == 2]
+    if not given:
+        return call.keys, call.values
+    return [*(key for key, _ in given), *call.keys], [*(value for _, value in given), *call.values]
+
+
+def _default_dict(call: Opaque, name: str) -> View | None:
+    return View("mapping", "defaultdict", keys=call.keys, children=call.values)
+
+
+def _attribute(call: Opaque, name: str) -> View | None:
+    """`getattr(module.Class, "name")`: how protocol 2 writes functions that are attributes."""
+    if len(call.args) == 2 and type(call.args[0]) is Global and isinstance(call.args[1], str):
+        return View("scalar", "name", f"{call.args[0].qualified}.{call.args[1]}")
+    return None
+
+
+def _numpy_dtype(call: Opaque, name: str) -> View | None:
+    found = numpy_dtype(call)
+    return None if found is None else View("scalar", "numpy.dtype", found.name)
+
+
+def _collection(call: Opaque, name: str) -> View | None:
+    short = name.removeprefix("builtins.").removeprefix("collections.")
+    items: list[Node] = []
+    for arg in call.args[:1]:
+        if type(arg) is Opaque and arg.class_name == "torch.Size":
+            return look(arg)
+        if type(arg) not in (list, tuple, Set):
+            return None
+        items += arg.items if type(arg) is Set else arg
+    return View("sequence", short, children=[*items, *call.items])
+
+
+def _size(call: Opaque, name: str) -> View | None:
+    if len(call.args) == 1 and type(call.args[0]) in (tuple, list):
+        return View("sequence", "torch.Size", children=call.args[0])
+    return None
+
+
+def _encoded(call: Opaque, name: str) -> View | None:
+    data = as_bytes(call)
+    return None if data is None else View("scalar", "bytes", data)
+
+
+def _bytes(call: Opaque, name: str) -> View | None:
+    kind = name.rpartition(".")[2]
+    if not call.args:
+        return View("scalar", kind, b"")
+    data = as_bytes(call.args[0])
+    if data is None and isinstance(call.args[0], str):  # bytearray(text, 'latin-1') of protocol 2
+        data = str(call.args[0]).encode("latin-1", "replace")
+    return None if data is None else View("scalar", kind, data)
+
+
+def _device(call: Opaque, name: str) -> View | None:
+    text = device_text(call)
+    return None if text is None else View("scalar", "torch.device", text)
+
+
+def _path(call: Opaque, name: str) -> View | None:
+    if not all(isinstance(part, str) for part in call.args):
+        return None
+    windows = "Windows" in name
+    parts = [str(part) for part in call.args]
+    separator = "\\" if windows else "/"
+    text = separator.join(parts)
+    if parts and parts[0].endswith(separator) and len(parts) > 1:
+        text = parts[0] + separator.join(parts[1:])
+    return View("scalar", name, text or ".")
+
+
+def _moment(call: Opaque, name: str) -> View | None:
+    kind = {"datetime": datetime, "date": date, "time": time}[name.rpartition(".")[2]]
+    data = as_bytes(call.args[0]) if call.args else None
+    if data is None and call.args and isinstance(call.args[0], ByteStr):
+        data = call.args[0].raw
+    try:
+        if data is not None and len(data) in (4, 6, 10):
+            if kind is date:
+                value: date | time = date(data[0] * 256 + data[1], data[2], data[3])
+            elif kind is time:
+                value = time(data[0] & 0x7F, data[1], data[2], int.from_bytes(data[3:6]))
+            else:
+                year, micro = data[0] * 256 + data[1], int.from_bytes(data[7:10])
+                value = datetime(year, data[2] & 0x7F, data[3], data[4], data[5], data[6], micro)
+            zone = _zone(call.args[1]) if len(call.args) > 1 else ""
+            return View("scalar", name, value.isoformat() + zone)
+    except (ValueError, IndexError):
+        pass
+    return None
+
+
+def _zone(node: Node) -> str:
+    """A timezone as the end of an ISO time: `+00:00`; one that is no fixed offset in brackets."""
+    if type(node) is Opaque and class_of(node) == "datetime.timezone" and node.args:
+        span = look(node.args[0]).value
+        if isinstance(span, str):
+            return _offset(node.args[0])
+    return f" [{class_of(node)}]" if type(node) is Opaque else " [a timezone]"
+
+
+def _offset(span: Opaque) -> str:
+    days, seconds, _ = span.args
+    minutes = (days * 86_400 + seconds) // 60
+    return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
+
+
+def _duration(call: Opaque, name: str) -> View | None:
+    try:
+        days, seconds, micro = call.args
+        if type(days) is type(seconds) is type(micro) is int:
+            return View("scalar", name, str(timedelta(days, seconds, micro)))
+    except (ValueError, OverflowError):
+        pass
+    return None
+
+
+def _number(call: Opaque, name: str) -> View | None:
+    kind = name.rpartition(".")[2]
+    args = call.args
+    if kind == "complex" and len(args) == 2 and all(type(arg) in (int, float) for arg in args):
+        return View("scalar", kind, f"({args[0]!r}{'+' if args[1] >= 0 else ''}{args[1]!r}j)")
+    if kind == "xrange":  # protocol 2 has the names of Python 2
+        kind = "range"
+    if kind in ("range", "slice") and all(type(arg) is int or arg is None for arg in args):
+        if all(arg is None or arg.bit_length() < 512 for arg in args):
+            return View("scalar", kind, f"{kind}({', '.join(map(str, args))})")
+    if kind in ("Decimal", "Fraction") and len(args) == 1 and isinstance(args[0], str):
+        return View("scalar", name, str(args[0]))
+    return None
+
+
+def _numpy_scalar(call: Opaque, name: str) -> View | None:
+    if len(call.args) != 2:
+        return None
+    dtype, data = numpy_dtype(call.args[0]), as_bytes(call.args[1])
+    if dtype is None:
+        return None
+    if data is None and isinstance(call.args[1], ByteStr):
+        data = call.args[1].raw
+    values = dtype.decode(data, 1) if data is not None else None
+    return None if not values else View("scalar", f"numpy.{dtype.name}", values[0])
+
+
+def _numpy_array(call: Opaque, name: str) -> View | None:
+    found = array(call)
+    if found is None:
+        return None
+    if found.items is not None:
+        return View("sequence", f"numpy.ndarray object {list(found.shape)}", children=found.items)
+    kind = f"numpy.ndarray {found.dtype.name} {list(found.shape)}"
+    numel = prod(found.shape)
+    if numel > ARRAY_ELEMENTS or found.data is None:
+        return View("object", kind)
+    values = found.dtype.decode(found.data, numel)
+    if values is None:
+        return View("object", kind)
+    if not found.shape:
+        return View("scalar", kind, values[0])
+    return View("sequence", kind, children=shaped(values, found.shape, found.fortran))
+
+
+def shaped(values: list[Node], shape: tuple[int, ...], fortran: bool) -> list[Node]:
+    """Flat values as nested lists, row by row; of a Fortran array the first index runs fastest."""
+    if not values:
+        return []  # however many rows of nothing there are
+    if len(shape) == 1:
+        return values
+    rows = shape[0]
+    if fortran:
+        return [shaped(values[row::rows], shape[1:], True) for row in range(rows)]
+    width = prod(shape[1:])
+    return [shaped(values[row * width : (row + 1) * width], shape[1:], False) for row in range(rows)]
+
+
+_Reader = Callable[[Opaque, str], View | None]
+_READERS: dict[str, _Reader] = {
+    **dict.fromkeys(("collections.OrderedDict", "collections.Counter"), _ordered_dict),
+    **dict.fromkeys(("builtins.dict",), _ordered_dict),
+    **{f"builtins.{name}": _collection for name in ("set", "frozenset", "list", "tuple")},
+    "collections.deque": _collection,
+    "collections.defaultdict": _default_dict,
+    "builtins.getattr": _attribute,
+    "numpy.dtype": _numpy_dtype,
+    "torch.Size": _size,
+    "torch.device": _device,
+    "_codecs.encode": _encoded,
+    **{f"builtins.{name}": _bytes for name in ("bytes", "bytearray")},
+    **{f"builtins.{name}": _number for name in ("complex", "range", "xrange", "slice")},
+    **dict.fromkeys(("decimal.Decimal", "fractions.Fraction"), _number),
+    **{
+        f"{module}.{name}": _path
+        for module in ("pathlib", "pathlib._local")
+        for name in ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath", "Path", "PurePath")
+    },
+    **{f"datetime.{name}": _moment for name in ("datetime", "date", "time")},
+    "datetime.timedelta": _duration,
+    **{f"numpy.{core}.multiarray.scalar": _numpy_scalar for core in ("core", "_core")},
+    **{f"numpy.{core}.multiarray._reconstruct": _numpy_array for core in ("core", "_core")},
+    **{f"numpy.{core}.numeric._frombuffer": _numpy_array for core in ("core", "_core")},
+}
+
+
+def device_text(node: Node) -> str | None:
+    """A torch.device object, or a device string, as text: `cuda:1`. None for anything else."""
+    if isinstance(node, str):
+        return str(node)
+    if (
+        type(node) is Opaque
+        and node.class_name == "torch.device"
+        and node.args
+        and isinstance(node.args[0], str)
+    ):
+        index = node.args[1] if len(node.args) > 1 else None
+        return (
+            f"{node.args[0]}:{index}" if type(index) is int and index.bit_length() < 64 else str(node.args[0])
+        )
+    return None

@@ -1,0 +1,416 @@
+"""Walking the inert tree: its flat views (tensors, values, containers), in file order.
+
+Iterative, by identity: cycles are cut, a subtree without tensors that is met again is named once, and what a
+small file unfolds to is bounded by the limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ckpt.checkpoint import (
+    Composite,
+    Container,
+    Entry,
+    Global,
+    Nested,
+    Node,
+    Opaque,
+    PersistentId,
+    Role,
+    Storage,
+    TensorRef,
+    Value,
+    key_of,
+    tensor_ref,
+)
+from ckpt.errors import LimitError, UnreadableError
+from ckpt.limits import Limits
+from ckpt.names import Path, show
+from ckpt.tree.arrays import as_bytes
+from ckpt.tree.view import SCALARS, View, attached_tensors, look, tensor_of
+
+ROW_ITEMS = 100
+"""A dict of more scalars than this (a vocabulary) is one value, not a row each."""
+_PLACED, _PLACES = 100_000, 1_000
+"""Globals and objects whose places are kept, and places of each."""
+REPEAT_LENGTH = 256
+"""A string or list of at least this length is named, not shown, when it is met again."""
+
+# Attributes that every nn.Module has: nothing that a reader of a checkpoint looks for while they are empty.
+_MODULE_HOOKS = frozenset(
+    [
+        "_backward_hooks",
+        "_backward_pre_hooks",
+        "_forward_hooks",
+        "_forward_hooks_always_called",
+        "_forward_hooks_with_kwargs",
+        "_forward_pre_hooks",
+        "_forward_pre_hooks_with_kwargs",
+        "_state_dict_hooks",
+        "_state_dict_pre_hooks",
+        "_load_state_dict_pre_hooks",
+        "_load_state_dict_post_hooks",
+        "_is_full_backward_hook",
+        "_non_persistent_buffers_set",
+        "_backend",
+        "_compiled_call_impl",
+    ]
+)
+
+
+class Flat:
+    """The flat views of one tree, in file order, and where its globals and objects are met.
+
+    `where`: id of a Global, or of an Opaque that is no tensor -> names of the places that hold it.
+    """
+
+    def __init__(self) -> None:
+        self.tensors: list[Entry] = []
+        self.values: list[Value] = []
+        self.containers: list[Container] = []
+        self.where: dict[int, list[str]] = {}
+
+
+_Registered = bool | None
+"""True where state_dict() of a module looks, False below its other attributes, None outside of modules."""
+_Step = tuple[Path, str, Node, Role | None, _Registered, bool]
+
+
+class _Frame(NamedTuple):
+    node: Node
+    view: View
+    path: Path
+    name: str
+    below: Iterator[_Step]
+    registered: _Registered
+    tensors: int
+    container: int | None
+
+
+def flatten(root: Node, limits: Limits) -> Flat:
+    """The tensors, values and containers of a tree. Raises LimitError when it unfolds beyond the limits."""
+    return _Walk(limits).run(root)
+
+
+class _Walk:
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._out = Flat()
+        self._open: set[int] = set()  # containers above the current node
+        # Containers and long scalars without tensors, met before: name and type.
+        self._barren: dict[int, tuple[str, str]] = {}
+        self._registered: dict[int, str] = {}  # modules, their own tensors, objects: what is shown once
+        self._entered: set[int] = set()
+        self._left = limits.paths
+        self._repeats = limits.repeats
+        self._characters = limits.name_characters
+
+    def run(self, root: Node) -> Flat:
+        stack: list[_Frame] = []
+        first = self._visit(root, (), "", None, None, True, 0)
+        if first is not None:
+            stack.append(first)
+        while stack:
+            frame = stack[-1]
+            entered = None
+            for path, name, node, kind, registered, persistent in frame.below:
+                entered = self._visit(node, path, name, kind, registered, persistent, len(stack))
+                if entered is not None:
+                    break
+            if entered is not None:
+                stack.append(entered)
+            else:
+                stack.pop()
+                self._leave(frame)
+        return self._out
+
+    def _visit(
+        self,
+        node: Node,
+        path: Path,
+        name: str,
+        kind: Role | None,
+        registered: _Registered,
+        persistent: bool,
+        depth: int,
+    ) -> _Frame | None:
+        """Record a leaf, or open a container."""
+        self._left -= 1
+        self._characters -= len(name)
+        if self._left < 0:
+            raise LimitError("the tree of the file unfolds to too many places", "paths", self._limits.paths)
+        if self._characters < 0:
+            limit = self._limits.name_characters
+            raise LimitError("the names of the file's places are too long", "name-characters", limit)
+        out = self._out
+        tensor = tensor_of(node)
+        if registered is not True and id(node) in self._registered:
+            # `self.layers = [self.conv1, self.conv2]`, or the parameters of an optimizer: no more tensors.
+            what = "torch.Tensor" if tensor is not None else look(node).type
+            out.values.append(Value(path, name, what, same_as=self._registered[id(node)]))
+            return None
+        if tensor is not None:
+            self._tensor(tensor, path, name, kind, registered, persistent)
+            if registered:
+                self._registered.setdefault(id(node), name)
+            if type(node) is Opaque and len(node.args) == 4:  # _rebuild_from_type_v2(func, type, args, state)
+                self._attached(attached_tensors(node), path, name)
+            return None
+        if type(node) is Global or type(node) is Opaque:
+            self._where(node, name)
+            while type(node) is Opaque and type(node.meaning) is Nested:
+                node = node.meaning.root
+        if type(node) is PersistentId and type(node.meaning) is Storage:
+            storage = node.meaning
+            count = (
+                storage.nbytes if storage.dtype is None else storage.nbytes * 8 // max(8, storage.dtype.bits)
+            )
+            bare = bare_storage(storage, count)
+            out.tensors.append(Entry(path, name, bare, None, None, registered is not False, persistent))
+            return None
+        marker = id(node)
+        if marker in self._open:
+            out.values.append(Value(path, name, "cycle", same_as="an object above it"))
+            return None
+        if marker in self._barren:
+            before, what = self._barren[marker]
+            out.values.append(Value(path, name, what, same_as=before))
+            return None
+        view = look(node)
+        if view.kind == "scalar":
+            out.values.append(Value(path, name, view.type, node))
+            if _long(view.value):
+                self._barren[marker] = name, view.type
+            return None
+        if depth >= self._limits.depth:
+            raise LimitError("the tree of the file is nested too deep", "depth", self._limits.depth)
+        if view.kind == "mapping":
+            _refuse_repeats(view, name)
+        if _is_row(view):
+            out.values.append(Value(path, name, view.type, node))
+            if len(view.children) >= REPEAT_LENGTH or (view.kind != "sequence" and view.children):
+                self._barren[marker] = name, view.type
+            return None
+        return self._enter(node, view, path, name, registered)
+
+    def _tensor(
+        self,
+        tensor: TensorRef | Composite,
+        path: Path,
+        name: str,
+        kind: Role | None,
+        registered: _Registered,
+        persistent: bool,
+    ) -> None:
+        source = "module" if kind else None
+        if kind is None and tensor.is_parameter:
+            kind, source = "parameter", "Parameter"
+        elif kind is None and tensor.is_buffer:
+            kind, source = "buffer", "Buffer"
+        self._out.tensors.append(Entry(path, name, tensor, kind, source, registered is not False, persistent))
+
+    def _attached(self, found: list[tuple[str, TensorRef | Composite]], path: Path, name: str) -> None:
+        """Tensors that are attributes of a tensor or of a dict: torch restores them, state_dict() has none."""
+        for attribute, tensor in found:
+            self._left -= 1
+            place = f"{name}.{attribute}" if path else attribute
+            self._tensor(tensor, (*path, attribute), place, None, False, True)
+
+    def _where(self, node: Node, name: str) -> None:
+        places = [node]
+        if type(node) is Opaque:
+            places += [node.func, *(part for part in node.args if type(part) is Global)]
+            if type(node.func) is PersistentId:
+                places.append(node.func.meaning)
+            elif type(node.func) is Opaque:
+                places += [node.func.func, *(part for part in node.func.args if type(part) is Global)]
+        for place in places:
+            if type(place) is Global or type(place) is Opaque:
+                names = self._out.where.get(id(place))
+                if names is None:
+                    if len(self._out.where) < _PLACED:
+                        self._out.where[id(place)] = [name]
+                elif len(names) < _PLACES:
+                    names.append(name)
+
+    def _enter(self, node: Node, view: View, path: Path, name: str, registered: _Registered) -> _Frame:
+        out = self._out
+        self._open.add(id(node))
+        if id(node) in self._entered:
+            self._repeats -= len(view.children)
+            if self._repeats < 0:
+                limit = self._limits.repeats
+                raise LimitError("the tree of the file repeats itself too often", "repeats", limit)
+        if view.children:
+            self._entered.add(id(node))
+        container = None
+        if view.kind != "sequence" or len(path) < 3:
+            keys = (
+                tuple(key for key in view.keys if isinstance(key, (str, int)))
+                if view.kind != "sequence"
+                else ()
+            )
+            row = Container(
+                path,
+                name,
+                view.type,
+                keys,
+                len(out.tensors),
+                0,
+                view.kind == "module",
+                view.metadata is not None,
+                node,
+            )
+            container = len(out.containers)
+            out.containers.append(row)
+        if view.kind == "object" and view.children and not view.type.startswith("__torch__."):
+            self._registered[id(node)] = name  # an object with tensors that is met again is shown once
+        if view.kind in ("object", "module"):
+            out.values.append(Value(path, name, view.type, fields=len(view.children)))
+        if view.kind == "module":
+            self._registered.setdefault(id(node), name)
+            below = module_steps(view, path, name, registered)
+        else:
+            below = steps(view, path, name, registered)
+        if type(node) is Opaque and view.kind == "mapping" and node.states:
+            self._attached(attached_tensors(node), path, name)
+        if view.metadata is not None:
+            self._where_metadata(view.metadata, f"{name}._metadata" if path else "_metadata")
+        return _Frame(node, view, path, name, below, registered, len(out.tensors), container)
+
+    def _where_metadata(self, metadata: Node, name: str) -> None:
+        if type(metadata) is Opaque:
+            self._where(metadata, name)
+
+    def _leave(self, frame: _Frame) -> None:
+        out = self._out
+        self._open.discard(id(frame.node))
+        if frame.tensors == len(out.tensors) and frame.view.children:
+            self._barren[id(frame.node)] = frame.name, frame.view.type
+        if frame.container is not None:
+            row = out.containers[frame.container]
+            if frame.tensors == len(out.tensors) and len(row.path) > 1 and "param_groups" not in row.keys:
+                out.containers.pop()  # the last one: those inside of it went the same way
+            else:
+                out.containers[frame.container] = row._replace(last=len(out.tensors))
+
+
+_SMALL = frozenset({int, float, bool, type(None)})
+
+
+def bare_storage(storage: Storage, numel: int) -> Composite:
+    """A storage that is in the tree itself, without a tensor around it."""
+    from ckpt.dtypes import UINT8
+
+    dtype = storage.dtype or UINT8
+    view = tensor_ref(storage, dtype, (numel,), (1,), 0)
+    return Composite("storage", dtype, (numel,), (("storage", view),))
+
+
+def steps(view: View, path: Path, name: str, registered: _Registered) -> Iterator[_Step]:
+    """The children of a container that is no module: path, name, node, kind, registered, persistent."""
+    prefix = f"{name}." if path else ""
+    keys: Sequence[Node] = view.keys if view.kind != "sequence" else range(len(view.children))
+    for index, (key, child) in enumerate(zip(keys, view.children, strict=True)):
+        step = key if type(key) is str else key_of(key, index)
+        yield (*path, step), f"{prefix}{step}", child, None, registered, True
+
+
+def module_steps(view: View, path: Path, name: str, registered: _Registered) -> Iterator[_Step]:
+    """The order of state_dict(): own parameters, own buffers, children; then what it does not look at."""
+    state = dict(zip(view.keys, view.children, strict=True))
+    prefix = f"{name}." if path else ""
+    transient = look(state.get("_non_persistent_buffers_set"))
+    hidden = {str(item) for item in transient.children if isinstance(item, str)}
+    inside = registered is not False
+    kinds: tuple[tuple[str, Role | None], ...] = (
+        ("_parameters", "parameter"),
+        ("_buffers", "buffer"),
+        ("_modules", None),
+    )
+    for attribute, kind in kinds:
+        inner = look(state.get(attribute))
+        if inner.kind != "mapping":
+            continue
+        for index, (key, child) in enumerate(zip(inner.keys, inner.children, strict=True)):
+            if child is None:
+                continue  # a parameter, buffer or child that the module declares and does not have
+            step = key_of(key, index)
+            persistent = not (kind == "buffer" and str(step) in hidden)
+            yield (*path, attribute, step), f"{prefix}{step}", child, kind, inside, persistent
+    for key, child in state.items():
+        if key in ("_parameters", "_buffers", "_modules"):
+            continue
+        if key in _MODULE_HOOKS and (type(child) in _SMALL or not len(look(child).children)):
+            continue
+        if key == "_non_persistent_buffers_set":
+            continue
+        yield (*path, key), f"{prefix}{key}", child, None, False, True
+
+
+def _is_row(view: View) -> bool:
+    """Whether a container is shown as one value: a sequence of scalars, or a large mapping of them."""
+    if view.type.startswith("numpy.ndarray") and "object" not in view.type:
+        return True
+    if view.kind == "sequence":
+        rows = all(
+            type(child) in SCALARS or _is_scalar_row(child) or as_bytes(child) is not None
+            for child in view.children
+        )
+        return rows and not _repeats_text(view.children)
+    if view.kind != "mapping" or view.metadata is not None:
+        return False
+    if not view.children:
+        return True
+    return len(view.children) > ROW_ITEMS and all(type(child) in SCALARS for child in view.children)
+
+
+def _repeats_text(nodes: Sequence[Node]) -> bool:
+    """Whether long texts stand in a list so often that writing each out would multiply the file."""
+    texts = {
+        id(node): len(node) for node in nodes if isinstance(node, (str, bytes)) and len(node) >= REPEAT_LENGTH
+    }
+    if not texts:
+        return False
+    total = sum(texts.get(id(node), 0) for node in nodes)
+    return total > 1_000_000 and total > 2 * sum(texts.values())
+
+
+def _is_scalar_row(node: Node) -> bool:
+    # Rows of a small array: lists of scalars inside a list.
+    return type(node) is list and len(node) <= ROW_ITEMS and all(type(child) in SCALARS for child in node)
+
+
+def _refuse_repeats(view: View, name: str) -> None:
+    """Raise UnreadableError when a dict sets one key twice: Python keeps the second value, a reader may not."""
+    texts = {key for key in view.keys if type(key) is str}
+    if len(texts) == len(view.keys):
+        return
+    # Ints and floats by their text: whoever made the file can choose them so that their hashes collide.
+    keys = [key_text(key) for key in view.keys if type(key) in SCALARS and type(key) is not bytearray]
+    if len(set(keys)) < len(keys):
+        seen: set[str] = set()
+        twice = next(key for key in keys if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        at = f" of {show(name, 80)}" if name else ""
+        raise UnreadableError(f"damaged pickle: the key {show(twice, 80)}{at} is set twice in one dict")
+
+
+def key_text(key: Node) -> str:
+    """A text that is the same for keys that are equal to Python: 1, 1.0 and True are."""
+    if isinstance(key, str):
+        return repr(str(key))
+    if isinstance(key, float) and key.is_integer() and abs(key) < 2**53:
+        return str(int(key))
+    if type(key) is tuple:
+        return f"({', '.join(map(key_text, key))})"
+    if key != key:  # NaN equals nothing but itself
+        return f"nan {id(key)}"
+    if isinstance(key, int):
+        return hex(key) if key.bit_length() > 512 else str(int(key))
+    return repr(key)
+
+
+def _long(value: Node) -> bool:
+    return isinstance(value, (str, bytes, bytearray)) and len(value) >= REPEAT_LENGTH
