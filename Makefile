@@ -26,7 +26,7 @@ samples: .venv/.dev
 	$(BIN)/python sample_checkpoints/make_samples.py
 
 docs: .venv/.dev
-	$(BIN)/python docs/refresh.py
+	$(BIN)/python tools/refresh.py
 
 bench: .venv/.dev
 	$(BIN)/python -m benchmarks.inspect

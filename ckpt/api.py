@@ -9,12 +9,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ckpt import formats
-from ckpt.checkpoint import Checkpoint, Entry, TensorRef, check_unchanged
+from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements import cast
 from ckpt.elements.blocks import elements
 from ckpt.errors import UnsupportedError, UsageError, about
 from ckpt.limits import Limits
-from ckpt.names import nearest, show
+from ckpt.names import nearest
+from ckpt.tensors import TensorRef
+from ckpt.text import show
 
 if TYPE_CHECKING:
     import numpy as np
@@ -188,7 +190,7 @@ def diff(
             sides.append(side.checkpoint)
         report = compare(sides[0], sides[1], options)
         for checkpoint in sides:
-            check_unchanged(checkpoint)
+            checkpoint.check_unchanged()
     return report
 
 

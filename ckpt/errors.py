@@ -18,6 +18,11 @@ class CkptError(Exception):
         self.path = path
         self.hint = hint
 
+    @property
+    def advice(self) -> str:
+        """The problem with its hint, for whoever says the path elsewhere."""
+        return f"{self.problem} ({self.hint})" if self.hint else self.problem
+
     def __str__(self) -> str:
         text = self.problem if self.path is None else f"{self.path}: {self.problem}"
         if self.hint is None:
@@ -30,6 +35,14 @@ class CkptError(Exception):
 
 class UnreadableError(CkptError):
     """The file is missing, damaged, hostile or ambiguous: nothing true can be said about its content."""
+
+
+class CutOffError(UnreadableError):
+    """The file ends before its content does."""
+
+
+class DamagedDataError(UnreadableError):
+    """Bytes that the container read do not give what it recorded of them: a checksum, an inflated size."""
 
 
 class NotOpenedError(UnreadableError):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ckpt.names import Globs, dotted, natural, nearest, show, show_literal, wrapper_prefix, writers
+from ckpt.evidence.wrappers import wrapper_prefix, writers
+from ckpt.names import Globs, dotted, natural, nearest
+from ckpt.text import show, show_literal
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from ckpt.names import TEXT_LIMIT, show_literal
 from ckpt.render.text import Line, cells, columns, cut, plain_text
+from ckpt.text import TEXT_LIMIT, show_literal
 
 _STYLES = {
     "head": "bold",

@@ -12,14 +12,13 @@ from ckpt.checkpoint import Checkpoint
 from ckpt.cli import output
 from ckpt.errors import CkptError, LossError, UnsupportedError, UsageError, about
 from ckpt.formats import save
-from ckpt.formats.written import Check, check_bytes, check_weights_only
+from ckpt.formats.save import Check, SavedFile, check_bytes, check_weights_only
 from ckpt.io import commit
 from ckpt.jobs.rewrite.report import RewriteReport, with_unread
 from ckpt.limits import Limits
-from ckpt.names import show
 from ckpt.render.rewrite import rewrite_lines
 from ckpt.render.warmstart import coverage_lines
-from ckpt.units import size_text
+from ckpt.text import show, size_text
 
 Open = Callable[[str, Limits], Checkpoint]
 Make = Callable[[Checkpoint, Limits], RewriteReport]
@@ -120,10 +119,11 @@ def _target(path: str, asked: Asked) -> commit.Target | None:
     return commit.target(wanted, force=asked.force)
 
 
-def _write(
-    report: RewriteReport, to: commit.Target | None, asked: Asked, limits: Limits
-) -> save.Saved | None:
+def _write(report: RewriteReport, to: commit.Target | None, asked: Asked, limits: Limits) -> SavedFile | None:
     checkpoint = report.result
+    format = asked.format or checkpoint.format
+    if to is not None and asked.format is None:
+        format = save.same_format(to.path, checkpoint)
     further: dict[str, Check] = {}
     if asked.verify == "crc":
         further["crc"] = check_bytes
@@ -131,7 +131,7 @@ def _write(
         from ckpt.live.check import check_by_torch
 
         further["torch"] = check_by_torch
-    if asked.plain and (asked.format or checkpoint.format) != "safetensors":
+    if asked.plain and save.traits_of(format).is_pickle:
         further["weights_only"] = check_weights_only
     if asked.shard_bytes and asked.output is not None:
         with output.progress(_bytes_of(checkpoint)) as progress:
@@ -140,16 +140,15 @@ def _write(
                 checkpoint, target_of, stem, asked.shard_bytes, limits, progress=progress, checks=further
             )
     if to is not None:
-        format = asked.format or save.same_format(to.path, checkpoint)
         with output.progress(_bytes_of(checkpoint)) as progress:
             return save.save(checkpoint, to, format, limits, progress=progress, checks=further)
     if not report.changes:
         return None  # it is as it should be already
-    if checkpoint.format not in save.WRITERS:
+    if checkpoint.source is None or not save.is_written(checkpoint.format):
         raise UnsupportedError(
             f"{checkpoint.format} is not changed in place", path=checkpoint.path, hint="-o OUT"
         )
-    if checkpoint.format == "torch-zip" and not asked.copy and not further:
+    if checkpoint.traits.in_place and not asked.copy and not further:
         return save.append(checkpoint, limits)
     if report.left_out:
         raise LossError(
@@ -157,8 +156,7 @@ def _write(
             path=checkpoint.path,
             hint="-o OUT",
         )
-    assert checkpoint.source is not None
-    to = commit.target(checkpoint.source.path, force=True)
+    to = commit.target(checkpoint.source.name, force=True)
     with output.progress(_bytes_of(checkpoint)) as progress:
         return save.save(checkpoint, to, checkpoint.format, limits, progress=progress, checks=further)
 
@@ -176,7 +174,7 @@ def _bytes_of(checkpoint: Checkpoint) -> int:
     return sum(storage.nbytes for storage in checkpoint.storages)
 
 
-def written(saved: save.Saved | None) -> dict[str, Any] | None:
+def written(saved: SavedFile | None) -> dict[str, Any] | None:
     """What was written, as the document `ckpt.rewrite` says it."""
     if saved is None:
         return None

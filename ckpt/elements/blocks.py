@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from ckpt.checkpoint import Computed, Overlaid, Patched, Place, Range, Storage, TensorRef, tensor_ref
 from ckpt.dtypes import DType
 from ckpt.elements import cast
-from ckpt.errors import UnreadableError
-from ckpt.io.source import File
+from ckpt.errors import DamagedDataError
+from ckpt.tensors import Computed, Overlaid, Patched, Place, Range, Storage, TensorRef, tensor_ref
 
 if TYPE_CHECKING:
     from ckpt.io.commit import Sink
@@ -93,14 +92,14 @@ def _inflated(place: Range) -> Iterator[bytes]:
                 made = machine.decompress(data, BLOCK)
                 left -= len(made)
                 if left < 0:
-                    raise UnreadableError("a deflated record holds more than the archive says")
+                    raise DamagedDataError("a deflated record holds more than the archive records")
                 if made:
                     yield made
                 data = machine.unconsumed_tail
     except zlib.error:
-        raise UnreadableError("a record with damaged deflate data") from None
+        raise DamagedDataError("a record with damaged deflate data") from None
     if left or not machine.eof:
-        raise UnreadableError("a deflated record holds less than the archive says")
+        raise DamagedDataError("a deflated record holds less than the archive records")
 
 
 _CACHED = 64 << 20
@@ -246,7 +245,7 @@ def pour(storage: Storage, sink: Sink, *, crc: bool) -> int:
     """
     place = storage.place
     assert place is not None
-    if isinstance(place, Range) and place.inflated is None and type(place.source) is File:
+    if isinstance(place, Range) and place.inflated is None and place.source.fd is not None:
         known = storage.crc is not None and place.size == storage.nbytes
         if known or not crc:
             sink.copy(place.source, place.offset, storage.nbytes)
@@ -258,5 +257,5 @@ def pour(storage: Storage, sink: Sink, *, crc: bool) -> int:
         sink.write(block)
     whole = isinstance(place, Range) and place.inflated == storage.nbytes
     if crc and whole and storage.crc not in (None, found):
-        raise UnreadableError(f"storage {storage.id}: damaged, its bytes do not have the recorded CRC")
+        raise DamagedDataError(f"storage {storage.id}: damaged, its bytes do not match the recorded CRC")
     return found

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from math import isfinite, prod, sqrt
 from typing import NamedTuple, TypeVar
 
-from ckpt.checkpoint import Composite, Range, Storage, Tensor, TensorRef, parts_of
 from ckpt.elements import measure
 from ckpt.elements.blocks import blocks, elements, is_dense, memory_order, permuted, place_of, same_bytes
 from ckpt.errors import UnsupportedError
 from ckpt.io.source import File
+from ckpt.tensors import Composite, Range, Storage, Tensor, TensorRef, parts_of
 
 BLOCK = 1 << 20
 """Bytes of each side that are compared at once."""

@@ -10,10 +10,11 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ckpt.checkpoint import Node, TensorRef
 from ckpt.elements.blocks import elements
 from ckpt.evidence.matching import Match
 from ckpt.evidence.roles import Told
+from ckpt.nodes import Node
+from ckpt.tensors import TensorRef
 from ckpt.tree.view import look, tensor_of
 
 _COUNTERS = {"float32": "<f", "float64": "<d", "int64": "<q", "int32": "<i", "float16": "<e"}

@@ -28,8 +28,9 @@ def load(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> Load:
     """How to open the checkpoint, down to its model when there is just one."""
     if checkpoint.not_loadable:
         return Load(None, reason=checkpoint.not_loadable)
-    if checkpoint.format == "torchscript":
-        return Load(f'torch.jit.load({literal(checkpoint.path)}, map_location="cpu")')
+    template = checkpoint.traits.load
+    if checkpoint.traits.names_are_code:  # its own loader, which imports nothing
+        return Load(template.format(path=literal(checkpoint.path), options=""))
     strange = [row for row in checkpoint.imports if row.group != "known"]
     if strange:
         called = next((row for row in strange if row.group == "called"), None)
@@ -49,13 +50,9 @@ def load(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> Load:
         needed = [package for package in packages if package in _PACKAGES]
         note += f"; needs {' and '.join(needed)}" if needed else ""
     if checkpoint.parts:
-        return Load(_sharded(checkpoint, options), note)
-    if checkpoint.format == "safetensors":
-        return Load(f"safetensors.torch.load_file({literal(checkpoint.path)})")
-    return Load(
-        f"torch.load({literal(checkpoint.path)}, {', '.join(options)}){_model_path(checkpoint, sections)}",
-        note,
-    )
+        return Load(_sharded(checkpoint, ", ".join(options)), note)
+    expression = template.format(path=literal(checkpoint.path), options=", ".join(options))
+    return Load(expression + (_model_path(checkpoint, sections) if checkpoint.traits.is_pickle else ""), note)
 
 
 def refusals_text(refused: tuple[Refusal, ...]) -> str:
@@ -80,21 +77,20 @@ def _model_path(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> str:
     return f"{steps}.state_dict()" if found[0].is_module else steps
 
 
-def _sharded(checkpoint: Checkpoint, options: list[str]) -> str:
+def _sharded(checkpoint: Checkpoint, options: str) -> str:
     shards = [part for part in checkpoint.parts if not part.startswith("optimizer.")]
     folder = checkpoint.path
     if folder.endswith(".json") or (len(checkpoint.parts) == 1 and folder.endswith(checkpoint.parts[0])):
         folder = folder.rpartition("/")[0]
     where = f"{folder.rstrip('/')}/" if folder else ""
-    if shards[0].endswith(".safetensors"):
-        opened = "safetensors.torch.load_file({})"
-    else:
-        opened = f"torch.load({{}}, {', '.join(options)})"
+    template = checkpoint.traits.load
     if len(shards) == 1:
-        return opened.format(literal(where + shards[0]))
+        return template.format(path=literal(where + shards[0]), options=options)
     names = ", ".join(map(literal, shards))
     path = f"{literal(where)} + shard" if where else "shard"
-    return f"{{k: v for shard in [{names}] for k, v in {opened.format(path)}.items()}}"
+    return (
+        f"{{k: v for shard in [{names}] for k, v in {template.format(path=path, options=options)}.items()}}"
+    )
 
 
 def subscript(path: Path) -> str | None:

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ckpt.checkpoint import Checkpoint, Node, TensorRef
+from ckpt.checkpoint import Checkpoint
 from ckpt.evidence.record import KEY, Handed
 from ckpt.evidence.sections import Section
-from ckpt.names import unwrapped_name
+from ckpt.evidence.wrappers import unwrapped_name
+from ckpt.nodes import Node
+from ckpt.tensors import TensorRef
 from ckpt.tree.find import children
 from ckpt.tree.view import look, tensor_of
 

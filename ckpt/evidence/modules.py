@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ckpt.checkpoint import Checkpoint, Global, Node, Opaque, key_of
+from ckpt.checkpoint import Checkpoint
 from ckpt.evidence.record import Loose
+from ckpt.nodes import Global, Node, Opaque, key_of
 from ckpt.pickles.imports import is_known
 from ckpt.tree.view import View, look, tensor_of
 

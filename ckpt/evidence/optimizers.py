@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ckpt.checkpoint import Node
 from ckpt.evidence.sections import Section
+from ckpt.nodes import Node
 from ckpt.tree.find import children
 from ckpt.tree.view import look
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
-from ckpt.checkpoint import Checkpoint, Node
+from ckpt.checkpoint import Checkpoint
+from ckpt.nodes import Node
 from ckpt.tree.find import children
 from ckpt.tree.view import SCALARS, look
 

@@ -7,6 +7,7 @@ callers treat as a parameter and say so.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry
@@ -14,8 +15,8 @@ from ckpt.errors import UsageError
 from ckpt.evidence.matching import Match, matches, recorded
 from ckpt.evidence.record import STATE_DICT, Known, Record, record_of
 from ckpt.evidence.sections import Section
-from ckpt.formats.listing import Listing
-from ckpt.names import show, unwrapped_name
+from ckpt.evidence.wrappers import unwrapped_name
+from ckpt.text import show
 from ckpt.tree.find import children
 from ckpt.tree.view import look
 
@@ -93,8 +94,8 @@ def evidence(checkpoint: Checkpoint, sections: tuple[Section, ...], model: Recor
     Raises UsageError when the model is another than that of the file.
     """
     told = _told(checkpoint, sections, model)
-    if isinstance(checkpoint.origin, Listing):
-        found = [Role(*row) for row in checkpoint.origin.roles]  # type: ignore[arg-type]
+    if checkpoint.declared is not None:
+        found = [Role(*row) for row in checkpoint.declared.roles]  # type: ignore[arg-type]
     else:
         found = _roles(checkpoint, sections)
     if told is not None:
@@ -179,7 +180,7 @@ def _roles(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> list[Role]:
     ]
 
 
-def _model_roles(entries: tuple[Entry, ...], section: Section, named: frozenset[str]) -> list[Role]:
+def _model_roles(entries: Sequence[Entry], section: Section, named: frozenset[str]) -> list[Role]:
     names = [section.relative(entry.name) for entry in entries]
     siblings: dict[str, set[str]] = {}
     for name in names:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from ckpt.checkpoint import Checkpoint, Container, Node
+from ckpt.checkpoint import Checkpoint, Container
 from ckpt.errors import UsageError
 from ckpt.evidence import record as snapshots
-from ckpt.formats.listing import Listing
-from ckpt.names import Path, dotted, nearest, show
+from ckpt.names import Path, dotted, nearest
+from ckpt.nodes import Node
+from ckpt.text import show
 
 OTHER_SHARE = 0.01
 """A candidate for a model with under this share of the largest one's elements (`{mean, std}`) is other."""
@@ -79,8 +80,8 @@ class Section(NamedTuple):
 
 def sections(checkpoint: Checkpoint) -> tuple[Section, ...]:
     """The parts of a checkpoint in file order; they do not overlap. A bare state dict is one, at the root."""
-    if isinstance(checkpoint.origin, Listing):
-        return tuple(_sized(checkpoint, Section(*row)) for row in checkpoint.origin.sections)
+    if checkpoint.declared is not None:
+        return tuple(_sized(checkpoint, Section(*row)) for row in checkpoint.declared.sections)
     finder = _Finder(checkpoint)
     found = [_sized(checkpoint, section) for section in finder.find()]
     largest = max((section.numel for section in found if section.kind in ("model", "ema")), default=0)

@@ -1,77 +1,113 @@
 """The table of formats, and the door: `open` finds the format by content and reads it.
 
-A format is a module with NAME, SUFFIXES, `sniff(probe)` and `read(probe, limits)`; a new one is one file and
-one word in FORMATS. Order decides: the first that recognises a file reads it, the last refuses by name.
+Order decides: the first that recognises a file reads it; `foreign` refuses the rest by name. Formats of other
+distributions are asked only where no format of the table knows the file.
 """
 
 from __future__ import annotations
 
 import gc
-from dataclasses import replace
-from typing import Protocol
+from collections.abc import Iterator
+from importlib import import_module
+from typing import cast
 
 from ckpt.checkpoint import Checkpoint
-from ckpt.errors import CkptError
+from ckpt.errors import CkptError, UsageError
 from ckpt.formats import foreign, torchscript
+from ckpt.formats.format import CanAppend, CanVerify, CanWrite, Format
 from ckpt.formats.probe import Probe
 from ckpt.formats.safetensors import read as safetensors
 from ckpt.formats.sharded import read as sharded
 from ckpt.formats.torch_legacy import read as torch_legacy
 from ckpt.formats.torch_zip import read as torch_zip
+from ckpt.io.location import Location, locate
 from ckpt.limits import Limits
 
-
-class Reader(Protocol):
-    """What a format's module offers."""
-
-    NAME: str
-    SUFFIXES: tuple[str, ...]
-    """Endings that its files usually have; recognition goes by content."""
-
-    def sniff(self, probe: Probe) -> bool:
-        """Whether the file is of this format. Raises UnreadableError when it is, and is damaged."""
-        ...
-
-    def read(self, probe: Probe, limits: Limits) -> Checkpoint:
-        """The checkpoint. Raises CkptError; reads no tensor data."""
-        ...
+FORMATS: tuple[Format, ...] = (sharded, torchscript, torch_zip, torch_legacy, safetensors)
 
 
-FORMATS: tuple[Reader, ...] = (
-    sharded,
-    torchscript,
-    torch_zip,
-    torch_legacy,
-    safetensors,
-    foreign,
-)
+def open(path: str, limits: Limits | None = None, *, plugins: bool = False) -> Checkpoint:
+    """The checkpoint at a path: a file, an index of shards, or a folder that holds one.
 
-
-def open(path: str, limits: Limits | None = None) -> Checkpoint:
-    """The checkpoint at a path: a file, an index of shards, or a directory that holds one.
-
-    Nothing that the file names is run, imported or written, and no tensor data is read. Raises CkptError
-    with the path in front.
+    Nothing that the file names is run, imported or written, and no tensor data is read. With `plugins`, formats of
+    other distributions (entry points `ckpt.formats`) are asked for a file that no built-in format knows. Raises
+    CkptError with the path in front.
     """
-    limits = limits or Limits()
+    return _open(locate(path), limits or Limits(), plugins, "")
+
+
+def _open(location: Location, limits: Limits, plugins: bool, mark: str) -> Checkpoint:
     collecting = gc.isenabled()
     gc.disable()  # a tree of a million nodes, none of them garbage: the collector would double the time
     probe = None
     try:
-        probe = Probe(path, limits)
-        reader = next(reader for reader in FORMATS if reader.sniff(probe))
-        found = reader.read(probe, limits)
-        if reader is sharded:  # it holds files of its own
-            probe.close()
-            return found
-        probe.file.check_unchanged()
-        return replace(found, source=probe.source, close=probe.close)
+        probe = probe_at(location, limits, plugins, mark)
+        found = format_of(probe, plugins).read(probe, limits)
+        if probe.source is not None and probe.source not in found.sources:
+            probe.close()  # an index: the checkpoint holds the files that it names
+        else:
+            for source in found.sources:
+                source.check_unchanged()
+        return found
     except BaseException as error:
         if probe is not None:
             probe.close()
         if isinstance(error, CkptError) and error.path is None:
-            error.path = path
+            error.path = location.name
         raise
     finally:
         if collecting:
             gc.enable()
+
+
+def probe_at(location: Location, limits: Limits, plugins: bool = False, mark: str = "") -> Probe:
+    """A look at a location for all formats. Raises CkptError."""
+    return Probe(location, limits, lambda other, mark: _open(other, limits, plugins, mark), mark)
+
+
+def format_of(probe: Probe, plugins: bool = False) -> Format:
+    """The format that recognises a file; `foreign`, which refuses it by name, where none does."""
+    return next((format for format in _asked(plugins) if format.sniff(probe)), foreign)
+
+
+def _asked(plugins: bool) -> Iterator[Format]:
+    yield from FORMATS
+    if plugins:
+        from ckpt.formats.plugins import plugin_formats  # here: only an unknown file pays for it
+
+        yield from plugin_formats()
+
+
+def by_name(name: str) -> Format | None:
+    """The format of a name: one of the table, or one of another distribution that was asked before."""
+    from ckpt.formats.plugins import loaded
+
+    return next((format for format in (*FORMATS, *loaded()) if name == format.NAME), None)
+
+
+def written_formats() -> dict[str, Format]:
+    """The formats of the table that are written, by their names, the usual one first."""
+    return {format.NAME: format for format in FORMATS if format.WRITER}
+
+
+def writer_of(name: str) -> CanWrite:
+    """The module that writes a format. Raises UsageError where none does."""
+    found = by_name(name)
+    if found is None or not found.WRITER:
+        raise UsageError(
+            f"{name}: not a format that is written", hint="formats: " + " ".join(written_formats())
+        )
+    return cast(CanWrite, import_module(found.WRITER))
+
+
+def appender_of(name: str) -> CanAppend | None:
+    """The module that rewrites a format in place, None where it has to be written anew."""
+    found = by_name(name)
+    return (
+        cast(CanAppend, import_module(found.WRITER)) if found is not None and found.TRAITS.in_place else None
+    )
+
+
+def verifier_of(format: Format) -> CanVerify | None:
+    """The module that checks the bytes of a format, None where it has none."""
+    return cast(CanVerify, import_module(format.VERIFIER)) if format.VERIFIER else None

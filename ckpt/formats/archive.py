@@ -10,21 +10,21 @@ from struct import Struct
 from typing import NamedTuple
 from zlib import crc32
 
-from ckpt.checkpoint import Notice, Range
-from ckpt.errors import LimitError, UnreadableError
+from ckpt.checkpoint import Notice
+from ckpt.errors import CutOffError, DamagedDataError, LimitError, UnreadableError
 from ckpt.io.source import Source, inflate
 from ckpt.limits import Limits
-from ckpt.names import show
-from ckpt.units import plural
+from ckpt.tensors import Range
+from ckpt.text import plural, show
 
-_LOCAL = Struct("<4s2xHH8xIIHH")  # signature, flags, method, stored, full, name length, extra length
+LOCAL_HEADER = Struct("<4s2xHH8xIIHH")  # signature, flags, method, stored, full, name length, extra length
 _CENTRAL = Struct(
     "<4s4xHH4xIIIHHHH2xII"
 )  # the same with crc, comment length, disk, offset of the local header
 _END = Struct("<4s4H2IH")
 _END64 = Struct("<4sQ2H2I4Q")
 _LOCATOR = Struct("<4sIQI")
-_DESCRIPTOR = b"PK\x07\x08"
+LOCAL_MAGIC, CENTRAL_MAGIC, DESCRIPTOR_MAGIC = b"PK\x03\x04", b"PK\x01\x02", b"PK\x07\x08"
 _FOLDER = 0x10
 """The bit of the external attributes by which torch tells a folder (miniz, `mz_zip_reader_is_file_a_directory`)."""
 _REFUSED_FLAGS = 0x2061  # encrypted, patched, strongly encrypted, masked headers
@@ -69,13 +69,13 @@ class Archive(NamedTuple):
         if record.deflated:
             data = inflate(data, record.size, what)
         if record.crc is not None and crc32(data) != record.crc:
-            raise UnreadableError(f"{what}: damaged, its bytes do not have the recorded CRC")
+            raise DamagedDataError(f"{what}: damaged, its bytes do not match the recorded CRC")
         return data
 
 
 def read_archive(source: Source, limits: Limits) -> Archive:
     """The directory of a zip archive. Raises UnreadableError when it is cut off or could be read two ways."""
-    if source.size < 4 or source.read(0, 4) != b"PK\x03\x04":
+    if source.size < 4 or source.read(0, 4) != LOCAL_MAGIC:
         raise UnreadableError("a zip archive that does not begin with its first record")
     count, size, offset, trailer = _find_end(source)
     if count > limits.entries:
@@ -133,10 +133,10 @@ def _find_end(source: Source) -> tuple[int, int, int, int]:
                 hint="ckpt rehome --undo FILE",
             )
         stray = tail.rfind(b"PK\x05\x06")
-        if stray >= 0 and span - stray >= _END.size and b"PK\x01\x02" in tail[:stray]:
+        if stray >= 0 and span - stray >= _END.size and CENTRAL_MAGIC in tail[:stray]:
             extra = span - stray - _END.size
             raise UnreadableError(f"a zip archive with {extra:,} bytes after its end record")
-        raise UnreadableError(
+        raise CutOffError(
             f"cut off: a zip archive without its directory, the file ends at {source.size:,} bytes",
             hint="an unfinished download or save?",
         )
@@ -181,7 +181,7 @@ def interrupted(source: Source) -> int | None:
     return None
 
 
-def end_before(source: Source, record: Record) -> int | None:
+def appended_at(source: Source, record: Record) -> int | None:
     """Where the archive ended before a record was appended to it in place, None for a record that was not."""
     return record.header if record.header and _is_appended(source, record.header) else None
 
@@ -189,16 +189,17 @@ def end_before(source: Source, record: Record) -> int | None:
 def _is_appended(source: Source, end: int) -> bool:
     """Whether the bytes behind an end are those that an in-place rewrite appends, or the beginning of them."""
     left = source.size - end
-    head = source.read(end, min(left, _LOCAL.size))
+    head = source.read(end, min(left, LOCAL_HEADER.size))
     if not any(head):
-        return left >= _LOCAL.size  # a few zeros are no record
-    if not head.startswith(b"PK\x03\x04"[: len(head)]):
+        return left >= LOCAL_HEADER.size  # a few zeros are no record
+    if not head.startswith(LOCAL_MAGIC[: len(head)]):
         return False
-    if len(head) < _LOCAL.size:
+    if len(head) < LOCAL_HEADER.size:
         return True
-    names, extras = _LOCAL.unpack(head)[-2:]
+    names, extras = LOCAL_HEADER.unpack(head)[-2:]
     extra = source.read(
-        min(end + _LOCAL.size + names, source.size), min(extras, max(0, left - _LOCAL.size - names))
+        min(end + LOCAL_HEADER.size + names, source.size),
+        min(extras, max(0, left - LOCAL_HEADER.size - names)),
     )
     mark = MARK + b"\x08\0" + end.to_bytes(8, "little")
     return mark in extra if len(extra) == extras else mark.startswith(extra[: len(mark)])
@@ -215,7 +216,7 @@ def _end_at(source: Source, at: int) -> int | None:
         if at >= _LOCATOR.size + 4 and source.read(at - _LOCATOR.size, 4) == b"PK\x06\x07":
             count, size, offset, at = _find_end64(source, at, (count, size, offset))
         whole = not disk and not start and offset + size == at and count
-        return end if whole and source.read(offset, 4) == b"PK\x01\x02" else None
+        return end if whole and source.read(offset, 4) == CENTRAL_MAGIC else None
     except UnreadableError:
         return None
 
@@ -253,7 +254,7 @@ def _parse_directory(source: Source, data: bytes, count: int, directory: int) ->
         )
         begin = at + _CENTRAL.size
         at = begin + names + extras + comment
-        if signature != b"PK\x01\x02" or at > size:
+        if signature != CENTRAL_MAGIC or at > size:
             raise UnreadableError("the zip directory is damaged")
         raw = data[begin : begin + names]
         name = _decode(raw)
@@ -291,12 +292,14 @@ def _data_offset(
     directory: int,
 ) -> int:
     """Where the data of a record begins, after its local header agreed with the directory."""
-    length = _LOCAL.size + len(raw)
+    length = LOCAL_HEADER.size + len(raw)
     if header + length > directory:
         raise _refusal(name, f" begins at byte {header:,}, beyond the data of the archive")
     local = source.read(header, length)
-    signature, local_flags, local_method, local_stored, local_full, names, extras = _LOCAL.unpack_from(local)
-    if signature != b"PK\x03\x04" or names != len(raw) or local_method != method or not local.endswith(raw):
+    signature, local_flags, local_method, local_stored, local_full, names, extras = LOCAL_HEADER.unpack_from(
+        local
+    )
+    if signature != LOCAL_MAGIC or names != len(raw) or local_method != method or not local.endswith(raw):
         raise _refusal(name, ": its local header and the directory disagree")
     if local_stored != stored or local_full != full:
         # With a data descriptor (bit 3) the sizes stand behind the data, and 0 or a zip64 mark here.
@@ -306,7 +309,8 @@ def _data_offset(
     offset = header + length + int(extras)
     if offset + stored > directory:
         needed = f"needs bytes {offset:,} to {offset + stored:,}"
-        raise _refusal(name, f": cut off, {needed}, the data of the archive ends at {directory:,}")
+        problem = f": cut off, {needed}, the data of the archive ends at {directory:,}"
+        raise CutOffError(f"record {show(name, 80)}{problem}")
     return offset
 
 

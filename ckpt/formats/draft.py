@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from ckpt.checkpoint import Global, PersistentId, Storage
 from ckpt.formats.torch_zip.read import KEY
 from ckpt.io.commit import Sink
+from ckpt.nodes import Global, PersistentId
 from ckpt.pickles.calls import storage_class
 from ckpt.pickles.emit import StorageId
+from ckpt.tensors import Storage
 
 
 class Draft(NamedTuple):

@@ -5,18 +5,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
-from ckpt.checkpoint import Checkpoint
-from ckpt.errors import CkptError, UnreadableError, UnsupportedError
+from ckpt.checkpoint import Checkpoint, Traits
+from ckpt.errors import CkptError, NotOpenedError, UnreadableError, UnsupportedError
 from ckpt.formats.archive import Archive
 from ckpt.formats.probe import Probe
+from ckpt.io.location import Location
 from ckpt.limits import Limits
-from ckpt.units import plural
+from ckpt.text import plural
 
 NAME = "foreign"
 SUFFIXES: tuple[str, ...] = ()
+TRAITS = Traits("no checkpoint")
+WRITER = VERIFIER = ""
 
 _SMALL = 1 << 20
 
@@ -26,7 +28,7 @@ def sniff(probe: Probe) -> bool:
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
-    raise _directory(probe.path) if probe.is_directory else _file(probe)
+    raise _directory(probe.location) if probe.is_folder else _file(probe)
 
 
 # --- formats of checkpoints that get readers later ------------------------------------------------------------
@@ -178,11 +180,11 @@ def _is_text(head: bytes) -> bool:
 # --- directories ----------------------------------------------------------------------------------------------
 
 
-def _directory(path: str) -> CkptError:
+def _directory(folder: Location) -> CkptError:
     try:
-        names = sorted(os.listdir(path))
-    except OSError as error:
-        return UnreadableError((error.strerror or "cannot be read").lower())
+        names = [name.removesuffix("/") for name in folder.names()]
+    except NotOpenedError as error:
+        return error
     rules: tuple[tuple[str, Callable[[str], bool]], ...] = (
         ("dcp", lambda name: name in (".metadata", ".metadata.tmp") or name.endswith(".distcp")),
         (

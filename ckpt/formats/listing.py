@@ -5,50 +5,35 @@ Not a format of the table: only who asks for a listing gets one, so that none is
 
 from __future__ import annotations
 
-import os
-from typing import Any, NamedTuple
+from contextlib import closing
+from typing import Any
 
-from ckpt.checkpoint import Checkpoint, Composite, Entry, Storage, Tensor, tensor_ref
+from ckpt.checkpoint import Checkpoint, Declared, DeclaredSection, Entry, Traits
 from ckpt.dtypes import BY_NAME
 from ckpt.errors import UnreadableError, about
 from ckpt.formats.safetensors.read import parse_json
-from ckpt.io.source import File, read_limited
+from ckpt.io.location import locate
+from ckpt.io.source import read_limited
 from ckpt.limits import Limits
-from ckpt.names import Key, NamedKey, Path, show
+from ckpt.names import Key, NamedKey, Path
+from ckpt.tensors import Composite, Storage, Tensor, tensor_ref
+from ckpt.text import show
 
 NAME = "listing"
+TRAITS = Traits("a listing")
 _SCHEMA = "ckpt.inspect"
-
-
-class ListedSection(NamedTuple):
-    """A section as the document names it: its tensors are those at `first` to `last`."""
-
-    path: Path
-    name: str
-    kind: str
-    first: int
-    last: int
-
-
-class Listing(NamedTuple):
-    """What a listing says beside its tensors; `roles` are (role, trust, source, note) of each."""
-
-    sections: tuple[ListedSection, ...]
-    roles: tuple[tuple[str, str, str, str], ...]
 
 
 def open_listing(path: str, limits: Limits) -> Checkpoint | None:
     """The listing at a path; None when it is no JSON. Raises CkptError for JSON that is none of `inspect`."""
-    if os.path.isdir(path) or path.endswith(".index.json"):
+    location = locate(path)
+    if location.is_folder() or path.endswith(".index.json"):
         return None
     with about(path):
-        file = File(path)
-        try:
-            if not file.size or file.read(0, 1) != b"{":
+        with closing(location.open()) as source:
+            if not source.size or source.read(0, 1) != b"{":
                 return None
-            data = read_limited(file, limits.index_bytes, "index-bytes", "the listing")
-        finally:
-            file.close()
+            data = read_limited(source, limits.index_bytes, "index-bytes", "the listing")
         if data.count(b'"schema"', 0, 1 << 20) == 0:
             return None
         document = parse_json(data, "listing (one document of inspect --json is needed)")
@@ -76,27 +61,28 @@ def _checkpoint(path: str, document: dict[str, Any]) -> Checkpoint:
     kinds = {
         _text(row["name"]): (_path(row["path"]), _one_of(row["kind"], _KINDS)) for row in document["sections"]
     }
-    sections: list[ListedSection] = []
+    sections: list[DeclaredSection] = []
     for place, row in enumerate(rows):
         name = _text(row["section"])
         if sections and sections[-1].name == name and sections[-1].last == place:
             sections[-1] = sections[-1]._replace(last=place + 1)
         else:
-            sections.append(ListedSection(*kinds[name][:1], name, kinds[name][1], place, place + 1))
+            sections.append(DeclaredSection(*kinds[name][:1], name, kinds[name][1], place, place + 1))
     filled = {section.name for section in sections}
     if any(kinds[name][1] == "snapshot" for name in filled):
         raise ValueError
     sections += [
-        ListedSection(at, name, kind, 0, 0) for name, (at, kind) in kinds.items() if name not in filled
+        DeclaredSection(at, name, kind, 0, 0) for name, (at, kind) in kinds.items() if name not in filled
     ]
     return Checkpoint(
         path=path,
         format=NAME,
+        traits=TRAITS,
         nbytes=_count(document["file"]["bytes"]),
         root=None,
         tensors=entries,
         storages=(),
-        origin=Listing(tuple(sections), tuple(_role(row) for row in rows)),
+        declared=Declared(tuple(sections), tuple(_role(row) for row in rows)),
         not_loadable="a listing of a checkpoint, without its bytes",
     )
 

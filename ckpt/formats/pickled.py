@@ -7,36 +7,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ckpt.checkpoint import (
-    Checkpoint,
-    Global,
-    Import,
-    Node,
-    Notice,
-    Opaque,
-    PersistentId,
-    Refusal,
-    Storage,
-    TensorRef,
-)
+from ckpt.checkpoint import Checkpoint, Import, Notice, Origin, Refusal, Traits
 from ckpt.errors import LimitError, UnreadableError
+from ckpt.io.source import Source
 from ckpt.limits import Limits
-from ckpt.names import show
+from ckpt.nodes import Global, Node, Opaque, PersistentId
 from ckpt.pickles import imports, machine, weights_only
 from ckpt.pickles.machine import MachineError, Pickle
 from ckpt.pickles.rebuild import Rebuilder
+from ckpt.tensors import Storage, TensorRef
+from ckpt.text import show
 from ckpt.tree.find import with_unique_names
 from ckpt.tree.literals import call_text
 from ckpt.tree.walk import Flat, flatten
 
 _CALLS_SHOWN = 20
+ReadNested = Callable[[bytes, "Contents", Limits, int], Node]
 
 
 class Contents:
-    """The pickles of one file, with those nested in them, and every storage that they name, by its id."""
+    """The pickles of one file, with those nested in them, and every storage that they name, by its id.
 
-    def __init__(self, notices: Iterable[Notice] = ()) -> None:
+    `read_nested` reads a checkpoint that lies in the bytes of a pickle, as the loader of the format would. `mark` is what
+    the ids of all storages begin with, `streams` counts those nested.
+    """
+
+    def __init__(
+        self, notices: Iterable[Notice] = (), read_nested: ReadNested | None = None, mark: str = ""
+    ) -> None:
         self.pickles: list[Pickle] = []
+        self.read_nested = read_nested
+        self.mark = mark
+        self.streams = 0
         self.storages: dict[str, Storage] = {}
         self.notices = list(notices)
         self.bytestrings = False
@@ -86,11 +88,13 @@ def interpret(
 def checkpoint(
     path: str,
     format: str,
-    nbytes: int,
+    traits: Traits,
     root: Node,
     contents: Contents,
     limits: Limits,
     *,
+    source: Source | None = None,
+    origin: Origin | None = None,
     byteorder: str = "little",
     refusals: tuple[Refusal, ...] | None = None,
     not_loadable: str | None = None,
@@ -119,7 +123,8 @@ def checkpoint(
     return Checkpoint(
         path=path,
         format=format,
-        nbytes=nbytes,
+        traits=traits,
+        nbytes=0 if source is None else source.size,
         root=root,
         tensors=tuple(flat.tensors),
         storages=_storages(contents, flat),
@@ -131,6 +136,8 @@ def checkpoint(
         encoding=encoding,
         not_loadable=not_loadable,
         notices=tuple(contents.notices),
+        sources=() if source is None else (source,),
+        origin=origin,
     )
 
 

@@ -1,30 +1,41 @@
-"""What a format may look at to recognise its files: the path, the first bytes, the archive's directory."""
+"""What a format may look at to recognise its files: the location, the first bytes, the archive's directory."""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
 from functools import cached_property
 
+from ckpt.checkpoint import Checkpoint
 from ckpt.formats.archive import Archive, read_archive
-from ckpt.io.source import File
+from ckpt.io.location import Location
+from ckpt.io.source import Source
 from ckpt.limits import Limits
 
 HEAD_BYTES = 4096
 
 
 class Probe:
-    """One path, looked at once for all formats. `source` is None for a directory."""
+    """One location, looked at once for all formats. `source` is None for a folder.
 
-    def __init__(self, path: str, limits: Limits) -> None:
-        self.path = path
+    `open` reads another location in the same way: a format of several files is handed it. `mark` is what the ids of
+    the storages begin with, so that those of several files stay apart.
+    """
+
+    def __init__(
+        self, location: Location, limits: Limits, open: Callable[[Location, str], Checkpoint], mark: str = ""
+    ) -> None:
+        self.location = location
+        self.path = location.name
         self.limits = limits
-        self.is_directory = os.path.isdir(path)
-        self.source: File | None = None if self.is_directory else File(path)
+        self.open = open
+        self.mark = mark
+        self.is_folder = location.is_folder()
+        self.source: Source | None = None if self.is_folder else location.open()
         self.size = self.source.size if self.source else 0
         self.head = self.source.read(0, min(HEAD_BYTES, self.size)) if self.source else b""
 
     @property
-    def file(self) -> File:
+    def file(self) -> Source:
         """The file. Only for formats that are files."""
         assert self.source is not None
         return self.source
@@ -39,5 +50,6 @@ class Probe:
         return read_archive(self.source, self.limits)
 
     def close(self) -> None:
+        """Close the file."""
         if self.source is not None:
             self.source.close()

@@ -8,18 +8,30 @@ from __future__ import annotations
 
 import re
 
-from ckpt.checkpoint import Checkpoint, Dict, Entry, Global, Opaque, Refusal, Role
+from ckpt.checkpoint import Checkpoint, Entry, Refusal, Role, Traits
 from ckpt.errors import UnreadableError
 from ckpt.formats.archive import Archive
 from ckpt.formats.pickled import Contents, checkpoint, interpret, run
 from ckpt.formats.probe import Probe
+from ckpt.formats.torch_legacy.read import read_nested
 from ckpt.formats.torch_zip.read import StorageFolder, byteorder_of
 from ckpt.limits import Limits
 from ckpt.names import Path
+from ckpt.nodes import Dict, Global, Opaque
 from ckpt.tree.walk import flatten
 
 NAME = "torchscript"
 SUFFIXES: tuple[str, ...] = (".pt", ".ptl", ".ts")
+TRAITS = Traits(
+    "TorchScript",
+    'torch.jit.load({path}, map_location="cpu")',
+    is_pickle=True,
+    keeps_devices=True,
+    has_checksums=True,
+    names_are_code=True,
+)
+WRITER = ""
+VERIFIER = "ckpt.formats.torch_zip.verify"
 
 _CLASS = re.compile(r"^class (\w+)\(", re.MULTILINE)
 _LIST = re.compile(r"^  __(parameters|buffers)__ = \[([^\]\n]*)\]", re.MULTILINE)
@@ -36,7 +48,7 @@ def sniff(probe: Probe) -> bool:
 def read(probe: Probe, limits: Limits) -> Checkpoint:
     archive = probe.archive
     assert archive is not None
-    contents = Contents(archive.notices)
+    contents = Contents(archive.notices, read_nested, probe.mark)
     root = None
     constants = Dict()
     for name, folder, prefix in (("data.pkl", "data", ""), ("constants.pkl", "constants", "constants:")):
@@ -63,10 +75,11 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     return checkpoint(
         probe.path,
         NAME,
-        probe.size,
+        TRAITS,
         root,
         contents,
         limits,
+        source=probe.file,
         byteorder=byteorder_of(archive),
         refusals=(Refusal("a TorchScript archive: torch.jit.load opens it", ()),),
         flat=flat,

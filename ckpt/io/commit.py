@@ -17,8 +17,8 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from ckpt.errors import UsageError, WriteError
-from ckpt.io.source import File
-from ckpt.units import size_text
+from ckpt.io.source import Source
+from ckpt.text import size_text
 
 SUFFIX = ".ckpt-tmp"
 BLOCK = 4 << 20
@@ -98,29 +98,28 @@ class Sink:
         if self._progress is not None:
             self._progress(len(data))
 
-    def copy(self, file: File, offset: int, count: int) -> None:
-        """Copy a range of a file, by the kernel where it can. Raises UnreadableError when the file is cut."""
+    def copy(self, source: Source, offset: int, count: int) -> None:
+        """Copy a range of a source, by the kernel where it can. Raises UnreadableError when the source is cut."""
         if count <= _SMALL:
-            self.write(file.read(offset, count))
+            self.write(source.read(offset, count))
             return
         self.flush()
         end = offset + count
         try:
-            while offset < end:
+            while source.fd is not None and offset < end:
                 step = min(end - offset, _KERNEL_COPY)
-                moved = os.copy_file_range(file.fd, self._fd, step, offset, self._at)
+                moved = os.copy_file_range(source.fd, self._fd, step, offset, self._at)
                 if not moved:
                     break
                 offset += moved
                 self._at += moved
-                file.bytes_read += moved
                 if self._progress is not None:
                     self._progress(moved)
         except (OSError, AttributeError):
             pass  # not between these file systems; of a real error the plain way tells what it is
         while offset < end:
             step = min(end - offset, BLOCK)
-            self._write(file.read(offset, step))
+            self._write(source.read(offset, step))
             offset += step
             if self._progress is not None:
                 self._progress(step)
@@ -243,30 +242,30 @@ def _sync_folder(folder: str) -> None:
 
 
 @contextmanager
-def appending(file: File, progress: Progress | None = None) -> Iterator[Sink]:
+def appending(source: Source, progress: Progress | None = None) -> Iterator[Sink]:
     """A sink at the end of a file that was opened for reading; leaving the block with an error takes all back.
 
     Raises WriteError, also when another process is at the same work or the file has changed.
     """
-    size = file.size
+    size, path = source.size, source.name
     fd = -1
     started = False
     try:
-        fd = os.open(file.path, os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise WriteError("another process is rewriting it", path=file.path) from None
-        if not os.path.samestat(os.fstat(fd), os.fstat(file.fd)):
-            raise WriteError("the file was replaced while it was read", path=file.path)
-        file.check_unchanged()
+            raise WriteError("another process is rewriting it", path=path) from None
+        if source.fd is None or not os.path.samestat(os.fstat(fd), os.fstat(source.fd)):
+            raise WriteError("the file was replaced while it was read", path=path)
+        source.check_unchanged()
         started = True
-        sink = Sink(fd, file.path, size, progress)
+        sink = Sink(fd, path, size, progress)
         yield sink
         sink.sync()
         started = False
     except OSError as error:
-        raise _failed(error, Target(file.path, file.path, None), 0) from error
+        raise _failed(error, Target(path, path, None), 0) from error
     finally:
         if started:
             with suppress(OSError):

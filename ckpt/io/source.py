@@ -1,6 +1,6 @@
-"""Bytes of a file: a Source reads ranges of a regular file, or of bytes in memory, and nothing else.
+"""Where bytes are read from: a regular file, bytes in memory, a file with more behind its end.
 
-Reads are `pread`, never a map: a file that is cut while we look gives a short read, not a signal.
+Files are read with `pread`, never through a map: a file that is cut while we look gives a short read, not a signal.
 """
 
 from __future__ import annotations
@@ -9,32 +9,112 @@ import errno
 import os
 import stat
 import zlib
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Protocol
 
-from ckpt.errors import LimitError, NotOpenedError, UnreadableError
+from ckpt.errors import CutOffError, DamagedDataError, LimitError, NotOpenedError
+
+Identity = tuple[int | str, ...]
+"""What tells two states of a source apart, as plain values: device, inode, size and times of a file, or an ETag."""
 
 
 class Source(Protocol):
-    """Where the bytes of storages are. Offsets and sizes in bytes."""
+    """Bytes that can be read at any offset. Offsets and sizes are in bytes.
+
+    A source never changes while it is read: `check_unchanged` says so afterwards. Reads may come from several
+    threads at once. A source pickles as its address and its identity; where `address` is None it does not pickle.
+    """
+
+    @property
+    def name(self) -> str:
+        """What people call it: the path as given, a URL."""
+        ...
 
     @property
     def size(self) -> int: ...
 
     def read(self, offset: int, count: int) -> bytes:
-        """Exactly `count` bytes at `offset`. Raises UnreadableError when the source ends before."""
+        """Exactly `count` bytes at `offset`. Raises CutOffError when the source ends before, NotOpenedError."""
         ...
 
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill a buffer with the bytes at `offset`. Raises as `read` does."""
+        ...
 
-class File:
-    """A regular file, opened for reading. Closed with `close` or at the end of a `with`."""
+    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """The bytes of each (offset, count), in order; several ranges may become one request. Raises as `read` does."""
+        ...
+
+    def check_unchanged(self) -> None:
+        """Raise NotOpenedError when the source was written to since it was opened."""
+        ...
+
+    def close(self) -> None: ...
+
+    @property
+    def fd(self) -> int | None:
+        """A descriptor that the kernel can copy from; None where there is none."""
+        ...
+
+    @property
+    def address(self) -> str | None:
+        """What `open_address` opens the same source by, in another process too; None for memory."""
+        ...
+
+    @property
+    def identity(self) -> Identity: ...
+
+
+class BaseSource:
+    """A source that can `read`, with the rest of the contract done the plain way."""
+
+    name = "(memory)"
+    size = 0
+
+    def read(self, offset: int, count: int) -> bytes:
+        raise NotImplementedError
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        buffer[:] = self.read(offset, len(buffer))
+
+    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        return [self.read(offset, count) for offset, count in ranges]
+
+    def check_unchanged(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    @property
+    def fd(self) -> int | None:
+        return None
+
+    @property
+    def address(self) -> str | None:
+        return None
+
+    @property
+    def identity(self) -> Identity:
+        return (self.name, self.size)
+
+    def _check_range(self, offset: int, count: int, path: str | None = None) -> None:
+        if offset < 0 or count < 0 or offset + count > self.size:
+            needed = f"bytes {offset:,} to {offset + count:,} needed, ends at {self.size:,}"
+            raise CutOffError(f"cut off: {needed}", path=path)
+
+
+class File(BaseSource):
+    """A regular file, opened for reading. Raises NotOpenedError for anything else."""
 
     def __init__(self, path: str) -> None:
-        self.path = path
+        self.name = path
         try:
             # O_NONBLOCK: opening a FIFO that nobody writes to must not hang.
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
         except OSError as error:
-            raise NotOpenedError(_reason(error)) from None
+            raise NotOpenedError(reason(error)) from None
         except ValueError:
             raise NotOpenedError("not a file name: it holds a NUL") from None
         self._stat = os.fstat(self._fd)
@@ -45,53 +125,54 @@ class File:
         self.bytes_read = 0
 
     @property
-    def fd(self) -> int:
-        """The descriptor, for calls of the kernel that read."""
+    def fd(self) -> int | None:
         return self._fd
 
+    @property
+    def address(self) -> str | None:
+        return os.path.abspath(self.name)
+
+    @property
+    def identity(self) -> Identity:
+        found = self._stat
+        return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return _reopened, (self.address, self.identity)
+
     def read(self, offset: int, count: int) -> bytes:
-        if offset < 0 or count < 0 or offset + count > self.size:
-            raise UnreadableError(
-                f"cut off: bytes {offset:,} to {offset + count:,} needed, ends at {self.size:,}",
-                path=self.path,
-            )
+        self._check_range(offset, count, self.name)
         try:
             data = os.pread(self._fd, count, offset)
             while len(data) < count:
                 more = os.pread(self._fd, count - len(data), offset + len(data))
                 if not more:
-                    raise NotOpenedError("the file changed while it was read", path=self.path)
+                    raise NotOpenedError("the file changed while it was read", path=self.name)
                 data += more
         except OSError as error:
-            raise NotOpenedError(_reason(error), path=self.path) from None
+            raise NotOpenedError(reason(error), path=self.name) from None
         self.bytes_read += count
         return data
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill a buffer with the bytes at `offset`. Raises UnreadableError when the file ends before."""
         count = len(buffer)
-        if offset < 0 or offset + count > self.size:
-            raise UnreadableError(
-                f"cut off: bytes {offset:,} to {offset + count:,} needed, ends at {self.size:,}",
-                path=self.path,
-            )
+        self._check_range(offset, count, self.name)
         done = 0
         try:
             while done < count:
                 more = os.preadv(self._fd, [buffer[done:]], offset + done)
                 if not more:
-                    raise NotOpenedError("the file changed while it was read", path=self.path)
+                    raise NotOpenedError("the file changed while it was read", path=self.name)
                 done += more
         except OSError as error:
-            raise NotOpenedError(_reason(error), path=self.path) from None
+            raise NotOpenedError(reason(error), path=self.name) from None
         self.bytes_read += count
 
     def check_unchanged(self) -> None:
-        """Raise UnreadableError when the file was written to since it was opened."""
         now = os.fstat(self._fd)
         if (now.st_size, now.st_mtime_ns) != (self._stat.st_size, self._stat.st_mtime_ns):
             problem = "the file changed while it was read"
-            raise NotOpenedError(problem, path=self.path, hint="still being written?")
+            raise NotOpenedError(problem, path=self.name, hint="still being written?")
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -99,7 +180,7 @@ class File:
             self._fd = -1
 
 
-class Memory:
+class Memory(BaseSource):
     """Bytes that are already in memory: a checkpoint inside a pickle."""
 
     def __init__(self, data: bytes) -> None:
@@ -107,38 +188,54 @@ class Memory:
         self.size = len(data)
 
     def read(self, offset: int, count: int) -> bytes:
-        if offset < 0 or count < 0 or offset + count > self.size:
-            raise UnreadableError(
-                f"cut off: bytes {offset:,} to {offset + count:,} needed, ends at {self.size:,}"
-            )
+        self._check_range(offset, count)
         return self._data[offset : offset + count]
 
 
-class Extended:
-    """A file as it would be with bytes behind its end."""
+class Extended(BaseSource):
+    """A source as it would be with bytes behind its end."""
 
-    def __init__(self, file: File, more: bytes) -> None:
-        self._file = file
-        self._more = Memory(more)
-        self.size = file.size + len(more)
+    def __init__(self, source: Source, more: bytes) -> None:
+        self._source = source
+        self._more = more
+        self.name = source.name
+        self.size = source.size + len(more)
 
     def read(self, offset: int, count: int) -> bytes:
-        inside = max(0, min(count, self._file.size - offset))
-        head = self._file.read(offset, inside) if inside else b""
-        if inside == count:
-            return head
-        return head + self._more.read(offset + inside - self._file.size, count - inside)
+        self._check_range(offset, count)
+        inside = max(0, min(count, self._source.size - offset))
+        head = self._source.read(offset, inside) if inside else b""
+        begin = max(0, offset - self._source.size)
+        return head + self._more[begin : begin + count - inside]
+
+    def check_unchanged(self) -> None:
+        self._source.check_unchanged()
+
+
+def open_address(address: str) -> Source:
+    """The source that has this address. Raises NotOpenedError."""
+    return File(address)
+
+
+@lru_cache(maxsize=64)
+def _reopened(address: str, identity: Identity) -> Source:
+    """The source of an address in another process, where it is what it was. Raises NotOpenedError."""
+    source = open_address(address)
+    if source.identity != identity:
+        source.close()
+        raise NotOpenedError("the file changed while it was read", path=address)
+    return source
 
 
 def inflate(data: bytes, size: int, what: str) -> bytes:
-    """Raw deflate data as the `size` bytes it must give, never more. Raises UnreadableError."""
+    """Raw deflate data as the `size` bytes it must give, never more. Raises DamagedDataError."""
     machine = zlib.decompressobj(-15)
     try:
         out = machine.decompress(data, size + 1)
     except zlib.error:
-        raise UnreadableError(f"{what}: damaged deflate data") from None
+        raise DamagedDataError(f"{what}: damaged deflate data") from None
     if len(out) != size or not machine.eof:
-        raise UnreadableError(f"{what}: does not inflate to the {size:,} bytes that the archive says")
+        raise DamagedDataError(f"{what}: does not inflate to the {size:,} bytes that the archive records")
     return out
 
 
@@ -149,7 +246,8 @@ def read_limited(source: Source, limit: int, limit_name: str, what: str) -> byte
     return source.read(0, source.size)
 
 
-def _reason(error: OSError) -> str:
+def reason(error: OSError) -> str:
+    """Why something cannot be read, in plain words."""
     known = {
         errno.ENOENT: "no such file",
         errno.ENOTDIR: "no such file",

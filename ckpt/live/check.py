@@ -5,13 +5,14 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from ckpt.checkpoint import Checkpoint, TensorRef
+from ckpt.checkpoint import Checkpoint
 from ckpt.elements.blocks import elements
 from ckpt.errors import UsageError, WriteError
 from ckpt.formats import open
-from ckpt.formats.safetensors import write as safetensors
 from ckpt.live import require_torch
-from ckpt.names import Path, show
+from ckpt.names import Path
+from ckpt.tensors import TensorRef
+from ckpt.text import show
 from ckpt.tree.metadata import aliases
 
 
@@ -28,7 +29,7 @@ def check_by_torch(path: str, planned: Checkpoint) -> None:
         for entry in planned.tensors:
             ref = entry.tensor
             name = others.get(entry.name, entry.name)
-            found = _at(loaded, (name,) if written.format == safetensors.NAME else entry.path)
+            found = _at(loaded, (name,) if not written.traits.is_pickle else entry.path)
             if not isinstance(found, (torch.Tensor, torch.storage.TypedStorage, torch.UntypedStorage)):
                 raise _differs(entry.name)
             if isinstance(ref, TensorRef) and ref.storage.place is not None:
@@ -41,7 +42,7 @@ def check_by_torch(path: str, planned: Checkpoint) -> None:
 
 
 def _load(torch: Any, path: str, written: Checkpoint) -> Any:
-    if written.format == safetensors.NAME:
+    if not written.traits.is_pickle:
         from safetensors.torch import load_file
 
         return load_file(path)

@@ -15,7 +15,7 @@ from ckpt.errors import UsageError
 from ckpt.evidence.record import Record
 from ckpt.live import require_torch
 from ckpt.live.model import describe
-from ckpt.names import show
+from ckpt.text import show
 
 
 def record(spec: str, arguments: Sequence[str] = ()) -> Record:

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ckpt.checkpoint import Range, Storage, TensorRef, tensor_ref
 from ckpt.dtypes import BY_NAME, DType
-from ckpt.errors import UnreadableError, UnsupportedError
+from ckpt.errors import UnsupportedError
+from ckpt.io.source import BaseSource
 from ckpt.live import require_torch
+from ckpt.tensors import Range, Storage, TensorRef, tensor_ref
 
 _ALIGN = 16
 """Bytes of the widest element: where a part of a storage may begin, whatever looks into it."""
 
 
-class Fetched:
+class LiveSource(BaseSource):
     """The bytes of a storage, brought to the CPU as a whole at the first read; those of the one before are let go."""
 
-    _held: tuple[Fetched, memoryview] | None = None
+    _held: tuple[LiveSource, memoryview] | None = None
 
     def __init__(self, storage: Any, device: Any, first: int, last: int) -> None:
         self._storage = storage
@@ -26,12 +27,11 @@ class Fetched:
         self.size = last - first
 
     def read(self, offset: int, count: int) -> bytes:
-        if offset < 0 or offset + count > self.size:
-            raise UnreadableError("a tensor changed its size while it was written")
-        if Fetched._held is None or Fetched._held[0] is not self:
-            Fetched._held = None  # before the next one takes memory
-            Fetched._held = (self, self._fetch())
-        return Fetched._held[1][offset : offset + count].tobytes()
+        self._check_range(offset, count)
+        if LiveSource._held is None or LiveSource._held[0] is not self:
+            LiveSource._held = None  # before the next one takes memory
+            LiveSource._held = (self, self._fetch())
+        return LiveSource._held[1][offset : offset + count].tobytes()
 
     def _fetch(self) -> memoryview:
         torch = require_torch()
@@ -41,7 +41,7 @@ class Fetched:
     @staticmethod
     def release() -> None:
         """Let go of the last one."""
-        Fetched._held = None
+        LiveSource._held = None
 
 
 def unfit(tensor: Any) -> str | None:
@@ -97,7 +97,7 @@ def references(tensors: Iterable[Any]) -> dict[int, TensorRef]:
             place = (
                 None
                 if on_meta
-                else Range(Fetched(tensor.untyped_storage(), tensor.device, first, last), 0, last - first)
+                else Range(LiveSource(tensor.untyped_storage(), tensor.device, first, last), 0, last - first)
             )
             storages[key] = Storage(
                 str(len(storages)), "meta" if on_meta else "cpu", dtype if same else None, last - first, place

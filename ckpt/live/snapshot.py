@@ -10,17 +10,17 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from ckpt.checkpoint import Dict
 from ckpt.evidence.record import KEY, STATE_DICT, columns
 from ckpt.formats import save
 from ckpt.formats.pickled import Contents, checkpoint
-from ckpt.formats.torch_zip import write as torch_zip
+from ckpt.formats.torch_zip import read as torch_zip
 from ckpt.io import commit
 from ckpt.limits import Limits
 from ckpt.live import memory, require_torch
 from ckpt.live.model import describe, unwrapped
 from ckpt.live.state import plain_node, state_of, state_tree
-from ckpt.units import first_of
+from ckpt.nodes import Dict
+from ckpt.text import first_of
 
 Ranks = int | Literal["all"]
 
@@ -62,11 +62,11 @@ def snapshot(
         record = record._replace(rank=rank, world_size=world_size, left_out=tuple(left_out.items()))
         tree.set([KEY], [plain_node(columns(record))])
         limits = Limits()
-        planned = checkpoint(name, torch_zip.NAME, 0, tree, Contents(), limits)
+        planned = checkpoint(name, torch_zip.NAME, torch_zip.TRAITS, tree, Contents(), limits)
         try:
             save.save(planned, commit.target(name, force=True), torch_zip.NAME, limits)
         finally:
-            memory.Fetched.release()
+            memory.LiveSource.release()
     if left_out:
         listed = first_of([f"{key} ({why})" for key, why in left_out.items()])
         warnings.warn(f"{name}: left out: {listed}", stacklevel=2)

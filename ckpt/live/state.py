@@ -6,12 +6,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from ckpt.checkpoint import Checkpoint, Dict, Global, Node, Notice, Opaque, Set, TensorRef
+from ckpt.checkpoint import Checkpoint, Notice, Traits
+from ckpt.evidence.wrappers import own_name
 from ckpt.formats.pickled import Contents, checkpoint
 from ckpt.limits import Limits
 from ckpt.live import memory, require_torch
-from ckpt.names import own_name
+from ckpt.nodes import Dict, Global, Node, Opaque, Set
 from ckpt.pickles.calls import device, ordered_dict
+from ckpt.tensors import TensorRef
 
 
 class State(NamedTuple):
@@ -114,6 +116,7 @@ def _local(tensor: Any) -> Any:
 
 
 _DEPTH = 20
+TRAITS = Traits("live model", is_pickle=True, keeps_devices=True, is_live=True)
 
 
 def _tensors(value: Any, depth: int) -> Iterator[Any]:
@@ -167,4 +170,4 @@ def state_checkpoint(model: Any, name: str) -> Checkpoint:
     with torch.no_grad():
         node, left_out = state_tree(state_of(model))
     notices = [Notice("left-out", why, (key,)) for key, why in left_out.items()]
-    return checkpoint(name, "live", 0, node, Contents(notices), Limits())
+    return checkpoint(name, "live", TRAITS, node, Contents(notices), Limits())

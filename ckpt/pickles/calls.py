@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ckpt.checkpoint import Dict, Global, Node, Opaque, PersistentId, Storage, TensorRef
+from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId
+from ckpt.tensors import Storage, TensorRef
 
 
 def is_typed(storage: Storage) -> bool:

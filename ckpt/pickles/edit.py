@@ -8,19 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckpt.checkpoint import (
-    ByteStr,
-    Dict,
-    Global,
-    Nested,
-    Node,
-    Opaque,
-    PersistentId,
-    Set,
-    Storage,
-    TensorRef,
-)
+from ckpt.nodes import ByteStr, Dict, Global, Nested, Node, Opaque, PersistentId, Set
 from ckpt.pickles.rebuild import Rebuilder
+from ckpt.tensors import Storage, TensorRef
 
 _LEAVES = frozenset((type(None), bool, int, float, str, bytes, bytearray, ByteStr, Global, TensorRef))
 

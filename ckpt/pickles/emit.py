@@ -11,21 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from struct import Struct
 from typing import NamedTuple
 
-from ckpt.checkpoint import (
-    ByteStr,
-    Dict,
-    Global,
-    Nested,
-    Node,
-    Opaque,
-    PersistentId,
-    Set,
-    Storage,
-    TensorRef,
-)
 from ckpt.errors import LimitError
 from ckpt.limits import Limits
+from ckpt.nodes import ByteStr, Dict, Global, Nested, Node, Opaque, PersistentId, Set
 from ckpt.pickles.calls import rebuild_call
+from ckpt.tensors import Storage, TensorRef
 
 BATCH = 1000
 """Items that one APPENDS or SETITEMS takes."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ckpt.checkpoint import Global, Node, Opaque
 from ckpt.dtypes import BY_NAME, BY_STORAGE
+from ckpt.nodes import Global, Node, Opaque
 from ckpt.pickles.machine import Pickle
 from ckpt.pickles.rebuild import REBUILD_CALLS, UNTYPED
 from ckpt.tree.arrays import as_bytes

@@ -10,10 +10,9 @@ from __future__ import annotations
 from codecs import escape_decode
 from struct import Struct, error
 
-from ckpt.checkpoint import ByteStr, Dict, Global, Node, Opaque, PersistentId, Set
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.limits import Limits
-from ckpt.names import show
+from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId, Set
 from ckpt.pickles.opcodes import (
     ADDITEMS,
     APPEND,
@@ -81,6 +80,7 @@ from ckpt.pickles.opcodes import (
     TUPLE3,
     UNICODE,
 )
+from ckpt.text import show
 
 TUPLE_DEPTH = 64
 """Tuples inside tuples. Deeper ones exist only to overflow the stack of whoever hashes or prints them."""

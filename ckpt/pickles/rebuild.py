@@ -12,24 +12,12 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from ckpt.checkpoint import (
-    Composite,
-    Dict,
-    Global,
-    Nested,
-    Node,
-    Opaque,
-    PersistentId,
-    Range,
-    Storage,
-    Tensor,
-    TensorRef,
-    tensor_ref,
-)
 from ckpt.dtypes import BY_NAME, BY_STORAGE, UINT8, DType
 from ckpt.errors import UnreadableError
-from ckpt.names import show
+from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId
 from ckpt.pickles.machine import Pickle
+from ckpt.tensors import Composite, Range, Storage, Tensor, TensorRef, tensor_ref
+from ckpt.text import show
 from ckpt.tree.arrays import array, as_bytes
 from ckpt.tree.view import device_text
 

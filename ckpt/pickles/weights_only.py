@@ -6,8 +6,8 @@ list of globals grew until 2.6). The tests hold every answer against torch's own
 
 from __future__ import annotations
 
-from ckpt.checkpoint import Dict, Global, Node, Opaque
 from ckpt.dtypes import BY_NAME, BY_STORAGE
+from ckpt.nodes import Dict, Global, Node, Opaque
 from ckpt.pickles.imports import python3_name
 from ckpt.pickles.machine import Pickle
 from ckpt.pickles.opcodes import NAMES

@@ -8,10 +8,9 @@ from ckpt.elements.compare import Change
 from ckpt.jobs.diff.diff import DiffReport
 from ckpt.jobs.diff.modules import depth_that_fits, modules
 from ckpt.jobs.diff.rows import STATUSES, Row, ValueRow
-from ckpt.names import braced, show, show_literal
 from ckpt.render.text import Line, cells, columns, wrapped
+from ckpt.text import braced, plural, show, show_literal
 from ckpt.tree.literals import brief
-from ckpt.units import plural
 
 LETTERS = {
     "changed": "M",

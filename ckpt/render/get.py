@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ckpt.checkpoint import ByteStr, Node
 from ckpt.errors import UnreadableError
-from ckpt.names import show_literal
+from ckpt.nodes import ByteStr, Node
+from ckpt.text import show_literal
 from ckpt.tree.json import PARTS
 from ckpt.tree.literals import pieces, scalar_text
 from ckpt.tree.view import View, look

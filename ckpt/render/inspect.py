@@ -5,28 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ckpt.checkpoint import Tensor, Value
+from ckpt.checkpoint import Value
 from ckpt.evidence.optimizers import optimizer
 from ckpt.evidence.record import Record, record_of
 from ckpt.evidence.sections import Section
 from ckpt.jobs.inspect.inspect import InspectReport, Prefix, Row
-from ckpt.names import show, show_literal
 from ckpt.render.folding import Fold, Leaf, fold, lines
 from ckpt.render.tables import value_text
 from ckpt.render.text import Line, cells, columns, cut, wrapped
+from ckpt.tensors import Tensor
+from ckpt.text import count_text, plural, show, show_literal, size_text
 from ckpt.tree.view import look
-from ckpt.units import count_text, plural, size_text
 
 if TYPE_CHECKING:
     from ckpt.jobs.inspect.index import Numbered
 
-FORMATS = {
-    "torch-zip": "PyTorch zip",
-    "torch-legacy": "PyTorch legacy",
-    "torchscript": "TorchScript",
-    "safetensors": "safetensors",
-    "sharded": "sharded",
-}
 _VALUES = 8
 _SECTIONS = 20
 _FINDINGS = 10
@@ -102,10 +95,9 @@ def headline(report: InspectReport, width: int | None = None) -> list[Line]:
     """The first line: what the file is; broken to fit `width`."""
     checkpoint = report.checkpoint
     rows = report.rows
-    text = FORMATS.get(checkpoint.format, checkpoint.format)
+    text = checkpoint.traits.label
     if checkpoint.parts:
-        kind = "safetensors" if checkpoint.parts[0].endswith(".safetensors") else "PyTorch"
-        text = f"{kind}, {plural(len(checkpoint.parts), 'file')}"
+        text += f", {plural(len(checkpoint.parts), 'file')}"
     if checkpoint.byteorder == "big":
         text += ", big-endian"
     text += f", {plural(len(rows), 'tensor')}" + (" selected" if report.selected else "")
@@ -363,7 +355,7 @@ def _loading(report: InspectReport) -> list[Line]:
     out.append([("load: ", "head"), (found.expression, ""), (note, "dim")])
     if report.checkpoint.weights_only:
         text = f"      ({command('ckpt convert FILE --plain -o OUT', path)} loads with weights_only=True)"
-        if report.checkpoint.format != "torchscript":
+        if not report.checkpoint.traits.names_are_code:
             out.append([(text, "dim")])
     return out
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from shlex import quote
 
-from ckpt.formats.save import Saved
+from ckpt.formats.save import SavedFile
 from ckpt.jobs.rewrite.report import Change, Left, RewriteReport
-from ckpt.names import show
 from ckpt.render.text import Line, cells
-from ckpt.units import plural, size_text
+from ckpt.text import plural, show, size_text
 
 _CHANGES = 12
 _LEFT = 20
 
 
-def rewrite_lines(report: RewriteReport, saved: Saved | None, *, dry_run: bool) -> list[Line]:
+def rewrite_lines(report: RewriteReport, saved: SavedFile | None, *, dry_run: bool) -> list[Line]:
     """The report as a person reads it; `saved` is None when nothing was written."""
     out: list[Line] = []
     rows = [(_arrow(change), _what(change)) for change in report.changes[:_CHANGES]]
@@ -63,7 +62,7 @@ def _left(title: str, rows: tuple[Left, ...]) -> list[Line]:
     return out
 
 
-def _wrote(report: RewriteReport, saved: Saved) -> list[Line]:
+def _wrote(report: RewriteReport, saved: SavedFile) -> list[Line]:
     path = show(saved.path, None)
     same = ", every tensor byte unchanged" if report.unchanged_bytes else ""
     checks = "".join(

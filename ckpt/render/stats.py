@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from ckpt.jobs.check.stats import Row, StatsReport
-from ckpt.names import show, show_literal
 from ckpt.render.text import Line, columns, wrapped
-from ckpt.units import plural
+from ckpt.text import plural, show, show_literal
 
 _ROWS = 60
 _HEADER = ["name", "dtype", "shape", "min", "max", "mean", "std", "rms", "zeros", "nan", "inf", "dead"]

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from ckpt.checkpoint import Value
 from ckpt.evidence.roles import Role
 from ckpt.jobs.inspect.inspect import InspectReport, Row
-from ckpt.names import show, show_literal
+from ckpt.text import plural, show, show_literal
 from ckpt.tree.literals import BRACKETS, scalar_text
 from ckpt.tree.view import look
-from ckpt.units import plural
 
 
 def tensor_table(report: InspectReport) -> list[list[str]]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ckpt.jobs.rewrite.coverage import Coverage, Pairing
-from ckpt.names import braced, show
 from ckpt.render.text import Line, columns, wrapped
-from ckpt.units import plural
+from ckpt.text import braced, plural, show
 
 _LISTED = 6
 _MODULES = 40

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from ckpt.checkpoint import ByteStr, Node, Opaque
+from ckpt.nodes import ByteStr, Node, Opaque
 
 
 class NumpyDType(NamedTuple):

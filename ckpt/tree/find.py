@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from ckpt.checkpoint import Entry, Node, Value, key_of
+from ckpt.checkpoint import Entry, Value
 from ckpt.errors import LimitError
 from ckpt.limits import Limits
 from ckpt.names import Path
+from ckpt.nodes import Node, key_of
 from ckpt.tree.view import SCALARS, look, tensor_of
 from ckpt.tree.walk import module_steps, steps
 

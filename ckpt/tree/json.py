@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import isfinite
 from typing import Any
 
-from ckpt.checkpoint import ByteStr, Node
 from ckpt.errors import UnreadableError
 from ckpt.names import NamedKey, Path
+from ckpt.nodes import ByteStr, Node
 from ckpt.tree.literals import scalar_text
 from ckpt.tree.view import View, look
 

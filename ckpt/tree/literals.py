@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt.checkpoint import ByteStr, Node, Opaque
+from ckpt.nodes import ByteStr, Node, Opaque
 from ckpt.tree.view import View, look
 
 

@@ -1,18 +1,49 @@
-"""What safetensors say of themselves: texts by name, among them the other names of tied tensors."""
+"""The texts that safetensors keep beside their tensors, as a key of the tree: among them other names of tied tensors.
+
+One home for the key: nobody else spells it.
+"""
 
 from __future__ import annotations
 
-from ckpt.checkpoint import Checkpoint, Dict, Node
+from collections.abc import Mapping
+
+from ckpt.checkpoint import Checkpoint
+from ckpt.names import Path
+from ckpt.nodes import Dict, Node
+
+METADATA = "__metadata__"
+
+
+def is_metadata(path: Path) -> bool:
+    """Whether a path leads to one of these texts."""
+    return path[:1] == (METADATA,)
 
 
 def metadata_of(root: Node) -> dict[str, str]:
-    """The texts of `__metadata__` in the tree of a safetensors file."""
+    """The texts in the tree of a safetensors file."""
     if type(root) is Dict:
         for key, value in zip(root.keys, root.values, strict=True):
-            if type(key) is str and key == "__metadata__" and type(value) is Dict:
+            if type(key) is str and key == METADATA and type(value) is Dict:
                 pairs = zip(value.keys, value.values, strict=True)
                 return {name: text for name, text in pairs if type(name) is type(text) is str}
     return {}
+
+
+def metadata_node(texts: Mapping[str, str]) -> Dict:
+    """Texts as what the key holds."""
+    node = Dict()
+    node.set(list(texts), list(texts.values()))
+    return node
+
+
+def with_metadata(root: Dict, texts: Mapping[str, str]) -> Dict:
+    """The items of a tree with these texts as its metadata; without the key where there are none."""
+    made = Dict()
+    pairs = [pair for pair in zip(root.keys, root.values, strict=True) if pair[0] != METADATA]
+    made.set([key for key, _ in pairs], [value for _, value in pairs])
+    if texts:
+        made.set([METADATA], [metadata_node(texts)])
+    return made
 
 
 def is_alias(other: str, name: str) -> bool:

@@ -11,21 +11,9 @@ from datetime import date, datetime, time, timedelta
 from math import prod
 from typing import Literal, NamedTuple
 
-from ckpt.checkpoint import (
-    ByteStr,
-    Composite,
-    Dict,
-    Global,
-    Nested,
-    Node,
-    Opaque,
-    PersistentId,
-    Set,
-    Storage,
-    Tensor,
-    TensorRef,
-)
 from ckpt.dtypes import BY_NAME
+from ckpt.nodes import ByteStr, Dict, Global, Nested, Node, Opaque, PersistentId, Set
+from ckpt.tensors import Composite, Storage, Tensor, TensorRef
 from ckpt.tree.arrays import array, as_bytes, numpy_dtype
 
 ARRAY_ELEMENTS = 1_000

@@ -9,25 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ckpt.checkpoint import (
-    Composite,
-    Container,
-    Entry,
-    Global,
-    Nested,
-    Node,
-    Opaque,
-    PersistentId,
-    Role,
-    Storage,
-    TensorRef,
-    Value,
-    key_of,
-    tensor_ref,
-)
+from ckpt.checkpoint import Container, Entry, Role, Value
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.limits import Limits
-from ckpt.names import Path, show
+from ckpt.names import Path
+from ckpt.nodes import Global, Nested, Node, Opaque, PersistentId, key_of
+from ckpt.tensors import Composite, Storage, TensorRef, tensor_ref
+from ckpt.text import show
 from ckpt.tree.arrays import as_bytes
 from ckpt.tree.view import SCALARS, View, attached_tensors, look, tensor_of
 

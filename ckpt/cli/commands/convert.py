@@ -7,6 +7,7 @@ from typing import Annotated, Optional
 
 import typer
 
+from ckpt.checkpoint import Checkpoint
 from ckpt.cli.options import (
     DropOther,
     DryRun,
@@ -21,10 +22,10 @@ from ckpt.cli.options import (
 )
 from ckpt.cli.writing import Asked, rewrite
 from ckpt.errors import UsageError
-from ckpt.formats import save
-from ckpt.formats.safetensors.write import unfit
+from ckpt.formats import save, writer_of
 from ckpt.jobs.rewrite.convert import convert
-from ckpt.limits import number_of
+from ckpt.jobs.rewrite.report import RewriteReport
+from ckpt.limits import Limits, number_of
 
 
 def command(
@@ -81,19 +82,20 @@ def command(
         asked = asked._replace(shard_bytes=shard_bytes, format="safetensors")
     elif out is not None or to is not None:
         asked = asked._replace(format=save.format_for(out or "", to))
-    return rewrite(
-        [path],
-        lambda checkpoint, limits: convert(
+
+    def make(checkpoint: Checkpoint, limits: Limits) -> RewriteReport:
+        format = asked.format or save.own_format(checkpoint)
+        return convert(
             checkpoint,
-            asked.format or save.same_format("x.pth", checkpoint),
+            format,
+            save.traits_of(format),
             limits,
-            unfit,
+            writer_of(format).unfit,
             plain=plain,
             dtype=dtype,
             encoding=encoding,
             section=section,
             drop_other=drop_other,
-        ),
-        asked,
-        limits_of(limit),
-    )
+        )
+
+    return rewrite([path], make, asked, limits_of(limit))

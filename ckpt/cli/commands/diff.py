@@ -7,7 +7,7 @@ from typing import Annotated, Optional
 import typer
 
 from ckpt import formats
-from ckpt.checkpoint import Checkpoint, check_unchanged
+from ckpt.checkpoint import Checkpoint
 from ckpt.cli import output
 from ckpt.cli.options import (
     Arg,
@@ -29,9 +29,9 @@ from ckpt.errors import UnreadableError, UsageError
 from ckpt.formats.listing import open_listing
 from ckpt.jobs.diff.diff import Options, diff
 from ckpt.limits import Limits
-from ckpt.names import Globs, show
+from ckpt.names import Globs
 from ckpt.render.diff import diff_lines, diff_table, name_lines
-from ckpt.units import first_of
+from ckpt.text import first_of, show
 
 _SHOW = ("auto", "changed", "unchanged", "frozen", "buffers", "all")
 _CLOSE: dict[str, Tolerance] = {
@@ -142,7 +142,7 @@ def command(
         with output.progress(first.nbytes + second.nbytes) as progress:
             report = diff(first, second, options._replace(progress=progress))
         for checkpoint in (first, second):
-            check_unchanged(checkpoint)
+            checkpoint.check_unchanged()
     if json:
         output.write_json(report.to_json())
     elif tsv:

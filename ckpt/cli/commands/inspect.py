@@ -28,9 +28,10 @@ from ckpt.cli.options import (
 )
 from ckpt.errors import CkptError, UsageError, about
 from ckpt.jobs.inspect.inspect import InspectReport, inspect
-from ckpt.names import Globs, show
+from ckpt.names import Globs
 from ckpt.render import inspect as render
 from ckpt.render import tables
+from ckpt.text import show
 
 
 def command(

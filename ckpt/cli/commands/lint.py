@@ -11,14 +11,14 @@ from typing import Annotated, Any, Optional
 import typer
 
 from ckpt import formats
-from ckpt.checkpoint import check_unchanged
 from ckpt.cli import output
 from ckpt.cli.options import Arg, LimitOption, RewriteJson, limits_of
 from ckpt.errors import CkptError, NotOpenedError, UnsupportedError, UsageError, about
 from ckpt.findings import Finding
 from ckpt.jobs.check.lint import LEVELS, LintReport, Rules, checked_codes, document, lint, lint_model
 from ckpt.limits import Limits
-from ckpt.names import natural, show, show_literal
+from ckpt.names import natural
+from ckpt.text import show, show_literal
 
 _SUFFIXES = (".pth", ".pt", ".ckpt", ".bin", ".safetensors", ".index.json")
 _SHARD = re.compile(r"-\d{5}-of-\d{5}\.(?:safetensors|bin)$")
@@ -202,7 +202,7 @@ def _report(path: str, limits: Limits, rules: Rules, values: bool, *, found: boo
         with about(path), formats.open(path, limits) as checkpoint:
             with output.progress(checkpoint.nbytes) as progress:
                 report = LintReport(path, rules.kept(lint(checkpoint, values=values, progress=progress)))
-            check_unchanged(checkpoint)
+            checkpoint.check_unchanged()
             return report
     except UnsupportedError as error:
         if found:

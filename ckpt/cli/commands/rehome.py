@@ -24,8 +24,7 @@ from ckpt.errors import CkptError, UsageError
 from ckpt.formats import save
 from ckpt.jobs.rewrite.rehome import moves, rehome
 from ckpt.limits import Limits
-from ckpt.names import show
-from ckpt.units import size_text
+from ckpt.text import show, size_text
 
 
 def command(

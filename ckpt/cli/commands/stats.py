@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from ckpt import formats
-from ckpt.checkpoint import check_unchanged
 from ckpt.cli import output
 from ckpt.cli.options import (
     Exclude,
@@ -26,8 +25,9 @@ from ckpt.cli.options import (
 )
 from ckpt.errors import CkptError, UsageError, about
 from ckpt.jobs.check.stats import stats
-from ckpt.names import Globs, show
+from ckpt.names import Globs
 from ckpt.render.stats import stats_lines, stats_table
+from ckpt.text import show
 
 
 def command(
@@ -96,7 +96,7 @@ def command(
                         everything=whole,
                         progress=progress,
                     )
-                check_unchanged(checkpoint)
+                checkpoint.check_unchanged()
                 if json:
                     output.write_json(report.to_json(), one_line=len(paths) > 1)
                 elif tsv or table is not None:

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from ckpt import formats
-from ckpt.checkpoint import check_unchanged
 from ckpt.cli import output
 from ckpt.cli.options import LimitOption, OnePath, SectionOption, limits_of
 from ckpt.jobs.check.sums import lines, sums
@@ -32,6 +31,6 @@ def command(
     with formats.open(path, limits_of(limit)) as checkpoint:
         with output.progress(checkpoint.nbytes) as progress:
             found = sums(checkpoint, section, everything=everything, progress=progress)
-        check_unchanged(checkpoint)
+        checkpoint.check_unchanged()
     sys.stdout.writelines(f"{line}\n" for line in lines(found))
     return 0

@@ -7,18 +7,18 @@ from typing import Annotated, Optional
 import typer
 
 from ckpt import formats
-from ckpt.checkpoint import Checkpoint, check_unchanged
+from ckpt.checkpoint import Checkpoint
 from ckpt.cli import output
 from ckpt.cli.options import Json, LimitOption, Paths, limits_of
-from ckpt.errors import CkptError, NotOpenedError, UnreadableError, UsageError, about
+from ckpt.errors import CkptError, CutOffError, NotOpenedError, UnreadableError, UsageError, about
 from ckpt.evidence.sections import models, sections
-from ckpt.formats import check
-from ckpt.io.source import File, read_limited
+from ckpt.formats.verify import checksums, salvage
+from ckpt.io.location import locate, read_file
 from ckpt.jobs.check import verify
 from ckpt.jobs.check.sums import Sum, parse, sums
 from ckpt.jobs.check.verify import VerifyReport
 from ckpt.limits import Limits
-from ckpt.names import show, show_literal
+from ckpt.text import show, show_literal
 
 _CODES = {"ok": 0, "damaged": 1, "could not look": 2}
 _STYLES = {"ok": "name", "damaged": "error", "could not look": "warning"}
@@ -69,11 +69,7 @@ def command(
 
 def _stored(path: str, limits: Limits) -> list[Sum]:
     with about(path):
-        file = File(path)
-        try:
-            data = read_limited(file, limits.index_bytes, "index-bytes", "the sums")
-        finally:
-            file.close()
+        data = read_file(locate(path), limits, "the sums")
         try:
             return parse(data.decode("utf-8"))
         except UnicodeDecodeError:
@@ -87,19 +83,18 @@ def _report(path: str, limits: Limits, quick: bool, expected: list[Sum] | None) 
                 if expected is not None:
                     report = verify.against(checkpoint, expected, _found(checkpoint, expected))
                 else:
-                    size = check.total_size(path, limits)
-                    report = verify.structure(checkpoint, size)
+                    report = verify.structure(checkpoint)
                     if not quick:
-                        done = check.checksums(path, limits, progress)
+                        done = checksums(path, limits, progress)
                         report = verify.with_checksums(
                             report, checkpoint, done.damage, done.nbytes, done.unchecked
                         )
-            check_unchanged(checkpoint)
+            checkpoint.check_unchanged()
             return report
     except NotOpenedError as error:
         return verify.unknown(path, _problem(error))
     except UnreadableError as error:
-        found = check.salvage(path, limits) if "cut off" in error.problem else None
+        found = salvage(path, limits) if isinstance(error, CutOffError) else None
         names = (None, None) if found is None else (found.whole, found.lost)
         return verify.damaged(path, _problem(error), *names)
     except CkptError as error:

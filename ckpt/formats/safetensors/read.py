@@ -10,18 +10,27 @@ import json
 from math import prod
 from typing import Any
 
-from ckpt.checkpoint import Checkpoint, Dict, Entry, Range, Storage, Value, tensor_ref
+from ckpt.checkpoint import Checkpoint, Entry, Traits, Value
 from ckpt.dtypes import BY_SAFETENSORS, DType, contiguous
-from ckpt.errors import LimitError, UnreadableError
+from ckpt.errors import CutOffError, LimitError, UnreadableError
 from ckpt.formats.probe import Probe
 from ckpt.limits import Limits
-from ckpt.names import natural, show
+from ckpt.names import natural
+from ckpt.nodes import Dict
+from ckpt.tensors import Range, Storage, tensor_ref
+from ckpt.text import show
+from ckpt.tree.metadata import METADATA, metadata_node
 
 NAME = "safetensors"
 SUFFIXES: tuple[str, ...] = (".safetensors", ".sft")
+TRAITS = Traits("safetensors", "safetensors.torch.load_file({path})", keeps_order=False, keeps_ties=False)
+WRITER = "ckpt.formats.safetensors.write"
+VERIFIER = "ckpt.formats.safetensors.verify"
 
 _FIELDS = {"dtype", "shape", "data_offsets"}
 _DIMENSIONS = 64
+_DIGITS = 4_000
+"""Digits of one number; Python itself refuses 4,301."""
 
 
 def sniff(probe: Probe) -> bool:
@@ -41,13 +50,13 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
             raise UnreadableError(f"a safetensors header of {length:,} bytes in a file of {probe.size:,}")
         raise LimitError(f"a safetensors header of {length:,} bytes", "header-bytes", limits.header_bytes)
     if length > probe.size - 8:
-        raise UnreadableError(
+        raise CutOffError(
             f"cut off: the safetensors header needs {length:,} bytes, the file ends at {probe.size:,}"
         )
     header = parse_json(probe.file.read(8, length), "safetensors header")
     if not isinstance(header, dict) or probe.head[8:9] != b"{":
         raise UnreadableError("a safetensors header that does not begin with {")
-    metadata = header.pop("__metadata__", {})
+    metadata = header.pop(METADATA, {})
     if not isinstance(metadata, dict) or not all(
         isinstance(value, str) and is_text(value) for value in metadata.values()
     ):
@@ -64,7 +73,12 @@ def parse_json(data: bytes, what: str) -> Any:
     """Strict JSON: UTF-8, no duplicate keys, no NaN, no lone surrogates. Raises UnreadableError."""
 
     def refuse(constant: str) -> Any:
-        raise ValueError(f"{constant} is no JSON")
+        raise ValueError(f"{constant} is not JSON")
+
+    def integer(digits: str) -> int:
+        if len(digits) > _DIGITS:
+            raise ValueError("a number of too many digits")
+        return int(digits)
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -77,7 +91,9 @@ def parse_json(data: bytes, what: str) -> Any:
         return found
 
     try:
-        return json.loads(data.decode("utf-8"), parse_constant=refuse, object_pairs_hook=unique)
+        return json.loads(
+            data.decode("utf-8"), parse_constant=refuse, parse_int=integer, object_pairs_hook=unique
+        )
     except UnicodeDecodeError:
         problem = "it is not UTF-8"
     except UnicodeEncodeError:
@@ -85,7 +101,7 @@ def parse_json(data: bytes, what: str) -> Any:
     except json.JSONDecodeError as error:
         problem = f"{error.msg.lower()} at character {error.pos:,}"
     except ValueError as error:
-        problem = str(error) if "digits" not in str(error) else "a number of too many digits"
+        problem = str(error)
     except RecursionError:
         problem = "it is nested too deep"
     raise UnreadableError(f"damaged {what}: {problem}")
@@ -139,7 +155,7 @@ def _check_cover(parsed: dict[str, tuple[DType, tuple[int, ...], int, int]], siz
             )
         at = end
     if at > size:
-        raise UnreadableError(f"cut off: the tensors need {at:,} bytes of data, the file has {size:,}")
+        raise CutOffError(f"cut off: the tensors need {at:,} bytes of data, the file has {size:,}")
     if at < size:
         raise UnreadableError(f"{size - at:,} bytes after the last tensor")
 
@@ -155,26 +171,25 @@ def _checkpoint(
     storages: list[Storage] = []
     for index, name in enumerate(sorted(parsed, key=natural)):
         dtype, shape, start, end = parsed[name]
-        storage = Storage(str(index), None, dtype, end - start, Range(probe.file, begin + start, end - start))
+        storage = Storage(
+            f"{probe.mark}{index}", None, dtype, end - start, Range(probe.file, begin + start, end - start)
+        )
         ref = tensor_ref(storage, dtype, shape, contiguous(shape), 0)
         root.keys.append(name)
         root.values.append(ref)
         entries.append(Entry((name,), name, ref))
         storages.append(storage)
-    values = [
-        Value(("__metadata__", key), f"__metadata__.{key}", "str", value) for key, value in metadata.items()
-    ]
+    values = [Value((METADATA, key), f"{METADATA}.{key}", "str", value) for key, value in metadata.items()]
     if metadata:
-        texts = Dict()
-        texts.keys, texts.values = list(metadata), list(metadata.values())
-        root.keys.append("__metadata__")
-        root.values.append(texts)
+        root.set([METADATA], [metadata_node(metadata)])
     return Checkpoint(
         path=probe.path,
         format=NAME,
+        traits=TRAITS,
         nbytes=probe.size,
         root=root,
         tensors=tuple(entries),
         storages=tuple(storages),
         values=tuple(values),
+        sources=(probe.file,),
     )

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ckpt.checkpoint import Checkpoint, Entry, Node, Storage, TensorRef
-from ckpt.elements.blocks import place_of, pour
+from ckpt.checkpoint import Checkpoint, Entry
+from ckpt.elements.blocks import elements, place_of, pour, same_bytes
 from ckpt.errors import LimitError, WriteError
 from ckpt.formats.draft import Draft
-from ckpt.formats.safetensors.read import NAME, SUFFIXES, is_text
+from ckpt.formats.safetensors.read import is_text
+from ckpt.formats.written import differs
 from ckpt.io.commit import Sink
 from ckpt.limits import Limits
-from ckpt.names import NamedKey, show
-from ckpt.tree.metadata import is_alias, metadata_of
-
-__all__ = ["NAME", "SUFFIXES", "check_by_library", "draft", "held", "losses", "unfit"]
+from ckpt.names import NamedKey
+from ckpt.nodes import Node
+from ckpt.tensors import Storage, TensorRef
+from ckpt.text import show
+from ckpt.tree.metadata import METADATA, aliases, is_alias, is_metadata, metadata_of
 
 _EXPANDED = 1 << 30
 """Bytes to which a tensor may unfold that repeats its storage (stride 0)."""
@@ -28,7 +30,7 @@ def losses(checkpoint: Checkpoint) -> list[str]:
         why = unfit(entry)
         if why:
             found.append(f"{show(entry.name, 80)} ({why})")
-    values = [value.name for value in checkpoint.values if value.path[:1] != ("__metadata__",)]
+    values = [value.name for value in checkpoint.values if not is_metadata(value.path)]
     return [*found, *(f"{show(name, 80)} (no tensor)" for name in values)]
 
 
@@ -47,7 +49,7 @@ def unfit(entry: Entry) -> str | None:
         return f"unfolds to {tensor.nbytes:,} bytes"
     if any(isinstance(key, NamedKey) for key in entry.path):
         return "a key that is no text"
-    if entry.name == "__metadata__" or not is_text(entry.name):
+    if entry.name == METADATA or not is_text(entry.name):
         return "a name that the format cannot say"
     return None
 
@@ -80,7 +82,7 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
     metadata = {"format": "pt", **metadata_of(checkpoint.root), **others}
     # As the library orders them: the widest first, so that each is aligned.
     tensors.sort(key=lambda item: (-item[1].dtype.bits, item[0]))
-    header: dict[str, Any] = {"__metadata__": metadata}
+    header: dict[str, Any] = {METADATA: metadata}
     at = 0
     for name, ref in tensors:
         shape = list(ref.shape)
@@ -105,6 +107,33 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
                 pour(Storage(name, None, ref.dtype, ref.nbytes, place), sink, crc=False)
 
     return Draft(8 + len(text) + at, write)
+
+
+def compare(planned: Checkpoint, written: Checkpoint) -> None:
+    """Raise WriteError unless a written file holds the tensors that were planned, or their aliases, and the reference
+    implementation takes it.
+    """
+    found = {entry.name: entry.tensor for entry in written.tensors}
+    others = aliases(written)
+    for entry in planned.tensors:
+        other = found.get(others.get(entry.name, entry.name))
+        if other is None or (other.dtype, other.shape) != (entry.tensor.dtype, entry.tensor.shape):
+            raise differs(f"tensor {show(entry.name, 80)} differs")
+    extra = found.keys() - {entry.name for entry in planned.tensors}
+    if extra:
+        raise differs(f"{show(min(extra), 80)} was not planned")
+    check_by_library(written.path)
+
+
+def compare_bytes(planned: Checkpoint, written: Checkpoint) -> None:
+    """Raise WriteError unless every element in a written file is that of its source."""
+    known = {entry.name: entry.tensor for entry in written.tensors}
+    others = aliases(written)
+    for entry in planned.tensors:
+        other = known[others.get(entry.name, entry.name)]
+        assert isinstance(entry.tensor, TensorRef) and isinstance(other, TensorRef)
+        if not same_bytes(elements(entry.tensor), elements(other)):
+            raise differs(f"the bytes of {show(entry.name, 80)} are not those of the source")
 
 
 def check_by_library(path: str) -> None:

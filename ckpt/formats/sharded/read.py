@@ -1,37 +1,30 @@
-"""One checkpoint in several files: `*.safetensors.index.json`, `*.bin.index.json`, or a directory as Hugging
-Face lays it out. Only files beside the index are opened, by plain names.
+"""One checkpoint in several files: `*.safetensors.index.json`, `*.bin.index.json`, or a folder as Hugging Face
+lays it out. Only files beside the index are opened, by plain names.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
-from ckpt.checkpoint import (
-    Checkpoint,
-    Composite,
-    Container,
-    Dict,
-    Entry,
-    Import,
-    Notice,
-    Refusal,
-    Storage,
-    Tensor,
-    TensorRef,
-    Value,
-)
-from ckpt.errors import UnreadableError
+from ckpt.checkpoint import Checkpoint, Notice, Traits
+from ckpt.errors import NotOpenedError, UnreadableError
 from ckpt.formats.probe import Probe
 from ckpt.formats.safetensors.read import parse_json
-from ckpt.io.source import File, read_limited
+from ckpt.formats.sharded.merge import Part, merged
+from ckpt.io.location import Location, is_plain_name, read_file
 from ckpt.limits import Limits
-from ckpt.names import Path, natural, show
-from ckpt.tree.metadata import metadata_of
-from ckpt.tree.view import look
+from ckpt.names import natural
+from ckpt.text import and_more, show
 
 NAME = "sharded"
 SUFFIXES: tuple[str, ...] = (".index.json",)
+TRAITS = Traits("shards")
+"""Of the index: a checkpoint has those of its shards."""
+WRITER = ""
+VERIFIER = "ckpt.formats.sharded.verify"
 
 _INDEXES = (".safetensors.index.json", ".bin.index.json")
 _SINGLE = (
@@ -45,90 +38,90 @@ _OPTIMIZERS = ("optimizer.pt", "optimizer.bin")
 _LISTED = 10
 
 
+class Layout(NamedTuple):
+    """The files that a path stands for: an index or a single file of weights, the shards, what lies beside them."""
+
+    folder: Location
+    chosen: str
+    weight_map: dict[str, str] | None
+    """Name of a tensor -> name of its shard, as the index says; None without an index."""
+    shards: tuple[str, ...]
+    beside: tuple[str, ...]
+    total_size: int | None = None
+    """Bytes of all tensors, as the index says."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return (*self.shards, *self.beside)
+
+    def mark(self, number: int) -> str:
+        """What the ids of the storages of a file begin with, in a checkpoint of all of them."""
+        if len(self.files) == 1:
+            return ""
+        if number >= len(self.shards):
+            return f"{_stem(self.files[number])}:"
+        return f"shard-{number + 1}:"
+
+
 def sniff(probe: Probe) -> bool:
     return _find(probe) is not None
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
-    found = _find(probe)
-    assert found is not None
-    folder, name = os.path.split(found)
-    parts: list[tuple[str, Checkpoint]] = []
+    layout = layout_of(probe, limits)
+    parts: list[Part] = []
     try:
-        if name.endswith(_INDEXES):
-            weight_map = _weight_map(found, limits)
-            names = sorted(set(weight_map.values()), key=natural)
-            missing = [shard for shard in names if not os.path.isfile(os.path.join(folder, shard))]
-            if missing:
-                listed = ", ".join(show(shard, 80) for shard in missing[:_LISTED])
-                gone = set(missing)
-                lost = sum(shard in gone for shard in weight_map.values())
-                raise UnreadableError(
-                    f"{len(missing)} of {len(names)} shards missing, with {lost:,} tensors: {listed}",
-                    hint="an unfinished download?",
-                )
-        else:
-            weight_map, names = None, [name]
-        for shard in names:
-            parts.append((shard, _open(os.path.join(folder, shard), limits)))
-        notices = _compare(weight_map, parts) if weight_map is not None else []
-        extra = [
-            beside
-            for beside in _OPTIMIZERS
-            if probe.is_directory and os.path.isfile(os.path.join(folder, beside))
-        ]
-        for beside in extra[:1]:
-            parts.append((beside, _open(os.path.join(folder, beside), limits)))
-        notices += _unread(probe, folder, name)
-        if weight_map is None and len(parts) == 1:  # the directory is as good as its file
-            whole = parts[0][1]
+        for number, name in enumerate(layout.files):
+            section = _stem(name) if name in layout.beside else ""
+            opened = probe.open(layout.folder.child(name), layout.mark(number))
+            parts.append(Part(name, section, opened))
+        notices: list[Notice] = []
+        if layout.weight_map is not None:
+            notices += _compare(layout.weight_map, parts[: len(layout.shards)])
+        notices += _unread(probe, layout.chosen)
+        if layout.weight_map is None and len(parts) == 1:  # the folder is as good as its file
+            whole = parts[0].checkpoint
             return replace(whole, notices=(*whole.notices, *notices))
-        return _merge(probe, parts, extra[:1], notices)
+        made = merged(probe.path, NAME, parts, notices)
+        return replace(made, index_bytes=layout.total_size)
     except BaseException:
-        for _, part in parts:
-            part.close()
+        for part in parts:
+            part.checkpoint.close()
         raise
 
 
-def index_of(probe: Probe) -> str | None:
-    """The index that a path stands for, None where it stands for a single file."""
-    found = _find(probe)
-    return found if found is not None and found.endswith(_INDEXES) else None
+def layout_of(probe: Probe, limits: Limits) -> Layout:
+    """The files that a path stands for. Raises UnreadableError when shards are missing, or an index is no index."""
+    chosen = _find(probe)
+    assert chosen is not None
+    folder = probe.location if probe.is_folder else probe.location.parent()
+    here = _files(folder) if probe.is_folder else ()
+    beside = tuple(name for name in _OPTIMIZERS if name in here)[:1]
+    if not chosen.endswith(_INDEXES):
+        return Layout(folder, chosen, None, (chosen,), beside)
+    index = probe.location if not probe.is_folder else folder.child(chosen)
+    weight_map, total_size = _read_index(index, folder, limits)
+    names = tuple(sorted(set(weight_map.values()), key=natural))
+    missing = {name for name in names if not folder.child(name).is_file()}
+    if missing:
+        listed = and_more([show(name, 80) for name in names if name in missing], _LISTED)
+        lost = sum(name in missing for name in weight_map.values())
+        raise UnreadableError(
+            f"{len(missing)} of {len(names)} shards missing, with {lost:,} tensors: {listed}",
+            hint="an unfinished download?",
+        )
+    return Layout(folder, chosen, weight_map, names, beside, total_size)
 
 
-def files(probe: Probe, limits: Limits) -> list[str]:
-    """The files that a path stands for: the shards of an index, what lies beside them."""
-    found = _find(probe)
-    assert found is not None
-    folder, name = os.path.split(found)
-    names = (
-        sorted(set(_weight_map(found, limits).values()), key=natural) if name.endswith(_INDEXES) else [name]
-    )
-    if probe.is_directory:
-        names += [beside for beside in _OPTIMIZERS if os.path.isfile(os.path.join(folder, beside))][:1]
-    return [os.path.join(folder, shard) for shard in names]
-
-
-def marks(files: list[str]) -> list[str]:
-    """What the ids of the storages of each file begin with, in a checkpoint of all of them."""
-    if len(files) == 1:
-        return [""]
-    names = [os.path.basename(file) for file in files]
-    return [
-        f"{name.rpartition('.')[0]}:" if name in _OPTIMIZERS else f"shard-{number}:"
-        for number, name in enumerate(names, 1)
-    ]
+def _stem(name: str) -> str:
+    return name.rpartition(".")[0]
 
 
 def _find(probe: Probe) -> str | None:
-    """The index, or the single file of weights, that a path stands for."""
-    if not probe.is_directory:
-        return probe.path if probe.path.endswith(_INDEXES) else None
-    try:
-        with os.scandir(probe.path) as found:
-            names = sorted(entry.name for entry in found if not entry.is_dir())
-    except OSError:
-        return None
+    """The name of the index, or of the single file of weights, that a path stands for."""
+    if not probe.is_folder:
+        return os.path.basename(probe.path) if probe.path.endswith(_INDEXES) else None
+    names = _files(probe.location)
     # As transformers chooses: safetensors before pickles, one file before shards.
     indexes = [name for name in names if name.endswith(_INDEXES)]
     singles = [name for name in _SINGLE if name in names]
@@ -139,71 +132,64 @@ def _find(probe: Probe) -> str | None:
         indexes,
     ):
         if len(pick) == 1:
-            return os.path.join(probe.path, pick[0])
+            return pick[0]
         if len(pick) > 1:
-            raise UnreadableError(
-                f"a directory with {len(pick)} checkpoints: {', '.join(pick)}", hint="name one"
-            )
+            listed = ", ".join(show(name, 80) for name in pick)
+            raise UnreadableError(f"a directory with {len(pick)} checkpoints: {listed}", hint="name one")
     return None
 
 
-def _unread(probe: Probe, folder: str, chosen: str) -> list[Notice]:
-    if not probe.is_directory:
+def _files(folder: Location) -> list[str]:
+    """The names of the files in a folder; none where it cannot be listed."""
+    try:
+        return [name for name in folder.names() if not name.endswith("/")]
+    except NotOpenedError:
+        return []
+
+
+def _unread(probe: Probe, chosen: str) -> list[Notice]:
+    if not probe.is_folder:
         return []
     others = [
         name
-        for name in sorted(os.listdir(folder))
+        for name in _files(probe.location)
         if name != chosen and (name.endswith(_INDEXES) or name in _SINGLE)
     ]
     return [Notice("shards", f"{show(name, 80)} lies beside {chosen} and was not read") for name in others]
 
 
-def _weight_map(path: str, limits: Limits) -> dict[str, str]:
-    file = File(path)
-    try:
-        index = parse_json(read_limited(file, limits.index_bytes, "index-bytes", "the index"), "index")
-    finally:
-        file.close()
+def _read_index(location: Location, folder: Location, limits: Limits) -> tuple[dict[str, str], int | None]:
+    """(tensor -> shard, bytes of all tensors as the index says). Raises UnreadableError."""
+    index = parse_json(read_file(location, limits, "the index"), "index")
     weight_map = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
         raise UnreadableError("an index without a weight_map")
+    checked: set[str] = set()
     for name, shard in weight_map.items():
-        if (
-            not isinstance(shard, str)
-            or not shard
-            or shard != os.path.basename(shard)
-            or "\\" in shard
-            or "\0" in shard
-        ):
+        if not isinstance(shard, str) or not is_plain_name(shard):
             raise UnreadableError(
                 f"the index puts {show(name, 80)} into {show(str(shard), 80)}, which is no plain file name"
             )
+        if shard in checked:
+            continue
+        checked.add(shard)
         if shard.endswith(_INDEXES):
             raise UnreadableError(f"the index names {show(shard, 80)}, which is an index itself")
-        if shard in (".", "..") or (
-            os.path.islink(os.path.join(os.path.dirname(path), shard)) and _leaves(path, shard)
-        ):
-            raise UnreadableError(f"the index names {show(shard, 80)}, which is no file beside it")
-    return weight_map
+        try:
+            folder.child(shard)
+        except UnreadableError:
+            raise UnreadableError(f"the index names {show(shard, 80)}, which is no file beside it") from None
+    metadata = index.get("metadata") if isinstance(index, dict) else None
+    size = metadata.get("total_size") if isinstance(metadata, dict) else None
+    return weight_map, size if type(size) is int and size >= 0 else None
 
 
-def _leaves(path: str, shard: str) -> bool:
-    # Links are how the hub's cache lays files out; one to a device or a directory is not.
-    return not os.path.isfile(os.path.join(os.path.dirname(path), shard))
-
-
-def _open(path: str, limits: Limits) -> Checkpoint:
-    from ckpt.formats import open  # here: the table of formats holds this one
-
-    return open(path, limits)
-
-
-def _compare(weight_map: dict[str, str], parts: list[tuple[str, Checkpoint]]) -> list[Notice]:
+def _compare(weight_map: dict[str, str], parts: Sequence[Part]) -> list[Notice]:
     """What the index says against what the shards hold. Raises UnreadableError when a listed tensor is nowhere."""
     holds: dict[str, list[str]] = {}
-    for shard, part in parts:
-        for entry in part.tensors:
-            holds.setdefault(entry.name, []).append(shard)
+    for part in parts:
+        for entry in part.checkpoint.tensors:
+            holds.setdefault(entry.name, []).append(part.name)
     lost = [name for name in weight_map if name not in holds]
     if lost:
         listed = ", ".join(show(name, 80) for name in lost[:_LISTED])
@@ -217,123 +203,13 @@ def _compare(weight_map: dict[str, str], parts: list[tuple[str, Checkpoint]]) ->
     unlisted = tuple(name for name in holds if name not in weight_map)
     notices = []
     if wrong:
-        told = f"{show(wrong[0], 80)} lies in {show(holds[wrong[0]][0], 60)}, the index says {show(weight_map[wrong[0]], 60)}"
-        more = f", and {len(wrong) - 1:,} more" if len(wrong) > 1 else ""
-        notices.append(Notice("shards", f"tensors in another shard than the index says: {told}{more}", wrong))
-    if unlisted:
-        more = f" and {len(unlisted) - 3:,} more" if len(unlisted) > 3 else ""
-        listed = ", ".join(show(name, 80) for name in unlisted[:3])
-        notices.append(Notice("shards", f"tensors that the index does not list: {listed}{more}", unlisted))
-    return notices
-
-
-def _merge(
-    probe: Probe, parts: list[tuple[str, Checkpoint]], under_name: list[str], notices: list[Notice]
-) -> Checkpoint:
-    """One checkpoint over all parts. Those in `under_name` become a section called by their file."""
-    root = Dict()
-    entries: list[Entry] = []
-    storages: list[Storage] = []
-    values: list[Value] = []
-    containers: list[Container] = []
-    imports: list[Import] = []
-    refusals: list[Refusal] = []
-    metadata: dict[str, str] = {}
-    several = len(parts) > 1
-    known: set[Path] = set()  # values that a shard before has: each repeats the metadata
-    for number, (shard, part) in enumerate(parts, 1):
-        section = shard.rpartition(".")[0] if shard in under_name else ""
-        renamed = {
-            id(old): old._replace(id=f"{section or f'shard-{number}'}:{old.id}") if several else old
-            for old in part.storages
-        }
-        storages += renamed.values()
-        prefix: Path = (section,) if section else ()
-        first = len(entries)
-        for entry in part.tensors:
-            path = prefix + entry.path
-            name = f"{section}.{entry.name}" if section else entry.name
-            tensor = _over(entry.tensor, renamed) if several else entry.tensor
-            entries.append(entry._replace(path=path, name=name, tensor=tensor))
-        if not section:
-            view = look(part.root)
-            texts = metadata_of(part.root)
-            fresh = [i for i, key in enumerate(view.keys) if not texts or key != "__metadata__"]
-            root.set([view.keys[i] for i in fresh], [view.children[i] for i in fresh])
-            metadata.update(texts)
-        if section:
-            root.keys.append(section)
-            root.values.append(part.root)
-            containers += [
-                row._replace(
-                    path=prefix + row.path,
-                    name=f"{section}.{row.name}" if row.name else section,
-                    first=row.first + first,
-                    last=row.last + first,
-                )
-                for row in part.containers
-            ]
-        values += [
-            value._replace(
-                path=prefix + value.path, name=f"{section}.{value.name}" if section else value.name
-            )
-            for value in part.values
-            if section or value.path not in known
+        told = [
+            f"{show(name, 80)} lies in {show(holds[name][0], 60)}, the index says {show(weight_map[name], 60)}"
+            for name in wrong
         ]
-        known.update(value.path for value in part.values)
-        imports += part.imports
-        refusals += part.weights_only or ()
-        notices += part.notices
-    if metadata:  # each shard has some, mostly the same
-        merged = Dict()
-        merged.set(list(metadata), list(metadata.values()))
-        root.set(["__metadata__"], [merged])
-    sections = {(name.rpartition(".")[0],) for name in under_name}
-    weights = [entry for entry in entries if entry.path[:1] not in sections]
-    rest = [entry for entry in entries if entry.path[:1] in sections]
-    # The weights lie at the root; last, for what lies inside it is found before.
-    only = parts[0][1].containers if len(parts) == 1 + len(under_name) else ()
-    names = tuple(entry.name for entry in weights)
-    containers += only or [Container((), "", "dict", names, 0, len(weights), node=root)]
-
-    def close() -> None:
-        for _, part in parts:
-            part.close()
-
-    return Checkpoint(
-        path=probe.path,
-        format=NAME,
-        nbytes=sum(part.nbytes for _, part in parts),
-        root=root,
-        tensors=(*_ordered(weights, parts[0][0]), *rest),
-        storages=tuple(storages),
-        values=tuple(values),
-        containers=tuple(containers),
-        imports=tuple(imports),
-        byteorder=parts[0][1].byteorder,
-        weights_only=tuple(refusals) if any(part.weights_only is not None for _, part in parts) else None,
-        encoding=next((part.encoding for _, part in parts if part.encoding), None),
-        not_loadable=next((part.not_loadable for _, part in parts if part.not_loadable), None),
-        notices=tuple(notices),
-        parts=tuple(shard for shard, _ in parts),
-        close=close,
-    )
-
-
-def _ordered(weights: list[Entry], shard: str) -> list[Entry]:
-    """Pickles keep the order of the model; safetensors have none."""
-    return (
-        sorted(weights, key=lambda entry: natural(entry.name)) if shard.endswith(".safetensors") else weights
-    )
-
-
-def _over(tensor: Tensor, storages: dict[int, Storage]) -> Tensor:
-    """The tensor over the renamed storages."""
-    if isinstance(tensor, TensorRef):
-        return tensor._replace(storage=storages.get(id(tensor.storage), tensor.storage))
-    assert isinstance(tensor, Composite)
-    parts = tuple(
-        (label, part._replace(storage=storages.get(id(part.storage), part.storage)))
-        for label, part in tensor.parts
-    )
-    return replace(tensor, parts=parts)
+        text = f"tensors in another shard than the index says: {and_more(told, 1)}"
+        notices.append(Notice("shards", text, wrong))
+    if unlisted:
+        listed = and_more([show(name, 80) for name in unlisted], 3)
+        notices.append(Notice("shards", f"tensors that the index does not list: {listed}", unlisted))
+    return notices

@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from ckpt.checkpoint import Checkpoint, Dict, Entry
+from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.formats.draft import Draft
 from ckpt.formats.safetensors.write import held
-from ckpt.tree.metadata import metadata_of
+from ckpt.nodes import Dict
+from ckpt.tree.metadata import metadata_of, with_metadata
+
+NAME = "sharded"
+FORMAT = "safetensors"
+"""The format of each shard."""
 
 
 def split(checkpoint: Checkpoint, shard_bytes: int) -> list[Checkpoint]:
@@ -31,11 +36,7 @@ def split(checkpoint: Checkpoint, shard_bytes: int) -> list[Checkpoint]:
     for entries in groups:
         root = Dict()
         root.set([entry.name for entry in entries], [entry.tensor for entry in entries])
-        metadata = metadata_of(checkpoint.root)
-        if metadata:
-            texts = Dict()
-            texts.set(list(metadata), list(metadata.values()))
-            root.set(["__metadata__"], [texts])
+        root = with_metadata(root, metadata_of(checkpoint.root))
         parts.append(replace(checkpoint, root=root, tensors=tuple(entries)))
     return parts
 

@@ -6,19 +6,26 @@ Layout: torch/serialization.py `_legacy_save`, `_legacy_load`.
 
 from __future__ import annotations
 
-from ckpt.checkpoint import Checkpoint, Global, Node, Notice, Opaque, PersistentId, Range, Refusal, Storage
+from ckpt.checkpoint import Checkpoint, Notice, Refusal, Traits
 from ckpt.dtypes import UINT8, DType
-from ckpt.errors import LimitError, UnreadableError
+from ckpt.errors import CutOffError, LimitError, UnreadableError
 from ckpt.formats.pickled import Contents, checkpoint, interpret, run
 from ckpt.formats.probe import Probe
 from ckpt.io.source import Memory, Source
 from ckpt.limits import Limits
-from ckpt.names import show
+from ckpt.nodes import Global, Node, Opaque, PersistentId
 from ckpt.pickles.machine import Pickle, TruncatedPickleError
 from ckpt.pickles.rebuild import UNTYPED, make_storage, storage_bytes, storage_type
+from ckpt.tensors import Range, Storage
+from ckpt.text import show
 
 NAME = "torch-legacy"
-SUFFIXES: tuple[str, ...] = (".pth", ".pt", ".bin", ".tar")
+SUFFIXES: tuple[str, ...] = (".pth", ".pt", ".bin", ".ckpt", ".tar", ".pkl")
+TRAITS = Traits(
+    "PyTorch legacy", "torch.load({path}, {options})", is_pickle=True, keeps_devices=True, has_views=True
+)
+WRITER = "ckpt.formats.torch_legacy.write"
+VERIFIER = "ckpt.formats.torch_legacy.verify"
 
 MAGIC = 0x1950A86A20F9469CFC6C
 PROTOCOL = 1001
@@ -43,7 +50,7 @@ def is_legacy(head: bytes) -> bool:
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
-    contents = Contents()
+    contents = Contents((), read_nested, probe.mark)
     stream = _Stream(probe.file, contents, limits, "", 0)
     root = stream.read()
     if stream.end < probe.size:
@@ -54,10 +61,11 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     return checkpoint(
         probe.path,
         NAME,
-        probe.size,
+        TRAITS,
         root,
         contents,
         limits,
+        source=probe.file,
         not_loadable="no torch reads UntypedStorage back from the legacy format" if untyped else None,
         refusals=(Refusal("UntypedStorage in the legacy format", ()),) if untyped else None,
     )
@@ -65,14 +73,15 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
 
 def salvaged(source: Source, limits: Limits) -> Node:
     """The root of a stream that may be cut in its data: storages that are not all there lie behind its end."""
-    return _Stream(source, Contents(), limits, "", 0, is_cut=True).read()
+    return _Stream(source, Contents(read_nested=read_nested), limits, "", 0, is_cut=True).read()
 
 
 def read_nested(data: bytes, contents: Contents, limits: Limits, depth: int) -> Node:
     """The root of a checkpoint that lies in the bytes of a pickle; its storages join `contents`."""
     if not data.startswith(_MAGICS):
         raise UnreadableError("a nested checkpoint that is no legacy stream")
-    prefix = f"nested-{len({name.partition(':')[0] for name in contents.storages if ':' in name})}:"
+    prefix = f"nested-{contents.streams}:"
+    contents.streams += 1
     return _Stream(Memory(data), contents, limits, prefix, depth).read()
 
 
@@ -140,7 +149,7 @@ class _Stream:
                 if not self._grow(start):
                     size = self._source.size
                     problem = f"cut off: the file ends at {size:,} bytes, inside a pickle"
-                    raise UnreadableError(problem, hint=error.hint) from None
+                    raise CutOffError(problem, hint=error.hint) from None
                 continue
             self._buffer = self._buffer[pickle.end :]
             self.end = start + pickle.end
@@ -185,7 +194,7 @@ class _Stream:
                 found[text] = (at, 0)
                 continue
             if at + 8 > self._source.size:
-                raise UnreadableError(
+                raise CutOffError(
                     f"cut off: storage {show(text, 80)} is missing, the file ends at {self._source.size:,}"
                 )
             numel = int.from_bytes(self._source.read(at, 8), "little")
@@ -196,7 +205,7 @@ class _Stream:
             nbytes = storage_bytes(dtype, numel)
             at += 8
             if at + nbytes > self._source.size:
-                raise UnreadableError(
+                raise CutOffError(
                     f"cut off: storage {show(text, 80)} needs bytes {at:,} to {at + nbytes:,}, "
                     f"the file ends at {self._source.size:,}"
                 )
@@ -239,7 +248,7 @@ class _Stream:
                 raise UnreadableError(f"storage {show(key, 80)} is named with two types or sizes")
             return known
         place = Range(self._source, places[key][0], nbytes)
-        made = make_storage(self._prefix + show(key, 80), device, dtype, nbytes, place)
+        made = make_storage(self._contents.mark + self._prefix + show(key, 80), device, dtype, nbytes, place)
         self._made[key] = self._contents.storages[made.id] = made
         return made
 

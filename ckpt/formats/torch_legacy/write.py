@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from struct import pack
 
-from ckpt.checkpoint import Checkpoint, Dict, Node, Range, Storage
+from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.blocks import blocks, little, pour
 from ckpt.formats.draft import Draft, Keys, numel
-from ckpt.formats.torch_legacy.read import MAGIC, NAME, PROTOCOL, SUFFIXES
+from ckpt.formats.torch_legacy.read import MAGIC, PROTOCOL
+from ckpt.formats.written import compare, compare_bytes
 from ckpt.io.commit import Sink
 from ckpt.io.source import Memory
 from ckpt.limits import Limits
-from ckpt.names import show
+from ckpt.nodes import Dict, Node
 from ckpt.pickles.calls import is_typed, storage_class
 from ckpt.pickles.emit import emit
+from ckpt.tensors import Range, Storage
+from ckpt.text import show
 
-__all__ = ["NAME", "SUFFIXES", "draft", "losses", "to_bytes"]
+__all__ = ["compare", "compare_bytes", "draft", "losses", "to_bytes", "unfit"]
 
 
 def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
@@ -38,6 +41,11 @@ def losses(checkpoint: Checkpoint) -> list[str]:
         for storage in checkpoint.storages
         if storage.place is not None and not is_typed(storage)
     ]
+
+
+def unfit(entry: Entry) -> str | None:
+    """Why the format cannot hold a tensor: there is no such tensor."""
+    return None
 
 
 def to_bytes(root: Node) -> bytes:

@@ -7,27 +7,40 @@ short cut (`.storage_alignment`) is never trusted.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass
 
-from ckpt.checkpoint import Checkpoint, Global, Node, Notice, PersistentId, Storage
+from ckpt.checkpoint import Checkpoint, Notice, Origin, Traits
 from ckpt.dtypes import UINT8, DType
 from ckpt.errors import UnreadableError
 from ckpt.formats.archive import Archive
 from ckpt.formats.pickled import Contents, checkpoint, interpret, run
 from ckpt.formats.probe import Probe
+from ckpt.formats.torch_legacy.read import read_nested
 from ckpt.limits import Limits
-from ckpt.names import show
+from ckpt.nodes import Global, Node, PersistentId
 from ckpt.pickles.rebuild import make_storage, storage_bytes, storage_type
+from ckpt.tensors import Storage
+from ckpt.text import show
 
 NAME = "torch-zip"
-SUFFIXES: tuple[str, ...] = (".pth", ".pt", ".bin", ".ckpt", ".tar")
+SUFFIXES: tuple[str, ...] = (".pth", ".pt", ".bin", ".ckpt", ".tar", ".pkl")
+TRAITS = Traits(
+    "PyTorch zip",
+    "torch.load({path}, {options})",
+    is_pickle=True,
+    keeps_devices=True,
+    has_checksums=True,
+    in_place=True,
+)
+WRITER = "ckpt.formats.torch_zip.write"
+VERIFIER = "ckpt.formats.torch_zip.verify"
 
 KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 """Storage keys that name a record."""
 
 
-class Origin(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ArchiveOrigin(Origin):
     """The archive that a checkpoint was read from, and the keys of the storages that its pickle names."""
 
     archive: Archive
@@ -47,15 +60,15 @@ def is_torch_1_4(archive: Archive) -> bool:
 def read(probe: Probe, limits: Limits) -> Checkpoint:
     archive = probe.archive
     assert archive is not None
-    return read_from(archive, probe.path, limits)
+    return read_from(archive, probe.path, limits, probe.mark)
 
 
-def read_from(archive: Archive, path: str, limits: Limits) -> Checkpoint:
+def read_from(archive: Archive, path: str, limits: Limits, mark: str = "") -> Checkpoint:
     """The checkpoint in an archive. Raises CkptError."""
     record = archive.find("data.pkl")
     assert record is not None
     byteorder = byteorder_of(archive)
-    contents = Contents(archive.notices)
+    contents = Contents(archive.notices, read_nested, mark)
     data = archive.read(record, limits.pickle_bytes, "pickle-bytes")
     pickle = run(data, limits)
     if pickle.end < len(data):
@@ -71,8 +84,18 @@ def read_from(archive: Archive, path: str, limits: Limits) -> Checkpoint:
         contents.not_loadable = "torch refuses an archive without a record `version`"
         contents.notices.append(Notice("container", contents.not_loadable))
     contents.notices += folder.notices()
-    made = checkpoint(path, NAME, archive.source.size, pickle.root, contents, limits, byteorder=byteorder)
-    return replace(made, origin=Origin(archive, frozenset(folder.keys())))
+    origin = ArchiveOrigin(archive, frozenset(folder.keys()))
+    return checkpoint(
+        path,
+        NAME,
+        TRAITS,
+        pickle.root,
+        contents,
+        limits,
+        source=archive.source,
+        origin=origin,
+        byteorder=byteorder,
+    )
 
 
 def byteorder_of(archive: Archive) -> str:
@@ -135,7 +158,9 @@ class StorageFolder:
         if record.size > nbytes:
             self._longer.append(f"{text} ({record.size:,} bytes for {nbytes:,})")
         place = record.place(self._source, big=self._big)
-        made = make_storage(self._prefix + text, device, dtype, nbytes, place, record.crc)
+        made = make_storage(
+            self._contents.mark + self._prefix + text, device, dtype, nbytes, place, record.crc
+        )
         self._made[text] = self._contents.storages[made.id] = made
         return made
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from struct import pack
 
-from ckpt.checkpoint import Checkpoint, Range, Storage
+from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.blocks import is_big, little, pour
-from ckpt.errors import WriteError
-from ckpt.formats.archive import MARK, Archive, Record
+from ckpt.errors import CkptError, WriteError
+from ckpt.formats.archive import MARK, Archive, Record, appended_at, interrupted, read_archive
 from ckpt.formats.draft import Draft, Keys
 from ckpt.formats.torch_legacy import write as torch_legacy
 from ckpt.formats.torch_zip.layout import (
@@ -21,12 +21,15 @@ from ckpt.formats.torch_zip.layout import (
     write_directory,
     write_record,
 )
-from ckpt.formats.torch_zip.read import NAME, SUFFIXES, Origin
+from ckpt.formats.torch_zip.read import ArchiveOrigin, read_from
+from ckpt.formats.written import compare, compare_bytes
 from ckpt.io.commit import MemorySink
+from ckpt.io.source import Extended, Source
 from ckpt.limits import Limits
 from ckpt.pickles.emit import emit
+from ckpt.tensors import Range, Storage
 
-__all__ = ["NAME", "SUFFIXES", "append", "draft", "losses"]
+__all__ = ["append", "compare", "compare_bytes", "draft", "end_before", "losses", "unfit"]
 
 _COMPUTED_OFFSETS = (".format_version", ".storage_alignment")
 """Records that let torch compute where storages lie, instead of looking."""
@@ -40,6 +43,11 @@ def losses(checkpoint: Checkpoint) -> list[str]:
     return []
 
 
+def unfit(entry: Entry) -> str | None:
+    """Why the format cannot hold a tensor: there is no such tensor."""
+    return None
+
+
 def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
     """The archive of a checkpoint, as torch lays it out.
 
@@ -47,7 +55,7 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
     to lie where torch put it; edited, storages keep their position within a page. Raises LimitError.
     """
     pickle, keys = _pickle(checkpoint, limits)
-    origin = checkpoint.origin if isinstance(checkpoint.origin, Origin) else None
+    origin = checkpoint.origin if isinstance(checkpoint.origin, ArchiveOrigin) else None
     # Torch swaps all storages of a file or none: bytes of both orders in one become little-endian.
     used = keys.storages.values()
     big = any(map(is_big, used)) and all(is_big(s) or (s.dtype and s.dtype.bits <= 8) for s in used)
@@ -68,10 +76,11 @@ def append(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, bytes]:
     """What goes behind the end of the archive that a checkpoint was read from: a record, then a new directory.
 
     The record is the new pickle. Storages stay where they are, the old pickle and the old directory stay as
-    dead bytes; until the last byte is written the old directory is the valid one. Raises WriteError when
-    the storages were edited as well.
+    dead bytes; until the last byte is written the old directory is the valid one. The new end is read by our own
+    reader first. Raises WriteError when the storages were edited as well.
     """
     pickle, keys = _pickle(checkpoint, limits)
+    assert isinstance(checkpoint.origin, ArchiveOrigin)
     archive = checkpoint.origin.archive
     for key, storage in keys.storages.items():
         old = archive.find(f"data/{key}")
@@ -87,14 +96,27 @@ def append(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, bytes]:
     record = sink.taken()
     rows = [_row(row) for row in archive.records.values() if row.name != name]
     write_directory(sink, [*rows, new])
-    return record, sink.taken()
+    directory = sink.taken()
+    whole = read_archive(Extended(archive.source, record + directory), limits)
+    compare(checkpoint, read_from(whole, checkpoint.path, limits))
+    return record, directory
+
+
+def end_before(source: Source, limits: Limits) -> int | None:
+    """Where the archive ended before the last in-place rewrite, whole or interrupted; None where there was none."""
+    try:
+        archive = read_archive(source, limits)
+    except CkptError:
+        return interrupted(source)
+    record = archive.find("data.pkl")
+    return None if record is None else appended_at(source, record)
 
 
 def _pickle(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, Keys]:
     keys = Keys(checkpoint.storages)
     data = emit(checkpoint.root, keys, torch_legacy.to_bytes, limits)
     origin = checkpoint.origin
-    if isinstance(origin, Origin) and not checkpoint.is_edited:
+    if isinstance(origin, ArchiveOrigin) and not checkpoint.is_edited:
         record = origin.archive.find("data.pkl")
         assert record is not None
         data = origin.archive.read(record, limits.pickle_bytes, "pickle-bytes")
@@ -110,7 +132,7 @@ def _fresh(order: bytes, pickle: bytes, keys: Keys) -> list[Planned]:
     return [*records, bytes_record("archive/version", b"3\n")]
 
 
-def _again(origin: Origin, order: bytes, pickle: bytes, keys: Keys) -> list[Planned]:
+def _again(origin: ArchiveOrigin, order: bytes, pickle: bytes, keys: Keys) -> list[Planned]:
     """The records of the archive in their order; new storages after the old ones."""
     archive = origin.archive
     folder = f"{archive.root}/data/"

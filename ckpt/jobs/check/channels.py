@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from math import prod
 from typing import Literal, NamedTuple
 
-from ckpt.checkpoint import TensorRef
+from ckpt.tensors import TensorRef
 
 _TRANSPOSED = re.compile(
     r"(?:^|[._])(?:deconv|conv_?transpose|transposed?|up_?conv|up_?sample|up|decoder|gen(?:erator)?)\d*(?=[._]|$)",

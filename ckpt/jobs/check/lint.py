@@ -15,8 +15,7 @@ from ckpt.jobs.check.stats import stats
 from ckpt.jobs.inspect import list_modules as loose
 from ckpt.jobs.inspect import private
 from ckpt.jobs.inspect.inspect import inspect
-from ckpt.names import show
-from ckpt.units import plural
+from ckpt.text import plural, show
 
 LEVELS: tuple[Level, ...] = ("error", "warning", "info")
 _LISTED = 4

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from math import sqrt
 from typing import Any, NamedTuple
 
-from ckpt.checkpoint import Checkpoint, Entry, TensorRef
+from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements import measure
 from ckpt.elements.cast import has_numbers
 from ckpt.elements.compare import counted, in_threads, once, refuse_unfolded
@@ -15,11 +15,12 @@ from ckpt.evidence.record import record_of
 from ckpt.evidence.sections import Section, only_model, sections
 from ckpt.findings import Finding, order
 from ckpt.jobs.check.channels import Axis, axis_of, inner
-from ckpt.names import Globs, natural, show
+from ckpt.names import Globs, natural
+from ckpt.tensors import TensorRef
+from ckpt.text import plural, show
 from ckpt.tree.find import node_at
 from ckpt.tree.json import number_json
 from ckpt.tree.view import look
-from ckpt.units import plural
 
 KEYS = ("name", "min", "max", "mean", "std", "rms", "zeros", "nan", "inf", "numel")
 """What `--sort` takes: names in natural order, numbers with the largest first."""

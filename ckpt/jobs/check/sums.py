@@ -7,12 +7,13 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ckpt.checkpoint import Checkpoint, Entry, Tensor, TensorRef, parts_of
+from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.blocks import blocks, elements
 from ckpt.elements.compare import in_threads, refuse_unfolded
 from ckpt.errors import UnreadableError, UnsupportedError
 from ckpt.evidence.sections import only_model, sections
-from ckpt.names import show
+from ckpt.tensors import Tensor, TensorRef, parts_of
+from ckpt.text import show
 
 
 class Sum(NamedTuple):

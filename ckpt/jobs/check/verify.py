@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
-from ckpt.checkpoint import Checkpoint, parts_of
+from ckpt.checkpoint import Checkpoint
 from ckpt.jobs.check.sums import Sum
-from ckpt.names import show
-from ckpt.units import plural, size_text
+from ckpt.tensors import parts_of
+from ckpt.text import plural, show, size_text
 
 Verdict = Literal["ok", "damaged", "could not look"]
 _LISTED = 6
@@ -51,7 +51,7 @@ class VerifyReport(NamedTuple):
         }
 
 
-def structure(checkpoint: Checkpoint, index_bytes: int | None) -> VerifyReport:
+def structure(checkpoint: Checkpoint) -> VerifyReport:
     """What reading the file has shown already: its container and every tensor's geometry; the index of shards."""
     problems = [
         Problem(notice.message, notice.tensors) for notice in checkpoint.notices if notice.code == "shards"
@@ -60,8 +60,8 @@ def structure(checkpoint: Checkpoint, index_bytes: int | None) -> VerifyReport:
     odd = [notice.message for notice in checkpoint.notices if notice.code == "trailing-data"]
     if checkpoint.parts:
         checked.append("the index")
-    if index_bytes is not None:
-        odd += _index(checkpoint, index_bytes)
+    if checkpoint.index_bytes is not None:
+        odd += _index(checkpoint, checkpoint.index_bytes)
     return _judged(checkpoint, problems, checked, odd)
 
 
@@ -92,16 +92,9 @@ def with_checksums(
     if not nbytes:
         unchecked = sum(storage.nbytes for storage in checkpoint.storages)
     if unchecked:
-        name = "safetensors" if _is_safetensors(checkpoint) else checkpoint.format
-        why = "records without a CRC" if nbytes else f"{name} has no checksums"
+        why = "records without a CRC" if nbytes else f"{checkpoint.traits.label} has no checksums"
         not_checked.append(f"the values of {size_text(unchecked)}: {why}")
     return _judged(checkpoint, problems, checked, not_checked)
-
-
-def _is_safetensors(checkpoint: Checkpoint) -> bool:
-    return checkpoint.format == "safetensors" or any(
-        part.endswith(".safetensors") for part in checkpoint.parts
-    )
 
 
 def _tensors(checkpoint: Checkpoint, storage: str | None) -> tuple[str, ...]:

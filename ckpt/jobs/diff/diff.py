@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from ckpt.checkpoint import Checkpoint, Entry, TensorRef
+from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.compare import Tolerance, compare, contradicted, in_threads, recorded_same
 from ckpt.errors import UnsupportedError, UsageError
 from ckpt.evidence.record import Record
 from ckpt.evidence.roles import Evidence, Role, evidence
 from ckpt.evidence.sections import Section, sections
+from ckpt.evidence.wrappers import unwrapped_name, usual_prefix
 from ckpt.findings import Finding, order
 from ckpt.jobs.diff.findings import are_ranks, findings
 from ckpt.jobs.diff.moved import renamed
 from ckpt.jobs.diff.reasons import Side, doubt_contradictions, with_reason
 from ckpt.jobs.diff.rows import DIFFERS, Pair, Row, Status, ValueRow
 from ckpt.jobs.diff.values import differing_values
-from ckpt.names import Globs, show, unwrapped_name, usual_prefix
+from ckpt.names import Globs
+from ckpt.tensors import TensorRef
+from ckpt.text import show
 
 
 class Options(NamedTuple):

@@ -8,8 +8,7 @@ from ckpt.findings import Finding
 from ckpt.jobs.diff.reasons import Side
 from ckpt.jobs.diff.rows import Row
 from ckpt.jobs.inspect.unused import UNUSED
-from ckpt.names import braced, show
-from ckpt.units import first_of, plural
+from ckpt.text import braced, first_of, plural, show
 
 _LISTED = 4
 _PROPAGATED = frozenset(("never", "no-gradient"))

@@ -6,10 +6,11 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ckpt.checkpoint import Entry, parts_of
+from ckpt.checkpoint import Entry
 from ckpt.elements.blocks import elements
 from ckpt.elements.compare import compare, in_threads
 from ckpt.jobs.diff.rows import Row
+from ckpt.tensors import parts_of
 
 _Pairs = list[tuple[Row, Row]]
 _UNFOLDED = 1 << 30

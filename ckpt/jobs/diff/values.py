@@ -6,10 +6,11 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ckpt.checkpoint import Checkpoint, Node, Value, key_of
+from ckpt.checkpoint import Checkpoint, Value
 from ckpt.evidence.sections import Section
 from ckpt.jobs.diff.rows import Pair, ValueRow
 from ckpt.names import Path, dotted
+from ckpt.nodes import Node, key_of
 from ckpt.tree.arrays import array
 from ckpt.tree.find import children, node_at
 from ckpt.tree.view import View, look

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from ckpt import __version__
-from ckpt.checkpoint import Composite, TensorRef, Value
+from ckpt.checkpoint import Value
 from ckpt.errors import UnreadableError
 from ckpt.evidence.roles import Role
 from ckpt.jobs.inspect.inspect import InspectReport, Row, devices
 from ckpt.pickles.weights_only import TORCH
+from ckpt.tensors import Composite, TensorRef
 from ckpt.tree.json import path_json, plain, scalar_json
 from ckpt.tree.view import look
 

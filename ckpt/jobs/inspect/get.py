@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ckpt.checkpoint import Checkpoint, Node
+from ckpt.checkpoint import Checkpoint
 from ckpt.errors import UsageError
 from ckpt.evidence.roles import Role
 from ckpt.jobs.inspect.document import tensor_json
 from ckpt.jobs.inspect.inspect import Row, inspect
 from ckpt.limits import Limits
 from ckpt.names import Path, nearest
+from ckpt.nodes import Node
 from ckpt.tree.find import find, node_at
 from ckpt.tree.json import path_json, plain, scalar_json
 from ckpt.tree.view import look, tensor_of

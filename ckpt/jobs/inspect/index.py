@@ -10,13 +10,13 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ckpt.checkpoint import Checkpoint, Entry, TensorRef
+from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.errors import UsageError
 from ckpt.evidence.record import Record
 from ckpt.evidence.roles import Evidence, Told, Trust, evidence
 from ckpt.evidence.sections import Section, only_model, sections
-from ckpt.names import show
-from ckpt.units import plural
+from ckpt.tensors import TensorRef
+from ckpt.text import plural, show
 
 _MOST = 10_000
 
@@ -140,10 +140,8 @@ def _refuse_disorder(checkpoint: Checkpoint, model: Section) -> None:
     why = None
     if model.kind not in ("model", "ema", "other"):
         why = f"{model.name} is no model"
-    elif checkpoint.format == "safetensors" or (
-        checkpoint.parts[:1] and checkpoint.parts[0].endswith(".safetensors")
-    ):
-        why = "safetensors keep no order"
+    elif not checkpoint.traits.keeps_order:
+        why = f"{checkpoint.traits.label} keeps no order"
     else:
         names = [model.relative(entry.name) for entry in checkpoint.tensors[model.first : model.last]]
         places = {name: place for place, name in enumerate(names)}

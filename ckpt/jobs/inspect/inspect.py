@@ -6,18 +6,20 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from ckpt.checkpoint import Checkpoint, Entry, Tensor, Value
+from ckpt.checkpoint import Checkpoint, Entry, Value
 from ckpt.evidence.devices import ACCELERATOR, Hidden, hidden_devices
 from ckpt.evidence.loading import Load, load, refusals_text
 from ckpt.evidence.record import Record
 from ckpt.evidence.roles import Role, evidence
 from ckpt.evidence.sections import Section, named, sections
+from ckpt.evidence.wrappers import inner_wrappers, wrapper_prefix, writers
 from ckpt.findings import Finding, order
 from ckpt.jobs.inspect import list_modules as loose
 from ckpt.jobs.inspect import unused
 from ckpt.jobs.inspect.storages import Shared, shared
-from ckpt.names import Globs, inner_wrappers, wrapper_prefix, writers
-from ckpt.units import plural, size_text
+from ckpt.names import Globs
+from ckpt.tensors import Tensor
+from ckpt.text import plural, size_text
 
 _BLOAT_BYTES = 1024
 _HEAVY = 1.0
@@ -179,7 +181,7 @@ def _findings(report: InspectReport) -> Iterable[Finding]:
     checkpoint = report.checkpoint
     yield from _imports(checkpoint)
     if checkpoint.weights_only:
-        hint = None if checkpoint.format == "torchscript" else "ckpt convert FILE --plain -o OUT"
+        hint = None if checkpoint.traits.names_are_code else "ckpt convert FILE --plain -o OUT"
         places = dict.fromkeys(place for refusal in checkpoint.weights_only for place in refusal.where)
         text = f"torch.load(weights_only=True) refuses {refusals_text(checkpoint.weights_only)}"
         yield Finding("weights-only", text, (), hint, tuple(places))
@@ -232,7 +234,7 @@ def _imports(checkpoint: Checkpoint) -> Iterable[Finding]:
             yield Finding("called-on-load", text, (), None, row.where)
     rows = [row for row in checkpoint.imports if row.group == "unknown"]
     unknown = [f"{row.module}.{row.name}" for row in rows]
-    if unknown and checkpoint.format != "torchscript":
+    if unknown and not checkpoint.traits.names_are_code:
         more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
         where = tuple(dict.fromkeys(place for row in rows for place in row.where))
         text = f"loading would import {', '.join(unknown[:3])}{more}"
@@ -246,7 +248,7 @@ def _devices(report: InspectReport) -> Iterable[Finding]:
     if away:
         listed = " and ".join(f"{size_text(nbytes)} on {tag}" for tag, nbytes in away.items())
         text = f"a bare torch.load puts {listed}"
-        if checkpoint.format == "torchscript":
+        if checkpoint.traits.names_are_code:
             text = text.replace("torch.load", "torch.jit.load")
         gpus = [
             int(tag[5:])
@@ -258,7 +260,7 @@ def _devices(report: InspectReport) -> Iterable[Finding]:
         if max(gpus, default=0):
             text += f"; it needs {max(gpus) + 1} GPUs"
         names = tuple(row.entry.name for row in report.rows if row.tensor.device in away)
-        hint = None if checkpoint.format == "torchscript" else "ckpt rehome FILE -o OUT"
+        hint = None if checkpoint.traits.names_are_code else "ckpt rehome FILE -o OUT"
         yield Finding("cuda", text, names, hint)
     for part in report.sections if len(placed) > 1 else ():
         # Counters stay where the optimizer made them; on meta there is nothing.

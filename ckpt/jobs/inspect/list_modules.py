@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from ckpt.evidence.record import Loose
 from ckpt.findings import Finding
-from ckpt.names import show
-from ckpt.units import plural
+from ckpt.text import plural, show
 
 _LISTED = 4
 

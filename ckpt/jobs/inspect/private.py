@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ckpt.checkpoint import Checkpoint, Node
+from ckpt.checkpoint import Checkpoint
 from ckpt.findings import Finding
-from ckpt.names import show
+from ckpt.nodes import Node
+from ckpt.text import show
 from ckpt.tree.view import look
 
 _HOME = re.compile(r"(?:/(?:home|Users|root)/|[A-Za-z]:\\Users\\)[^/\\\s'\"]+")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from ckpt.checkpoint import Checkpoint, Storage, TensorRef
+from ckpt.checkpoint import Checkpoint
+from ckpt.tensors import Storage, TensorRef
 
 Kind = Literal["own", "tied", "packed", "overlapping"]
 

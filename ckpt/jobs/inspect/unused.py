@@ -10,8 +10,7 @@ from ckpt.evidence.matching import is_by_order
 from ckpt.evidence.roles import Evidence, Told
 from ckpt.evidence.sections import Section
 from ckpt.findings import Finding, Level
-from ckpt.names import braced, show
-from ckpt.units import plural
+from ckpt.text import braced, plural, show
 
 _LISTED = 4
 UNUSED = "not used in forward, outside the loss, or detached"

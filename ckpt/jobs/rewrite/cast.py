@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from ckpt.checkpoint import (
-    Checkpoint,
-    Computed,
-    Entry,
-    Global,
-    Node,
-    Opaque,
-    PersistentId,
-    Range,
-    Storage,
-    TensorRef,
-    parts_of,
-    tensor_ref,
-)
+from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.dtypes import BY_NAME, DType, contiguous
 from ckpt.elements.blocks import place_of
 from ckpt.elements.cast import CASTABLE, CASTS
 from ckpt.errors import UsageError
 from ckpt.evidence.sections import chosen_models, sections
 from ckpt.jobs.rewrite.report import Change
-from ckpt.names import show
+from ckpt.nodes import Global, Node, Opaque, PersistentId
 from ckpt.pickles.edit import Edit
+from ckpt.tensors import Computed, Range, Storage, TensorRef, parts_of, tensor_ref
+from ckpt.text import show
 
 
 def dtype_of(name: str | None) -> DType | None:

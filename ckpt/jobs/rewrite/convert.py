@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
-from ckpt.checkpoint import (
-    Checkpoint,
-    Dict,
-    Entry,
-    Node,
-    Opaque,
-    PersistentId,
-    TensorRef,
-)
+from ckpt.checkpoint import Checkpoint, Entry, Traits
 from ckpt.dtypes import DType
 from ckpt.errors import LossError, UsageError
 from ckpt.evidence.sections import Section, only_model, sections
@@ -33,10 +26,12 @@ from ckpt.jobs.rewrite.report import (
     with_ties,
 )
 from ckpt.limits import Limits
-from ckpt.names import NamedKey, dotted, show
+from ckpt.names import NamedKey, dotted
+from ckpt.nodes import Dict, Node, Opaque, PersistentId
 from ckpt.pickles.edit import Edit
-from ckpt.tree.metadata import metadata_of
-from ckpt.units import first_of
+from ckpt.tensors import TensorRef
+from ckpt.text import first_of, show
+from ckpt.tree.metadata import METADATA, is_metadata, metadata_of, with_metadata
 
 Unfit = Callable[[Entry], str | None]
 
@@ -44,6 +39,7 @@ Unfit = Callable[[Entry], str | None]
 def convert(
     checkpoint: Checkpoint,
     format: str,
+    traits: Traits,
     limits: Limits,
     unfit: Unfit,
     *,
@@ -53,9 +49,10 @@ def convert(
     section: str | None = None,
     drop_other: bool = False,
 ) -> RewriteReport:
-    """The checkpoint as `format` holds it. safetensors get the only model, or `section`, under its own names.
+    """The checkpoint as `format`, which has these traits, holds it.
 
-    `unfit` tells why safetensors cannot hold a tensor. `dtype` casts the floating tensors of models, `encoding`
+    One that is no pickle gets the only model, or `section`, under its own names; `unfit` tells why it cannot hold a
+    tensor. `dtype` casts the floating tensors of models, `encoding`
     reads texts of Python 2. Raises UsageError, and LossError for what the format or plain classes cannot say,
     unless it may be dropped.
     """
@@ -65,7 +62,7 @@ def convert(
     changes: list[Change] = []
     dropped: list[Left] = []
     current = with_ties(checkpoint, limits)
-    if current.format == "torchscript" and format != "safetensors":
+    if current.traits.names_are_code and traits.is_pickle:
         current, left = _script(current, limits, section)
         dropped += left
     if encoding is not None and not plain:
@@ -76,15 +73,17 @@ def convert(
         edit = Plain(encoding)
         current = edited(current, edit.copy(current.root), limits, origin=None)
         dropped += losses_of(checkpoint, edit.lost, drop_other)
-        if format != "safetensors":  # which takes one section, and names what lies beside it
+        if traits.is_pickle:  # the other takes one section, and names what lies beside it
             dropped += [row for part in sections(checkpoint) for row in weightless(checkpoint, part)]
         changes += [Change("plain", kind, "plain", count, "object") for kind, count in edit.made.items()]
-    if format == "safetensors":
-        return _to_safetensors(checkpoint, current, unfit, changes, dropped, to, section, drop_other)
-    if checkpoint.format in ("safetensors", "sharded"):
+    if not traits.is_pickle:
+        result = Result(checkpoint, current, format, traits)
+        return _to_tensors(result, unfit, changes, dropped, to, section, drop_other)
+    if not checkpoint.traits.is_pickle:
         current, left = _as_state_dict(current, limits)
         dropped += left
-    current = _viewless(current, limits) if checkpoint.format == "torch-legacy" != format else current
+    if checkpoint.traits.has_views and not traits.has_views:
+        current = _viewless(current, limits)
     alone: list[Left] = []
     if to is not None:
         cast = Cast(current, to, section)
@@ -118,12 +117,20 @@ def _format_change(checkpoint: Checkpoint, format: str, tensors: int) -> list[Ch
     )
 
 
-# --- to safetensors -------------------------------------------------------------------------------------------------
+# --- to tensors alone -------------------------------------------------------------------------------------------------
 
 
-def _to_safetensors(
-    checkpoint: Checkpoint,
-    current: Checkpoint,
+class Result(NamedTuple):
+    """What was read, what it has become so far, and the format that is to hold it."""
+
+    checkpoint: Checkpoint
+    current: Checkpoint
+    format: str
+    traits: Traits
+
+
+def _to_tensors(
+    result: Result,
     unfit: Unfit,
     changes: list[Change],
     dropped: list[Left],
@@ -131,6 +138,7 @@ def _to_safetensors(
     section: str | None,
     drop_other: bool,
 ) -> RewriteReport:
+    checkpoint, current, format, traits = result
     parts = sections(current)
     chosen = only_model(current, parts, section)
     entries: list[Entry] = []
@@ -142,7 +150,7 @@ def _to_safetensors(
         name = chosen.relative(entry.name)
         if "#" in name and name != chosen.relative(readable(entry)):
             same.append(entry)
-        if entry.registered and entry.persistent and (current.format != "torchscript" or entry.kind):
+        if entry.registered and entry.persistent and (not current.traits.names_are_code or entry.kind):
             entries.append(entry._replace(path=(name,) if _is_text(entry) else entry.path, name=name))
     values = [] if chosen.is_module else _values_inside(current, chosen)
     twice = {chosen.relative(entry.name) for entry in same}
@@ -156,7 +164,7 @@ def _to_safetensors(
     if lost and not drop_other:
         listed = first_of([f"{show(row.name, 60)} ({row.what})" for row in lost])
         raise LossError(
-            f"safetensors holds only dense tensors: {listed} would be lost",
+            f"{traits.label} holds only dense tensors: {listed} would be lost",
             path=checkpoint.path,
             hint="--drop-other",
         )
@@ -166,16 +174,13 @@ def _to_safetensors(
     entries = [entry._replace(tensor=cast.ref(entry.tensor)) for entry in entries]
     root = Dict()
     root.set([entry.name for entry in entries], [entry.tensor for entry in entries])
-    metadata = metadata_of(current.root) if checkpoint.format in ("safetensors", "sharded") else {}
-    if metadata:
-        texts = Dict()
-        texts.set(list(metadata), list(metadata.values()))
-        root.set(["__metadata__"], [texts])
-    result = Checkpoint(
+    metadata = {} if checkpoint.traits.is_pickle else metadata_of(current.root)
+    made = Checkpoint(
         path=checkpoint.path,
-        format="safetensors",
+        format=format,
+        traits=traits,
         nbytes=checkpoint.nbytes,
-        root=root,
+        root=with_metadata(root, metadata),
         tensors=tuple(entries),
         storages=storages_of(entries),
         byteorder=current.byteorder,
@@ -185,11 +190,11 @@ def _to_safetensors(
     return RewriteReport(
         "convert",
         checkpoint,
-        result,
-        (*_format_change(checkpoint, "safetensors", len(entries)), *changes),
+        made,
+        (*_format_change(checkpoint, format, len(entries)), *changes),
         (*left, *lost),
         unchanged_bytes=to is None,
-        nothing="is safetensors already",
+        nothing=f"is {format} already",
     )
 
 
@@ -208,7 +213,7 @@ def _values_inside(checkpoint: Checkpoint, section: Section) -> list[str]:
     return [
         value.name
         for value in checkpoint.values
-        if value.path[:depth] == section.path and value.path[:1] != ("__metadata__",)
+        if value.path[:depth] == section.path and not is_metadata(value.path)
     ]
 
 
@@ -217,16 +222,13 @@ def _values_inside(checkpoint: Checkpoint, section: Section) -> list[str]:
 
 def _as_state_dict(current: Checkpoint, limits: Limits) -> tuple[Checkpoint, list[Left]]:
     """The tensors of safetensors as a plain dict; what their metadata says is left out."""
-    root = Dict()
-    for key, value in zip(current.root.keys, current.root.values, strict=True):
-        if key != "__metadata__":
-            root.set([key], [value])
+    root = with_metadata(current.root, {})
     left = [
-        Left(f"__metadata__.{name}", repr(text[:60]), is_value=True)
+        Left(f"{METADATA}.{name}", repr(text[:60]), is_value=True)
         for name, text in metadata_of(current.root).items()
         if (name, text) != ("format", "pt")
     ]
-    return edited(current, root, limits, origin=None, format="torch-zip"), left
+    return edited(current, root, limits, origin=None), left
 
 
 def _script(current: Checkpoint, limits: Limits, section: str | None) -> tuple[Checkpoint, list[Left]]:
@@ -234,7 +236,7 @@ def _script(current: Checkpoint, limits: Limits, section: str | None) -> tuple[C
     parts = sections(current)
     chosen = only_model(current, parts, section)
     root = weights_of(current, chosen)
-    return edited(current, root, limits, origin=None, format="torch-zip"), rest_of(current, parts, chosen)
+    return edited(current, root, limits, origin=None), rest_of(current, parts, chosen)
 
 
 def _viewless(current: Checkpoint, limits: Limits) -> Checkpoint:

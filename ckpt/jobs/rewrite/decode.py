@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckpt.checkpoint import ByteStr, Dict, Node, Opaque
 from ckpt.errors import UsageError
-from ckpt.names import show
+from ckpt.nodes import ByteStr, Dict, Node, Opaque
 from ckpt.pickles.edit import Edit
+from ckpt.text import show
 from ckpt.tree.arrays import as_bytes
 from ckpt.tree.view import class_of
 

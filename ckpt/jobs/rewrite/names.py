@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ckpt.checkpoint import Checkpoint, Dict, Node, Opaque
+from ckpt.checkpoint import Checkpoint
 from ckpt.errors import LossError, UnsupportedError
 from ckpt.evidence.optimizers import named_parts
 from ckpt.evidence.sections import Section
 from ckpt.jobs.rewrite.report import edited
 from ckpt.limits import Limits
-from ckpt.names import Path, show
+from ckpt.names import Path
+from ckpt.nodes import Dict, Node, Opaque
 from ckpt.pickles.edit import Edit
+from ckpt.text import show
 from ckpt.tree.find import node_at
 from ckpt.tree.view import look
 

@@ -8,27 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ckpt.checkpoint import (
-    ByteStr,
-    Composite,
-    Dict,
-    Global,
-    Nested,
-    Node,
-    Opaque,
-    PersistentId,
-    Range,
-    Set,
-    Storage,
-    TensorRef,
-    tensor_ref,
-)
 from ckpt.dtypes import BY_NAME, DType, contiguous
 from ckpt.io.source import Memory
+from ckpt.nodes import ByteStr, Dict, Global, Nested, Node, Opaque, PersistentId, Set
 from ckpt.pickles.calls import ordered_dict
 from ckpt.pickles.edit import DROPPED, Edit
 from ckpt.pickles.imports import is_known, python3_name
 from ckpt.pickles.weights_only import ALLOWED
+from ckpt.tensors import Composite, Range, Storage, TensorRef, tensor_ref
 from ckpt.tree.arrays import NumpyArray, array
 from ckpt.tree.view import View, attributes, class_of, look, shaped
 from ckpt.tree.walk import key_text, module_steps

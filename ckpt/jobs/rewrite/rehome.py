@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ckpt.checkpoint import Checkpoint, Node, Opaque, Storage, parts_of
+from ckpt.checkpoint import Checkpoint
 from ckpt.errors import UsageError
 from ckpt.evidence.devices import ACCELERATOR, checked, hidden_devices
 from ckpt.evidence.sections import sections
 from ckpt.jobs.rewrite.report import Change, Left, RewriteReport, edited, refuse_script
 from ckpt.limits import Limits
-from ckpt.names import natural, show
+from ckpt.names import natural
+from ckpt.nodes import Node, Opaque
 from ckpt.pickles.calls import device, with_device
 from ckpt.pickles.edit import Edit
+from ckpt.tensors import Storage, parts_of
+from ckpt.text import show
 from ckpt.tree.arrays import as_bytes
 from ckpt.tree.view import class_of, device_text
 

@@ -11,7 +11,7 @@ from ckpt.evidence.sections import chosen_models, sections
 from ckpt.jobs.rewrite.names import renamed
 from ckpt.jobs.rewrite.report import Change, RewriteReport, refuse_script, with_ties
 from ckpt.limits import Limits
-from ckpt.names import show
+from ckpt.text import show
 
 
 class Substitution(NamedTuple):

@@ -5,19 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ckpt.checkpoint import Checkpoint, Computed, Dict, Entry, Node, Opaque, Storage, parts_of
+from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.errors import LossError, UnsupportedError
 from ckpt.evidence.sections import Section
 from ckpt.jobs.rewrite.coverage import Coverage
 from ckpt.jobs.rewrite.plain import state_dict
 from ckpt.limits import Limits
-from ckpt.names import show
+from ckpt.nodes import Dict, Node, Opaque
+from ckpt.tensors import Computed, Storage, parts_of
+from ckpt.text import first_of, plural, show
 from ckpt.tree.find import children, node_at, places_of, with_unique_names
 from ckpt.tree.literals import brief
-from ckpt.tree.metadata import aliases, metadata_of
+from ckpt.tree.metadata import aliases, metadata_of, with_metadata
 from ckpt.tree.view import attributes, look
 from ckpt.tree.walk import flatten
-from ckpt.units import first_of, plural
 
 
 class Change(NamedTuple):
@@ -134,28 +135,22 @@ def storages_of(tensors: list[Entry]) -> tuple[Storage, ...]:
 
 def with_ties(checkpoint: Checkpoint, limits: Limits) -> Checkpoint:
     """A checkpoint of safetensors with the tied tensors that its metadata notes, as tensors under both names."""
-    if checkpoint.format not in ("safetensors", "sharded"):
+    if checkpoint.traits.keeps_ties:
         return checkpoint
     others = aliases(checkpoint)
     if not others:
         return checkpoint
-    root = Dict()
-    nodes = dict(zip(map(str, checkpoint.root.keys), checkpoint.root.values, strict=True))
-    for key, node in zip(checkpoint.root.keys, checkpoint.root.values, strict=True):
-        if key == "__metadata__":
-            texts = Dict()
-            left = {name: text for name, text in metadata_of(checkpoint.root).items() if name not in others}
-            texts.set(list(left), list(left.values()))
-            node = texts
-        root.set([key], [node])
+    texts = {name: text for name, text in metadata_of(checkpoint.root).items() if name not in others}
+    root = with_metadata(checkpoint.root, {})
+    nodes = dict(zip(map(str, root.keys), root.values, strict=True))
     root.set(list(others), [nodes[name] for name in others.values()])
-    return edited(checkpoint, root, limits)
+    return edited(checkpoint, with_metadata(root, texts), limits)
 
 
 def weights_of(checkpoint: Checkpoint, section: Section) -> Node:
     """The state dict of a section: the mapping itself, or what `state_dict()` of a pickled module would give."""
     node = section.node if section.node is not None else checkpoint.root
-    if checkpoint.format == "torchscript":
+    if checkpoint.traits.names_are_code:
         script = Dict()
         for entry in checkpoint.tensors[section.first : section.last]:
             if entry.kind:
@@ -164,11 +159,8 @@ def weights_of(checkpoint: Checkpoint, section: Section) -> Node:
     view = look(node)
     if view.kind == "module":
         return state_dict(view)
-    if section.path == () and checkpoint.format in ("safetensors", "sharded") and metadata_of(node):
-        kept = Dict()
-        pairs = [pair for pair in zip(node.keys, node.values, strict=True) if pair[0] != "__metadata__"]
-        kept.set([key for key, _ in pairs], [value for _, value in pairs])
-        return kept
+    if section.path == () and not checkpoint.traits.is_pickle and metadata_of(node):
+        return with_metadata(node, {})
     return node
 
 
@@ -210,7 +202,7 @@ def attributes_left(root: Node) -> list[Left]:
 
 def weightless(checkpoint: Checkpoint, section: Section) -> list[Left]:
     """What a pickled module holds beside its state dict: unregistered tensors, buffers that are not saved, attributes."""
-    if not section.is_module or checkpoint.format == "torchscript":
+    if not section.is_module or checkpoint.traits.names_are_code:
         return []
     return [
         Left(entry.name, "not in the state dict of its module", entry.tensor.nbytes)
@@ -246,9 +238,9 @@ def with_unread(report: RewriteReport) -> RewriteReport:
 
 def refuse_script(checkpoint: Checkpoint) -> None:
     """Raise UnsupportedError for TorchScript, whose code goes with its names."""
-    if checkpoint.format == "torchscript":
+    if checkpoint.traits.names_are_code:
         raise UnsupportedError(
-            "TorchScript is not rewritten: its code names devices and attributes as well",
+            f"{checkpoint.traits.label} is not rewritten: its code names devices and attributes as well",
             path=checkpoint.path,
             hint="ckpt convert takes the weights out",
         )

@@ -4,21 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckpt.checkpoint import (
-    Checkpoint,
-    Computed,
-    Dict,
-    Global,
-    Nested,
-    Node,
-    Opaque,
-    PersistentId,
-    Range,
-    Set,
-    Storage,
-    TensorRef,
-    tensor_ref,
-)
+from ckpt.checkpoint import Checkpoint
 from ckpt.dtypes import UINT8, contiguous
 from ckpt.errors import UsageError
 from ckpt.evidence.sections import only_model, sections
@@ -34,7 +20,10 @@ from ckpt.jobs.rewrite.report import (
     with_ties,
 )
 from ckpt.limits import Limits
-from ckpt.names import NamedKey, Path, nearest, show
+from ckpt.names import NamedKey, Path, nearest
+from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, Set
+from ckpt.tensors import Computed, Range, Storage, TensorRef, tensor_ref
+from ckpt.text import show
 from ckpt.tree.find import find
 
 _VIEWS = ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3")
@@ -69,7 +58,8 @@ def slim(
     edit = _Slim()
     root = edit.copy(node)
     dropped = losses_of(checkpoint, edit.lost, drop_other)
-    result = edited(checkpoint, root, limits, format=_format(checkpoint), origin=None)
+    traits = checkpoint.traits._replace(names_are_code=False)  # the code stays behind
+    result = edited(checkpoint, root, limits, traits=traits, origin=None)
     held = sum(entry.tensor.nbytes for entry in result.tensors)
     changes = [Change("kept", f"kept {chosen.name or 'model'}", None, len(result.tensors), "tensor", held)]
     if edit.packed:
@@ -83,14 +73,6 @@ def slim(
         tuple(changes),
         (*left, *weightless(checkpoint, chosen), *dropped),
         unchanged_bytes=True,
-    )
-
-
-def _format(checkpoint: Checkpoint) -> str:
-    return (
-        checkpoint.format
-        if checkpoint.format in ("torch-zip", "torch-legacy", "safetensors")
-        else "torch-zip"
     )
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ckpt.checkpoint import Checkpoint, Node
+from ckpt.checkpoint import Checkpoint
 from ckpt.errors import UsageError
 from ckpt.evidence.sections import Section, chosen_models, sections
+from ckpt.evidence.wrappers import WRAPPERS, unwrapped_name, wrapper_prefix
 from ckpt.jobs.rewrite.names import renamed
 from ckpt.jobs.rewrite.report import Change, RewriteReport, refuse_script, with_ties
 from ckpt.limits import Limits
-from ckpt.names import WRAPPERS, unwrapped_name, wrapper_prefix
+from ckpt.nodes import Node
 from ckpt.tree.view import View, look
 
 

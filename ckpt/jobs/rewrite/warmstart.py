@@ -6,36 +6,22 @@ What is written keeps the target's structure, order, dtypes, devices and `_metad
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Literal, NamedTuple
 
-from ckpt.checkpoint import (
-    Checkpoint,
-    Dict,
-    Entry,
-    Node,
-    Opaque,
-    Overlaid,
-    Patched,
-    Place,
-    Range,
-    Storage,
-    TensorRef,
-)
+from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.blocks import elements, is_dense, little, memory_order, permuted, place_of, same_bytes
 from ckpt.elements.cast import can_cast
 from ckpt.errors import UsageError
 from ckpt.evidence.sections import Section, only_model, sections
+from ckpt.evidence.wrappers import unwrapped_name, usual_prefix
 from ckpt.jobs.rewrite.coverage import Coverage, Pairing
 from ckpt.jobs.rewrite.report import Change, Left, RewriteReport, edited, refuse_script, with_ties
 from ckpt.limits import Limits
-from ckpt.names import show, unwrapped_name, usual_prefix
+from ckpt.nodes import Dict, Node, Opaque
 from ckpt.pickles.edit import Edit
+from ckpt.tensors import Overlaid, Patched, Place, Range, Storage, TensorRef
+from ckpt.text import first_of, show
 from ckpt.tree.view import tensor_of
-from ckpt.units import first_of
-
-LIVE = "live"
-"""The format of a target that is a model of this process: on meta it has no values of its own."""
 
 
 class Options(NamedTuple):
@@ -68,7 +54,7 @@ def warmstart(
         listed = first_of([f"{show(row.name, 60)}: {row.why}" for row in wrong])
         raise UsageError(f"does not fit: {listed}", path=pretrained.path, hint="--on-mismatch keep or slice")
     taken = coverage.of("loaded", "cast", "sliced")
-    result = _result(target, mine, taken, limits) if taken or target.format == LIVE else target
+    result = _result(target, mine, taken, limits) if taken or target.traits.is_live else target
     changes = [
         Change(
             kind,
@@ -82,8 +68,8 @@ def warmstart(
         if (rows := coverage.of(kind))  # type: ignore[arg-type]
     ]
     here = {entry.name for entry in result.tensors}
-    lost = [entry for entry in target.tensors if target.format == LIVE and entry.name not in here]
-    if target.format == LIVE and not result.tensors:
+    lost = [entry for entry in target.tensors if target.traits.is_live and entry.name not in here]
+    if target.traits.is_live and not result.tensors:
         raise UsageError(
             "nothing to load: no tensor of the model is in it", path=pretrained.path, hint="--sub"
         )
@@ -91,7 +77,7 @@ def warmstart(
         Left(name, notice.message)
         for notice in target.notices
         for name in notice.tensors
-        if target.format == LIVE
+        if target.traits.is_live
     ]
     return RewriteReport(
         "warmstart",
@@ -119,7 +105,7 @@ def _plan(
         if other is None:
             rows.append(Pairing("missing", name, entry, None))
         else:
-            rows.append(_pairing(name, entry, other, options, target.format == LIVE))
+            rows.append(_pairing(name, entry, other, options, target.traits.is_live))
     rows += [Pairing("unexpected", name, None, entry) for name, entry in given.items() if name not in wanted]
     rows = _with_ties(rows)
     return Coverage(tuple(rows), pretrained.path, aligned, tuple(_shared(rows)))
@@ -328,9 +314,9 @@ def _storages(taken: Sequence[Pairing]) -> dict[int, Storage]:
 
 def _result(target: Checkpoint, mine: Section, taken: Sequence[Pairing], limits: Limits) -> Checkpoint:
     made = _storages(taken)
-    if target.format == LIVE:
+    if target.traits.is_live:
         return _from_live(target, made, limits)
-    if target.format in ("safetensors", "sharded") and type(target.root) is Dict:
+    if not target.traits.is_pickle and type(target.root) is Dict:
         root: Node = Dict()
         root.set(target.root.keys, [_over(node, made) for node in target.root.values])
     else:
@@ -371,4 +357,4 @@ def _from_live(target: Checkpoint, made: dict[int, Storage], limits: Limits) -> 
         state.set([key], [node])
     for each in old.states:
         state.build(each)
-    return edited(replace(target, format="torch-zip"), state, limits)
+    return edited(target, state, limits, traits=target.traits._replace(is_live=False))

@@ -1,0 +1,76 @@
+"""The prefixes that wrappers leave on names (`module.`, `_orig_mod.`), and who writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+WRAPPERS = {
+    "module": "DataParallel or DDP",
+    "_orig_mod": "torch.compile",
+    "_fsdp_wrapped_module": "FSDP",
+    "_checkpoint_wrapped_module": "activation checkpointing",
+    "_forward_module": "Lightning or DeepSpeed",
+}
+"""Attribute names under which wrappers keep the model they wrap, and who writes them."""
+
+
+_WRAPPED = tuple(f"{part}." for part in WRAPPERS)
+
+
+def wrapper_prefix(name: str) -> str:
+    """The wrappers' attributes that `name` begins with, with the last dot: `_orig_mod.module.`, or ``."""
+    if not name.startswith(_WRAPPED):
+        return ""
+    end = 0
+    for part in name.split("."):
+        if part not in WRAPPERS or end + len(part) + 1 > len(name) - 1:
+            break
+        end += len(part) + 1
+    return name[:end]
+
+
+def inner_wrappers(name: str) -> list[tuple[str, str]]:
+    """The wrappers' attributes inside `name`, after its leading ones, each with the name up to its dot.
+
+    Only those that no model is likely to use itself: `model._orig_mod.fc.weight` -> `_orig_mod`,
+    `model._orig_mod.`. Of an attribute that comes twice, the first.
+    """
+    found: dict[str, str] = {}
+    at = len(wrapper_prefix(name))
+    for part in name[at:].split(".")[:-1]:
+        at += len(part) + 1
+        if part in WRAPPERS and part.startswith("_"):
+            found.setdefault(part, name[:at])
+    return list(found.items())
+
+
+def own_name(name: str) -> str:
+    """`name` without the attributes of wrappers that no model would use itself: `a._orig_mod.b` -> `a.b`."""
+    if "_" not in name:
+        return name
+    return ".".join(part for part in name.split(".") if part not in WRAPPERS or not part.startswith("_"))
+
+
+def unwrapped_name(name: str) -> str:
+    """`name` without the attributes of wrappers: all leading ones, and inside those that no model would use."""
+    rest = name[len(wrapper_prefix(name)) :]
+    if "._" not in rest:
+        return rest
+    parent, _, last = rest.rpartition(".")
+    return f"{own_name(parent)}.{last}" if own_name(parent) else last
+
+
+def usual_prefix(names: Iterable[str]) -> str:
+    """What `unwrapped_name` takes off the front of most names; of equally many, the one seen first."""
+    gone: dict[str, int] = {}
+    for name in names:
+        plain = unwrapped_name(name)
+        if name.endswith(plain):
+            prefix = name[: len(name) - len(plain)]
+            gone[prefix] = gone.get(prefix, 0) + 1
+    return max(gone, key=lambda prefix: gone[prefix]) if gone else ""
+
+
+def writers(prefix: str) -> str:
+    """Who writes a prefix of wrappers: `torch.compile around DataParallel or DDP`."""
+    return " around ".join(WRAPPERS[part] for part in prefix.rstrip(".").split("."))

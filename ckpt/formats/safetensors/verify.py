@@ -1,0 +1,44 @@
+"""What is left of a safetensors file that is cut off; it records no checksum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ckpt.formats.format import Check, ChecksumReport, Salvage
+from ckpt.formats.probe import Probe
+from ckpt.formats.safetensors.read import parse_json
+from ckpt.io.executor import Executor
+from ckpt.io.source import Source
+from ckpt.limits import Limits
+from ckpt.tree.metadata import METADATA
+
+
+def checksums(
+    probe: Probe,
+    limits: Limits,
+    executor: Executor,
+    progress: Callable[[int], None] | None,
+    check: Check,
+) -> ChecksumReport:
+    return ChecksumReport(0, (), probe.size)
+
+
+def salvage(source: Source, limits: Limits) -> Salvage | None:
+    if source.size < 9 or source.read(8, 1) != b"{":
+        return None
+    length = int.from_bytes(source.read(0, 8), "little")
+    if length > min(limits.header_bytes, source.size - 8):
+        return None
+    header = parse_json(source.read(8, length), "safetensors header")
+    if not isinstance(header, dict):
+        return None
+    left = source.size - 8 - length
+    ends: dict[str, int] = {}
+    for name, fields in header.items():
+        offsets = fields.get("data_offsets") if isinstance(fields, dict) and name != METADATA else None
+        if isinstance(offsets, list) and len(offsets) == 2 and type(offsets[1]) is int:
+            ends[name] = offsets[1] if offsets[0] != offsets[1] else 0
+    return Salvage(
+        tuple(name for name, end in ends.items() if end <= left),
+        tuple(name for name, end in ends.items() if end > left),
+    )

@@ -1,0 +1,116 @@
+"""One checkpoint over several that were read: the weights at the root, what lies beside them under its own name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ckpt.checkpoint import Checkpoint, Container, Entry, Notice, Refusal, Value
+from ckpt.names import Path, natural
+from ckpt.nodes import Dict
+from ckpt.tree.metadata import METADATA, metadata_node, metadata_of
+from ckpt.tree.view import look
+
+
+class Part(NamedTuple):
+    """A file of the checkpoint by its name. `section` is the key that its content gets, empty for a shard."""
+
+    name: str
+    section: str
+    checkpoint: Checkpoint
+
+    def name_of(self, name: str) -> str:
+        """A name of this part in the whole."""
+        return ".".join(filter(None, (self.section, name)))
+
+    def path_of(self, path: Path) -> Path:
+        return (self.section, *path) if self.section else path
+
+
+def merged(path: str, format: str, parts: Sequence[Part], notices: Sequence[Notice]) -> Checkpoint:
+    """One checkpoint over all parts. Their storages have ids of their own already."""
+    shards = [part.checkpoint for part in parts if not part.section]
+    others = [part for part in parts if part.section]
+    weights = [entry for shard in shards for entry in shard.tensors]
+    if not shards[0].traits.keeps_order:
+        weights.sort(key=lambda entry: natural(entry.name))
+    rest = [_moved(part, entry) for part in others for entry in part.checkpoint.tensors]
+    root = _root(shards, others)
+    every = [part.checkpoint for part in parts]
+    traits = shards[0].traits
+    return Checkpoint(
+        path=path,
+        format=format,
+        traits=traits._replace(in_place=False),
+        nbytes=sum(one.nbytes for one in every),
+        root=root,
+        tensors=(*weights, *rest),
+        storages=tuple(storage for one in every for storage in one.storages),
+        values=tuple(_values(parts)),
+        containers=tuple(_containers(shards, others, weights, root)),
+        imports=tuple(row for one in every for row in one.imports),
+        byteorder=shards[0].byteorder,
+        weights_only=_refusals(every),
+        encoding=next((one.encoding for one in every if one.encoding), None),
+        not_loadable=next((one.not_loadable for one in every if one.not_loadable), None),
+        notices=(*notices, *(notice for one in every for notice in one.notices)),
+        parts=tuple(part.name for part in parts),
+        sources=tuple(source for one in every for source in one.sources),
+    )
+
+
+def _moved(part: Part, entry: Entry) -> Entry:
+    return entry._replace(path=part.path_of(entry.path), name=part.name_of(entry.name))
+
+
+def _root(shards: Sequence[Checkpoint], others: Sequence[Part]) -> Dict:
+    """The tree: what the shards hold side by side, the metadata of all of them once."""
+    root = Dict()
+    metadata: dict[str, str] = {}
+    for shard in shards:
+        view = look(shard.root)
+        texts = metadata_of(shard.root)
+        fresh = [i for i, key in enumerate(view.keys) if not texts or key != METADATA]
+        root.set([view.keys[i] for i in fresh], [view.children[i] for i in fresh])
+        metadata.update(texts)
+    for part in others:
+        root.set([part.section], [part.checkpoint.root])
+    if metadata:  # each shard has some, mostly the same
+        root.set([METADATA], [metadata_node(metadata)])
+    return root
+
+
+def _values(parts: Sequence[Part]) -> list[Value]:
+    """The values of all parts; those that a shard before has are left out, for each repeats the metadata."""
+    found: list[Value] = []
+    known: set[Path] = set()
+    for part in parts:
+        for value in part.checkpoint.values:
+            if part.section or value.path not in known:
+                path, name = part.path_of(value.path), part.name_of(value.name)
+                found.append(value._replace(path=path, name=name))
+        known.update(value.path for value in part.checkpoint.values)
+    return found
+
+
+def _containers(
+    shards: Sequence[Checkpoint], others: Sequence[Part], weights: Sequence[Entry], root: Dict
+) -> list[Container]:
+    """The containers of what lies beside the weights, then the weights: what lies inside of the root is found before."""
+    found: list[Container] = []
+    first = len(weights)
+    for part in others:
+        for row in part.checkpoint.containers:
+            name = part.name_of(row.name) if row.name else part.section
+            path = part.path_of(row.path)
+            found.append(row._replace(path=path, name=name, first=row.first + first, last=row.last + first))
+        first += len(part.checkpoint.tensors)
+    only = shards[0].containers if len(shards) == 1 else ()
+    names = tuple(entry.name for entry in weights)
+    return [*found, *(only or [Container((), "", "dict", names, 0, len(weights), node=root)])]
+
+
+def _refusals(every: Sequence[Checkpoint]) -> tuple[Refusal, ...] | None:
+    if all(one.weights_only is None for one in every):
+        return None
+    return tuple(row for one in every for row in one.weights_only or ())

@@ -1,0 +1,34 @@
+"""Checking a checkpoint in several files: each file by its own format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ckpt.formats.format import Check, ChecksumReport, Salvage
+from ckpt.formats.probe import Probe
+from ckpt.formats.sharded.read import layout_of
+from ckpt.io.executor import Executor
+from ckpt.io.source import Source
+from ckpt.limits import Limits
+
+
+def checksums(
+    probe: Probe,
+    limits: Limits,
+    executor: Executor,
+    progress: Callable[[int], None] | None,
+    check: Check,
+) -> ChecksumReport:
+    layout = layout_of(probe, limits)
+    reports = [
+        check(layout.folder.child(name), layout.mark(number)) for number, name in enumerate(layout.files)
+    ]
+    return ChecksumReport(
+        sum(report.nbytes for report in reports),
+        tuple(row for report in reports for row in report.damage),
+        sum(report.unchecked for report in reports),
+    )
+
+
+def salvage(source: Source, limits: Limits) -> Salvage | None:
+    return None

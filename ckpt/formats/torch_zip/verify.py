@@ -1,0 +1,188 @@
+"""Checking a zip archive of torch: every record against its CRC; what is left of one that is cut off."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from struct import unpack_from
+
+from ckpt.elements.blocks import blocks
+from ckpt.errors import DamagedDataError, UnreadableError
+from ckpt.formats.archive import CENTRAL_MAGIC, DESCRIPTOR_MAGIC, LOCAL_HEADER, LOCAL_MAGIC, Archive, Record
+from ckpt.formats.format import Check, ChecksumReport, Damage, Salvage
+from ckpt.formats.pickled import Contents, interpret, run
+from ckpt.formats.probe import Probe
+from ckpt.formats.torch_legacy.read import read_nested
+from ckpt.io.executor import Executor, Task
+from ckpt.io.source import Source
+from ckpt.limits import Limits
+from ckpt.nodes import Global, PersistentId
+from ckpt.pickles.machine import Pickle, TruncatedPickleError
+from ckpt.pickles.rebuild import make_storage, storage_bytes, storage_type
+from ckpt.tensors import Range, Storage, parts_of
+from ckpt.text import show
+from ckpt.tree.walk import flatten
+
+
+def checksums(
+    probe: Probe,
+    limits: Limits,
+    executor: Executor,
+    progress: Callable[[int], None] | None,
+    check: Check,
+) -> ChecksumReport:
+    """Every record that has a CRC, held against it."""
+    archive = probe.archive
+    assert archive is not None
+    records = [record for record in archive.records.values() if record.crc is not None]
+    tasks = [Task(_crc, (record.place(archive.source),), record.size) for record in records]
+    damage: list[Damage] = []
+    for record, (crc, problem) in zip(records, executor.run(tasks, progress), strict=True):
+        name = f"record {show(record.name, 80)}"
+        if problem is not None:
+            damage.append(Damage(f"{name}: {problem}", _storage_id(probe.mark, archive, record)))
+        elif crc != record.crc:
+            text = f"{name} does not match its recorded CRC"
+            damage.append(Damage(text, _storage_id(probe.mark, archive, record)))
+    unchecked = sum(record.size for record in archive.records.values() if record.crc is None)
+    return ChecksumReport(sum(record.size for record in records), tuple(damage), unchecked)
+
+
+def _crc(place: Range) -> tuple[int, str | None]:
+    """The CRC-32 of a record, and why it has none: data that does not inflate."""
+    crc = 0
+    try:
+        for block in blocks(place):
+            crc = zlib.crc32(block, crc)
+    except DamagedDataError as error:
+        return 0, error.problem
+    return crc, None
+
+
+def _storage_id(mark: str, archive: Archive, record: Record) -> str | None:
+    """The id of the storage that a record holds."""
+    for folder, prefix in (("data", ""), ("constants", "constants:")):
+        start = f"{archive.root}/{folder}/"
+        if record.name.startswith(start):
+            return mark + prefix + record.name.removeprefix(start)
+    return None
+
+
+# --- a cut file -------------------------------------------------------------------------------------------------------
+
+
+def salvage(source: Source, limits: Limits) -> Salvage | None:
+    if not source.size or source.read(0, min(4, source.size)) != LOCAL_MAGIC:
+        return None
+    return _of_zip(source, limits)
+
+
+def _of_zip(source: Source, limits: Limits) -> Salvage | None:
+    """The records that torch wrote one after the other, without the directory that was at the end.
+
+    Their sizes stand in the pickle, which comes first (caffe2/serialize/inline_container.cc).
+    """
+    at = 0
+    contents = Contents((), read_nested)
+    root: Pickle | None = None
+    made: dict[str, Storage] = {}
+    whole: set[str] = set()
+
+    def storage_of(persistent: PersistentId) -> Storage | Global:
+        pid = persistent.pid
+        if type(pid) is not tuple or len(pid) < 5:
+            raise UnreadableError("a persistent id that is no storage's")
+        key, dtype = str(pid[2]), storage_type(pid[1])
+        if key not in made:
+            made[key] = make_storage(key, pid[3], dtype, storage_bytes(dtype, pid[4]), None, None)
+        return made[key]
+
+    for _ in range(limits.entries):
+        found = _local(source, at)
+        if found is None:
+            break
+        name, begin = found
+        inner = name.partition("/")[2]
+        if inner == "data.pkl" and root is None:
+            pickle = _pickle_at(source, begin, limits)
+            if pickle is None:
+                return None
+            root, end = pickle
+            end += begin
+            interpret(root, contents, limits, storage_of, 0)
+        elif inner.startswith("data/") and inner[5:] in made:
+            end = begin + made[inner[5:]].nbytes
+        else:
+            scanned = _end_of(source, begin)
+            if scanned is None:
+                break
+            end = scanned
+        if end > source.size:
+            break
+        whole.add(inner)
+        at = _after(source, end)
+    if root is None:
+        return None
+    present: list[str] = []
+    lost: list[str] = []
+    for entry in flatten(root.root, limits).tensors:
+        is_cut = any(
+            part.nbytes and part.storage.id in made and f"data/{part.storage.id}" not in whole
+            for part in parts_of(entry.tensor)
+        )
+        (lost if is_cut else present).append(entry.name)
+    return Salvage(tuple(present), tuple(lost))
+
+
+def _local(source: Source, at: int) -> tuple[str, int] | None:
+    """(name, where its data begins) of the record whose local header is at an offset; None when it is cut, or none."""
+    name_at = at + LOCAL_HEADER.size
+    if name_at > source.size:
+        return None
+    magic, *_, names, extras = LOCAL_HEADER.unpack(source.read(at, LOCAL_HEADER.size))
+    if magic != LOCAL_MAGIC or name_at + names + extras > source.size:
+        return None
+    return source.read(name_at, names).decode("utf-8", "replace"), name_at + names + extras
+
+
+def _pickle_at(source: Source, begin: int, limits: Limits) -> tuple[Pickle, int] | None:
+    """(the pickle that begins at an offset, its length); None when it is cut."""
+    size = 1 << 18
+    while True:
+        data = source.read(begin, min(size, source.size - begin, limits.pickle_bytes))
+        try:
+            pickle = run(data, limits)
+        except TruncatedPickleError:
+            if len(data) < size:
+                return None
+            size *= 4
+            continue
+        return pickle, pickle.end
+
+
+_STEP = 1 << 20
+
+
+def _end_of(source: Source, begin: int) -> int | None:
+    """Where a record ends whose size is not known before: at the descriptor that gives it; None when it is cut."""
+    if source.read(begin, min(4, source.size - begin)) in (LOCAL_MAGIC, CENTRAL_MAGIC):
+        return begin  # it is empty, and has no descriptor
+    at = begin
+    while at < source.size:
+        data = source.read(at, min(_STEP + 16, source.size - at))
+        found = data.find(DESCRIPTOR_MAGIC)
+        while 0 <= found < _STEP:
+            size = at + found - begin
+            if found + 12 <= len(data) and unpack_from("<I", data, found + 8)[0] == size & 0xFFFFFFFF:
+                return at + found
+            found = data.find(DESCRIPTOR_MAGIC, found + 1)
+        at += _STEP
+    return None
+
+
+def _after(source: Source, end: int) -> int:
+    """Where the next local header is, behind the descriptor of a record."""
+    tail = source.read(end, min(28, source.size - end))
+    if not tail.startswith(DESCRIPTOR_MAGIC):
+        return end
+    return end + (16 if tail[16:20] == LOCAL_MAGIC or len(tail) < 28 else 24)

@@ -1,0 +1,58 @@
+"""Holding a file against what it records of itself, whatever its format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ckpt.errors import CkptError, about
+from ckpt.formats import format_of, probe_at, verifier_of
+from ckpt.formats.format import ChecksumReport, Salvage
+from ckpt.io.executor import Executor, Threads
+from ckpt.io.location import Location, locate
+from ckpt.limits import Limits
+
+
+def checksums(
+    path: str,
+    limits: Limits,
+    progress: Callable[[int], None] | None = None,
+    *,
+    plugins: bool = False,
+    executor: Executor | None = None,
+) -> ChecksumReport:
+    """Every checksum that the file at a path records, held against its bytes; of shards, each file. Raises CkptError."""
+    worker = executor or Threads()
+
+    def check(location: Location, mark: str) -> ChecksumReport:
+        probe = probe_at(location, limits, plugins, mark)
+        try:
+            verifier = verifier_of(format_of(probe, plugins))
+            if verifier is None:
+                return ChecksumReport(0, (), probe.size)
+            with about(location.name):
+                return verifier.checksums(probe, limits, worker, progress, check)
+        finally:
+            probe.close()
+
+    return check(locate(path), "")
+
+
+def salvage(path: str, limits: Limits) -> Salvage | None:
+    """What is left of the file at a path, which is cut off; None where nothing can be told."""
+    from ckpt.formats import FORMATS
+
+    try:
+        source = locate(path).open()
+    except CkptError:
+        return None
+    try:
+        for format in FORMATS:
+            verifier = verifier_of(format)
+            found = None if verifier is None else verifier.salvage(source, limits)
+            if found is not None:
+                return found
+    except CkptError:
+        return None
+    finally:
+        source.close()
+    return None

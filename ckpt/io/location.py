@@ -1,0 +1,100 @@
+"""What a user typed: a file or a folder, and what lies beside or inside of it."""
+
+from __future__ import annotations
+
+import os
+from typing import Literal, Protocol
+
+from ckpt.errors import NotOpenedError, UnreadableError
+from ckpt.io.source import File, Source, read_limited, reason
+from ckpt.limits import Limits
+from ckpt.text import show
+
+Links = Literal["file", "no"]
+"""Whether a child may be a link to a regular file (the Hugging Face cache is made of them), or no link at all."""
+
+
+class Location(Protocol):
+    """A file or a folder, here or remote. A reader of several files reaches them through nothing else.
+
+    Children are reached by plain names only: what a file names can never lead out of its folder.
+    """
+
+    @property
+    def name(self) -> str:
+        """The path or URL as it was typed."""
+        ...
+
+    def is_folder(self) -> bool: ...
+
+    def is_file(self) -> bool:
+        """Whether it is a regular file, or a link to one."""
+        ...
+
+    def names(self) -> list[str]:
+        """What lies in a folder, sorted; names of folders end with a slash. Raises NotOpenedError."""
+        ...
+
+    def parent(self) -> Location:
+        """The folder that it lies in."""
+        ...
+
+    def child(self, name: str, links: Links = "file") -> Location:
+        """What a plain name stands for in this folder. Raises UnreadableError for a name that leads elsewhere."""
+        ...
+
+    def open(self) -> Source:
+        """The file. Raises NotOpenedError."""
+        ...
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether a name is that of a file in a folder, and no path."""
+    return name not in ("", ".", "..") and not any(mark in name for mark in "/\\\0")
+
+
+class LocalPath:
+    """A path of this machine."""
+
+    def __init__(self, path: str) -> None:
+        self.name = path
+
+    def is_folder(self) -> bool:
+        return os.path.isdir(self.name)
+
+    def is_file(self) -> bool:
+        return os.path.isfile(self.name)
+
+    def names(self) -> list[str]:
+        try:
+            with os.scandir(self.name) as found:
+                return sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in found)
+        except OSError as error:
+            raise NotOpenedError(reason(error), path=self.name) from None
+
+    def parent(self) -> Location:
+        return LocalPath(os.path.dirname(self.name))
+
+    def child(self, name: str, links: Links = "file") -> Location:
+        path = os.path.join(self.name, name)
+        is_link = is_plain_name(name) and os.path.islink(path)
+        if not is_plain_name(name) or (is_link and (links == "no" or not os.path.isfile(path))):
+            raise UnreadableError(f"{show(name, 80)} is not a file in this folder", path=self.name or ".")
+        return LocalPath(path)
+
+    def open(self) -> Source:
+        return File(self.name)
+
+
+def locate(path: str) -> Location:
+    """The location that a path stands for."""
+    return LocalPath(path)
+
+
+def read_file(location: Location, limits: Limits, what: str) -> bytes:
+    """All bytes of a small file beside a checkpoint: an index, stored sums. Raises LimitError, NotOpenedError."""
+    source = location.open()
+    try:
+        return read_limited(source, limits.index_bytes, "index-bytes", what)
+    finally:
+        source.close()

@@ -1,0 +1,191 @@
+"""The inert tree of a pickle: its nodes. Nothing here is an object of the file's classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ckpt.names import NamedKey
+from ckpt.tensors import Composite, Storage, TensorRef
+
+# A node is a Python scalar (None, bool, int, float, str, bytes, bytearray), a list, a tuple, or one of the
+# classes below. Nodes are compared by identity: one object in the file is one node here, however often met.
+Node = Any
+
+
+class ByteStr(str):
+    """A Python 2 `str`: bytes, held as their latin-1 text; `.raw` gives them back."""
+
+    __slots__ = ()
+
+    @property
+    def raw(self) -> bytes:
+        return self.encode("latin-1")
+
+    @property
+    def text(self) -> str:
+        """What it most likely says: its UTF-8, or its latin-1 when it is no UTF-8."""
+        try:
+            return self.raw.decode("utf-8")
+        except UnicodeDecodeError:
+            return str(self)
+
+
+class Dict:
+    """A dict as its pairs in file order, never hashed: a file may hold keys that cannot be."""
+
+    __slots__ = ("keys", "values")
+
+    def __init__(self) -> None:
+        self.keys: list[Node] = []
+        self.values: list[Node] = []
+
+    def set(self, keys: list[Node], values: list[Node]) -> None:
+        """Add keys with their values, as SETITEMS does."""
+        self.keys += keys
+        self.values += values
+
+
+class Set:
+    """A set as its items in file order, never hashed."""
+
+    __slots__ = ("frozen", "items")
+
+    def __init__(self, items: list[Node], frozen: bool) -> None:
+        self.items = items
+        self.frozen = frozen
+
+    def append(self, items: list[Node]) -> None:
+        """Add items, as ADDITEMS does."""
+        self.items += items
+
+
+class Global:
+    """A name that the pickle imports. One node a distinct pair; `offset` is the byte of its first opcode.
+
+    `protocol` is that of the pickle: it decides how a loader looks the name up (below 3, `copy_reg` is
+    `copyreg`; from 4 on, a dotted name is one of attributes).
+    """
+
+    __slots__ = ("module", "name", "offset", "protocol")
+
+    def __init__(self, module: str, name: str, offset: int = 0, protocol: int = 2) -> None:
+        self.module = module
+        self.name = name
+        self.offset = offset
+        self.protocol = protocol
+
+    @property
+    def qualified(self) -> str:
+        return f"{self.module}.{self.name}"
+
+
+class PersistentId:
+    """What torch keeps outside the pickle: a storage, or the class of a module in a legacy file.
+
+    `shift` is where its view of the storage begins, in elements: 0 but for views that torch wrote before 0.4.
+    """
+
+    __slots__ = ("meaning", "offset", "pid", "shift")
+
+    def __init__(self, pid: Node, offset: int) -> None:
+        self.pid = pid
+        self.offset = offset
+        self.shift = 0
+        self.meaning: Storage | Global | None = None
+
+
+class Opaque:
+    """An object that the pickle asked for and did not get: a call of `func` with `args`, and what came after.
+
+    `how` is the opcode that made it. `states` are the arguments of BUILD (nearly always none or one),
+    `items` what was appended, `keys` and `values` what was set by item. `meaning` is what
+    `pickles.rebuild` found it to stand for: a TensorRef, a Composite, a Nested checkpoint, or None.
+    """
+
+    __slots__ = ("args", "func", "how", "items", "keys", "kwargs", "meaning", "offset", "states", "values")
+
+    def __init__(
+        self, how: str, func: Node, args: tuple[Node, ...], kwargs: Dict | None, offset: int
+    ) -> None:
+        self.how = how
+        self.func = func
+        self.args = args
+        self.kwargs = kwargs
+        self.offset = offset
+        # Tuples until there is something: most calls are tensors, and an empty list costs as much as a call.
+        self.states: Sequence[Node] = ()
+        self.items: Sequence[Node] = ()
+        self.keys: Sequence[Node] = ()
+        self.values: Sequence[Node] = ()
+        self.meaning: TensorRef | Composite | Nested | None = None
+
+    def append(self, items: list[Node]) -> None:
+        """Add items, as APPENDS does."""
+        if type(self.items) is list:
+            self.items += items
+        else:
+            self.items = list(items)
+
+    def set(self, keys: list[Node], values: list[Node]) -> None:
+        """Add keys with their values, as SETITEMS does."""
+        if type(self.keys) is list and type(self.values) is list:
+            self.keys += keys
+            self.values += values
+        else:
+            self.keys, self.values = list(keys), list(values)
+
+    def build(self, state: Node) -> None:
+        """Add a state, as BUILD does."""
+        if type(self.states) is list:
+            self.states.append(state)
+        else:
+            self.states = [state]
+
+    @property
+    def class_name(self) -> str:
+        """The dotted name of what made it: `argparse.Namespace`; `(the result of a call)` when that is itself an object."""
+        func = self.func.meaning if type(self.func) is PersistentId else self.func
+        if type(func) is Global:
+            return func.qualified
+        if type(func) is Opaque and type(func.func) is Global and func.func.name == "getattr":
+            of, *inner = func.args or (None,)  # a class inside a class, at protocol 2
+            if type(of) is Global and inner and isinstance(inner[0], str):
+                return f"{of.qualified}.{inner[0]}"
+        return "(the result of a call)"
+
+
+@dataclass(frozen=True, slots=True)
+class Nested:
+    """A whole checkpoint inside a pickle (`torch.storage._load_from_bytes`): its root stands in for the call."""
+
+    root: Node
+
+
+def key_of(node: Node, index: int) -> str | int:
+    """The step that a dict's key stands for in a path. `index` is its position among the keys."""
+    if type(node) is str:
+        return node
+    if type(node) is int and -(2**63) <= node < 2**63:
+        return node
+    if isinstance(node, ByteStr):
+        return (
+            str(node) if node.isascii() else NamedKey(node.raw.decode("utf-8", "backslashreplace"), "bytes")
+        )
+    if isinstance(node, (bytes, bytearray)):
+        return NamedKey(node[:100].decode("utf-8", "backslashreplace"), "bytes")
+    if node is None or isinstance(node, (bool, float)):
+        return NamedKey(repr(node), type(node).__name__)
+    if type(node) is tuple and all(type(item) in (str, int, bool, float, type(None)) for item in node[:20]):
+        if len(node) <= 20 and all(type(item) is not int or item.bit_length() < 512 for item in node):
+            return NamedKey(f"({', '.join(map(repr, node))})", "tuple")
+    if type(node) is Global:
+        return NamedKey(node.qualified, "global")
+    if type(node) is Opaque:
+        if node.class_name == "_codecs.encode" and node.args and type(node.args[0]) is str:
+            data = node.args[0][:100].encode("latin-1", "replace")  # how protocol 2 says bytes
+            return NamedKey(data.decode("utf-8", "backslashreplace"), "bytes")
+        what = "tensor" if node.meaning is not None else node.class_name.rpartition(".")[2]
+        return NamedKey(f"<{what} {index}>", node.class_name)
+    return NamedKey(f"<{type(node).__name__.lower()} {index}>", type(node).__name__.lower())

@@ -1,0 +1,113 @@
+"""Text for people: made printable, shortened, counted. One home for each.
+
+Every string that came from a file passes `show` on its way to a terminal; nothing here trusts its input.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+TEXT_LIMIT = 200
+"""Characters of one string from a file that text and messages show."""
+
+
+# Control characters, line separators, bidi marks, zero-width and tag characters, surrogates: what moves the
+# cursor, reorders or hides text. The backslash is doubled so that an escape can be told from its source.
+_UNPRINTABLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
+    "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff\U000e0000-\U000e0fff\\\\]"
+)
+
+
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
+
+
+def show(text: str, limit: int | None = TEXT_LIMIT) -> str:
+    """`text` as one line that is safe on a terminal: escapes for what is not printable, cut at `limit`."""
+    if limit is not None and len(text) > limit:
+        return f"{_escaped(text[: limit - 1])}…"
+    return _escaped(text)
+
+
+def show_literal(text: str) -> str:
+    """A text that holds Python literals already, made safe: as `show`, with its backslashes as they are."""
+    if text.isascii() and text.isprintable():
+        return text
+    return _UNPRINTABLE.sub(lambda match: "\\" if match[0] == "\\" else _escape(match), text)
+
+
+def _escaped(text: str) -> str:
+    if text.isascii() and text.isprintable() and "\\" not in text:
+        return text
+    return _UNPRINTABLE.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    char = match[0]
+    if char in _SHORT:
+        return _SHORT[char]
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def braced(names: Sequence[str]) -> list[str]:
+    """Names with siblings that follow each other in braces: `fc.weight`, `fc.bias` -> `fc.{weight,bias}`."""
+    groups: list[tuple[str, list[str]]] = []
+    for name in names:
+        parent, _, leaf = name.rpartition(".")
+        if groups and groups[-1][0] == parent:
+            groups[-1][1].append(leaf)
+        else:
+            groups.append((parent, [leaf]))
+    out = []
+    for parent, leaves in groups:
+        last = leaves[0] if len(leaves) == 1 else f"{{{','.join(leaves)}}}"
+        out.append(f"{parent}.{last}" if parent else last)
+    return out
+
+
+_LISTED = 5
+
+
+def size_text(nbytes: int) -> str:
+    """Bytes as `12.6 GiB`; below 1 KiB exactly, as `8 B`."""
+    if nbytes < 1024:
+        return f"{nbytes} B"
+    value, unit = float(nbytes), 0
+    while value >= 999.5 and unit < 6:
+        value /= 1024
+        unit += 1
+    return f"{_three(value)} {('B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB')[unit]}"
+
+
+def count_text(count: int) -> str:
+    """A count as `25.6 M`; below 1,000 exactly."""
+    if count < 1000:
+        return str(count)
+    value, unit = float(count), 0
+    while value >= 999.5 and unit < 5:
+        value /= 1000
+        unit += 1
+    return f"{_three(value)} {('', 'K', 'M', 'B', 'T', 'Q')[unit]}"
+
+
+def _three(value: float) -> str:
+    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 tensor`, `2 tensors`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def first_of(texts: Sequence[str]) -> str:
+    """The first of many in one line, and how many more there are: `a; b; c; d; e and 3 more`."""
+    more = f" and {len(texts) - _LISTED:,} more" if len(texts) > _LISTED else ""
+    return "; ".join(texts[:_LISTED]) + more
+
+
+def and_more(texts: Sequence[str], count: int, joint: str = ", ") -> str:
+    """The first `count` texts in one line, and how many more there are: `a, b and 3 more`."""
+    more = f" and {len(texts) - count:,} more" if len(texts) > count else ""
+    return joint.join(texts[:count]) + more

@@ -1,0 +1,144 @@
+"""The `load:` line: each expression is run, and gives what the report says of the model."""
+
+from __future__ import annotations
+
+import warnings
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import oracle
+import pytest
+import real_files
+import safetensors.torch
+import torch
+from saved import OBJECTS
+
+from ckpt import formats
+from ckpt.evidence.sections import models
+from ckpt.jobs.inspect.inspect import InspectReport, inspect
+
+pytestmark = [*oracle.QUIET, pytest.mark.usefixtures("fresh_torch")]
+SAMPLES = Path(__file__).resolve().parents[2] / "sample_checkpoints"
+STRANGE = ["hostile.pth", "objects.pth", "whole_model.pth", "yolo_style.pt"]
+"""Samples with names that are not known: for them there is no expression."""
+
+
+def look(path: str) -> InspectReport:
+    with formats.open(path) as checkpoint:
+        return inspect(checkpoint)
+
+
+def run(expression: str) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return eval(expression, {"torch": torch, "safetensors": safetensors})
+
+
+def tensors(report: InspectReport) -> dict[str, tuple[list[int], str]]:
+    """Name inside the model -> shape and dtype, of the tensors that state_dict() gives."""
+    return {
+        row.relative: (list(row.tensor.shape), row.tensor.dtype.name)
+        for row in report.rows
+        if row.section is not None and row.section.kind == "model" and row.entry.registered
+    }
+
+
+def shapes(state: Any) -> dict[str, tuple[list[int], str]]:
+    return {
+        name: (
+            list(value.shape) if not value.is_nested else [value.size(0)],
+            str(value.dtype).removeprefix("torch."),
+        )
+        for name, value in state.items()
+        if isinstance(value, torch.Tensor)
+    }
+
+
+def agrees(report: InspectReport) -> None:
+    """Run the expression; compare what it gives with the model, when there is just one."""
+    assert report.load.expression is not None
+    loaded = run(report.load.expression)
+    if len(models(report.sections)) == 1:
+        state = loaded.state_dict() if hasattr(loaded, "state_dict") else loaded
+        assert shapes(state) == tensors(report)
+    if "weights_only=False" in report.load.expression:
+        with pytest.raises(Exception):  # noqa: B017  # any: it must not be said without need
+            run(report.load.expression.replace("weights_only=False", "weights_only=True"))
+
+
+READABLE = [
+    str(path.relative_to(SAMPLES))
+    for path in sorted(SAMPLES.rglob("*"))
+    if (path.suffix in (".pth", ".pt", ".ckpt", ".safetensors", ".json") or path.name == "sharded")
+    and path.name not in ("config.json", "html_page.pth", "lfs_pointer.pth", "truncated.pth")
+]
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_sample(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(SAMPLES)
+    report = look(name)
+
+    if name in STRANGE:
+        assert report.load.expression is None
+        assert report.load.reason
+    else:
+        agrees(report)
+
+
+@pytest.mark.parametrize("file", real_files.FILES)
+def test_real_file(file: str) -> None:
+    report = look(str(real_files.path(file)))
+
+    if "pesto/mir-1k_g7" in file and find_spec("omegaconf") is None:
+        assert report.load.note is not None
+        assert report.load.note.endswith("; needs omegaconf")
+        with pytest.raises(ModuleNotFoundError, match="omegaconf"):
+            run(report.load.expression or "")
+    else:
+        agrees(report)
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_object(name: str, tmp_path: Path) -> None:
+    """With an expression the file loads by it; without one a name in it is not known."""
+    torch.save({"state_dict": {"a.weight": torch.ones(2)}, "it": OBJECTS[name]()}, tmp_path / "saved.pth")
+
+    report = look(str(tmp_path / "saved.pth"))
+
+    strange = [row for row in report.checkpoint.imports if row.group != "known"]
+    assert (report.load.expression is None) == bool(strange)
+    if not strange:
+        agrees(report)
+
+
+@pytest.mark.parametrize("folder", ["plain", "it's", 'say "x"', "new\nline", "back\\slash", "é\u202e"])
+def test_any_path_can_be_pasted(folder: str, tmp_path: Path) -> None:
+    (tmp_path / folder).mkdir()
+    path = tmp_path / folder / "saved.pth"
+    torch.save({"model": {"a.weight": torch.ones(2)}}, path)
+
+    report = look(str(path))
+
+    assert report.load.expression is not None
+    assert "\n" not in report.load.expression
+    agrees(report)
+
+
+def test_a_key_that_no_dict_takes_is_told(tmp_path: Path) -> None:
+    import opcodes as op
+
+    path = tmp_path / "saved.pth"
+    path.write_bytes(
+        op.torch_zip(
+            op.pickled({"a": op.tensor()})[:-1] + op.value([1]) + op.value(2) + op.setitem() + op.stop()
+        )
+    )
+
+    report = look(str(path))
+
+    assert report.load.expression is None
+    assert "cannot be hashed" in (report.load.reason or "")
+    with pytest.raises(TypeError, match="unhashable"):
+        torch.load(path, weights_only=False)

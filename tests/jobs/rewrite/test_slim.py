@@ -1,0 +1,258 @@
+"""`ckpt slim`: the weights and nothing else, equal, tied as before, without what views kept alive."""
+
+from __future__ import annotations
+
+import argparse
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import oracle
+import pytest
+import real_files
+import rewriting
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from process import check_error, ckpt
+from same import difference
+from torch import nn
+
+from ckpt import formats
+from ckpt.errors import LossError, UsageError
+from ckpt.jobs.rewrite.report import RewriteReport
+from ckpt.jobs.rewrite.slim import slim
+from ckpt.limits import Limits
+
+pytestmark = oracle.QUIET
+SAMPLES = Path(__file__).resolve().parents[3] / "sample_checkpoints"
+
+
+def slimmed(source: Path, out: Path, **options: Any) -> RewriteReport:
+    with formats.open(str(source)) as checkpoint:
+        report = slim(checkpoint, Limits(), **options)
+        rewriting.write(report.result, out)
+    return report
+
+
+def training() -> dict[str, Any]:
+    net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    optimizer = torch.optim.AdamW(net.parameters())
+    net(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    return {
+        "model": net.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "epoch": 3,
+        "args": argparse.Namespace(lr=0.1, path=Path("runs")),
+    }
+
+
+def test_the_model_is_left(tmp_path: Path) -> None:
+    thing = training()
+    source = rewriting.saved(thing, tmp_path / "a.pt")
+
+    report = slimmed(source, tmp_path / "b.pt")
+
+    assert difference(thing["model"], torch.load(tmp_path / "b.pt", weights_only=True)) is None
+    assert [row.name for row in report.left_out] == ["optimizer", "epoch", "args"]
+    assert report.left_out[0].nbytes == sum(
+        value.nbytes for state in thing["optimizer"]["state"].values() for value in state.values()
+    )
+
+
+def test_keep(tmp_path: Path) -> None:
+    thing = training()
+    source = rewriting.saved(thing, tmp_path / "a.pt")
+
+    report = slimmed(source, tmp_path / "b.pt", keep=["epoch", "args", "optimizer.param_groups"])
+
+    found = torch.load(tmp_path / "b.pt", weights_only=True)
+    assert list(found) == ["model", "epoch", "args", "optimizer"]
+    assert difference(thing["model"], found["model"]) is None
+    assert found["args"] == {"lr": 0.1, "path": "runs"} and found["epoch"] == 3
+    assert found["optimizer"] == {"param_groups": thing["optimizer"]["param_groups"]}
+    assert "epoch" not in [row.name for row in report.left_out]
+    with pytest.raises(UsageError, match="no such name") as caught:
+        slimmed(source, tmp_path / "c.pt", keep=["epochs"])
+    assert "epoch" in str(caught.value.hint)
+
+
+def test_several_models(tmp_path: Path) -> None:
+    net = nn.Linear(2, 2).state_dict()
+    source = rewriting.saved({"generator": net, "discriminator": net}, tmp_path / "a.pt")
+
+    with pytest.raises(UsageError, match="holds 2 models") as caught:
+        slimmed(source, tmp_path / "b.pt")
+    assert caught.value.hint == "--section generator, or --section discriminator"
+    slimmed(source, tmp_path / "b.pt", section="generator")
+    assert difference(net, torch.load(tmp_path / "b.pt")) is None
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_views_are_packed(legacy: bool, tmp_path: Path) -> None:
+    base = torch.arange(1000.0)
+    tied = torch.randn(4, 4)
+    state = OrderedDict(
+        a=base[10:14],
+        b=base[500:520].view(4, 5),
+        c=base[512:530],  # overlaps with b: they keep sharing
+        d=base[900:1000:25],  # with gaps
+        e=tied,
+        f=tied,
+        g=nn.Parameter(base[10:14]),
+        h=base[0:0],
+    )
+    source = rewriting.saved(
+        {"state_dict": state, "x": base}, tmp_path / "a.pt", _use_new_zipfile_serialization=not legacy
+    )
+
+    report = slimmed(source, tmp_path / "b.pt")
+
+    found = torch.load(tmp_path / "b.pt", weights_only=True)
+    for name, value in state.items():
+        assert torch.equal(found[name], value) and type(found[name]) is type(value), name
+    memory = {name: value.untyped_storage() for name, value in found.items()}
+    assert memory["a"].data_ptr() == memory["g"].data_ptr() and memory["a"].nbytes() == 16
+    assert memory["b"].data_ptr() == memory["c"].data_ptr() and memory["b"].nbytes() == 120
+    assert memory["d"].nbytes() == 16 and memory["e"].data_ptr() == memory["f"].data_ptr()
+    (packed,) = [change for change in report.changes if change.kind == "packed"]
+    assert packed.nbytes == 4000 - 16 - 120 - 16
+
+
+@given(st.data())
+@settings(max_examples=80)
+def test_views_of_every_kind(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    import strategies
+
+    folder = tmp_path_factory.mktemp("views")
+    dtype = getattr(torch, data.draw(st.sampled_from(["float32", "bfloat16", "int64", "complex64", "uint8"])))
+    base = strategies._bytes_as(dtype, data.draw(st.integers(1, 60)), 1)
+    state = {
+        f"layer.{i}.weight": data.draw(strategies.tensors([base]))
+        for i in range(data.draw(st.integers(1, 4)))
+    }
+    source = rewriting.saved(state, folder / "a.pt")
+    before = rewriting.load(source)
+
+    slimmed(source, folder / "b.pt")
+
+    found = torch.load(folder / "b.pt", weights_only=True)
+    for name, value in before.items():
+        assert type(found[name]) is type(value) and found[name].requires_grad == value.requires_grad
+        assert (found[name].is_conj(), found[name].is_neg()) == (value.is_conj(), value.is_neg())
+        assert (
+            torch.equal(
+                found[name].view(-1) if value.dim() == 0 else found[name],
+                value.view(-1) if value.dim() == 0 else value,
+            )
+            or value.isnan().any()
+        )
+    used = sum(
+        memory.nbytes()
+        for memory in {v.untyped_storage().data_ptr(): v.untyped_storage() for v in found.values()}.values()
+    )
+    assert used <= base.nbytes + 0 or len(state) == 0
+
+
+def test_a_whole_module_becomes_its_state_dict(tmp_path: Path) -> None:
+    net = nn.Sequential(OrderedDict(conv=nn.Conv2d(1, 2, 3), bn=nn.BatchNorm2d(2), act=nn.ReLU()))
+    net.register_buffer("scratch", torch.ones(3), persistent=False)
+    net.extra = [nn.Linear(2, 2)]
+    source = rewriting.saved(net, tmp_path / "a.pt")
+
+    report = slimmed(source, tmp_path / "b.pt")
+
+    found = torch.load(tmp_path / "b.pt", weights_only=True)
+    assert list(found) == list(net.state_dict())
+    assert all(torch.equal(found[name], value) for name, value in net.state_dict().items())
+    assert type(found) is OrderedDict
+    assert {row.name for row in report.left_out} >= {"scratch", "extra.0.weight", "extra.0.bias"}
+
+
+@pytest.mark.parametrize("name", real_files.FILES)
+def test_real_files(name: str, tmp_path: Path) -> None:
+    source = real_files.path(name)
+
+    report = slimmed(source, tmp_path / "b.pt")
+
+    found = torch.load(tmp_path / "b.pt", map_location="cpu", weights_only=True)
+    with formats.open(str(source)) as checkpoint:
+        weights = [e for e in checkpoint.tensors if e.path[:1] == ("state_dict",)] or checkpoint.tensors
+        assert len(found) == len(weights)
+        for entry, value in zip(weights, found.values(), strict=True):
+            ref = entry.tensor
+            assert tuple(value.shape) == ref.shape
+            assert value.contiguous().numpy().tobytes() == oracle.elements(ref, oracle.stored(ref.storage))  # type: ignore[union-attr, arg-type]
+    assert report.result.format == ("torch-zip" if name.startswith("pesto") else "torch-legacy")
+
+
+def test_what_cannot_be_made_plain_is_refused(tmp_path: Path) -> None:
+    thing = {"state_dict": {"a.weight": torch.ones(1), "b.weight": torch.ones(1), "gen": torch.Generator()}}
+    source = rewriting.saved(thing, tmp_path / "a.pt")
+
+    with pytest.raises(LossError, match=r"state_dict\.gen \(torch\._C\.Generator\)"):
+        slimmed(source, tmp_path / "b.pt")
+    slimmed(source, tmp_path / "b.pt", drop_other=True)
+    assert torch.load(tmp_path / "b.pt")["gen"] is None
+
+
+def test_slim_of_slim_is_the_same(tmp_path: Path) -> None:
+    source = rewriting.saved(training(), tmp_path / "a.pt")
+    slimmed(source, tmp_path / "b.pt")
+    slimmed(tmp_path / "b.pt", tmp_path / "c.pt")
+
+    assert difference(torch.load(tmp_path / "b.pt"), torch.load(tmp_path / "c.pt")) is None
+
+
+def test_the_commands_lines() -> None:
+    check_error(ckpt("slim", "train_cuda.pth", cwd=SAMPLES), "where to write? (-o train_cuda.slim.pth)")
+    assert ckpt("slim", "train_cuda.pth", "--dry-run", cwd=SAMPLES).lines == [
+        "kept model   46 tensors, 16.0 KiB",
+        "left out: optimizer: 69 tensors, 30.4 KiB",
+        "left out: scaler: 0 tensors",
+        "left out: scheduler: 0 tensors",
+        "left out: epoch = 12",
+        "left out: best_acc = 0.7615",
+        "left out: args = argparse.Namespace(arch='resnet_tiny', data='data/imagenett…",
+        "nothing was written (--dry-run)",
+    ]
+
+
+def test_views_of_several_widths_over_the_same_bytes(tmp_path: Path) -> None:
+    base = torch.arange(64, dtype=torch.uint8)
+    for last in (9, 28):
+        state = {"a.weight": base.view(torch.uint64)[1:3], "b.weight": base.view(torch.uint16)[3:last]}
+        source = rewriting.saved(state, tmp_path / "a.pt")
+
+        slimmed(source, tmp_path / "b.pt")
+
+        found = torch.load(tmp_path / "b.pt")
+        assert all(found[name].tolist() == value.tolist() for name, value in state.items())
+
+
+def test_many_small_tensors_leave_no_gaps(tmp_path: Path) -> None:
+    state = {f"layers.{i}.weight": torch.randn(64) for i in range(500)}
+    source = rewriting.saved({"model": state, "epoch": 1}, tmp_path / "a.pt")
+
+    slimmed(source, tmp_path / "b.pt")
+
+    # The root of the archive may have a longer name than the file.
+    assert (tmp_path / "b.pt").stat().st_size <= 1.2 * source.stat().st_size
+
+
+def test_the_state_dict_of_a_module_holds_no_parameters(tmp_path: Path) -> None:
+    net = nn.Linear(2, 2)
+    slimmed(rewriting.saved(net, tmp_path / "a.pt"), tmp_path / "b.pt")
+
+    found = torch.load(tmp_path / "b.pt")
+    assert [type(value) for value in found.values()] == [torch.Tensor] * 2
+    assert not any(value.requires_grad for value in found.values())
+
+
+def test_what_became_plain_is_listed(tmp_path: Path) -> None:
+    source = rewriting.saved(training(), tmp_path / "a.pt")
+
+    report = slimmed(source, tmp_path / "b.pt", keep=["args"])
+
+    assert ("plain", "argparse.Namespace") in [(change.kind, change.before) for change in report.changes]

@@ -1,0 +1,126 @@
+"""Real processes for the tests: the command as a user runs it, and what it wrote, byte for byte."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+"""The folder that holds the package and `sample_checkpoints`."""
+SAMPLES = ROOT / "sample_checkpoints"
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+"""The fixture `ckpt`: the command among the samples."""
+
+_SETTINGS = (
+    "NO_COLOR",
+    "FORCE_COLOR",
+    "CKPT_DEBUG",
+    "PYTHONIOENCODING",
+    "PYTHONUTF8",
+    "LC_ALL",
+    "LANG",
+    "COLUMNS",
+)
+
+
+class Done(NamedTuple):
+    """How a process ended."""
+
+    code: int
+    out: bytes
+    err: bytes
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines of stdout."""
+        return self.out.decode().splitlines()
+
+    @property
+    def complaints(self) -> list[str]:
+        """The lines of stderr, split at newlines only."""
+        return self.err.decode().removesuffix("\n").split("\n") if self.err else []
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """The environment of a child: UTF-8, without colour, with this checkout's package."""
+    kept = {name: value for name, value in os.environ.items() if name not in _SETTINGS}
+    return {**kept, "LC_ALL": "C.UTF-8", "PYTHONPATH": str(ROOT), **changes}
+
+
+def python(
+    *arguments: str | os.PathLike[str],
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    timeout: float = 90,
+) -> Done:
+    """What `python ARGUMENTS` does."""
+    ran = subprocess.run(
+        [sys.executable, *map(os.fspath, arguments)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        env=environment() if env is None else env,
+        cwd=cwd,
+        timeout=timeout,
+    )
+    return Done(ran.returncode, ran.stdout, ran.stderr)
+
+
+def ckpt(*arguments: str | os.PathLike[str], cwd: Path | None = None, **changes: str) -> Done:
+    """What `ckpt ARGUMENTS` does, with some variables of the environment changed."""
+    return python("-m", "ckpt", *arguments, env=environment(**changes), cwd=cwd)
+
+
+def terminal(*arguments: str | os.PathLike[str], columns: int = 80, **changes: str) -> str:
+    """What a person sees of `ckpt ARGUMENTS` in the folder of samples, on a terminal of so many columns."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    command = [sys.executable, "-m", "ckpt", *map(os.fspath, arguments)]
+    with subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=SAMPLES, env=environment(**changes)
+    ) as child:
+        os.close(theirs)
+        seen = b""
+        while True:
+            try:
+                part = os.read(ours, 65_536)
+            except OSError:  # how Linux says that the other end is closed
+                break
+            if not part:
+                break
+            seen += part
+    os.close(ours)
+    assert child.returncode == 0, seen
+    return seen.decode().replace("\r\n", "\n")
+
+
+def raw_controls(data: bytes, allowed: str = "\n") -> list[str]:
+    """The control characters of an output that a terminal could act on: C0, DEL and C1, but those allowed."""
+    text = data.decode("utf-8", "surrogateescape")  # a lone byte 0x9b is a C1 control to some terminals
+    found = {
+        char
+        for char in text
+        if ord(char) < 0x20 or 0x7F <= ord(char) <= 0x9F or 0xDC80 <= ord(char) <= 0xDCFF
+    }
+    return sorted(map(ascii, found - set(allowed)))
+
+
+def check_error(done: Done, says: str = "", code: int = 2) -> str:
+    """Assert the contract of an error: its code, nothing on stdout, one line on stderr. Returns the line."""
+    assert done.code == code, done
+    assert done.out == b"", "an error writes nothing to stdout"
+    assert done.err.endswith(b"\n") and done.err.count(b"\n") == 1, done.err[-2000:]
+    assert raw_controls(done.err) == []
+    line = done.err.decode("utf-8").removesuffix("\n")
+    assert len(line.splitlines()) == 1, "a line separator of Unicode"
+    assert line.startswith("ckpt: ") and "Traceback" not in line and "this is a bug" not in line, line
+    assert says in line.lower(), line
+    return line
