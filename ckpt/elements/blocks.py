@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import zlib
 from collections.abc import Iterator
 from functools import lru_cache
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from ckpt.dtypes import DType
 from ckpt.elements import cast
 from ckpt.errors import DamagedDataError
+from ckpt.io.source import Source
 from ckpt.tensors import Computed, Overlaid, Patched, Place, Range, Storage, TensorRef, tensor_ref
 
 if TYPE_CHECKING:
@@ -259,3 +261,41 @@ def pour(storage: Storage, sink: Sink, *, crc: bool) -> int:
     if crc and whole and storage.crc not in (None, found):
         raise DamagedDataError(f"storage {storage.id}: damaged, its bytes do not match the recorded CRC")
     return found
+
+
+class _Buffers(threading.local):
+    """What each thread reads into, the same memory each time."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[int, int], bytearray] = {}
+
+    def take(self, side: int, size: int) -> bytearray:
+        """A buffer of exactly `size` bytes."""
+        found = self._held.get((side, size))
+        if found is None:
+            if len(self._held) > 8:
+                self._held.clear()
+            found = self._held[side, size] = bytearray(size)
+        return found
+
+
+_BUFFERS = _Buffers()
+
+
+def buffer(side: int, size: int) -> bytearray:
+    """A buffer of exactly `size` bytes: each thread has its own for each `side`, the same memory each time."""
+    return _BUFFERS.take(side, size)
+
+
+def same_ranges(one: Source, first: int, two: Source, second: int, count: int) -> bool:
+    """Whether `count` bytes of two sources are the same, from `first` and from `second` on. Stops where they differ."""
+    if count >= BLOCK:
+        left, right = buffer(0, BLOCK), buffer(1, BLOCK)
+        views = memoryview(left), memoryview(right)
+        for at in range(0, count - count % BLOCK, BLOCK):
+            one.read_into(first + at, views[0])
+            two.read_into(second + at, views[1])
+            if left != right:  # compared whole: of views, Python compares item by item
+                return False
+    rest = count % BLOCK
+    return not rest or one.read(first + count - rest, rest) == two.read(second + count - rest, rest)

@@ -1,25 +1,25 @@
-"""Comparing tensors: their bytes first, without numpy; numbers only of what differs. Reads in blocks, on threads."""
+"""Comparing two tensors: bytes first, then numbers; what the checksums of their files say."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from math import isfinite, prod, sqrt
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from math import isfinite, sqrt
+from typing import NamedTuple
 
-from ckpt.elements import measure
-from ckpt.elements.blocks import blocks, elements, is_dense, memory_order, permuted, place_of, same_bytes
-from ckpt.errors import UnsupportedError
-from ckpt.io.source import File
+from ckpt.elements.blocks import (
+    blocks,
+    elements,
+    is_dense,
+    memory_order,
+    permuted,
+    place_of,
+    same_bytes,
+    same_ranges,
+)
+from ckpt.elements.measure import Difference
+from ckpt.elements.spans import cuts, numbered_blocks, refuse_unfolded, slice_of, without_repeats
+from ckpt.io.executor import Executor, Serial, Task
 from ckpt.tensors import Composite, Range, Storage, Tensor, TensorRef, parts_of
-
-BLOCK = 1 << 20
-"""Bytes of each side that are compared at once."""
-ELEMENTS = 1 << 17
-"""Elements of each side that are computed with at once: large enough that threads do not wait for each other."""
-THREADS = 2
-_UNFOLDED = 1 << 36
-"""Bytes to which a tensor may unfold beyond its storage (strides that repeat elements) and still be compared."""
 
 
 class Change(NamedTuple):
@@ -62,6 +62,174 @@ Tolerance = tuple[float, float]
 """(absolute, relative), as torch.testing.assert_close has them."""
 
 
+# --- the plan of a comparison -----------------------------------------------------------------------------------------
+
+
+class _Part(NamedTuple):
+    """Two tensors in storages, laid out so that little has to be read; or a change that is known without reading."""
+
+    one: TensorRef
+    two: TensorRef
+    times: int
+    """How often the tensor repeats what is read."""
+    order: tuple[int, ...]
+    """The dimensions in the order in which they are read."""
+    shape: tuple[int, ...]
+    tolerance: Tolerance | None
+    always: bool
+    known: bool = False
+    """Whether nothing has to be read: `change` is the answer."""
+    change: Change | None = None
+
+    def tasks(self) -> list[Task[Difference | None]]:
+        """What has to be done: spans of the elements."""
+        if self.known:
+            return []
+        made = []
+        for first, last in cuts(self.one, self.two):
+            one, two = slice_of(self.one, first, last), slice_of(self.two, first, last)
+            arguments = (one, two, self.tolerance, self.always)
+            made.append(Task(compare_span, arguments, one.nbytes + two.nbytes))
+        return made
+
+    def result(self, found: Sequence[Difference | None]) -> Change | None:
+        """The change, from what its tasks found."""
+        if self.known:
+            return self.change
+        if all(each is None for each in found):
+            return None
+        if self.one.dtype.bits < 8 or self.two.dtype.bits < 8:
+            return _all_of(self.one)
+        whole = Difference()
+        for each in found:
+            assert each is not None
+            whole.merge(each)
+        at = None if whole.at is None else _index(whole.at, self.shape, self.order)
+        # Where no two finite elements differ, there is a change and no number for it.
+        is_finite = at is not None or not whole.differing
+        times = self.times
+        return Change(
+            whole.differing * times,
+            whole.other_bytes * times if self.one.dtype == self.two.dtype else 0,
+            whole.numel * times,
+            whole.largest if is_finite else None,
+            whole.squares * times if is_finite else None,
+            whole.reference * times,
+            at,
+            (whole.nan[0] * times, whole.nan[1] * times),
+            (whole.inf[0] * times, whole.inf[1] * times),
+            self.tolerance is not None and whole.close,
+        )
+
+
+class Comparison(NamedTuple):
+    """How two tensors of one shape are compared: part by part, or not at all."""
+
+    before: Tensor
+    labels: tuple[str, ...]
+    parts: tuple[_Part, ...]
+    always: bool
+    is_other: bool = False
+    """Whether they are made of other parts, so that everything may differ."""
+
+    def result(self, changes: Sequence[Change | None]) -> Change | None:
+        """What changed in the tensor, from what changed in its parts."""
+        if self.is_other:
+            return _all_of(self.before)
+        found = {
+            label: change for label, change in zip(self.labels, changes, strict=True) if change is not None
+        }
+        if not found:
+            return None
+        values = next((found[label] for label in ("", "values", "int_repr") if label in found), None) or (
+            next(iter(found.values())) if len(self.labels) == 1 else None
+        )
+        if values is not None and (len(found) == 1 or self.always):
+            return values
+        # Indices differ: element by element there is nothing to compute with.
+        moved = _all_of(self.before)
+        return moved if values is None else moved._replace(nan=values.nan, inf=values.inf)
+
+
+def plan(
+    before: Tensor,
+    after: Tensor,
+    tolerance: Callable[[str], Tolerance] | None = None,
+    *,
+    always: bool = False,
+) -> Comparison:
+    """How two tensors of one shape are compared. Raises UnsupportedError for one that unfolds to too much.
+
+    With `always` the numbers of equal ones are worked out as well.
+    """
+    pairs = list(zip(parts_of(before), parts_of(after), strict=False))
+    same_parts = len(parts_of(before)) == len(parts_of(after)) and all(
+        one.shape == two.shape for one, two in pairs
+    )
+    if isinstance(before, Composite) and isinstance(after, Composite) and before.detail != after.detail:
+        same_parts = False  # another scale, another class: the same bytes mean something else
+    if not same_parts:
+        return Comparison(before, (), (), always, is_other=True)
+    labels = ("",) if isinstance(before, TensorRef) else tuple(label for label, _ in before.parts)
+    parts = tuple(_part(one, two, tolerance, always) for one, two in pairs)
+    return Comparison(before, labels[: len(parts)], parts, always)
+
+
+def _part(
+    before: TensorRef, after: TensorRef, tolerance: Callable[[str], Tolerance] | None, always: bool
+) -> _Part:
+    allowed = None if tolerance is None else tolerance(after.dtype.name)
+    as_it_is = _Part(before, after, 1, (), before.shape, allowed, always, known=True)
+    if not before.numel or before.storage.place is after.storage.place is None:
+        return as_it_is
+    if before.storage.place is None or after.storage.place is None:
+        return as_it_is._replace(change=_all_of(before))  # on meta on one side only
+    one, two, times = without_repeats(before, after)
+    refuse_unfolded(one)
+    refuse_unfolded(two)
+    one, two, order = _straightened(one, two)
+    return _Part(one, two, times, order, one.shape, allowed, always)
+
+
+def compare_all(
+    comparisons: Sequence[Comparison],
+    executor: Executor | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> list[Change | None]:
+    """What changed in each, None where every byte is the same. Raises UnreadableError when a file ends before."""
+    executor = executor or Serial()
+    parts = [part for comparison in comparisons for part in comparison.parts]
+    tasks = [part.tasks() for part in parts]
+    found = _regrouped(executor.run([task for row in tasks for task in row], progress), tasks)
+    # The norm of a tensor is over all of it: where some spans differ, those that do not are measured too.
+    again = [
+        Task(compare_span, (*task.arguments[:3], True))
+        for row, results in zip(tasks, found, strict=True)
+        if any(result is not None for result in results)
+        for task, result in zip(row, results, strict=True)
+        if result is None
+    ]
+    measured = iter(executor.run(again))
+    changes = iter(
+        [
+            part.result(
+                [next(measured) if each is None else each for each in results]
+                if any(each is not None for each in results)
+                else results
+            )
+            for part, results in zip(parts, found, strict=True)
+        ]
+    )
+    return [comparison.result([next(changes) for _ in comparison.parts]) for comparison in comparisons]
+
+
+def _regrouped(
+    results: Sequence[Difference | None], tasks: Sequence[Sequence[Task[Difference | None]]]
+) -> list[list[Difference | None]]:
+    left = iter(results)
+    return [[next(left) for _ in row] for row in tasks]
+
+
 def compare(
     before: Tensor,
     after: Tensor,
@@ -71,106 +239,14 @@ def compare(
 ) -> Change | None:
     """What changed between two tensors of one shape, None when every byte is the same.
 
-    Tensors without data (on meta) are the same. With `always` the numbers of equal ones are worked out as well.
-    Raises UnreadableError when a file ends before, UnsupportedError for one that unfolds to too much.
+    Tensors without data (on meta) are the same. Raises as `plan` and `compare_all` do.
     """
-    pairs = list(zip(parts_of(before), parts_of(after), strict=False))
-    same_parts = len(parts_of(before)) == len(parts_of(after)) and all(
-        one.shape == two.shape for one, two in pairs
-    )
-    if isinstance(before, Composite) and isinstance(after, Composite) and before.detail != after.detail:
-        same_parts = False  # another scale, another class: the same bytes mean something else
-    if not same_parts:
-        return _all_of(before)
-    labels = [""] if isinstance(before, TensorRef) else [label for label, _ in before.parts]
-    changes = {
-        label: change
-        for label, (one, two) in zip(labels, pairs, strict=False)
-        if (change := _compare(one, two, tolerance, always)) is not None
-    }
-    if not changes:
-        return None
-    values = next((changes[label] for label in ("", "values", "int_repr") if label in changes), None) or (
-        next(iter(changes.values())) if len(labels) == 1 else None
-    )
-    if values is not None and (len(changes) == 1 or always):
-        return values
-    # Indices differ: element by element there is nothing to compute with.
-    moved = _all_of(before)
-    return moved if values is None else moved._replace(nan=values.nan, inf=values.inf)
+    return compare_all([plan(before, after, tolerance, always=always)])[0]
 
 
 def _all_of(tensor: Tensor) -> Change:
     """Everything may differ, and there are no numbers to tell by how much."""
     return Change(tensor.numel, 0, tensor.numel)
-
-
-def _compare(
-    before: TensorRef, after: TensorRef, tolerance: Callable[[str], Tolerance] | None, always: bool
-) -> Change | None:
-    if not before.numel or before.storage.place is after.storage.place is None:
-        return None
-    if before.storage.place is None or after.storage.place is None:
-        return _all_of(before)  # on meta on one side only
-    one, two, times = _without_repeats(before, after)
-    refuse_unfolded(one)
-    refuse_unfolded(two)
-    one, two, order = _straightened(one, two)
-    if before.dtype == after.dtype and not always and _same_bytes(one, two):
-        return None
-    if before.dtype.bits < 8 or after.dtype.bits < 8:
-        return _all_of(before)
-    found = _numbers(one, two, None if tolerance is None else tolerance(after.dtype.name))
-    at = None if found.at is None else _index(found.at, one.shape, order)
-    # Where no two finite elements differ, there is a change and no number for it.
-    is_finite = at is not None or not found.differing
-    return Change(
-        found.differing * times,
-        found.other_bytes * times if before.dtype == after.dtype else 0,
-        found.numel * times,
-        found.largest if is_finite else None,
-        found.squares * times if is_finite else None,
-        found.reference * times,
-        at,
-        (found.nan[0] * times, found.nan[1] * times),
-        (found.inf[0] * times, found.inf[1] * times),
-        tolerance is not None and found.close,
-    )
-
-
-# --- the same elements with less to read ------------------------------------------------------------------------------
-
-
-def _without_repeats(before: TensorRef, after: TensorRef) -> tuple[TensorRef, TensorRef, int]:
-    """Both with dimensions that both only repeat (stride 0) once, and how many times they repeat."""
-    repeated = [
-        size > 1 and one == two == 0
-        for size, one, two in zip(before.shape, before.stride, after.stride, strict=True)
-    ]
-    if not any(repeated):
-        return before, after, 1
-    shape = tuple(1 if again else size for size, again in zip(before.shape, repeated, strict=True))
-    return _shaped(before, shape), _shaped(after, shape), before.numel // prod(shape)
-
-
-def refuse_unfolded(ref: TensorRef) -> None:
-    """Raise UnsupportedError for a view that unfolds to far more than there is to read."""
-    if ref.nbytes > ref.storage.nbytes + _UNFOLDED:
-        raise UnsupportedError(
-            f"a view of {ref.storage.nbytes:,} bytes that unfolds to {ref.nbytes:,} is not read",
-            hint="--exclude it, or --structure where there is one",
-        )
-
-
-def once(ref: TensorRef) -> tuple[TensorRef, int]:
-    """A tensor with the dimensions that only repeat it (stride 0) once, and how many times they do."""
-    one, _, times = _without_repeats(ref, ref)
-    return one, times
-
-
-def _shaped(ref: TensorRef, shape: tuple[int, ...]) -> TensorRef:
-    numel = prod(shape)
-    return ref._replace(shape=shape, numel=numel, nbytes=ref.dtype.nbytes(numel))
 
 
 def _straightened(before: TensorRef, after: TensorRef) -> tuple[TensorRef, TensorRef, tuple[int, ...]]:
@@ -187,26 +263,20 @@ def _straightened(before: TensorRef, after: TensorRef) -> tuple[TensorRef, Tenso
     return before, after, order
 
 
-# --- bytes ------------------------------------------------------------------------------------------------------------
+# --- the work ---------------------------------------------------------------------------------------------------------
 
 
-class _Buffers(threading.local):
-    """What each thread reads into, the same memory each time."""
-
-    def __init__(self) -> None:
-        self._held: dict[tuple[int, int], bytearray] = {}
-
-    def take(self, side: int, size: int) -> bytearray:
-        """A buffer of exactly `size` bytes."""
-        found = self._held.get((side, size))
-        if found is None:
-            if len(self._held) > 8:
-                self._held.clear()
-            found = self._held[side, size] = bytearray(size)
-        return found
-
-
-_BUFFERS = _Buffers()
+def compare_span(
+    before: TensorRef, after: TensorRef, tolerance: Tolerance | None, always: bool
+) -> Difference | None:
+    """What two tensors of one shape differ in; None when every byte is the same and that is all that is asked."""
+    if before.dtype == after.dtype and not always and _same_bytes(before, after):
+        return None
+    found = Difference()
+    if before.dtype.bits >= 8 and after.dtype.bits >= 8:
+        for one, two in zip(numbered_blocks(before, 2), numbered_blocks(after, 3), strict=True):
+            found.add(one, two, (before.dtype, after.dtype), tolerance)
+    return found
 
 
 def _same_bytes(before: TensorRef, after: TensorRef) -> bool:
@@ -218,62 +288,9 @@ def _same_bytes(before: TensorRef, after: TensorRef) -> bool:
         ]
         return same_bytes(streams[0], streams[1])
     one, two = place_of(before), place_of(after)
-    if (
-        isinstance(one, Range)
-        and isinstance(two, Range)
-        and type(one.source) is File
-        and type(two.source) is File
-    ):
-        return _same_ranges(one.source, one.offset, two.source, two.offset, before.nbytes)
+    if isinstance(one, Range) and isinstance(two, Range):
+        return same_ranges(one.source, one.offset, two.source, two.offset, before.nbytes)
     return same_bytes(elements(before), elements(after))
-
-
-def _same_ranges(one: File, first: int, two: File, second: int, count: int) -> bool:
-    if count >= BLOCK:
-        left, right = _BUFFERS.take(0, BLOCK), _BUFFERS.take(1, BLOCK)
-        views = memoryview(left), memoryview(right)
-        for at in range(0, count - count % BLOCK, BLOCK):
-            one.read_into(first + at, views[0])
-            two.read_into(second + at, views[1])
-            if left != right:  # compared whole: of views, Python compares item by item
-                return False
-    rest = count % BLOCK
-    return not rest or one.read(first + count - rest, rest) == two.read(second + count - rest, rest)
-
-
-# --- numbers ----------------------------------------------------------------------------------------------------------
-
-
-def _numbers(before: TensorRef, after: TensorRef, tolerance: Tolerance | None) -> measure.Difference:
-    found = measure.Difference()
-    for one, two in zip(counted(before, 2), counted(after, 3), strict=True):
-        found.add(one, two, (before.dtype, after.dtype), tolerance)
-    return found
-
-
-def counted(ref: TensorRef, side: int) -> Iterator[bytes | memoryview]:
-    """The elements of a tensor in blocks of ELEMENTS, each only good until the thread asks for the next of that `side`."""
-    size = ELEMENTS * (ref.dtype.bits // 8)
-    place = place_of(ref)
-    if isinstance(place, Range) and type(place.source) is File:
-        whole = memoryview(_BUFFERS.take(side, size)) if ref.nbytes >= size else memoryview(b"")
-        for at in range(0, ref.nbytes, size):
-            if ref.nbytes - at < size:
-                yield place.source.read(place.offset + at, ref.nbytes - at)
-            else:
-                place.source.read_into(place.offset + at, whole)
-                yield whole
-        return
-    rest = bytearray()
-    for block in elements(ref):
-        rest += block
-        start = 0
-        while len(rest) - start >= size:
-            yield bytes(rest[start : start + size])
-            start += size
-        del rest[:start]
-    if rest:
-        yield bytes(rest)
 
 
 def _index(at: int, shape: Sequence[int], order: tuple[int, ...]) -> tuple[int, ...]:
@@ -334,17 +351,3 @@ def _is_all(storage: Storage) -> bool:
     return isinstance(place, Range) and storage.nbytes == (
         place.size if place.inflated is None else place.inflated
     )
-
-
-_In = TypeVar("_In")
-_Out = TypeVar("_Out")
-
-
-def in_threads(work: Callable[[_In], _Out], items: Sequence[_In]) -> list[_Out]:
-    """`work` of each item, in order, on two threads: one reads while the other compares."""
-    if len(items) < 2:
-        return [work(item) for item in items]
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(THREADS) as pool:
-        return list(pool.map(work, items))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ckpt.dtypes import DType
 from ckpt.elements.cast import numbers, scratch
+from ckpt.elements.spans import cuts, numbered_blocks, refuse_unfolded, slice_of
+from ckpt.io.executor import Task
+from ckpt.tensors import TensorRef
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,6 +63,19 @@ class Difference:
         self.differing += differing
         self.other_bytes += other
         self.numel += len(one)
+
+    def merge(self, later: Difference) -> None:
+        """Take in what the elements that follow differ in."""
+        if later.largest > self.largest and later.at is not None:
+            self.largest, self.at = later.largest, self.numel + later.at
+        self.numel += later.numel
+        self.differing += later.differing
+        self.other_bytes += later.other_bytes
+        self.squares += later.squares
+        self.reference += later.reference
+        self.nan = [one + two for one, two in zip(self.nan, later.nan, strict=True)]
+        self.inf = [one + two for one, two in zip(self.inf, later.inf, strict=True)]
+        self.close = self.close and later.close
 
     def _add_finite(
         self, one: Array, two: Array, differing: int, tolerance: tuple[float, float] | None
@@ -172,14 +189,29 @@ class Summary:
         self.low = low if self.low is None else min(self.low, low)
         self.high = high if self.high is None else max(self.high, high)
         self.squares += float(np.dot(wide, wide))
-        count = len(wide)
-        mean = total / count
-        delta = np.subtract(wide, mean, out=scratch().wide(1, count))
-        # Of two parts with means of their own (Chan, Golub and LeVeque 1979).
+        mean = total / len(wide)
+        delta = np.subtract(wide, mean, out=scratch().wide(1, len(wide)))
+        self._join(len(wide), mean, float(np.dot(delta, delta)))
+
+    def _join(self, count: int, mean: float, spread: float) -> None:
+        """Take in a part with a mean of its own (Chan, Golub and LeVeque 1979)."""
         apart, both = mean - self.mean, self.finite + count
-        self.spread += float(np.dot(delta, delta)) + apart * apart * self.finite * count / both
+        self.spread += spread + apart * apart * self.finite * count / both
         self.mean += apart * count / both
         self.finite = both
+
+    def merge(self, later: Summary) -> None:
+        """Take in the numbers of the elements that follow."""
+        self.numel += later.numel
+        self.zeros += later.zeros
+        self.nan += later.nan
+        self.inf += later.inf
+        if later.low is None or later.high is None:
+            return
+        self.low = later.low if self.low is None else min(self.low, later.low)
+        self.high = later.high if self.high is None else max(self.high, later.high)
+        self.squares += later.squares
+        self._join(later.finite, later.mean, later.spread)
 
     def repeated(self, times: int) -> None:
         """Count every element so many times."""
@@ -193,14 +225,21 @@ class Summary:
 
 
 class Channels:
-    """The sum of the magnitudes of each channel: elements in the order of the shape, `inner` at a time of one."""
+    """The sum of the magnitudes of each channel: elements in the order of the shape, `inner` at a time of one.
 
-    def __init__(self, count: int, inner: int) -> None:
+    `first` is the number of the first element that is added.
+    """
+
+    def __init__(self, count: int, inner: int, first: int = 0) -> None:
         import numpy as np
 
         self.sums = np.zeros(count)
         self._inner = inner
-        self._at = 0
+        self._at = first
+
+    def merge(self, later: Channels) -> None:
+        """Take in the sums of other elements."""
+        self.sums += later.sums
 
     def add(self, block: bytes | memoryview, dtype: DType) -> None:
         """Take in the next elements."""
@@ -216,6 +255,55 @@ class Channels:
         sums = np.add.reduceat(sizes, starts)
         np.add.at(self.sums, (first + np.arange(len(sums))) % len(self.sums), sums)
         self._at += len(sizes)
+
+
+class ChannelLayout(NamedTuple):
+    """How the channels of a weight lie in the order of its elements: how many, `inner` elements at a time of one."""
+
+    channels: int
+    inner: int
+
+
+class Measurement(NamedTuple):
+    """The numbers of a tensor, and the sums of its channels where they were asked for."""
+
+    summary: Summary
+    channels: Channels | None = None
+
+
+def measure_tasks(ref: TensorRef, layout: ChannelLayout | None = None) -> list[Task[Measurement]]:
+    """What has to be done for the numbers of a tensor. Raises UnsupportedError for one that unfolds to too much."""
+    if not ref.numel:
+        return []
+    refuse_unfolded(ref)
+    return [
+        Task(measure_span, (part, layout, first), part.nbytes)
+        for first, last in cuts(ref)
+        for part in (slice_of(ref, first, last),)
+    ]
+
+
+def measure_span(ref: TensorRef, layout: ChannelLayout | None, first: int) -> Measurement:
+    """The numbers of a tensor; its first element is number `first` of the one that channels are counted in."""
+    summary = Summary()
+    channels = None if layout is None else Channels(layout.channels, layout.inner, first)
+    for block in numbered_blocks(ref, 2):
+        summary.add(block, ref.dtype)
+        if channels is not None:
+            channels.add(block, ref.dtype)
+    return Measurement(summary, channels)
+
+
+def merged(parts: Sequence[Measurement]) -> Measurement:
+    """The measurement of a whole, from those of its parts in order."""
+    if not parts:
+        return Measurement(Summary())
+    first = parts[0]
+    for part in parts[1:]:
+        first.summary.merge(part.summary)
+        if first.channels is not None and part.channels is not None:
+            first.channels.merge(part.channels)
+    return first
 
 
 def _distance(one: Array, two: Array, wide: Array) -> Array:

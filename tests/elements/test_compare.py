@@ -92,7 +92,7 @@ def test_the_place_of_the_largest_change_is_an_index(lay: Any, both: bool, tmp_p
 
 def test_a_permuted_tensor_is_read_from_first_to_last(tmp_path: Path) -> None:
     base = torch.randn(8, 64, 16, 16).to(memory_format=torch.channels_last)
-    with mock.patch("ckpt.cast.gathered", side_effect=AssertionError):
+    with mock.patch("ckpt.elements.cast.gathered", side_effect=AssertionError):
         assert of({"a.weight": base}, {"a.weight": base.clone()}, tmp_path).same
         assert change(base, base + 1, tmp_path).differing == base.numel()
 
@@ -134,7 +134,7 @@ def test_blocks_of_every_size(dtype: str, tmp_path: Path) -> None:
     whole = change(before, after, tmp_path)
 
     for elements in (1, 7, 999):
-        with mock.patch("ckpt.comparison.ELEMENTS", elements):
+        with mock.patch("ckpt.elements.spans.ELEMENTS", elements):
             found = change(before, after, tmp_path)
         assert (found.differing, found.at, found.max_abs) == (whole.differing, whole.at, whole.max_abs)
         assert found.rms == pytest.approx(whole.rms) and found.rel_l2 == pytest.approx(whole.rel_l2)

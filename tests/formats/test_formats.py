@@ -16,7 +16,8 @@ from safetensors.torch import load_file, save_file
 from ckpt import formats
 from ckpt.errors import CkptError, LimitError, UnreadableError, UnsupportedError
 from ckpt.formats import FORMATS, foreign
-from ckpt.formats.probe import Probe
+from ckpt.formats.format import Format
+from ckpt.io.location import locate
 from ckpt.io.source import File
 from ckpt.limits import Limits
 from ckpt.tensors import Composite, TensorRef
@@ -38,22 +39,19 @@ def test_every_format_has_an_example() -> None:
         "torch-zip",
         "torch-legacy",
         "safetensors",
-        "foreign",
     ]
-    assert set(EXAMPLES) == {reader.NAME for reader in FORMATS}
+    assert set(EXAMPLES) == {reader.NAME for reader in (*FORMATS, foreign)}
 
 
-@pytest.mark.parametrize("reader", FORMATS, ids=lambda reader: reader.NAME)
-def test_recognises_its_own_whatever_it_is_called(
-    reader: formats.Reader, samples: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("reader", (*FORMATS, foreign), ids=lambda reader: reader.NAME)
+def test_recognises_its_own_whatever_it_is_called(reader: Format, samples: Path, tmp_path: Path) -> None:
     source = samples / EXAMPLES[reader.NAME]
     path = source if source.is_dir() else tmp_path / "renamed.data"
     if not source.is_dir():
         shutil.copy(source, path)
-    probe = Probe(str(path), Limits())
+    probe = formats.probe_at(locate(str(path)), Limits())
 
-    first = next(other for other in FORMATS if other.sniff(probe))
+    first = formats.format_of(probe)
 
     assert first is reader
     assert isinstance(reader.SUFFIXES, tuple)

@@ -373,7 +373,7 @@ def test_killed_at_any_time(arguments: tuple[str, ...], folder: Path) -> None:
 def test_signals_clean_up(number: int, code: int, folder: Path) -> None:
     script = (
         "import os, signal, sys\n"
-        "from ckpt import commit\n"
+        "from ckpt.io import commit\n"
         "from ckpt.cli import app\nfrom ckpt.cli.commands import rehome\n"
         "real = os.fsync\n"
         "def fsync(fd):\n"

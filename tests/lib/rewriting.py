@@ -10,9 +10,10 @@ import torch
 
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint
-from ckpt.formats import save
+from ckpt.formats import save, writer_of
 from ckpt.io import commit
-from ckpt.jobs.rewrite.report import edited
+from ckpt.jobs.rewrite import convert as converting
+from ckpt.jobs.rewrite.report import RewriteReport, edited
 from ckpt.limits import Limits
 from ckpt.pickles.edit import Edit
 
@@ -24,8 +25,15 @@ def unedited(checkpoint: Checkpoint) -> Checkpoint:
     return edited(checkpoint, Edit().copy(checkpoint.root), LIMITS)
 
 
+def convert(checkpoint: Checkpoint, format: str, **options: Any) -> RewriteReport:
+    """The checkpoint as a format that is written holds it: what `ckpt convert` makes."""
+    return converting.convert(
+        checkpoint, format, save.traits_of(format), Limits(), writer_of(format).unfit, **options
+    )
+
+
 def write(checkpoint: Checkpoint, to: Path, format: str | None = None) -> Path:
-    save.save(checkpoint, commit.target(str(to), force=True), format or checkpoint.format, LIMITS)
+    save.save(checkpoint, commit.target(str(to), force=True), format or save.own_format(checkpoint), LIMITS)
     return to
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import sqrt
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry
-from ckpt.elements import measure
 from ckpt.elements.cast import has_numbers
-from ckpt.elements.compare import counted, in_threads, once, refuse_unfolded
+from ckpt.elements.measure import ChannelLayout, Channels, Measurement, Summary, measure_tasks, merged
+from ckpt.elements.spans import once
 from ckpt.errors import UnsupportedError, UsageError
 from ckpt.evidence.record import record_of
 from ckpt.evidence.sections import Section, only_model, sections
 from ckpt.findings import Finding, order
+from ckpt.io.executor import Executor, Task, Threads
 from ckpt.jobs.check.channels import Axis, axis_of, inner
 from ckpt.names import Globs, natural
 from ckpt.tensors import TensorRef
@@ -27,7 +28,7 @@ KEYS = ("name", "min", "max", "mean", "std", "rms", "zeros", "nan", "inf", "nume
 _LISTED = 4
 
 
-class Dead(NamedTuple):
+class DeadChannels(NamedTuple):
     """The channels of one weight: how many, and those below the threshold."""
 
     axis: Axis | None
@@ -40,8 +41,8 @@ class Row(NamedTuple):
 
     entry: Entry
     label: str
-    found: measure.Summary | None
-    channels: Dead | None = None
+    found: Summary | None
+    channels: DeadChannels | None = None
     why: str = ""
 
     @property
@@ -153,6 +154,7 @@ def stats(
     sort: str = "name",
     everything: bool = False,
     progress: Callable[[int], None] | None = None,
+    executor: Executor | None = None,
 ) -> StatsReport:
     """The numbers of the tensors of the only model, or of a section; of `everything` when that is asked for.
 
@@ -171,8 +173,10 @@ def stats(
         for entry in checkpoint.tensors[chosen.first : chosen.last]
         if not select or select.match(entry.name, chosen.relative(entry.name))
     ]
-    look_at = _Looker(checkpoint, chosen, threshold, progress)
-    rows = in_threads(look_at, inside)
+    layers = _Layers(checkpoint, chosen) if threshold is not None else None
+    plans = [_plan(entry, chosen.relative(entry.name), layers) for entry in inside]
+    found = _measured(plans, executor or Threads(), progress)
+    rows = [_row(plan, measured, threshold) for plan, measured in zip(plans, found, strict=True)]
     rows = _sorted(rows, sort)
     return StatsReport(checkpoint, chosen, tuple(rows), order(list(_findings(rows))), threshold)
 
@@ -186,71 +190,94 @@ def _sorted(rows: list[Row], key: str) -> list[Row]:
     return [row for _, row in known] + [row for value, row in with_number if value is None or value != value]
 
 
-class _Looker:
-    """What is done with each tensor; on two threads."""
+class _Plan(NamedTuple):
+    """What is done with a tensor: `tasks` make its numbers, each of which counts `times`."""
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        section: Section,
-        threshold: float | None,
-        progress: Callable[[int], None] | None,
-    ) -> None:
-        self._checkpoint = checkpoint
-        self._section = section
-        self._threshold = threshold
-        self._progress = progress
+    entry: Entry
+    label: str
+    tasks: list[Task[Measurement]]
+    times: int = 1
+    axis: Axis | Literal["ambiguous"] | None = None
+    why: str = ""
+    has_numbers: bool = True
+
+
+class _Layers:
+    """What is known of the layers of a section: the shapes side by side in each, and its class where a file says it."""
+
+    def __init__(self, checkpoint: Checkpoint, section: Section) -> None:
         self._siblings: dict[str, dict[str, tuple[int, ...]]] = {}
-        self._classes: dict[str, str] = {}
-        if threshold is not None:
-            for entry in checkpoint.tensors[section.first : section.last]:
-                parent, _, leaf = section.relative(entry.name).rpartition(".")
-                self._siblings.setdefault(parent, {})[leaf] = entry.tensor.shape
-            record = record_of(checkpoint)
-            self._classes = record.modules if record is not None else _classes(checkpoint, section)
+        for entry in checkpoint.tensors[section.first : section.last]:
+            parent, _, leaf = section.relative(entry.name).rpartition(".")
+            self._siblings.setdefault(parent, {})[leaf] = entry.tensor.shape
+        record = record_of(checkpoint)
+        self._classes = record.modules if record is not None else _classes(checkpoint, section)
 
-    def __call__(self, entry: Entry) -> Row:
-        label = self._section.relative(entry.name)
-        try:
-            row = self._numbers(entry, label)
-        except UnsupportedError as error:
-            row = Row(entry, label, None, why=error.problem)
-        if self._progress is not None:
-            self._progress(entry.tensor.nbytes)
+    def axis_of(self, label: str, ref: TensorRef) -> Axis | Literal["ambiguous"] | None:
+        parent = label.rpartition(".")[0]
+        return axis_of(label, ref, self._siblings[parent], self._classes.get(parent))
+
+
+def _plan(entry: Entry, label: str, layers: _Layers | None) -> _Plan:
+    ref = entry.tensor
+    if not isinstance(ref, TensorRef):
+        values = [part for name, part in ref.parts if name == "values"]
+        if ref.layout.startswith("sparse") and values:
+            return _measuring(_Plan(entry, label, [], why="the values that are stored"), values[0])
+        return _Plan(entry, label, [], why=ref.layout, has_numbers=False)
+    if ref.numel and ref.storage.place is None:
+        return _Plan(entry, label, [], why="on meta, without data", has_numbers=False)
+    if not has_numbers(ref.dtype):
+        return _Plan(entry, label, [], why=f"no numbers are read of {ref.dtype.name}", has_numbers=False)
+    axis = None if layers is None else layers.axis_of(label, ref)
+    return _measuring(_Plan(entry, label, [], axis=axis), ref)
+
+
+def _measuring(plan: _Plan, ref: TensorRef) -> _Plan:
+    """The plan with the tasks that measure a tensor."""
+    axis = plan.axis
+    layout = None
+    times = 1
+    if isinstance(axis, Axis):
+        layout = ChannelLayout(ref.shape[axis.dim], inner(ref, axis))
+    elif ref.numel:
+        ref, times = once(ref)
+    try:
+        return plan._replace(tasks=measure_tasks(ref, layout), times=times)
+    except UnsupportedError as error:
+        return plan._replace(why=error.problem, axis=None, has_numbers=False)
+
+
+def _measured(
+    plans: Sequence[_Plan], executor: Executor, progress: Callable[[int], None] | None
+) -> list[Measurement]:
+    """The numbers of each tensor, from those of its spans."""
+    results = iter(executor.run([task for plan in plans for task in plan.tasks], progress))
+    return [merged([next(results) for _ in plan.tasks]) for plan in plans]
+
+
+def _row(plan: _Plan, found: Measurement, threshold: float | None) -> Row:
+    if not plan.has_numbers:
+        return Row(plan.entry, plan.label, None, why=plan.why)
+    found.summary.repeated(plan.times)
+    row = Row(plan.entry, plan.label, found.summary, why=plan.why)
+    if plan.axis == "ambiguous":
+        return row._replace(channels=DeadChannels(None, 0, ()))
+    if plan.axis is None or found.channels is None or threshold is None:
         return row
+    return row._replace(channels=_dead(plan.entry.tensor.numel, plan.axis, found.channels, threshold))
 
-    def _numbers(self, entry: Entry, label: str) -> Row:
-        ref = entry.tensor
-        if not isinstance(ref, TensorRef):
-            values = [part for name, part in ref.parts if name == "values"]
-            if ref.layout.startswith("sparse") and values:
-                return Row(entry, label, _summary(values[0], None), why="the values that are stored")
-            return Row(entry, label, None, why=ref.layout)
-        if ref.numel and ref.storage.place is None:
-            return Row(entry, label, None, why="on meta, without data")
-        if not has_numbers(ref.dtype):
-            return Row(entry, label, None, why=f"no numbers are read of {ref.dtype.name}")
-        axis = None
-        if self._threshold is not None:
-            parent = label.rpartition(".")[0]
-            axis = axis_of(label, ref, self._siblings[parent], self._classes.get(parent))
-        if axis is None:
-            return Row(entry, label, _summary(ref, None))
-        if axis == "ambiguous":
-            return Row(entry, label, _summary(ref, None), Dead(None, 0, ()))
-        sums = measure.Channels(ref.shape[axis.dim], inner(ref, axis))
-        return Row(entry, label, _summary(ref, sums), self._dead(ref, axis, sums))
 
-    def _dead(self, ref: TensorRef, axis: Axis, sums: measure.Channels) -> Dead:
-        assert self._threshold is not None
-        means = [total * len(sums.sums) / ref.numel for total in sums.sums.tolist()]
-        largest = max((mean for mean in means if mean == mean), default=0.0)
-        dead = tuple(
-            number
-            for number, mean in enumerate(means)
-            if mean < self._threshold * largest or (mean == 0 and largest == 0)
-        )
-        return Dead(axis, len(means), dead)
+def _dead(numel: int, axis: Axis, channels: Channels, threshold: float) -> DeadChannels:
+    """The channels whose mean magnitude is below a share of the largest one's."""
+    means = [total * len(channels.sums) / numel for total in channels.sums.tolist()]
+    largest = max((mean for mean in means if mean == mean), default=0.0)
+    dead = tuple(
+        number
+        for number, mean in enumerate(means)
+        if mean < threshold * largest or (mean == 0 and largest == 0)
+    )
+    return DeadChannels(axis, len(means), dead)
 
 
 def _classes(checkpoint: Checkpoint, section: Section) -> dict[str, str]:
@@ -268,20 +295,6 @@ def _classes(checkpoint: Checkpoint, section: Section) -> dict[str, str]:
                 checkpoint.root, entry.path[: entry.path.index("_parameters", len(entry.path) - 2)]
             )
             found[parent] = look(node).type
-    return found
-
-
-def _summary(ref: TensorRef, channels: measure.Channels | None) -> measure.Summary:
-    found = measure.Summary()
-    if not ref.numel:
-        return found
-    one, times = once(ref) if channels is None else (ref, 1)
-    refuse_unfolded(one)
-    for block in counted(one, 2):
-        found.add(block, ref.dtype)
-        if channels is not None:
-            channels.add(block, ref.dtype)
-    found.repeated(times)
     return found
 
 
@@ -309,7 +322,7 @@ def _findings(rows: Sequence[Row]) -> list[Finding]:
     return made
 
 
-def _dead_text(row: Row, channels: Dead) -> str:
+def _dead_text(row: Row, channels: DeadChannels) -> str:
     """`conv.weight 3, 17 (2 of 64)`."""
     if len(channels.dead) == channels.total:
         return f"{show(row.label, 80)} (all {channels.total:,})"

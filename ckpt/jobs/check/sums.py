@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.blocks import blocks, elements
-from ckpt.elements.compare import in_threads, refuse_unfolded
+from ckpt.elements.spans import refuse_unfolded
 from ckpt.errors import UnreadableError, UnsupportedError
 from ckpt.evidence.sections import only_model, sections
+from ckpt.io.executor import Executor, Task, Threads
 from ckpt.tensors import Tensor, TensorRef, parts_of
 from ckpt.text import show
 
@@ -29,6 +30,7 @@ def sums(
     *,
     everything: bool = False,
     progress: Callable[[int], None] | None = None,
+    executor: Executor | None = None,
 ) -> list[Sum]:
     """The sums of the tensors of the only model, or of a section, by their names in it; of everything by full names.
 
@@ -42,17 +44,16 @@ def sums(
         inside = checkpoint.tensors[chosen.first : chosen.last]
         rows = [(chosen.relative(entry.name), entry) for entry in inside]
 
-    def of(row: tuple[str, Entry]) -> Sum:
-        name, entry = row
-        try:
-            made = Sum(name, digest(entry.tensor))
-        except UnsupportedError as error:
-            raise UnsupportedError(f"{show(name, 80)}: {error.problem}", path=checkpoint.path) from None
-        if progress is not None:
-            progress(entry.tensor.nbytes)
-        return made
+    tasks = [Task(_sum, (name, entry.tensor, checkpoint.path), entry.tensor.nbytes) for name, entry in rows]
+    return (executor or Threads()).run(tasks, progress)
 
-    return in_threads(of, rows)
+
+def _sum(name: str, tensor: Tensor, path: str) -> Sum:
+    """The sum of a tensor: one task, for SHA-256 takes one byte after the other."""
+    try:
+        return Sum(name, digest(tensor))
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{show(name, 80)}: {error.problem}", path=path) from None
 
 
 def digest(tensor: Tensor) -> str:

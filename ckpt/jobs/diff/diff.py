@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry
-from ckpt.elements.compare import Tolerance, compare, contradicted, in_threads, recorded_same
+from ckpt.elements.compare import Change, Tolerance, compare_all, contradicted, plan, recorded_same
 from ckpt.errors import UnsupportedError, UsageError
 from ckpt.evidence.record import Record
 from ckpt.evidence.roles import Evidence, Role, evidence
 from ckpt.evidence.sections import Section, sections
 from ckpt.evidence.wrappers import unwrapped_name, usual_prefix
 from ckpt.findings import Finding, order
+from ckpt.io.executor import Executor, Threads
 from ckpt.jobs.diff.findings import are_ranks, findings
-from ckpt.jobs.diff.moved import renamed
+from ckpt.jobs.diff.moved import with_moves
 from ckpt.jobs.diff.reasons import Side, doubt_contradictions, with_reason
 from ckpt.jobs.diff.rows import DIFFERS, Pair, Row, Status, ValueRow
 from ckpt.jobs.diff.values import differing_values
@@ -39,7 +40,9 @@ class Options(NamedTuple):
     norms: bool = False
     model: Record | None = None
     progress: Callable[[int], None] | None = None
-    """Is told the bytes of each tensor that was compared."""
+    """Is told the bytes that were compared."""
+    executor: Executor | None = None
+    """Who compares; threads of this process, if nobody else."""
 
 
 class DiffReport(NamedTuple):
@@ -98,7 +101,8 @@ def diff(before: Checkpoint, after: Checkpoint, options: Options | None = None) 
         rows += found
     _refuse_nothing(before, after, rows, parts, options)
     rows = _compared(rows, options, after.path)
-    rows = renamed(rows) if not (options.structure or options.quick) else rows
+    if not (options.structure or options.quick):
+        rows = with_moves(rows, options.executor or Threads())
     sides = Side(before, known[0]), Side(after, known[1])
     doubt_contradictions(rows, *sides)
     everything_asked = not options.select and options.section is None
@@ -269,25 +273,28 @@ def _compared(rows: list[Row], options: Options, path: str) -> list[Row]:
     if options.quick:
         return [_recorded(row) for row in rows]
 
-    def look_at(row: Row) -> Row:
+    plans = {}
+    for index, row in enumerate(rows):
         if row.before is None or row.after is None or row.status == "reshaped":
-            return row
-        before, after = row.before.tensor, row.after.tensor
+            continue
         try:
-            change = compare(before, after, options.tolerance, always=options.norms)
+            plans[index] = plan(row.before.tensor, row.after.tensor, options.tolerance, always=options.norms)
         except UnsupportedError as error:
-            raise UnsupportedError(
-                f"{show(row.name, 80)}: {error.problem}", path=path, hint=error.hint
-            ) from None
-        if options.progress is not None:
-            options.progress(before.nbytes + after.nbytes)
-        same = change is None or not (change.differing or change.other_bytes)
-        row = row._replace(damaged=row.status == "same" and contradicted(before, after, same=same))
-        if row.status == "same" and not same and change is not None and not change.close:
-            return row._replace(status="changed", change=change)
-        return row._replace(change=change)
+            problem = f"{show(row.name, 80)}: {error.problem}"
+            raise UnsupportedError(problem, path=path, hint=error.hint) from None
+    changes = compare_all(list(plans.values()), options.executor or Threads(), options.progress)
+    found = dict(zip(plans, changes, strict=True))
+    return [_with_change(row, found[index]) if index in found else row for index, row in enumerate(rows)]
 
-    return in_threads(look_at, rows)
+
+def _with_change(row: Row, change: Change | None) -> Row:
+    """A row of two tensors of one shape, with what differs in their values."""
+    assert row.before is not None and row.after is not None
+    same = change is None or not (change.differing or change.other_bytes)
+    damaged = row.status == "same" and contradicted(row.before.tensor, row.after.tensor, same=same)
+    is_close = change is not None and change.close
+    status: Status = "changed" if row.status == "same" and not same and not is_close else row.status
+    return row._replace(status=status, change=change, damaged=damaged)
 
 
 def _recorded(row: Row) -> Row:

@@ -3,59 +3,78 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable
 
 from ckpt.checkpoint import Entry
 from ckpt.elements.blocks import elements
-from ckpt.elements.compare import compare, in_threads
+from ckpt.elements.compare import compare_all, plan
+from ckpt.io.executor import Executor, Task
 from ckpt.jobs.diff.rows import Row
-from ckpt.tensors import parts_of
+from ckpt.tensors import Tensor, parts_of
 
-_Pairs = list[tuple[Row, Row]]
 _UNFOLDED = 1 << 30
 """Bytes to which a view of few may unfold and still be looked for."""
+_DEPTH = 32
+"""Parts of a name that are compared, from its end."""
 
 
-def renamed(rows: list[Row]) -> list[Row]:
-    """The rows with each tensor that moved to another name as one row.
+def with_moves(rows: list[Row], executor: Executor) -> list[Row]:
+    """The rows with each tensor that moved to another name as one row, at the place of the new name.
 
     Two that are equal are told apart by the end of their names, the longest first; where that leaves a choice,
-    nothing is paired. Reads the tensors of one side only, once.
+    none is made.
     """
-    gone = [row for row in rows if row.status == "removed" and _can_move(row.before)]
-    come = [row for row in rows if row.status == "added" and _can_move(row.after)]
-    shapes = {_geometry(row.before) for row in gone} & {_geometry(row.after) for row in come}
+    gone = {index: row.before for index, row in enumerate(rows) if row.status == "removed" and row.before}
+    come = {index: row.after for index, row in enumerate(rows) if row.status == "added" and row.after}
+    gone, come = _movable(gone), _movable(come)
+    shapes = {_geometry(entry.tensor) for entry in gone.values()}
+    shapes &= {_geometry(entry.tensor) for entry in come.values()}
     if not shapes:
         return rows
-    gone = [row for row in gone if _geometry(row.before) in shapes]
-    come = [row for row in come if _geometry(row.after) in shapes]
-    sums = in_threads(_checksum, [*gone, *come])
-    content = {id(row): key for row, key in zip([*gone, *come], sums, strict=True)}
-    pairs: _Pairs = []
-    deepest = max(row.name.count(".") + 1 for row in (*gone, *come))
-    for depth in range(min(deepest, 32), -1, -1):
-        found = _unique(gone, come, lambda row: (content[id(row)], _end(row.name, depth)))  # noqa: B023
+    gone = {index: entry for index, entry in gone.items() if _geometry(entry.tensor) in shapes}
+    come = {index: entry for index, entry in come.items() if _geometry(entry.tensor) in shapes}
+    every = gone | come
+    tasks = [Task(_checksum, (entry.tensor,), entry.tensor.nbytes) for entry in every.values()]
+    sums = dict(zip(every, executor.run(tasks), strict=True))
+    content = {index: (*_geometry(entry.tensor), sums[index]) for index, entry in every.items()}
+    pairs: list[tuple[int, int]] = []
+    deepest = max(entry.name.count(".") + 1 for entry in every.values())
+    for depth in range(min(deepest, _DEPTH), -1, -1):
+
+        def key(index: int, depth: int = depth) -> Hashable:
+            return content[index], _end(every[index].name, depth)
+
+        found = _unique(gone, come, key)
         pairs += found
-        taken = {id(row) for pair in found for row in pair}
-        gone = [row for row in gone if id(row) not in taken]
-        come = [row for row in come if id(row) not in taken]
-    moved: dict[int, Row] = {}
-    for old, new in pairs:
-        assert old.before is not None and new.after is not None
-        if compare(old.before.tensor, new.after.tensor) is None:
-            labels = (old.labels[0], new.labels[1])
-            moved[id(new)] = new._replace(status="renamed", before=old.before, labels=labels)
-            moved[id(old)] = old
-    return [moved.get(id(row), row) for row in rows if moved.get(id(row)) is not row]
+        gone = {index: entry for index, entry in gone.items() if index not in {old for old, _ in found}}
+        come = {index: entry for index, entry in come.items() if index not in {new for _, new in found}}
+    changes = compare_all([plan(every[old].tensor, every[new].tensor) for old, new in pairs], executor)
+    moves = {new: old for (old, new), change in zip(pairs, changes, strict=True) if change is None}
+    dropped = set(moves.values())
+    return [
+        _moved(rows[moves[index]], row) if index in moves else row
+        for index, row in enumerate(rows)
+        if index not in dropped
+    ]
 
 
-def _unique(gone: Sequence[Row], come: Sequence[Row], key_of: Callable[[Row], Any]) -> _Pairs:
+def _moved(old: Row, new: Row) -> Row:
+    return new._replace(status="renamed", before=old.before, labels=(old.labels[0], new.labels[1]))
+
+
+def _movable(entries: dict[int, Entry]) -> dict[int, Entry]:
+    """Those with elements to look for."""
+    return {index: entry for index, entry in entries.items() if _can_move(entry)}
+
+
+def _unique(
+    gone: Iterable[int], come: Iterable[int], key_of: Callable[[int], Hashable]
+) -> list[tuple[int, int]]:
     """The pairs of one row of each side that alone have a key."""
-    sides: list[dict[Any, list[Row]]] = [{}, {}]
-    for rows, side in zip((gone, come), sides, strict=True):
-        for row in rows:
-            side.setdefault(key_of(row), []).append(row)
+    sides: list[dict[Hashable, list[int]]] = [{}, {}]
+    for indices, side in zip((gone, come), sides, strict=True):
+        for index in indices:
+            side.setdefault(key_of(index), []).append(index)
     return [
         (old[0], sides[1][key][0])
         for key, old in sides[0].items()
@@ -68,27 +87,21 @@ def _end(name: str, depth: int) -> str:
     return ".".join(name.split(".")[-depth:]) if depth else ""
 
 
-def _can_move(entry: Entry | None) -> bool:
-    return (
-        entry is not None
-        and bool(entry.tensor.numel)
-        and all(
-            part.storage.place is not None and part.nbytes <= max(part.storage.nbytes, _UNFOLDED)
-            for part in parts_of(entry.tensor)
-        )
+def _can_move(entry: Entry) -> bool:
+    return bool(entry.tensor.numel) and all(
+        part.storage.place is not None and part.nbytes <= max(part.storage.nbytes, _UNFOLDED)
+        for part in parts_of(entry.tensor)
     )
 
 
-def _geometry(entry: Entry | None) -> tuple[Any, ...]:
-    return () if entry is None else (entry.tensor.dtype, entry.tensor.shape, entry.tensor.layout)
+def _geometry(tensor: Tensor) -> tuple[Hashable, ...]:
+    return (tensor.dtype, tensor.shape, tensor.layout)
 
 
-def _checksum(row: Row) -> tuple[Any, ...]:
-    """What two equal tensors have in common: their geometry, and a checksum of their elements."""
-    entry = row.before or row.after
-    assert entry is not None
+def _checksum(tensor: Tensor) -> int:
+    """A checksum of the elements: that of two equal tensors is the same."""
     found = 0
-    for part in parts_of(entry.tensor):
+    for part in parts_of(tensor):
         for block in elements(part):
             found = zlib.crc32(block, found)
-    return (*_geometry(entry), found)
+    return found

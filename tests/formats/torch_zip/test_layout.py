@@ -18,7 +18,7 @@ from same import difference
 
 from ckpt import formats
 from ckpt.errors import UnreadableError, WriteError
-from ckpt.formats import save
+from ckpt.formats import writer_of
 from ckpt.formats.torch_legacy import write as torch_legacy
 from ckpt.formats.torch_zip import write as torch_zip
 from ckpt.formats.torch_zip.layout import PAGE, Planned, bytes_record, lay_out
@@ -48,7 +48,7 @@ WRITTEN_BY_TORCH = [
 def drafted(source: Path, to: Path) -> Path:
     """`source` written by the writer of its format, without an edit; never as a copy of the file."""
     with formats.open(str(source)) as checkpoint:
-        draft = save.WRITERS[checkpoint.format].draft(checkpoint, Limits())
+        draft = writer_of(checkpoint.format).draft(checkpoint, Limits())
         with commit.writing(commit.target(str(to), force=False), draft.size) as sink:
             draft.write(sink)
     return to
@@ -269,12 +269,9 @@ def test_views_of_storages_stay_in_a_legacy_file(tmp_path: Path) -> None:
 
 
 def test_a_view_becomes_an_offset_in_a_zip_file(tmp_path: Path) -> None:
-    from ckpt.formats.safetensors.write import unfit
-    from ckpt.jobs.rewrite.convert import convert
-
     source = legacy_with_view(tmp_path / "a.pt")
     with formats.open(str(source)) as checkpoint:
-        report = convert(checkpoint, "torch-zip", Limits(), unfit)
+        report = rewriting.convert(checkpoint, "torch-zip")
         made = rewriting.write(report.result, tmp_path / "b.pt", "torch-zip")
 
     found = torch.load(made, weights_only=True)

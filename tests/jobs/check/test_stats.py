@@ -53,7 +53,7 @@ def test_numbers_are_torchs(tmp_path_factory: pytest.TempPathFactory, data: st.D
     tensor = data.draw(strategies.views(base)) if dtype.itemsize > 1 else base
     block = data.draw(st.sampled_from([1, 3, 64, 1 << 17]))
 
-    with mock.patch("ckpt.comparison.ELEMENTS", block):
+    with mock.patch("ckpt.elements.spans.ELEMENTS", block):
         report = of({"a.weight": tensor, "z.weight": torch.ones(1)}, folder)
 
     row = next(row for row in report.rows if row.label == "a.weight")
@@ -157,7 +157,7 @@ def found(report: StatsReport) -> dict[str, list[int]]:
 def test_dead_channels_are_exactly_those_that_were_made(elements: int, tmp_path: Path) -> None:
     net, dead = killed()
 
-    with mock.patch("ckpt.comparison.ELEMENTS", elements):
+    with mock.patch("ckpt.elements.spans.ELEMENTS", elements):
         report = of(net.state_dict(), tmp_path, threshold=1e-3)
 
     # A square weight could be either: nothing is said of one whose name does not tell.

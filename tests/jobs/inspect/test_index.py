@@ -184,7 +184,7 @@ def test_files_that_keep_no_order_are_refused(tmp_path: Path) -> None:
     assert ckpt("convert", source, "-o", tmp_path / "a.safetensors").code == 0
     assert ckpt("convert", tmp_path / "a.safetensors", "-o", tmp_path / "b.pt").code == 0
 
-    check_error(ckpt("inspect", tmp_path / "a.safetensors", "--index", "0"), "safetensors keep no order")
+    check_error(ckpt("inspect", tmp_path / "a.safetensors", "--index", "0"), "safetensors keeps no order")
     check_error(ckpt("inspect", tmp_path / "b.pt", "--index", "0"), "in the order of the alphabet")
 
 

@@ -33,10 +33,7 @@ from ckpt import formats
 from ckpt.dtypes import BY_NAME
 from ckpt.elements import cast
 from ckpt.errors import LossError, UsageError
-from ckpt.formats.safetensors.write import unfit
-from ckpt.jobs.rewrite.convert import convert
 from ckpt.jobs.rewrite.report import RewriteReport
-from ckpt.limits import Limits
 
 pytestmark = [*oracle.QUIET, pytest.mark.usefixtures("fresh_torch")]
 SAMPLES = Path(__file__).resolve().parents[3] / "sample_checkpoints"
@@ -44,7 +41,7 @@ SAMPLES = Path(__file__).resolve().parents[3] / "sample_checkpoints"
 
 def converted(source: Path, out: Path, format: str = "torch-zip", **options: Any) -> RewriteReport:
     with formats.open(str(source)) as checkpoint:
-        report = convert(checkpoint, format, Limits(), unfit, **options)
+        report = rewriting.convert(checkpoint, format, **options)
         rewriting.write(report.result, out, format)
     return report
 
