@@ -115,7 +115,7 @@ class Ref:
         return f"<{show(self.name)}: {self.dtype} {list(self.shape)}{where}>"
 
 
-class Opened(Mapping[str, Ref]):
+class OpenCheckpoint(Mapping[str, Ref]):
     """An open checkpoint: dotted names -> tensors, in file order. A context manager: leaving it closes the file.
 
     `checkpoint` is all that was read: sections, values, imports, findings of the reader.
@@ -159,7 +159,7 @@ class Opened(Mapping[str, Ref]):
         """Close the file."""
         self.checkpoint.close()
 
-    def __enter__(self) -> Opened:
+    def __enter__(self) -> OpenCheckpoint:
         return self
 
     def __exit__(
@@ -172,32 +172,33 @@ class Opened(Mapping[str, Ref]):
 
 
 def diff(
-    before: str | os.PathLike[str] | Opened,
-    after: str | os.PathLike[str] | Opened,
+    before: str | os.PathLike[str] | OpenCheckpoint,
+    after: str | os.PathLike[str] | OpenCheckpoint,
     options: Options | None = None,
 ) -> DiffReport:
     """What differs between two checkpoints, given as paths or open: what `ckpt diff` prints, as a report.
 
     `report.same` is the answer, `report.rows` the tensors, `report.to_json()` the document. Raises CkptError.
     """
+    from ckpt.evidence.survey import Survey
     from ckpt.jobs.diff.diff import diff as compare
 
     with ExitStack() as stack:
         sides = []
         for side in (before, after):
-            if not isinstance(side, Opened):
+            if not isinstance(side, OpenCheckpoint):
                 side = stack.enter_context(open(side))
             sides.append(side.checkpoint)
-        report = compare(sides[0], sides[1], options)
+        report = compare(Survey(sides[0]), Survey(sides[1]), options)
         for checkpoint in sides:
             checkpoint.check_unchanged()
     return report
 
 
-def open(path: str | os.PathLike[str], limits: Limits | None = None) -> Opened:
+def open(path: str | os.PathLike[str], limits: Limits | None = None) -> OpenCheckpoint:
     """The checkpoint at a path: a file, an index of shards, or a directory that holds one.
 
     Nothing that the file names is run or imported, and no tensor data is read until it is asked for. Raises
     CkptError with the path in front.
     """
-    return Opened(formats.open(os.fsdecode(path), limits))
+    return OpenCheckpoint(formats.open(os.fsdecode(path), limits))

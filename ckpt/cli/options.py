@@ -7,7 +7,7 @@ from typing import Annotated, Optional
 import typer
 
 from ckpt.errors import UsageError
-from ckpt.evidence.record import Record
+from ckpt.evidence.record import ModelRecord
 from ckpt.findings import CATALOGUE
 from ckpt.limits import Limits
 
@@ -92,7 +92,7 @@ Verify = Annotated[
 ]
 
 
-def model_of(spec: str | None, arguments: list[str] | None) -> Record | None:
+def model_of(spec: str | None, arguments: list[str] | None) -> ModelRecord | None:
     """What the model of `--model` says, the only case in which a command that reads imports torch. Raises UsageError."""
     if spec is None:
         if arguments:

@@ -11,6 +11,7 @@ from ckpt import formats
 from ckpt.checkpoint import Checkpoint
 from ckpt.cli import output
 from ckpt.errors import CkptError, LossError, UnsupportedError, UsageError, about
+from ckpt.evidence.survey import Survey
 from ckpt.formats import save
 from ckpt.formats.save import Check, SavedFile, check_bytes, check_weights_only
 from ckpt.io import commit
@@ -21,14 +22,17 @@ from ckpt.render.warmstart import coverage_lines
 from ckpt.text import show, size_text
 
 Open = Callable[[str, Limits], Checkpoint]
-Make = Callable[[Checkpoint, Limits], RewriteReport]
+Make = Callable[[Survey, Limits], RewriteReport]
 
 
-class Asked(NamedTuple):
-    """What the options of a writing command say. `suffix` is put before the ending of a path that is suggested."""
+class WriteOptions(NamedTuple):
+    """What the options of a writing command say.
+
+    A path that is suggested is that of the input with `suffix` before its ending, or with `ending` in place of it.
+    """
 
     output: str | None
-    suffix: str
+    suffix: str = ""
     in_place: bool | None = False
     """None where the command does not know it."""
     copy: bool = False
@@ -40,12 +44,13 @@ class Asked(NamedTuple):
     plain: bool = False
     """Whether the result must load with weights_only=True."""
     shard_bytes: int | None = None
+    ending: str | None = None
     min_coverage: float | None = None
     """The share of elements that a warm start must load, or nothing is written."""
 
 
 def rewrite(
-    paths: list[str], make: Make, asked: Asked, limits: Limits, *, opened: Open = formats.open
+    paths: list[str], make: Make, asked: WriteOptions, limits: Limits, *, opened: Open = formats.open
 ) -> int:
     """Each PATH: read, change, write, report. Goes on after an error; the exit code of the command."""
     _check(paths, asked)
@@ -60,7 +65,7 @@ def rewrite(
     return worst
 
 
-def _check(paths: list[str], asked: Asked) -> None:
+def _check(paths: list[str], asked: WriteOptions) -> None:
     """Raise UsageError for options that contradict each other, or a question that only the user can answer."""
     if asked.output is not None and asked.in_place:
         raise UsageError("-o and --in-place exclude each other")
@@ -71,11 +76,7 @@ def _check(paths: list[str], asked: Asked) -> None:
     if asked.output is None and not asked.in_place and not asked.dry_run:
         first = paths[0]
         stem, ending = os.path.splitext(os.path.normpath(first))
-        suggested = quote(
-            show(
-                f"{stem}{asked.suffix}{ending}" if asked.suffix[:1] != "=" else stem + asked.suffix[1:], None
-            )
-        )
+        suggested = quote(show(f"{stem}{asked.suffix}{asked.ending or ending}", None))
         where = "-o DIR" if len(paths) > 1 else f"-o {suggested}"
         other = "" if asked.in_place is None else ", or --in-place"
         raise UsageError("where to write?", path=first, hint=f"{where}{other}")
@@ -83,7 +84,7 @@ def _check(paths: list[str], asked: Asked) -> None:
         raise UsageError("not a directory, and there are several PATHs", path=asked.output)
 
 
-def _one(path: str, make: Make, asked: Asked, limits: Limits, opened: Open, *, several: bool) -> int:
+def _one(path: str, make: Make, asked: WriteOptions, limits: Limits, opened: Open, *, several: bool) -> int:
     to = None if asked.shard_bytes else _target(path, asked)
     if to is not None:
         for other, size in commit.left_over(to.real):
@@ -91,7 +92,7 @@ def _one(path: str, make: Make, asked: Asked, limits: Limits, opened: Open, *, s
         if to.warning:
             output.talk(f"ckpt: {show(to.path, None)}: {to.warning}")
     with opened(path, limits) as checkpoint:
-        report = with_unread(make(checkpoint, limits))
+        report = with_unread(make(Survey(checkpoint), limits))
         saved = None
         least = asked.min_coverage or 0.0
         too_little = report.coverage is not None and report.coverage.share < least
@@ -109,7 +110,7 @@ def _one(path: str, make: Make, asked: Asked, limits: Limits, opened: Open, *, s
     return int(too_little)
 
 
-def _target(path: str, asked: Asked) -> commit.Target | None:
+def _target(path: str, asked: WriteOptions) -> commit.Target | None:
     """Where one PATH is written to, None when it is changed in place or not at all."""
     if asked.in_place or asked.output is None:
         return None
@@ -119,7 +120,9 @@ def _target(path: str, asked: Asked) -> commit.Target | None:
     return commit.target(wanted, force=asked.force)
 
 
-def _write(report: RewriteReport, to: commit.Target | None, asked: Asked, limits: Limits) -> SavedFile | None:
+def _write(
+    report: RewriteReport, to: commit.Target | None, asked: WriteOptions, limits: Limits
+) -> SavedFile | None:
     checkpoint = report.result
     format = asked.format or checkpoint.format
     if to is not None and asked.format is None:

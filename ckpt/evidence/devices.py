@@ -17,7 +17,7 @@ _LISTED = 64
 """Devices are looked for in lists of at most this many items: of GPUs, not of data."""
 
 
-class Hidden(NamedTuple):
+class HiddenDevice(NamedTuple):
     """A device that sits in a value: the name of its place, the device, the type of the value."""
 
     name: str
@@ -37,16 +37,16 @@ def checked(tag: str) -> str:
     raise UsageError(f"{tag or '(empty)'}: not a device that torch knows", hint=hint)
 
 
-def hidden_devices(values: Iterable[Value]) -> tuple[Hidden, ...]:
+def hidden_devices(values: Iterable[Value]) -> tuple[HiddenDevice, ...]:
     """Devices other than the CPU in values: torch.device objects, and texts that are a device and nothing else."""
-    found: list[Hidden] = []
+    found: list[HiddenDevice] = []
     for value in values:
         node = value.node
         if value.type == "torch.device":
-            found.append(Hidden(value.name, str(look(node).value), "torch.device"))
+            found.append(HiddenDevice(value.name, str(look(node).value), "torch.device"))
         elif isinstance(node, str):
-            found.append(Hidden(value.name, str(node), "str"))
+            found.append(HiddenDevice(value.name, str(node), "str"))
         elif type(node) in (list, tuple) and len(node) <= _LISTED:
             texts = ((i, item) for i, item in enumerate(node) if isinstance(item, str))
-            found += [Hidden(f"{value.name}.{i}", str(item), "str") for i, item in texts]
+            found += [HiddenDevice(f"{value.name}.{i}", str(item), "str") for i, item in texts]
     return tuple(row for row in found if ACCELERATOR.fullmatch(row.device))

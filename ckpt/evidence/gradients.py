@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ckpt.elements.blocks import elements
 from ckpt.evidence.matching import Match
-from ckpt.evidence.roles import Told
+from ckpt.evidence.roles import RecordMatch
 from ckpt.nodes import Node
 from ckpt.tensors import TensorRef
 from ckpt.tree.view import look, tensor_of
@@ -20,7 +20,7 @@ from ckpt.tree.view import look, tensor_of
 _COUNTERS = {"float32": "<f", "float64": "<d", "int64": "<q", "int32": "<i", "float16": "<e"}
 
 
-class Use(NamedTuple):
+class GradientUse(NamedTuple):
     """What the state of one optimizer says. `never` are the parameters that never had a gradient, by their number:
     without state, or with a counter that never moved; `lagging` those whose counter is behind `steps`, each with it.
     """
@@ -31,15 +31,15 @@ class Use(NamedTuple):
     steps: float
 
 
-def uses(matches: Iterable[Match]) -> tuple[Use, ...]:
+def gradient_uses(matches: Iterable[Match]) -> tuple[GradientUse, ...]:
     """What each optimizer's state says. Reads counters of no dimension, and no other tensor data."""
     return tuple(_use(match) for match in matches)
 
 
-def _use(match: Match) -> Use:
+def _use(match: Match) -> GradientUse:
     have = [slot.has_state for slot in match.slots]
     if not any(have) or match.is_flat:
-        return Use(match, (), (), 0.0)
+        return GradientUse(match, (), (), 0.0)
     steps = {
         number: step
         for number, slot in enumerate(match.slots)
@@ -52,7 +52,7 @@ def _use(match: Match) -> Use:
         if slot.keeps_state and (not slot.has_state or (most and steps.get(number) == 0))
     )
     lagging = tuple((number, step) for number, step in steps.items() if 0 < step < most)
-    return Use(match, never, lagging, most)
+    return GradientUse(match, never, lagging, most)
 
 
 def _counter(node: Node) -> float | None:
@@ -67,22 +67,22 @@ def _counter(node: Node) -> float | None:
     return float(value) if isinstance(value, (int, float)) and abs(value) < 2**53 else None
 
 
-def without_gradient(told: Told) -> tuple[int, ...]:
-    """The places of the parameters that required a gradient and had none when a snapshot was taken.
+def without_gradient(match: RecordMatch) -> tuple[int, ...]:
+    """The indices of the parameters that required a gradient and had none when a snapshot was taken.
 
     Empty when no parameter had one: then nothing was propagated backward yet.
     """
-    if not told.record.has_gradients:
+    if not match.record.has_gradients:
         return ()
-    known = told.record.tensors
+    known = match.record.tensors
     return tuple(
-        told.places[name]
-        for name in told.record.numbered
-        if name in told.places and known[name].gradient is None
+        match.indices[name]
+        for name in match.record.numbered
+        if name in match.indices and known[name].gradient is None
     )
 
 
-def known_places(use: Use, numbers: Iterable[int]) -> tuple[list[int], int]:
-    """The places of some of an optimizer's parameters in `Checkpoint.tensors`, and how many have no known one."""
-    places = [use.match.places[number] for number in numbers]
-    return [place for place in places if place is not None], sum(place is None for place in places)
+def known_indices(use: GradientUse, numbers: Iterable[int]) -> tuple[list[int], int]:
+    """The indices of some of an optimizer's parameters in `Checkpoint.tensors`, and how many have no known one."""
+    indices = [use.match.indices[number] for number in numbers]
+    return [index for index in indices if index is not None], sum(index is None for index in indices)

@@ -5,10 +5,11 @@ Never `weights_only=False` beside a name that is not known: then there is no exp
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Refusal
-from ckpt.evidence.sections import Section, models
+from ckpt.evidence.sections import Section
 from ckpt.names import NamedKey, Path
 
 
@@ -24,7 +25,7 @@ _PACKAGES = frozenset(("easydict", "lightning", "lightning_fabric", "omegaconf",
 """Packages of known names that may be missing where torch is not."""
 
 
-def load(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> Load:
+def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     """How to open the checkpoint, down to its model when there is just one."""
     if checkpoint.not_loadable:
         return Load(None, reason=checkpoint.not_loadable)
@@ -52,7 +53,7 @@ def load(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> Load:
     if checkpoint.parts:
         return Load(_sharded(checkpoint, ", ".join(options)), note)
     expression = template.format(path=literal(checkpoint.path), options=", ".join(options))
-    return Load(expression + (_model_path(checkpoint, sections) if checkpoint.traits.is_pickle else ""), note)
+    return Load(expression + (_model_path(checkpoint, models) if checkpoint.traits.is_pickle else ""), note)
 
 
 def refusals_text(refused: tuple[Refusal, ...]) -> str:
@@ -65,16 +66,15 @@ def refusals_text(refused: tuple[Refusal, ...]) -> str:
 _SUBSCRIPTED = frozenset(("dict", "OrderedDict", "list", "tuple"))
 
 
-def _model_path(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> str:
-    found = models(sections)
-    if len(found) != 1:
+def _model_path(checkpoint: Checkpoint, models: Sequence[Section]) -> str:
+    if len(models) != 1:
         return ""
-    path = found[0].path
+    path = models[0].path
     types = {row.path: row.type for row in checkpoint.containers}
     steps = subscript(path)
     if steps is None or any(types.get(path[:depth]) not in _SUBSCRIPTED for depth in range(len(path))):
         return ""
-    return f"{steps}.state_dict()" if found[0].is_module else steps
+    return f"{steps}.state_dict()" if models[0].is_module else steps
 
 
 def _sharded(checkpoint: Checkpoint, options: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint
-from ckpt.evidence.record import KEY, Handed
+from ckpt.evidence.record import KEY, OptimizerRecord
 from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import unwrapped_name
 from ckpt.nodes import Node
@@ -52,16 +52,16 @@ class Slot(NamedTuple):
 
 
 class Match(NamedTuple):
-    """The parameters of one optimizer, in its order, and the places of their tensors in `Checkpoint.tensors`.
+    """The parameters of one optimizer, in its order, and the indices of their tensors in `Checkpoint.tensors`.
 
-    A place is None where several assignments fit, or none. `exact` says that the optimizer holds as many
+    An index is None where several assignments fit, or none. `exact` says that the optimizer holds as many
     parameters as the model has tensors that may be one.
     """
 
     optimizer: Section
     model: Section | None
     slots: tuple[Slot, ...]
-    places: tuple[int | None, ...]
+    indices: tuple[int | None, ...]
     exact: bool = False
     by_name: bool = False
     groups: int = 1
@@ -84,12 +84,12 @@ def matches(
     return tuple(found)
 
 
-def recorded(handed: Handed, name: str, model: Section, places: dict[str, int]) -> Match:
-    """The match of an optimizer that a snapshot describes; `places` are those of the model's tensors by name.
+def recorded(handed: OptimizerRecord, name: str, model: Section, indices: dict[str, int]) -> Match:
+    """The match of an optimizer that a snapshot describes; `indices` are those of the model's tensors by name.
 
     Parameters that are not the model's are left out.
     """
-    mine = [number for number, known in enumerate(handed.names) if known in places]
+    mine = [number for number, known in enumerate(handed.names) if known in indices]
     slots = tuple(
         Slot(
             number,
@@ -102,10 +102,10 @@ def recorded(handed: Handed, name: str, model: Section, places: dict[str, int]) 
         for number in mine
     )
     return Match(
-        Section((KEY, "optimizers", name), name, "optimizer", 0, 0),
+        Section((KEY, "optimizers", name), name, "optimizer", 0),
         model,
         slots,
-        tuple(places[str(slot.name)] for slot in slots),
+        tuple(indices[str(slot.name)] for slot in slots),
         by_name=True,
         is_flat=bool(_FLAT.intersection(handed.fields)) and sum(handed.has_state) == 1,
     )
@@ -122,13 +122,13 @@ def _is_flat(optimizer: Section) -> bool:
 
 def is_by_order(checkpoint: Checkpoint, match: Match, number: int) -> bool:
     """Whether only the order says which tensor a parameter is: another one of its group could be it by shape."""
-    place = match.places[number]
-    if match.by_name or place is None:
+    index = match.indices[number]
+    if match.by_name or index is None:
         return False
-    shape = checkpoint.tensors[place].tensor.shape
+    shape = checkpoint.tensors[index].tensor.shape
     return any(
-        other is not None and other != place and checkpoint.tensors[other].tensor.shape == shape
-        for other in match.places
+        other is not None and other != index and checkpoint.tensors[other].tensor.shape == shape
+        for other in match.indices
     )
 
 
@@ -148,8 +148,8 @@ def _groups(section: Section) -> list[list[Slot]]:
         )
         row = []
         keeps_state = not momentum_only or look(fields.get("momentum")).value not in (0, 0.0, None)
-        for place, key in enumerate(keys.children):
-            name = named[place] if named else key
+        for index, key in enumerate(keys.children):
+            name = named[index] if named else key
             held = state.get(_key(key))
             slot = _slot(key, str(name) if isinstance(name, str) else None, held)
             row.append(slot._replace(keeps_state=keeps_state))
@@ -189,15 +189,15 @@ def _match(
     buffers: Sequence[bool],
 ) -> Match:
     slots = tuple(slot for group in groups for slot in group)
-    named = [section for section in models if _named_places(checkpoint, section, slots)]
+    named = [section for section in models if _named_indices(checkpoint, section, slots)]
     if named and all(slot.name for slot in slots):
         model = named[0]
-        places = tuple(_named_places(checkpoint, model, slots))
-        return Match(optimizer, model, slots, places, by_name=True, groups=len(groups))
+        indices = tuple(_named_indices(checkpoint, model, slots))
+        return Match(optimizer, model, slots, indices, by_name=True, groups=len(groups))
     fits = []
     for model in models:
         free = _candidates(checkpoint, model, buffers)
-        assigned = _assign(groups, free, [checkpoint.tensors[place].tensor.shape for place in free])
+        assigned = _assign(groups, free, [checkpoint.tensors[index].tensor.shape for index in free])
         if assigned is not None:
             fits.append((model, assigned, len(free) == len(slots)))
     exact = [fit for fit in fits if fit[2]]
@@ -208,62 +208,60 @@ def _match(
     return Match(optimizer, model, slots, tuple(assigned), is_exact, groups=len(groups))
 
 
-def _named_places(checkpoint: Checkpoint, model: Section, slots: tuple[Slot, ...]) -> list[int | None]:
-    """The places that the names of slots name, empty unless the model has most of them."""
+def _named_indices(checkpoint: Checkpoint, model: Section, slots: tuple[Slot, ...]) -> list[int | None]:
+    """The indices that the names of slots name, empty unless the model has most of them."""
     if not slots or slots[0].name is None:
         return []
-    places = {
-        unwrapped_name(model.relative(checkpoint.tensors[place].name)): place
-        for place in range(model.first, model.last)
+    indices = {
+        unwrapped_name(model.relative(checkpoint.tensors[index].name)): index for index in model.indices
     }
-    found = [places.get(unwrapped_name(slot.name)) if slot.name else None for slot in slots]
-    return found if 2 * sum(place is not None for place in found) > len(slots) else []
+    found = [indices.get(unwrapped_name(slot.name)) if slot.name else None for slot in slots]
+    return found if 2 * sum(index is not None for index in found) > len(slots) else []
 
 
 def _candidates(checkpoint: Checkpoint, model: Section, buffers: Sequence[bool]) -> list[int]:
-    """The places of a model's tensors that may be parameters, each tied one once."""
+    """The indices of a model's tensors that may be parameters, each tied one once."""
     seen: set[tuple[object, ...]] = set()
-    places = []
-    for place in range(model.first, model.last):
-        entry = checkpoint.tensors[place]
+    indices = []
+    for index, entry in zip(model.indices, model.entries, strict=True):
         tensor = entry.tensor
-        if buffers[place] or not entry.registered or tensor.dtype.kind in ("int", "bool"):
+        if buffers[index] or not entry.registered or tensor.dtype.kind in ("int", "bool"):
             continue
         if isinstance(tensor, TensorRef) and tensor.numel:
             view = (id(tensor.storage), tensor.offset, tensor.shape, tensor.stride)
             if view in seen:
                 continue
             seen.add(view)
-        places.append(place)
-    return places
+        indices.append(index)
+    return indices
 
 
 def _assign(
-    groups: list[list[Slot]], places: list[int], shapes: list[tuple[int, ...]]
+    groups: list[list[Slot]], indices: list[int], shapes: list[tuple[int, ...]]
 ) -> list[int | None] | None:
-    """The place of each slot that is the same in every assignment that fits; None when none fits at all.
+    """The index of each slot that is the same in every assignment that fits; None when none fits at all.
 
-    The groups share the places: what one group is sure to take, no other may.
+    The groups share the indices: what one group is sure to take, no other may.
     """
-    taken: dict[int, int] = {}  # index of a place -> the group that is sure to have it
+    taken: dict[int, int] = {}  # index of a index -> the group that is sure to have it
     decided: list[list[int | None]] = [[None] * len(group) for group in groups]
     while True:
         before = len(taken)
         for number, group in enumerate(groups):
-            free = [i for i in range(len(places)) if taken.get(i, number) == number]
+            free = [i for i in range(len(indices)) if taken.get(i, number) == number]
             found = _ends(group, free, shapes)
             if found is None:
                 return None
             for slot, (first, last) in enumerate(found):
                 if first == last:
-                    decided[number][slot] = places[first]
+                    decided[number][slot] = indices[first]
                     taken[first] = number
         if len(taken) == before:
-            return [place for row in decided for place in row]
+            return [index for row in decided for index in row]
 
 
 def _ends(group: list[Slot], free: list[int], shapes: list[tuple[int, ...]]) -> list[tuple[int, int]] | None:
-    """The first and the last place that each slot can have when order is kept, None when some slot has none."""
+    """The first and the last index that each slot can have when order is kept, None when some slot has none."""
     firsts = _greedy(group, free, shapes)
     lasts = _greedy(group[::-1], free[::-1], shapes)
     if firsts is None or lasts is None:
@@ -275,8 +273,8 @@ def _greedy(group: list[Slot], free: list[int], shapes: list[tuple[int, ...]]) -
     found = []
     at = iter(free)
     for slot in group:
-        place = next((i for i in at if slot.shape is None or shapes[i] == slot.shape), None)
-        if place is None:
+        index = next((i for i in at if slot.shape is None or shapes[i] == slot.shape), None)
+        if index is None:
             return None
-        found.append(place)
+        found.append(index)
     return found

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint
-from ckpt.evidence.record import Loose
+from ckpt.evidence.record import LooseModule
 from ckpt.nodes import Global, Node, Opaque, key_of
 from ckpt.pickles.imports import is_known
 from ckpt.tree.view import View, look, tensor_of
@@ -35,10 +35,10 @@ class Hook(NamedTuple):
     function: str
 
 
-class Unseen(NamedTuple):
+class UnseenParts(NamedTuple):
     """What a pickled model holds that torch does not see, or sees twice."""
 
-    loose: tuple[Loose, ...]
+    loose: tuple[LooseModule, ...]
     plain_tensors: tuple[str, ...]
     """Tensors that are plain attributes: neither parameters nor buffers."""
     twice: tuple[tuple[str, str], ...]
@@ -46,9 +46,9 @@ class Unseen(NamedTuple):
     hooks: tuple[Hook, ...]
 
 
-def unseen(checkpoint: Checkpoint) -> Unseen:
+def unseen_parts(checkpoint: Checkpoint) -> UnseenParts:
     """What the pickled models of a checkpoint hold that torch does not see. Reads no tensor."""
-    loose: list[Loose] = []
+    loose: list[LooseModule] = []
     plain: list[str] = []
     twice: list[tuple[str, str]] = []
     hooks: list[Hook] = []
@@ -66,7 +66,7 @@ def unseen(checkpoint: Checkpoint) -> Unseen:
                         plain.append(at)
                 elif _container(child, look(child)).kind in ("sequence", "mapping"):
                     loose += model.loose(child, at)
-    return Unseen(tuple(loose), tuple(plain), tuple(twice), tuple(hooks))
+    return UnseenParts(tuple(loose), tuple(plain), tuple(twice), tuple(hooks))
 
 
 def _models(checkpoint: Checkpoint) -> Iterator[tuple[str, Node]]:
@@ -101,7 +101,7 @@ class _Model:
             below = [(f"{place}.{key}" if place else str(key), child) for key, child in inner["_modules"]]
             todo += reversed(below)
 
-    def loose(self, container: Node, place: str) -> Iterator[Loose]:
+    def loose(self, container: Node, place: str) -> Iterator[LooseModule]:
         """The modules and Parameters in a plain container, and in those inside of it."""
         todo = [(container, place, 0)]
         while todo and len(self._seen) < _VISITS:
@@ -110,7 +110,7 @@ class _Model:
             if tensor is not None:
                 if tensor.is_parameter and id(node) not in self.tensors and id(node) not in self._seen:
                     self._seen.add(id(node))
-                    yield Loose(at, "parameter", "torch.nn.parameter.Parameter", 1, None)
+                    yield LooseModule(at, "parameter", "torch.nn.parameter.Parameter", 1, None)
                 continue
             view = look(node)
             view = _container(node, view)
@@ -130,7 +130,7 @@ class _Model:
                 ]
                 todo += reversed(below)
 
-    def _loose_module(self, node: Node, view: View, at: str) -> Loose | None:
+    def _loose_module(self, node: Node, view: View, at: str) -> LooseModule | None:
         """A module in a plain container; None for one that has nothing that could be missed."""
         inside = None
         lost = held = 0
@@ -149,7 +149,7 @@ class _Model:
             todo += [child for _, child in inner["_modules"]]
         if not held:
             return None  # an activation
-        return Loose(at, "module", view.type, lost, None if lost or inside is None else inside)
+        return LooseModule(at, "module", view.type, lost, None if lost or inside is None else inside)
 
 
 def _container(node: Node, view: View) -> View:

@@ -21,7 +21,7 @@ STATE_DICT = "state_dict"
 VERSION = 1
 
 
-class Known(NamedTuple):
+class TensorRecord(NamedTuple):
     """One tensor of a model. `gradient` is the norm of its gradient, None where there was none."""
 
     role: Literal["parameter", "buffer"]
@@ -32,7 +32,7 @@ class Known(NamedTuple):
     """Whether it is one rank's part of a larger one: other ranks hold other values."""
 
 
-class Handed(NamedTuple):
+class OptimizerRecord(NamedTuple):
     """One optimizer: the names of its parameters in its order (None: not the model's), who has state, its counters.
 
     `fields` are the names of what it keeps for a parameter.
@@ -47,7 +47,7 @@ class Handed(NamedTuple):
     """Whether its group keeps state at all: SGD keeps none for a group without momentum."""
 
 
-class Loose(NamedTuple):
+class LooseModule(NamedTuple):
     """A module or a Parameter in a plain list, tuple, dict or set of a module, at `place` (`blocks[0]`).
 
     `registered` is the name under which the module knows it nevertheless; None when nothing does.
@@ -60,20 +60,20 @@ class Loose(NamedTuple):
     registered: str | None
 
 
-class Record(NamedTuple):
+class ModelRecord(NamedTuple):
     """What a model says: its tensors under unwrapped state-dict names, its parameters in the order of
     `model.parameters()`, its modules with their classes; of a snapshot also who had a gradient.
     """
 
     source: Literal["snapshot", "model"]
-    tensors: dict[str, Known]
+    tensors: dict[str, TensorRecord]
     parameters: tuple[str, ...]
     modules: dict[str, str]
     ignored: frozenset[str] = frozenset()
     """Parameters that DDP was told to leave alone: it does not number them."""
     wrappers: tuple[str, ...] = ()
-    optimizers: tuple[Handed, ...] = ()
-    loose: tuple[Loose, ...] = ()
+    optimizers: tuple[OptimizerRecord, ...] = ()
+    loose: tuple[LooseModule, ...] = ()
     left_out: tuple[tuple[str, str], ...] = ()
     """What the file does not hold of the state dict, and why."""
     rank: int = 0
@@ -105,7 +105,7 @@ class Record(NamedTuple):
 # --- to and from the plain values of a file ---------------------------------------------------------------------------
 
 
-def columns(record: Record) -> dict[str, Any]:
+def columns(record: ModelRecord) -> dict[str, Any]:
     """A record as dicts and lists of scalars."""
     return {
         "snapshot": VERSION,
@@ -116,7 +116,7 @@ def columns(record: Record) -> dict[str, Any]:
         "wrappers": list(record.wrappers),
         "tensors": {
             "name": list(record.tensors),
-            **_columns(Known._fields, record.tensors.values()),
+            **_columns(TensorRecord._fields, record.tensors.values()),
         },
         "parameters": list(record.parameters),
         "ignored": sorted(record.ignored),
@@ -142,7 +142,7 @@ def _columns(fields: Sequence[str], rows: Collection[tuple[Any, ...]]) -> dict[s
     return {field: [row[place] for row in rows] for place, field in enumerate(fields)}
 
 
-def record_of(checkpoint: Checkpoint) -> Record | None:
+def record_of(checkpoint: Checkpoint) -> ModelRecord | None:
     """The record of a snapshot; None for any other file."""
     found = next((row for row in checkpoint.containers if row.path == (KEY,)), None)
     if found is None or found.first != found.last or look(found.node).kind != "mapping":
@@ -161,24 +161,26 @@ class _NotOursError(Exception):
     """A value that `columns` would not have written."""
 
 
-def _record(fields: dict[Any, Node]) -> Record:
+def _record(fields: dict[Any, Node]) -> ModelRecord:
     if type(fields.get("snapshot")) is not int:
         raise _NotOursError
-    tensors = _table(fields.get("tensors"), ("name", *Known._fields), (str, str, str, bool, _NUMBER, bool))
+    tensors = _table(
+        fields.get("tensors"), ("name", *TensorRecord._fields), (str, str, str, bool, _NUMBER, bool)
+    )
     modules = _table(fields.get("modules"), ("name", "class"), (str, str))
     loose = _table(fields.get("loose"), _LOOSE, (str, str, str, int, _TEXT))
     left_out = _table(fields.get("left_out"), ("name", "why"), (str, str))
     if not {row[1] for row in tensors} <= {"parameter", "buffer"} or any(row[3] < 0 for row in loose):
         raise _NotOursError
-    return Record(
+    return ModelRecord(
         "snapshot",
-        {row[0]: Known(*row[1:]) for row in tensors},
+        {row[0]: TensorRecord(*row[1:]) for row in tensors},
         tuple(_column(fields.get("parameters"), str)),
         dict(modules),
         frozenset(_column(fields.get("ignored"), str)),
         tuple(_column(fields.get("wrappers"), str)),
         tuple(_handed(dict(children(node))) for node in _items(fields.get("optimizers"))),
-        tuple(Loose(*row) for row in loose),
+        tuple(LooseModule(*row) for row in loose),
         tuple(left_out),
         _scalar(fields.get("rank"), int),
         _scalar(fields.get("world_size"), int),
@@ -187,7 +189,7 @@ def _record(fields: dict[Any, Node]) -> Record:
     )
 
 
-def _handed(fields: dict[Any, Node]) -> Handed:
+def _handed(fields: dict[Any, Node]) -> OptimizerRecord:
     names, has_state, steps = (
         tuple(_column(fields.get(key), kinds))
         for key, kinds in (("name", _TEXT), ("has_state", bool), ("step", _NUMBER))
@@ -196,7 +198,9 @@ def _handed(fields: dict[Any, Node]) -> Handed:
     if not len(names) == len(has_state) == len(steps) == len(keeps_state):
         raise _NotOursError
     cls = _scalar(fields.get("class"), str)
-    return Handed(cls, names, has_state, steps, tuple(_column(fields.get("fields"), str)), keeps_state)
+    return OptimizerRecord(
+        cls, names, has_state, steps, tuple(_column(fields.get("fields"), str)), keeps_state
+    )
 
 
 _Kinds = type | tuple[type, ...]

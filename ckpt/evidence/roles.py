@@ -7,13 +7,12 @@ callers treat as a parameter and say so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.errors import UsageError
 from ckpt.evidence.matching import Match, matches, recorded
-from ckpt.evidence.record import STATE_DICT, Known, Record, record_of
+from ckpt.evidence.record import STATE_DICT, ModelRecord, TensorRecord, record_of
 from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import unwrapped_name
 from ckpt.text import show
@@ -65,91 +64,95 @@ _LIKELY_BUFFERS = frozenset(
 _QUANTIZED_NAMES = frozenset(("qweight", "qzeros", "g_idx", "weight", "weight_packed", "scales"))
 
 
-class Told(NamedTuple):
-    """A record of a live model, the section of the file that it is about, and the places of its tensors there."""
+class RecordMatch(NamedTuple):
+    """A record of a live model, the section of the file that it is about, and the indices of its tensors there."""
 
-    record: Record
+    record: ModelRecord
     section: Section
-    places: dict[str, int]
+    indices: dict[str, int]
 
-    def known(self) -> dict[int, Known]:
-        """What the record says of the tensor at each place."""
-        return {place: self.record.tensors[name] for name, place in self.places.items()}
+    def known(self) -> dict[int, TensorRecord]:
+        """What the record says of the tensor at each index."""
+        return {index: self.record.tensors[name] for name, index in self.indices.items()}
 
 
 class Evidence(NamedTuple):
     """The role of each of `checkpoint.tensors`, in the same order, and what the optimizers know of them.
 
-    `told` is what a snapshot or a live model says, where there is one.
+    `record` is what a snapshot or a live model says, where there is one.
     """
 
     roles: list[Role]
     matches: tuple[Match, ...]
-    told: Told | None = None
+    record: RecordMatch | None = None
 
 
-def evidence(checkpoint: Checkpoint, sections: tuple[Section, ...], model: Record | None = None) -> Evidence:
+def find_roles(
+    checkpoint: Checkpoint, sections: tuple[Section, ...], model: ModelRecord | None = None
+) -> Evidence:
     """What the file says of its tensors, the optimizers' order and state included; `model` is the live one.
 
     Raises UsageError when the model is another than that of the file.
     """
-    told = _told(checkpoint, sections, model)
+    match = _record_match(checkpoint, sections, model)
     if checkpoint.declared is not None:
         found = [Role(*row) for row in checkpoint.declared.roles]  # type: ignore[arg-type]
     else:
         found = _roles(checkpoint, sections)
-    if told is not None:
-        source, note = _TOLD[told.record.source]
-        for at, known in told.known().items():
-            found[at] = Role(known.role, "certain", source, note)
+    if match is not None:
+        source, note = _SOURCES[match.record.source]
+        for index, row in match.known().items():
+            found[index] = Role(row.role, "certain", source, note)
     sure = [role.role == "buffer" and role.trust in ("certain", "strong") for role in found]
-    matched = matches(checkpoint, sections, sure)
-    if told is not None:
-        several = len(told.record.optimizers) > 1
-        for handed in told.record.optimizers:
-            name = handed.cls.rpartition(".")[2] if several else ""
-            matched += (recorded(handed, name, told.section, told.places),)
-    for match in matched:
-        for number, place in enumerate(match.places):
-            if place is not None and found[place].trust in ("likely", "none"):
-                decided = match.exact or match.by_name or match.slots[number].shape is not None
-                trust: Trust = "certain" if match.by_name else "strong" if decided else "likely"
-                note = f"parameter {number} of {match.optimizer.name or 'the optimizer'}"
-                found[place] = Role("parameter", trust, "optimizer", note)
-    return Evidence(found, matched, told)
+    optimizers = matches(checkpoint, sections, sure)
+    if match is not None:
+        several = len(match.record.optimizers) > 1
+        for optimizer in match.record.optimizers:
+            name = optimizer.cls.rpartition(".")[2] if several else ""
+            optimizers += (recorded(optimizer, name, match.section, match.indices),)
+    for each in optimizers:
+        for number, at in enumerate(each.indices):
+            if at is not None and found[at].trust in ("likely", "none"):
+                decided = each.exact or each.by_name or each.slots[number].shape is not None
+                trust: Trust = "certain" if each.by_name else "strong" if decided else "likely"
+                note = f"parameter {number} of {each.optimizer.name or 'the optimizer'}"
+                found[at] = Role("parameter", trust, "optimizer", note)
+    return Evidence(found, optimizers, match)
 
 
-_TOLD = {"snapshot": ("snapshot", "recorded by ckpt.snapshot"), "model": ("model", "built by --model")}
+_SOURCES = {"snapshot": ("snapshot", "recorded by ckpt.snapshot"), "model": ("model", "built by --model")}
 
 
-def _told(checkpoint: Checkpoint, sections: tuple[Section, ...], model: Record | None) -> Told | None:
+def _record_match(
+    checkpoint: Checkpoint, sections: tuple[Section, ...], model: ModelRecord | None
+) -> RecordMatch | None:
     """The record of a live model, else of the snapshot that the file is, with its section."""
     own = record_of(checkpoint)
     record = own or model  # a snapshot knows all that its model says, and more
     if record is None:
         return None
-    best: Told | None = None
+    best: RecordMatch | None = None
     for section in sections:
         if section.kind not in ("model", "ema", "other") or (
             own is not None and section.path != (STATE_DICT,)
         ):
             continue
-        names = [section.relative(entry.name) for entry in checkpoint.tensors[section.first : section.last]]
+        names = section.names()
         for of in (str, unwrapped_name):
-            places = {of(name): section.first + number for number, name in enumerate(names)}
-            here = {name: places[name] for name in record.tensors if name in places}
-            if best is None or len(here) > len(best.places):
-                best = Told(record, section, here)
-    if model is not None and own is None and (best is None or 2 * len(best.places) < len(model.tensors)):
-        lost = next((name for name in model.tensors if best is None or name not in best.places), "")
+            indices = {of(name): section.first + number for number, name in enumerate(names)}
+            here = {name: indices[name] for name in record.tensors if name in indices}
+            if best is None or len(here) > len(best.indices):
+                best = RecordMatch(record, section, here)
+    if model is not None and own is None and (best is None or 2 * len(best.indices) < len(model.tensors)):
+        lost = next((name for name in model.tensors if best is None or name not in best.indices), "")
         raise UsageError(
-            f"not the model that --model builds: {len(best.places) if best else 0:,} of its {len(model.tensors):,}"
+            f"not the model that --model builds: {len(best.indices) if best else 0:,} of its {len(model.tensors):,}"
             f" tensors are here, {show(lost, 80)} is not",
             path=checkpoint.path,
         )
     if best is not None and record.source == "model":
-        for name, place in best.places.items():
-            shape = checkpoint.tensors[place].tensor.shape
+        for name, index in best.indices.items():
+            shape = checkpoint.tensors[index].tensor.shape
             if shape != record.shapes.get(name, shape):
                 raise UsageError(
                     f"not the model that --model builds: {show(name, 80)} is {list(shape)} here and"
@@ -164,14 +167,14 @@ def _roles(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> list[Role]:
     found = [Role("other", "none", "none", "outside the model")] * len(checkpoint.tensors)
     named = _optimizer_names(sections)
     for section in sections:
-        entries = checkpoint.tensors[section.first : section.last]
         if section.kind == "optimizer":
             depth = len(section.path)
-            found[section.first : section.last] = [
-                _HANDED if entry.path[depth : depth + 1] == ("param_groups",) else _STATE for entry in entries
+            found[section.first : section.first + section.tensors] = [
+                _HANDED if entry.path[depth : depth + 1] == ("param_groups",) else _STATE
+                for entry in section.entries
             ]
         elif section.kind in ("model", "ema"):
-            found[section.first : section.last] = _model_roles(entries, section, named)
+            found[section.first : section.first + section.tensors] = _model_roles(section, named)
     return [
         Role(entry.kind, "certain", entry.source, _CERTAIN[entry.source])
         if entry.kind is not None and entry.source is not None and role.role != "optimizer"
@@ -180,13 +183,13 @@ def _roles(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> list[Role]:
     ]
 
 
-def _model_roles(entries: Sequence[Entry], section: Section, named: frozenset[str]) -> list[Role]:
-    names = [section.relative(entry.name) for entry in entries]
+def _model_roles(section: Section, named: frozenset[str]) -> list[Role]:
+    names = section.names()
     siblings: dict[str, set[str]] = {}
     for name in names:
         parent, _, leaf = name.rpartition(".")
         siblings.setdefault(parent, set()).add(leaf)
-    return [_role(entry, name, siblings, named) for entry, name in zip(entries, names, strict=True)]
+    return [_role(entry, name, siblings, named) for entry, name in zip(section.entries, names, strict=True)]
 
 
 def _role(entry: Entry, name: str, siblings: dict[str, set[str]], named: frozenset[str]) -> Role:

@@ -7,14 +7,13 @@ pickled module), then well-known keys. Never the values.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from ckpt.checkpoint import Checkpoint, Container
-from ckpt.errors import UsageError
-from ckpt.evidence import record as snapshots
-from ckpt.names import Path, dotted, nearest
+from ckpt.checkpoint import Checkpoint, Container, Entry
+from ckpt.evidence.record import KEY, record_of
+from ckpt.names import Path, dotted
 from ckpt.nodes import Node
-from ckpt.text import show
 
 OTHER_SHARE = 0.01
 """A candidate for a model with under this share of the largest one's elements (`{mean, std}`) is other."""
@@ -57,13 +56,16 @@ _MODEL = re.compile(
 
 
 class Section(NamedTuple):
-    """A part of a checkpoint. Its tensors are `checkpoint.tensors[first:last]`, all below `path`; `node` is it."""
+    """A part of a checkpoint. All of its `entries` lie below `path`; the first is `first` in `Checkpoint.tensors`.
+
+    `node` is it in the tree, `numel` and `nbytes` are the elements and bytes of its tensors.
+    """
 
     path: Path
     name: str
     kind: str
     first: int
-    last: int
+    entries: Sequence[Entry] = ()
     is_module: bool = False
     numel: int = 0
     nbytes: int = 0
@@ -71,75 +73,55 @@ class Section(NamedTuple):
 
     @property
     def tensors(self) -> int:
-        return self.last - self.first
+        """How many tensors it has."""
+        return len(self.entries)
+
+    @property
+    def indices(self) -> range:
+        """The indices of its entries in `Checkpoint.tensors`."""
+        return range(self.first, self.first + len(self.entries))
+
+    def names(self) -> list[str]:
+        """The names of its tensors inside of it."""
+        return [self.relative(entry.name) for entry in self.entries]
 
     def relative(self, name: str) -> str:
         """The name, inside this section, of a tensor that lies in it."""
         return name[len(self.name) + 1 :] if self.path else name
 
 
-def sections(checkpoint: Checkpoint) -> tuple[Section, ...]:
+def section_of(
+    checkpoint: Checkpoint,
+    path: Path,
+    name: str,
+    kind: str,
+    first: int,
+    last: int,
+    *,
+    is_module: bool = False,
+    node: Node = None,
+) -> Section:
+    """The section of the tensors `first` to `last`, with its sums."""
+    entries = checkpoint.tensors[first:last]
+    numel = sum(entry.tensor.numel for entry in entries)
+    nbytes = sum(entry.tensor.nbytes for entry in entries)
+    return Section(path, name, kind, first, entries, is_module, numel, nbytes, node)
+
+
+def find_sections(checkpoint: Checkpoint) -> tuple[Section, ...]:
     """The parts of a checkpoint in file order; they do not overlap. A bare state dict is one, at the root."""
     if checkpoint.declared is not None:
-        return tuple(_sized(checkpoint, Section(*row)) for row in checkpoint.declared.sections)
+        return tuple(section_of(checkpoint, *row) for row in checkpoint.declared.sections)
     finder = _Finder(checkpoint)
-    found = [_sized(checkpoint, section) for section in finder.find()]
+    found = finder.find()
     largest = max((section.numel for section in found if section.kind in ("model", "ema")), default=0)
     kept = [
         section
         for section in found
         if section.kind != "model" or section.is_module or section.numel >= OTHER_SHARE * largest
     ]
-    rest = [_sized(checkpoint, section) for section in finder.rest(kept)]
-    return tuple(sorted(kept + rest, key=lambda section: (section.first, section.last)))
-
-
-def models(found: tuple[Section, ...]) -> list[Section]:
-    """The sections that hold a model's weights."""
-    return [section for section in found if section.kind == "model"]
-
-
-def chosen_models(checkpoint: Checkpoint, found: tuple[Section, ...], name: str | None) -> list[Section]:
-    """The sections of weights, averaged ones too, or the one that is asked for. Raises UsageError without any."""
-    if name is not None:
-        return [named(checkpoint, found, name)]
-    chosen = [section for section in found if section.kind in ("model", "ema")]
-    if not chosen:
-        raise UsageError("holds no model that could be told from the rest", path=checkpoint.path)
-    return chosen
-
-
-def only_model(checkpoint: Checkpoint, found: tuple[Section, ...], name: str | None) -> Section:
-    """The section that is asked for, or the only model. Raises UsageError with the list of those that there are."""
-    if name is not None:
-        return named(checkpoint, found, name)
-    chosen = models(found) or [section for section in found if section.kind == "ema"]
-    if not chosen:  # a file of nothing but tensors
-        chosen = [section for section in found if section.kind == "other" and not section.path]
-    if not chosen:
-        raise UsageError("holds no model that could be told from the rest", path=checkpoint.path)
-    if len(chosen) > 1:
-        listed = ", or ".join(f"--section {show(section.name, 60)}" for section in chosen[:8])
-        raise UsageError(f"holds {len(chosen)} models", path=checkpoint.path, hint=listed)
-    return chosen[0]
-
-
-def named(checkpoint: Checkpoint, found: tuple[Section, ...], name: str) -> Section:
-    """The section of a name. Raises UsageError with the nearest ones."""
-    for section in found:
-        if section.name == name:
-            return section
-    names = [section.name for section in found]
-    listed = ", ".join(show(other, 60) or "(the root)" for other in nearest(name, names) or names[:8])
-    raise UsageError(f"no section {name}", path=checkpoint.path, hint=f"sections: {listed or 'none'}")
-
-
-def _sized(checkpoint: Checkpoint, section: Section) -> Section:
-    entries = checkpoint.tensors[section.first : section.last]
-    return section._replace(
-        numel=sum(entry.tensor.numel for entry in entries),
-        nbytes=sum(entry.tensor.nbytes for entry in entries),
-    )
+    rest = finder.rest(kept)
+    return tuple(sorted(kept + rest, key=lambda section: (section.first, section.tensors)))
 
 
 class _Finder:
@@ -157,7 +139,9 @@ class _Finder:
     def find(self) -> list[Section]:
         tensors = self._checkpoint.tensors
         if not self._containers:  # safetensors: names only
-            return [Section((), "", "model", 0, len(tensors))] if tensors and tensors[0].path else []
+            if not tensors or not tensors[0].path:
+                return []
+            return [section_of(self._checkpoint, (), "", "model", 0, len(tensors))]
         found: list[Section] = []
         covered: list[Path] = []
         for row in self._containers:
@@ -166,7 +150,16 @@ class _Finder:
             kind = self._kind(row)
             if kind is not None:
                 found.append(
-                    Section(row.path, row.name, kind, row.first, row.last, row.is_module, node=row.node)
+                    section_of(
+                        self._checkpoint,
+                        row.path,
+                        row.name,
+                        kind,
+                        row.first,
+                        row.last,
+                        is_module=row.is_module,
+                        node=row.node,
+                    )
                 )
                 covered.append(row.path)
         return found
@@ -175,13 +168,13 @@ class _Finder:
         """A section `other` for each top-level key with tensors that belong to none of those found."""
         taken = [False] * len(self._checkpoint.tensors)
         for section in found:
-            taken[section.first : section.last] = [True] * section.tensors
+            taken[section.first : section.first + section.tensors] = [True] * section.tensors
         loose: dict[Path, list[int]] = {}
         for index, free in enumerate(taken):
             if not free:
                 loose.setdefault(self._checkpoint.tensors[index].path[:1], []).append(index)
         if not found and loose and not any(map(_kind_of_key, loose)):
-            return [Section((), "", "other", 0, len(taken))]
+            return [section_of(self._checkpoint, (), "", "other", 0, len(taken))]
         sections: list[Section] = []
         for path, indices in loose.items():
             runs = [[indices[0], indices[0] + 1]]
@@ -191,14 +184,16 @@ class _Finder:
                 else:
                     runs.append([index, index + 1])
             kind = _kind_of_key(path) or "other"
-            sections += [Section(path, dotted(path), kind, first, last) for first, last in runs]
+            sections += [
+                section_of(self._checkpoint, path, dotted(path), kind, first, last) for first, last in runs
+            ]
         return sections
 
     def _kind(self, row: Container) -> str | None:
         """The kind of the section that a container is, None when it is not one but may hold some."""
         if {"state", "param_groups"} <= set(row.keys):
             return "optimizer"
-        if row.path == (snapshots.KEY,) and snapshots.record_of(self._checkpoint) is not None:
+        if row.path == (KEY,) and record_of(self._checkpoint) is not None:
             return "snapshot"
         if row.is_module:
             return "ema" if _is_ema(row.path) else "model"

@@ -74,13 +74,9 @@ def interpret(
         persistent.meaning = storage_of(persistent)
 
     def nested(data: bytes) -> Node:
-        from ckpt.formats.torch_legacy import (
-            read as torch_legacy,  # here: a legacy stream may hold another one
-        )
-
-        if depth >= limits.nesting:
+        if depth >= limits.nesting or contents.read_nested is None:
             raise LimitError("checkpoints nested in the pickles of checkpoints", "nesting", limits.nesting)
-        return torch_legacy.read_nested(data, contents, limits, depth + 1)
+        return contents.read_nested(data, contents, limits, depth + 1)
 
     Rebuilder(nested).annotate(pickle)
 

@@ -12,13 +12,13 @@ from contextlib import redirect_stdout
 from typing import Any
 
 from ckpt.errors import UsageError
-from ckpt.evidence.record import Record
+from ckpt.evidence.record import ModelRecord
 from ckpt.live import require_torch
 from ckpt.live.model import describe
 from ckpt.text import show
 
 
-def record(spec: str, arguments: Sequence[str] = ()) -> Record:
+def record(spec: str, arguments: Sequence[str] = ()) -> ModelRecord:
     """What the model says of itself that a callable makes; built on the meta device. Raises UsageError."""
     return describe(build(spec, arguments, device="meta"))
 

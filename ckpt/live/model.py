@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ckpt.errors import UsageError
-from ckpt.evidence.record import Handed, Known, Loose, Record
+from ckpt.evidence.record import LooseModule, ModelRecord, OptimizerRecord, TensorRecord
 from ckpt.live import require_torch
 from ckpt.live.state import State, is_fsdp, state_of
 
@@ -34,7 +34,7 @@ def unwrapped(model: Any) -> tuple[Any, tuple[str, ...]]:
 
 def describe(
     model: Any, optimizers: Sequence[Any] = (), *, state: State | None = None, gradients: bool = False
-) -> Record:
+) -> ModelRecord:
     """The record of a model; `state` is that of `state_of`. Gradients are looked at when they are asked for."""
     torch = require_torch()
     ignored = _ignored(model)
@@ -58,7 +58,7 @@ def describe(
     norms = _norms(torch, {id(t): t for t in tensors.values() if id(t) in parameters}) if gradients else {}
     is_sharded = any(map(is_fsdp, model.modules()))
     known = {
-        name: Known(
+        name: TensorRecord(
             "parameter" if id(tensor) in parameters or isinstance(tensor, torch.nn.Parameter) else "buffer",
             str(tensor.device),
             bool(tensor.requires_grad),
@@ -68,7 +68,7 @@ def describe(
         for name, tensor in tensors.items()
     }
     is_lazy = torch.nn.parameter.is_lazy
-    return Record(
+    return ModelRecord(
         "snapshot" if gradients else "model",
         known,
         tuple(parameters.values()),
@@ -134,13 +134,13 @@ def _norms(torch: Any, parameters: dict[int, Any]) -> dict[int, float]:
     return found
 
 
-def _handed(torch: Any, optimizer: Any, names: dict[int, str]) -> Handed:
+def _handed(torch: Any, optimizer: Any, names: dict[int, str]) -> OptimizerRecord:
     groups = getattr(optimizer, "param_groups", None)
     if groups is None:
         raise UsageError(f"{_class(optimizer)} is no optimizer: it has no param_groups")
     states = [optimizer.state.get(parameter) or {} for group in groups for parameter in group["params"]]
     fields = tuple(dict.fromkeys(str(key) for state in states for key in list(state)[:_STATE_KEYS]))
-    return Handed(
+    return OptimizerRecord(
         _class(optimizer),
         tuple(names.get(id(parameter)) for group in groups for parameter in group["params"]),
         tuple(bool(state) for state in states),
@@ -175,7 +175,7 @@ def _steps(torch: Any, counters: list[Any]) -> Iterator[float | None]:
 # --- modules in plain containers --------------------------------------------------------------------------------------
 
 
-def loose(model: Any) -> Iterator[Loose]:
+def loose(model: Any) -> Iterator[LooseModule]:
     """The modules and Parameters that lie in plain containers of a model's modules: torch does not look there."""
     torch = require_torch()
     modules = {id(module): name for name, module in model.named_modules()}
@@ -198,7 +198,7 @@ def loose(model: Any) -> Iterator[Loose]:
                         yield row
                 elif isinstance(item, torch.nn.Parameter) and id(item) not in parameters:
                     seen.add(id(item))
-                    yield Loose(place, "parameter", _class(item), 1, None)
+                    yield LooseModule(place, "parameter", _class(item), 1, None)
 
 
 def _plain_tensors(model: Any) -> Iterator[str]:
@@ -223,13 +223,13 @@ def _twice(model: Any) -> Iterator[tuple[str, str]]:
             again.add(name)
 
 
-def _loose_module(item: Any, place: str, modules: dict[int, str], parameters: set[int]) -> Loose | None:
+def _loose_module(item: Any, place: str, modules: dict[int, str], parameters: set[int]) -> LooseModule | None:
     """A module in a plain container; None for one that has nothing that could be missed."""
     inside = next((modules[id(child)] for child in item.modules() if id(child) in modules), None)
     lost = sum(id(parameter) not in parameters for parameter in item.parameters())
     if not any(True for _ in item.parameters()) and not any(True for _ in item.buffers()):
         return None  # an activation
-    return Loose(place, "module", _class(item), lost, None if lost else inside)
+    return LooseModule(place, "module", _class(item), lost, None if lost else inside)
 
 
 _CONTAINERS = (list, tuple, set, frozenset, dict, deque)

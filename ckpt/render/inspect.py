@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ckpt.checkpoint import Value
 from ckpt.evidence.optimizers import optimizer
-from ckpt.evidence.record import Record, record_of
+from ckpt.evidence.record import ModelRecord, record_of
 from ckpt.evidence.sections import Section
 from ckpt.jobs.inspect.inspect import InspectReport, Prefix, Row
 from ckpt.render.folding import Fold, Leaf, fold, lines
@@ -18,7 +18,7 @@ from ckpt.text import count_text, plural, show, show_literal, size_text
 from ckpt.tree.view import look
 
 if TYPE_CHECKING:
-    from ckpt.jobs.inspect.index import Numbered
+    from ckpt.jobs.inspect.index import ParameterIndex
 
 _VALUES = 8
 _SECTIONS = 20
@@ -204,7 +204,7 @@ def _part(parts: Sequence[Section], prefixes: Sequence[Prefix]) -> str:
     return text
 
 
-def _snapshot(record: Record) -> str:
+def _snapshot(record: ModelRecord) -> str:
     """What a snapshot was taken of, and when."""
     text = show(record.modules.get("", "a module").rpartition(".")[2], 60)
     if record.wrappers:
@@ -360,7 +360,7 @@ def _loading(report: InspectReport) -> list[Line]:
     return out
 
 
-def index_lines(found: Numbered) -> list[Line]:
+def index_lines(found: ParameterIndex) -> list[Line]:
     """Parameters by DDP's numbers, then how sure the numbers are."""
     names = [(number, entry.name, entry.tensor) for number, entry in found.rows]
     rows = [

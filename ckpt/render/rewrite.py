@@ -5,7 +5,7 @@ from __future__ import annotations
 from shlex import quote
 
 from ckpt.formats.save import SavedFile
-from ckpt.jobs.rewrite.report import Change, Left, RewriteReport
+from ckpt.jobs.rewrite.report import Change, Leftover, RewriteReport
 from ckpt.render.text import Line, cells
 from ckpt.text import plural, show, size_text
 
@@ -50,7 +50,7 @@ def _what(change: Change) -> str:
     return f"{text} of {show(change.section, 60)}" if change.section and text else text
 
 
-def _left(title: str, rows: tuple[Left, ...]) -> list[Line]:
+def _left(title: str, rows: tuple[Leftover, ...]) -> list[Line]:
     out: list[Line] = []
     for row in rows[:_LEFT]:
         size = f", {size_text(row.nbytes)}" if row.nbytes else ""

@@ -1,4 +1,4 @@
-"""The floors of the house: imports go down only, and heavy packages wait until they are needed."""
+"""The house keeps its shape: imports go down without a circle, heavy packages wait, nothing grows too large."""
 
 from __future__ import annotations
 
@@ -7,82 +7,107 @@ import subprocess
 import sys
 from pathlib import Path
 
+import house
 import pytest
+from house import MODULES, NAMES, ROOT, floor_of, imports_of, reached_from
+from process import environment
 
 import ckpt
 
-ROOT = Path(__file__).resolve().parents[2] / "ckpt"
-
-# From the ground up; a room may import rooms of lower floors, and of its own.
-FLOORS = (
-    ("errors",),
-    ("limits",),
-    ("dtypes", "names", "files", "folding", "units"),
-    ("checkpoint", "commit", "kernels"),
-    ("arrays", "contents", "measures", "metadata"),
-    ("comparison",),
-    ("objects",),
-    ("literals", "devices"),
-    ("pickles", "tree", "plain"),
-    ("places",),
-    ("formats", "snapshots"),
-    ("writers",),
-    ("sections", "findings", "modules"),
-    ("matching", "optimizers", "loading"),
-    ("roles", "gradients"),
-    ("jobs", "live"),
-    ("opened",),
-    ("render",),
-    ("cli",),
-)
-FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
-MODULES = sorted(path for path in ROOT.rglob("*.py") if path.parent != ROOT or not path.name.startswith("__"))
+MOST_FILES, MOST_LINES = 12, 400
+LONG = {"pickles/machine.py", "pickles/rebuild.py"}
+"""Loops that lose by being cut."""
 
 
-def imported(path: Path) -> list[str]:
-    """The rooms of the house that a module imports, anywhere in it."""
-    found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "ckpt":
-            inner = (node.module or "").split(".")[1:]
-            found += (
-                [inner[0]] if inner else [alias.name for alias in node.names if alias.name != "__version__"]
-            )
-        elif isinstance(node, ast.Import):
-            found += [alias.name.split(".")[1] for alias in node.names if alias.name.startswith("ckpt.")]
-    return found
+def test_the_top_is_a_table_of_contents() -> None:
+    shown = {path.name.removesuffix(".py") for path in ROOT.iterdir() if not path.name.startswith("__")}
+
+    assert shown == house.TOP | {"py.typed"}
 
 
-def room_of(path: Path) -> str:
-    return path.relative_to(ROOT).parts[0].removesuffix(".py")
-
-
-def test_every_room_has_a_floor() -> None:
-    assert {room_of(path) for path in MODULES} == set(FLOOR)
-
-
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_go_down(path: Path) -> None:
-    room = room_of(path)
-
-    upward = [other for other in imported(path) if other != room and FLOOR[other] > FLOOR[room]]
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_imports_go_down(name: str) -> None:
+    upward = [other for other in imports_of(name) if floor_of(other) > floor_of(name)]
 
     assert upward == []
 
 
+def test_no_circles_not_even_in_functions() -> None:
+    assert house.circles() == []
+
+
+def test_every_entry_of_the_table_is_there() -> None:
+    entries = [entry for row in house.FLOORS for entry in row]
+
+    assert [entry for entry in entries if entry not in NAMES] == []
+    assert len(entries) == len(set(entries))
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_room_says_what_it_is_for(path: Path) -> None:
-    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+def test_every_module_says_what_it_is_for_and_is_short(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+
+    assert ast.get_docstring(ast.parse(text))
+    assert text.count("\n") <= MOST_LINES or str(path.relative_to(ROOT)) in LONG
+
+
+def test_folders_are_small() -> None:
+    folders = {path.parent for path in MODULES} - {ROOT}
+    counts = {folder: sum(path.name != "__init__.py" for path in folder.glob("*.py")) for folder in folders}
+
+    assert {str(folder.relative_to(ROOT)) for folder, count in counts.items() if count > MOST_FILES} <= {
+        "cli/commands"
+    }  # as many as there are commands
 
 
 def test_jobs_know_no_format() -> None:
-    assert not [path for path in (ROOT / "jobs").glob("*.py") if "formats" in imported(path)]
+    knowing = {
+        name
+        for name in NAMES
+        if name.startswith("jobs.")
+        for other in imports_of(name)
+        if other.startswith("formats")
+    }
+
+    assert knowing == set()
+
+
+def test_reading_never_loads_what_writes() -> None:
+    writing = {name for name in reached_from("formats") if name.endswith(".write") or name == "formats.save"}
+
+    assert writing | ({"io.commit", "pickles.emit"} & reached_from("formats.torch_zip.read")) == set()
+
+
+def test_formats_are_named_in_formats_only() -> None:
+    """Whoever else compares a format's name with a text should ask one of its traits."""
+    from ckpt.formats import FORMATS
+
+    names = {format.NAME for format in FORMATS}
+    found = []
+    for path in MODULES:
+        if path.relative_to(ROOT).parts[0] == "formats":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Compare):
+                texts = {each.value for each in ast.walk(node) if isinstance(each, ast.Constant)}
+                if texts & names:
+                    found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+
+    assert found == []
+
+
+def test_the_map_is_on_the_page() -> None:
+    page = (ROOT.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+    assert house.text_map() in page, "python tests/lib/house.py prints it"
 
 
 def test_importing_the_package_costs_nothing() -> None:
     code = "import sys, ckpt; print(sorted(name for name in sys.modules if name.startswith('ckpt.')))"
 
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment()
+    )
 
     assert done.stdout.strip() == "[]"
 

@@ -23,7 +23,7 @@ import ckpt
 from ckpt import formats
 from ckpt.errors import CkptError, WriteError
 from ckpt.evidence import record as snapshots
-from ckpt.evidence.record import Record
+from ckpt.evidence.record import ModelRecord
 from ckpt.evidence.roles import evidence
 from ckpt.evidence.sections import sections
 from ckpt.jobs.inspect.index import index
@@ -55,7 +55,7 @@ def loaded(path: Path | str) -> Any:
     return torch.load(path, weights_only=True)
 
 
-def record(path: Path | str) -> Record:
+def record(path: Path | str) -> ModelRecord:
     with formats.open(str(path)) as checkpoint:
         found = snapshots.record_of(checkpoint)
     assert found is not None

@@ -7,7 +7,6 @@ from typing import Annotated, Optional
 
 import typer
 
-from ckpt.checkpoint import Checkpoint
 from ckpt.cli.options import (
     DropOther,
     DryRun,
@@ -20,8 +19,9 @@ from ckpt.cli.options import (
     Verify,
     limits_of,
 )
-from ckpt.cli.writing import Asked, rewrite
+from ckpt.cli.writing import WriteOptions, rewrite
 from ckpt.errors import UsageError
+from ckpt.evidence.survey import Survey
 from ckpt.formats import save, writer_of
 from ckpt.jobs.rewrite.convert import convert
 from ckpt.jobs.rewrite.report import RewriteReport
@@ -69,8 +69,9 @@ def command(
     ckpt convert train.pth --plain -o train.plain.pth
     """
     torch_format = to in ("torch-zip", "torch-legacy")
-    suffix = ".plain" if plain else ".converted" if torch_format else "=.safetensors"
-    asked = Asked(out, suffix, None, False, force, dry_run, json, verify, None, plain)
+    suffix = ".plain" if plain else ".converted" if torch_format else ""
+    ending = None if plain or torch_format else ".safetensors"
+    asked = WriteOptions(out, suffix, None, False, force, dry_run, json, verify, plain=plain, ending=ending)
     if shard_size is not None:
         shard_bytes = number_of(shard_size)
         if not shard_bytes:
@@ -83,10 +84,10 @@ def command(
     elif out is not None or to is not None:
         asked = asked._replace(format=save.format_for(out or "", to))
 
-    def make(checkpoint: Checkpoint, limits: Limits) -> RewriteReport:
-        format = asked.format or save.own_format(checkpoint)
+    def make(survey: Survey, limits: Limits) -> RewriteReport:
+        format = asked.format or save.own_format(survey.checkpoint)
         return convert(
-            checkpoint,
+            survey,
             format,
             save.traits_of(format),
             limits,

@@ -26,6 +26,7 @@ from ckpt.cli.options import (
 )
 from ckpt.elements.compare import Tolerance
 from ckpt.errors import UnreadableError, UsageError
+from ckpt.evidence.survey import Survey
 from ckpt.formats.listing import open_listing
 from ckpt.jobs.diff.diff import Options, diff
 from ckpt.limits import Limits
@@ -128,6 +129,7 @@ def command(
         return _CLOSE.get(dtype, (0.0, 0.0)) if close else (atol or 0.0, rtol or 0.0)
 
     exact = not close and atol is None and rtol is None
+    live = model_of(model, arg)
     options = Options(
         Globs(include or (), exclude or ()),
         section,
@@ -136,11 +138,11 @@ def command(
         quick=quick,
         strict=strict,
         norms=stat,
-        model=model_of(model, arg),
     )
     with _opened(before, limits, structure) as first, _opened(after, limits, structure) as second:
         with output.progress(first.nbytes + second.nbytes) as progress:
-            report = diff(first, second, options._replace(progress=progress))
+            sides = Survey(first, live), Survey(second, live)
+            report = diff(*sides, options._replace(progress=progress))
         for checkpoint in (first, second):
             checkpoint.check_unchanged()
     if json:

@@ -11,6 +11,7 @@ from ckpt import formats
 from ckpt.cli import output
 from ckpt.cli.options import LimitOption, OnePath, limits_of
 from ckpt.errors import about
+from ckpt.evidence.survey import Survey
 from ckpt.jobs.inspect.get import get
 from ckpt.render.get import get_text
 from ckpt.render.tables import row_table
@@ -34,7 +35,7 @@ def command(
     """
     limits = limits_of(limit)
     with about(path), formats.open(path, limits) as checkpoint:
-        found = get(checkpoint, names, limits)
+        found = get(Survey(checkpoint), names, limits)
         for item in found:
             if json:
                 output.write_json(item.to_json(), one_line=len(found) > 1)

@@ -27,6 +27,7 @@ from ckpt.cli.options import (
     model_of,
 )
 from ckpt.errors import CkptError, UsageError, about
+from ckpt.evidence.survey import Survey
 from ckpt.jobs.inspect.inspect import InspectReport, inspect
 from ckpt.names import Globs
 from ckpt.render import inspect as render
@@ -108,8 +109,9 @@ def command(
     for path in paths:
         try:
             with about(path), formats.open(path, limits) as checkpoint:
-                report = inspect(checkpoint, select, section, live)
-                found = None if asked is None else index(checkpoint, asked, section, live)
+                survey = Survey(checkpoint, live)
+                report = inspect(survey, select, section)
+                found = None if asked is None else index(survey, asked, section)
                 if json:
                     document = report.to_json()
                     if found is not None:

@@ -14,6 +14,7 @@ from ckpt import formats
 from ckpt.cli import output
 from ckpt.cli.options import Arg, LimitOption, RewriteJson, limits_of
 from ckpt.errors import CkptError, NotOpenedError, UnsupportedError, UsageError, about
+from ckpt.evidence.survey import Survey
 from ckpt.findings import Finding
 from ckpt.jobs.check.lint import LEVELS, LintReport, Rules, checked_codes, document, lint, lint_model
 from ckpt.limits import Limits
@@ -201,7 +202,9 @@ def _report(path: str, limits: Limits, rules: Rules, values: bool, *, found: boo
     try:
         with about(path), formats.open(path, limits) as checkpoint:
             with output.progress(checkpoint.nbytes) as progress:
-                report = LintReport(path, rules.kept(lint(checkpoint, values=values, progress=progress)))
+                report = LintReport(
+                    path, rules.kept(lint(Survey(checkpoint), values=values, progress=progress))
+                )
             checkpoint.check_unchanged()
             return report
     except UnsupportedError as error:

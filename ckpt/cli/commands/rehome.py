@@ -19,7 +19,7 @@ from ckpt.cli.options import (
     Verify,
     limits_of,
 )
-from ckpt.cli.writing import Asked, rewrite
+from ckpt.cli.writing import WriteOptions, rewrite
 from ckpt.errors import CkptError, UsageError
 from ckpt.formats import save
 from ckpt.jobs.rewrite.rehome import moves, rehome
@@ -69,10 +69,10 @@ def command(
         return _undo(paths, limits)
     asked_moves = moves(to, map or [])
     tag = (to or "cpu").replace(":", "") if not map else "moved"
-    asked = Asked(out, f".{tag}", in_place, copy, force, dry_run, json, verify)
+    asked = WriteOptions(out, f".{tag}", in_place, copy, force, dry_run, json, verify)
     return rewrite(
         paths,
-        lambda checkpoint, limits: rehome(checkpoint, asked_moves, limits, objects=objects),
+        lambda survey, limits: rehome(survey, asked_moves, limits, objects=objects),
         asked,
         limits,
     )

@@ -19,7 +19,7 @@ from ckpt.cli.options import (
     Verify,
     limits_of,
 )
-from ckpt.cli.writing import Asked, rewrite
+from ckpt.cli.writing import WriteOptions, rewrite
 from ckpt.jobs.rewrite.rename import rename, substitution
 
 
@@ -49,10 +49,10 @@ def command(
     ckpt rename bert.pth --sub 's/^bert\\.//' --sub 's/LayerNorm\\.gamma$/LayerNorm.weight/' -o out.pth
     """
     subs = [substitution(text) for text in sub]
-    asked = Asked(out, ".renamed", in_place, copy, force, dry_run, json, verify)
+    asked = WriteOptions(out, ".renamed", in_place, copy, force, dry_run, json, verify)
     return rewrite(
         [path],
-        lambda checkpoint, limits: rename(checkpoint, subs, limits, section=section),
+        lambda survey, limits: rename(survey, subs, limits, section=section),
         asked,
         limits_of(limit),
     )

@@ -18,7 +18,7 @@ from ckpt.cli.options import (
     Verify,
     limits_of,
 )
-from ckpt.cli.writing import Asked, rewrite
+from ckpt.cli.writing import WriteOptions, rewrite
 from ckpt.jobs.rewrite.slim import slim
 
 
@@ -45,12 +45,10 @@ def command(
     ckpt slim train.pth -o weights.pth
     ckpt slim last.ckpt --keep epoch --keep hyper_parameters -o small.ckpt
     """
-    asked = Asked(out, ".slim", None, False, force, dry_run, json, verify, plain=True)
+    asked = WriteOptions(out, ".slim", None, False, force, dry_run, json, verify, plain=True)
     return rewrite(
         [path],
-        lambda checkpoint, limits: slim(
-            checkpoint, limits, section=section, keep=keep or (), drop_other=drop_other
-        ),
+        lambda survey, limits: slim(survey, limits, section=section, keep=keep or (), drop_other=drop_other),
         asked,
         limits_of(limit),
     )

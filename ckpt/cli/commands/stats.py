@@ -24,6 +24,7 @@ from ckpt.cli.options import (
     limits_of,
 )
 from ckpt.errors import CkptError, UsageError, about
+from ckpt.evidence.survey import Survey
 from ckpt.jobs.check.stats import stats
 from ckpt.names import Globs
 from ckpt.render.stats import stats_lines, stats_table
@@ -88,7 +89,7 @@ def command(
                 whole = everything and section is None
                 with output.progress(checkpoint.nbytes) as progress:
                     report = stats(
-                        checkpoint,
+                        Survey(checkpoint),
                         select,
                         section,
                         threshold=asked,

@@ -19,7 +19,7 @@ from ckpt.cli.options import (
     Verify,
     limits_of,
 )
-from ckpt.cli.writing import Asked, rewrite
+from ckpt.cli.writing import WriteOptions, rewrite
 from ckpt.jobs.rewrite.strip import strip
 
 
@@ -49,10 +49,10 @@ def command(
     ckpt strip ddp.pth -o model.pth
     ckpt strip lightning.ckpt --prefix model. --in-place
     """
-    asked = Asked(out, ".stripped", in_place, copy, force, dry_run, json, verify)
+    asked = WriteOptions(out, ".stripped", in_place, copy, force, dry_run, json, verify)
     return rewrite(
         [path],
-        lambda checkpoint, limits: strip(checkpoint, limits, prefix=prefix, section=section),
+        lambda survey, limits: strip(survey, limits, prefix=prefix, section=section),
         asked,
         limits_of(limit),
     )

@@ -30,7 +30,7 @@ def command(
     """
     with formats.open(path, limits_of(limit)) as checkpoint:
         with output.progress(checkpoint.nbytes) as progress:
-            found = sums(checkpoint, section, everything=everything, progress=progress)
+            found = sums(Survey(checkpoint), section, everything=everything, progress=progress)
         checkpoint.check_unchanged()
     sys.stdout.writelines(f"{line}\n" for line in lines(found))
     return 0

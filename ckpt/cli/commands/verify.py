@@ -7,11 +7,10 @@ from typing import Annotated, Optional
 import typer
 
 from ckpt import formats
-from ckpt.checkpoint import Checkpoint
 from ckpt.cli import output
 from ckpt.cli.options import Json, LimitOption, Paths, limits_of
 from ckpt.errors import CkptError, CutOffError, NotOpenedError, UnreadableError, UsageError, about
-from ckpt.evidence.sections import models, sections
+from ckpt.evidence.survey import Survey
 from ckpt.formats.verify import checksums, salvage
 from ckpt.io.location import locate, read_file
 from ckpt.jobs.check import verify
@@ -81,7 +80,7 @@ def _report(path: str, limits: Limits, quick: bool, expected: list[Sum] | None) 
         with about(path), formats.open(path, limits) as checkpoint:
             with output.progress(checkpoint.nbytes) as progress:
                 if expected is not None:
-                    report = verify.against(checkpoint, expected, _found(checkpoint, expected))
+                    report = verify.against(checkpoint, expected, _found(Survey(checkpoint), expected))
                 else:
                     report = verify.structure(checkpoint)
                     if not quick:
@@ -105,12 +104,12 @@ def _problem(error: CkptError) -> str:
     return error.problem + (f" ({error.hint})" if error.hint else "")
 
 
-def _found(checkpoint: Checkpoint, expected: list[Sum]) -> dict[str, str]:
+def _found(survey: Survey, expected: list[Sum]) -> dict[str, str]:
     """The sums of the tensors by their full names and, of the only model, by those inside of it."""
-    names = {entry.name for entry in checkpoint.tensors}
+    names = {entry.name for entry in survey.tensors}
     found: dict[str, str] = {}
-    if len(models(sections(checkpoint))) == 1 and not all(row.name in names for row in expected):
-        found |= {row.name: row.digest for row in sums(checkpoint)}
+    if len(survey.models) == 1 and not all(row.name in names for row in expected):
+        found |= {row.name: row.digest for row in sums(survey)}
     if not all(row.name in found for row in expected):
-        found = {row.name: row.digest for row in sums(checkpoint, everything=True)} | found
+        found = {row.name: row.digest for row in sums(survey, everything=True)} | found
     return found

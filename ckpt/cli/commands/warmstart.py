@@ -10,8 +10,9 @@ import typer
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint
 from ckpt.cli.options import Arg, DryRun, Force, LimitOption, Output, RewriteJson, Verify, limits_of
-from ckpt.cli.writing import Asked, rewrite
+from ckpt.cli.writing import WriteOptions, rewrite
 from ckpt.errors import UsageError
+from ckpt.evidence.survey import Survey
 from ckpt.formats import save
 from ckpt.jobs.rewrite.rename import substitution
 from ckpt.jobs.rewrite.warmstart import Options, warmstart
@@ -99,7 +100,7 @@ def command(
     format = None
     if is_factory and out is not None and not os.path.isdir(out):
         format = save.format_for(out, None)
-    asked = Asked(
+    asked = WriteOptions(
         out, ".warm", None, False, force, dry_run, json, verify, format=format, min_coverage=coverage
     )
 
@@ -114,7 +115,7 @@ def command(
     with formats.open(pretrained, limits) as given:
         return rewrite(
             [into],
-            lambda checkpoint, limits: warmstart(given, checkpoint, limits, options),
+            lambda target, limits: warmstart(Survey(given), target, limits, options),
             asked,
             limits,
             opened=opened,

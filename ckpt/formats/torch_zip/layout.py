@@ -20,7 +20,7 @@ PAGE = 4096
 _MAX32, _MAX16 = 0xFFFFFFFF, 0xFFFF
 
 
-class Planned(NamedTuple):
+class PlannedRecord(NamedTuple):
     """A record to be written: `pour` writes its `size` bytes and returns their CRC-32.
 
     `like` is where its data should lie modulo PAGE, None where the alignment alone decides.
@@ -32,7 +32,7 @@ class Planned(NamedTuple):
     like: int | None = None
 
 
-class Written(NamedTuple):
+class WrittenRecord(NamedTuple):
     """A record that is in the archive: what the directory says of it. `header` is the offset of its local header."""
 
     name: bytes
@@ -47,7 +47,7 @@ class Written(NamedTuple):
 class Layout(NamedTuple):
     """Where everything comes to lie. `headers` and `pads` go with `records`; `size` is that of the archive."""
 
-    records: Sequence[Planned]
+    records: Sequence[PlannedRecord]
     headers: list[int]
     pads: list[int]
     size: int
@@ -56,23 +56,23 @@ class Layout(NamedTuple):
 
     def write(self, sink: Sink) -> None:
         """Write the archive to a sink at position 0."""
-        written: list[Written] = []
+        written: list[WrittenRecord] = []
         for record, header, pad in zip(self.records, self.headers, self.pads, strict=True):
             written.append(write_record(sink, record, header, pad))
         write_directory(sink, written)
 
 
-def bytes_record(name: str, data: bytes) -> Planned:
+def bytes_record(name: str, data: bytes) -> PlannedRecord:
     """A record of bytes that are in memory."""
 
     def pour(sink: Sink) -> int:
         sink.write(data)
         return crc32(data)
 
-    return Planned(name, len(data), pour)
+    return PlannedRecord(name, len(data), pour)
 
 
-def lay_out(records: Sequence[Planned], alignment: int = ALIGNMENT) -> Layout:
+def lay_out(records: Sequence[PlannedRecord], alignment: int = ALIGNMENT) -> Layout:
     """The layout of an archive of these records."""
     at = 0
     headers: list[int] = []
@@ -92,13 +92,15 @@ def lay_out(records: Sequence[Planned], alignment: int = ALIGNMENT) -> Layout:
         pads.append(pad)
         at = begin + pad + record.size + _descriptor_size(record.size, at)
     directory = [
-        Written(record.name.encode(), record.size, 0, header)
+        WrittenRecord(record.name.encode(), record.size, 0, header)
         for record, header in zip(records, headers, strict=True)
     ]
     return Layout(records, headers, pads, at + directory_size(directory), not moved)
 
 
-def write_record(sink: Sink, record: Planned, header: int, pad: int, mark: bytes = b"") -> Written:
+def write_record(
+    sink: Sink, record: PlannedRecord, header: int, pad: int, mark: bytes = b""
+) -> WrittenRecord:
     """Write one record at the sink's position, which is `header`, with so many bytes of padding.
 
     `mark` is a further extra field of its local header, which loaders skip.
@@ -120,16 +122,16 @@ def write_record(sink: Sink, record: Planned, header: int, pad: int, mark: bytes
     if size:
         form = "<4sIQQ" if size >= _MAX32 or header >= _MAX32 else "<4sIII"
         sink.write(pack(form, b"PK\7\x08", crc, size, size))
-    return Written(name, size, crc, header)
+    return WrittenRecord(name, size, crc, header)
 
 
-def padding(record: Planned, header: int, mark: bytes = b"") -> int:
+def padding(record: PlannedRecord, header: int, mark: bytes = b"") -> int:
     """The padding that aligns the data of a record whose local header is at `header`."""
     fixed = 30 + len(record.name.encode()) + len(mark) + _zip64_local(record.size, header) + 4
     return -(header + fixed) % ALIGNMENT
 
 
-def write_directory(sink: Sink, written: Sequence[Written]) -> None:
+def write_directory(sink: Sink, written: Sequence[WrittenRecord]) -> None:
     """Write the central directory and the end records at the sink's position."""
     begin = sink.position
     for row in written:
@@ -153,7 +155,7 @@ def write_directory(sink: Sink, written: Sequence[Written]) -> None:
     sink.write(pack("<4sHHHHIIH", b"PK\5\6", 0, 0, short, short, min(size, _MAX32), min(begin, _MAX32), 0))
 
 
-def directory_size(written: Sequence[Written]) -> int:
+def directory_size(written: Sequence[WrittenRecord]) -> int:
     """Bytes that `write_directory` writes."""
     total = 56 + 20 + 22
     for row in written:

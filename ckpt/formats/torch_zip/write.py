@@ -13,8 +13,8 @@ from ckpt.formats.draft import Draft, Keys
 from ckpt.formats.torch_legacy import write as torch_legacy
 from ckpt.formats.torch_zip.layout import (
     ALIGNMENT,
-    Planned,
-    Written,
+    PlannedRecord,
+    WrittenRecord,
     bytes_record,
     lay_out,
     padding,
@@ -123,7 +123,7 @@ def _pickle(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, Keys]:
     return data, keys
 
 
-def _fresh(order: bytes, pickle: bytes, keys: Keys) -> list[Planned]:
+def _fresh(order: bytes, pickle: bytes, keys: Keys) -> list[PlannedRecord]:
     records = [
         bytes_record("archive/data.pkl", pickle),
         bytes_record("archive/byteorder", order),
@@ -132,12 +132,12 @@ def _fresh(order: bytes, pickle: bytes, keys: Keys) -> list[Planned]:
     return [*records, bytes_record("archive/version", b"3\n")]
 
 
-def _again(origin: ArchiveOrigin, order: bytes, pickle: bytes, keys: Keys) -> list[Planned]:
+def _again(origin: ArchiveOrigin, order: bytes, pickle: bytes, keys: Keys) -> list[PlannedRecord]:
     """The records of the archive in their order; new storages after the old ones."""
     archive = origin.archive
     folder = f"{archive.root}/data/"
     left = dict(keys.storages)
-    records: list[Planned] = []
+    records: list[PlannedRecord] = []
     after = 0
     for record in sorted(archive.records.values(), key=lambda record: record.header):
         key = record.name.removeprefix(folder) if record.name.startswith(folder) else None
@@ -156,22 +156,22 @@ def _again(origin: ArchiveOrigin, order: bytes, pickle: bytes, keys: Keys) -> li
     return [*records[:after], *new, *records[after:]]
 
 
-def _storage(name: str, storage: Storage, like: int | None = None) -> Planned:
+def _storage(name: str, storage: Storage, like: int | None = None) -> PlannedRecord:
     if like is None and isinstance(storage.place, Range) and storage.nbytes >= _LARGE:
         like = storage.place.offset  # worth a gap: copying it there is faster
-    return Planned(name, storage.nbytes, lambda sink: pour(storage, sink, crc=True), like)
+    return PlannedRecord(name, storage.nbytes, lambda sink: pour(storage, sink, crc=True), like)
 
 
-def _copied(archive: Archive, record: Record) -> Planned:
+def _copied(archive: Archive, record: Record) -> PlannedRecord:
     """A record that is none of ours, as it is."""
     place = record.place(archive.source)
     whole = Storage(record.name, None, None, record.size, place, record.crc)
-    return Planned(record.name, record.size, lambda sink: pour(whole, sink, crc=True))
+    return PlannedRecord(record.name, record.size, lambda sink: pour(whole, sink, crc=True))
 
 
-def _row(record: Record) -> Written:
+def _row(record: Record) -> WrittenRecord:
     """A record that stays where it is. Its CRC of 0 says "not recorded", as before."""
-    return Written(
+    return WrittenRecord(
         record.name.encode(),
         record.size,
         record.crc or 0,
@@ -191,7 +191,7 @@ def _alignment(archive: Archive) -> int:
     return ALIGNMENT
 
 
-def _in_order(records: Sequence[Planned], keys: Keys) -> bool:
+def _in_order(records: Sequence[PlannedRecord], keys: Keys) -> bool:
     """Whether the storages lie in the order in which the pickle names them."""
     names = [record.name.rpartition("/data/")[2] for record in records if "/data/" in record.name]
     return names == list(keys.storages)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from ckpt.checkpoint import Checkpoint
 from ckpt.errors import UsageError
-from ckpt.evidence.modules import Hook, unseen
-from ckpt.evidence.record import Record
-from ckpt.evidence.sections import models, sections
+from ckpt.evidence.modules import Hook
+from ckpt.evidence.record import ModelRecord
+from ckpt.evidence.survey import Survey
 from ckpt.findings import CATALOGUE, Finding, Level, order
 from ckpt.jobs.check.stats import stats
 from ckpt.jobs.inspect import list_modules as loose
@@ -84,24 +83,24 @@ def checked_codes(codes: Iterable[str], option: str) -> frozenset[str]:
 
 
 def lint(
-    checkpoint: Checkpoint, *, values: bool = False, progress: Callable[[int], None] | None = None
+    survey: Survey, *, values: bool = False, progress: Callable[[int], None] | None = None
 ) -> list[Finding]:
     """Every finding of a checkpoint; with `values` those in the numbers of its models too, which reads them."""
-    found = list(inspect(checkpoint).findings)
-    hidden = unseen(checkpoint)
+    found = list(inspect(survey).findings)
+    hidden = survey.unseen
     found += loose.findings(hidden.loose)
     found += _plain(hidden.plain_tensors)
     found += _twice(hidden.twice)
     found += _hooks(hidden.hooks)
-    found += private.findings(checkpoint)
+    found += private.findings(survey.checkpoint)
     if values:
-        for part in models(sections(checkpoint)):
-            report = stats(checkpoint, section=part.name, threshold=DEAD, progress=progress)
+        for part in survey.models:
+            report = stats(survey, section=part.name, threshold=DEAD, progress=progress)
             found += report.findings
     return found
 
 
-def lint_model(record: Record) -> list[Finding]:
+def lint_model(record: ModelRecord) -> list[Finding]:
     """Every finding of a live model."""
     return [*loose.findings(record.loose), *_plain(record.plain_tensors), *_twice(record.twice)]
 

@@ -12,7 +12,8 @@ from ckpt.elements.measure import ChannelLayout, Channels, Measurement, Summary,
 from ckpt.elements.spans import once
 from ckpt.errors import UnsupportedError, UsageError
 from ckpt.evidence.record import record_of
-from ckpt.evidence.sections import Section, only_model, sections
+from ckpt.evidence.sections import Section
+from ckpt.evidence.survey import Survey
 from ckpt.findings import Finding, order
 from ckpt.io.executor import Executor, Task, Threads
 from ckpt.jobs.check.channels import Axis, axis_of, inner
@@ -146,7 +147,7 @@ def _row_json(row: Row) -> dict[str, Any]:
 
 
 def stats(
-    checkpoint: Checkpoint,
+    survey: Survey,
     select: Globs | None = None,
     section: str | None = None,
     *,
@@ -163,14 +164,11 @@ def stats(
     """
     if sort not in KEYS:
         raise UsageError(f"--sort {show(sort, 40)}: not one of {' '.join(KEYS)}")
-    parts = sections(checkpoint)
-    if everything:
-        chosen = Section((), "", "other", 0, len(checkpoint.tensors))
-    else:
-        chosen = only_model(checkpoint, parts, section)
+    checkpoint = survey.checkpoint
+    chosen = Section((), "", "other", 0, survey.tensors) if everything else survey.only_model(section)
     inside = [
         entry
-        for entry in checkpoint.tensors[chosen.first : chosen.last]
+        for entry in chosen.entries
         if not select or select.match(entry.name, chosen.relative(entry.name))
     ]
     layers = _Layers(checkpoint, chosen) if threshold is not None else None
@@ -207,7 +205,7 @@ class _Layers:
 
     def __init__(self, checkpoint: Checkpoint, section: Section) -> None:
         self._siblings: dict[str, dict[str, tuple[int, ...]]] = {}
-        for entry in checkpoint.tensors[section.first : section.last]:
+        for entry in section.entries:
             parent, _, leaf = section.relative(entry.name).rpartition(".")
             self._siblings.setdefault(parent, {})[leaf] = entry.tensor.shape
         record = record_of(checkpoint)
@@ -288,7 +286,7 @@ def _classes(checkpoint: Checkpoint, section: Section) -> dict[str, str]:
     for row in checkpoint.containers:
         if row.is_module and row.path[: len(section.path)] == section.path:
             found[section.relative(row.name) if row.name != section.name else ""] = row.type
-    for entry in checkpoint.tensors[section.first : section.last]:
+    for entry in section.entries:
         parent = section.relative(entry.name).rpartition(".")[0]
         if parent not in found and "_parameters" in entry.path:
             node = node_at(

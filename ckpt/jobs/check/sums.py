@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ckpt.checkpoint import Checkpoint, Entry
+from ckpt.checkpoint import Entry
 from ckpt.elements.blocks import blocks, elements
 from ckpt.elements.spans import refuse_unfolded
 from ckpt.errors import UnreadableError, UnsupportedError
-from ckpt.evidence.sections import only_model, sections
+from ckpt.evidence.survey import Survey
 from ckpt.io.executor import Executor, Task, Threads
 from ckpt.tensors import Tensor, TensorRef, parts_of
 from ckpt.text import show
@@ -25,7 +25,7 @@ class Sum(NamedTuple):
 
 
 def sums(
-    checkpoint: Checkpoint,
+    survey: Survey,
     section: str | None = None,
     *,
     everything: bool = False,
@@ -38,13 +38,12 @@ def sums(
     """
     rows: Sequence[tuple[str, Entry]]
     if everything:
-        rows = [(entry.name, entry) for entry in checkpoint.tensors]
+        rows = [(entry.name, entry) for entry in survey.tensors]
     else:
-        chosen = only_model(checkpoint, sections(checkpoint), section)
-        inside = checkpoint.tensors[chosen.first : chosen.last]
-        rows = [(chosen.relative(entry.name), entry) for entry in inside]
+        chosen = survey.only_model(section)
+        rows = list(zip(chosen.names(), chosen.entries, strict=True))
 
-    tasks = [Task(_sum, (name, entry.tensor, checkpoint.path), entry.tensor.nbytes) for name, entry in rows]
+    tasks = [Task(_sum, (name, entry.tensor, survey.path), entry.tensor.nbytes) for name, entry in rows]
     return (executor or Threads()).run(tasks, progress)
 
 

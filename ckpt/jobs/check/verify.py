@@ -71,7 +71,7 @@ def _index(checkpoint: Checkpoint, index_bytes: int) -> list[str]:
     No loader looks at the number: by itself it is no damage.
     """
     every = [part for entry in checkpoint.tensors for part in parts_of(entry.tensor)]
-    ranges = {(id(part.storage), part.extent): part.nbytes for part in every}
+    ranges = {(part.storage, part.extent): part.nbytes for part in every}
     held = {sum(part.nbytes for part in every), sum(ranges.values())}
     if index_bytes in held:
         return []

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.compare import Change, Tolerance, compare_all, contradicted, plan, recorded_same
 from ckpt.errors import UnsupportedError, UsageError
-from ckpt.evidence.record import Record
-from ckpt.evidence.roles import Evidence, Role, evidence
-from ckpt.evidence.sections import Section, sections
-from ckpt.evidence.wrappers import unwrapped_name, usual_prefix
+from ckpt.evidence.alignment import Alignment, best_ways
+from ckpt.evidence.roles import Role
+from ckpt.evidence.sections import Section
+from ckpt.evidence.survey import Survey
+from ckpt.evidence.wrappers import unwrapped_name
 from ckpt.findings import Finding, order
 from ckpt.io.executor import Executor, Threads
 from ckpt.jobs.diff.findings import are_ranks, findings
@@ -28,7 +29,7 @@ class Options(NamedTuple):
     """What is compared, and how closely. `tolerance` gives (absolute, relative) for a dtype; None is exact.
 
     `structure` reads no values, `quick` only the CRCs that the containers recorded; `norms` works out the numbers
-    of equal tensors too. `model` is what a live model says.
+    of equal tensors too.
     """
 
     select: Globs | None = None
@@ -38,7 +39,6 @@ class Options(NamedTuple):
     quick: bool = False
     strict: bool = False
     norms: bool = False
-    model: Record | None = None
     progress: Callable[[int], None] | None = None
     """Is told the bytes that were compared."""
     executor: Executor | None = None
@@ -80,38 +80,35 @@ class DiffReport(NamedTuple):
         return document(self)
 
 
-def diff(before: Checkpoint, after: Checkpoint, options: Options | None = None) -> DiffReport:
+def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffReport:
     """What differs between two checkpoints.
 
     Sections are paired by their place, else by their kind; in models the prefixes of wrappers are aligned.
     Raises UsageError when a section is not there or two names would become one, UnreadableError.
     """
     options = options or Options()
-    parts = sections(before), sections(after)
-    known = evidence(before, parts[0], options.model), evidence(after, parts[1], options.model)
-    pairs, alone = _pairs(before, after, parts, options)
+    pairs, alone = _pairs(before, after, options)
     rows: list[Row] = []
     aligned: list[Pair] = []
     weights = [pair for pair in pairs if pair.after.kind in ("model", "ema", "other")]
     for pair in pairs:
-        whole, found = _rows(before, after, pair, known, options)
+        whole, found = _rows(before, after, pair, options)
         if [pair] != weights:
             found = [row._replace(labels=_full(row)) for row in found]
         aligned.append(whole)
         rows += found
-    _refuse_nothing(before, after, rows, parts, options)
+    _refuse_nothing(before, after, rows, options)
     rows = _compared(rows, options, after.path)
     if not (options.structure or options.quick):
         rows = with_moves(rows, options.executor or Threads())
-    sides = Side(before, known[0]), Side(after, known[1])
+    sides = Side(before), Side(after)
     doubt_contradictions(rows, *sides)
     everything_asked = not options.select and options.section is None
     if not are_ranks(*sides):
         rows = [with_reason(row, *sides) for row in rows]
     values: list[ValueRow] = []
     if not options.select and not options.structure:
-        everything = (*parts[0], *parts[1])
-        values, lonely = differing_values(before, after, aligned, everything, outside=everything_asked)
+        values, lonely = differing_values(before, after, aligned, outside=everything_asked)
         alone += lonely
     differs = any(row.status in DIFFERS for row in rows) or bool(values)
     notes: list[str] = []
@@ -124,8 +121,8 @@ def diff(before: Checkpoint, after: Checkpoint, options: Options | None = None) 
         else order(list(findings(rows, *sides, same=not differs, whole=everything_asked)))
     )
     return DiffReport(
-        before,
-        after,
+        before.checkpoint,
+        after.checkpoint,
         tuple(aligned),
         tuple(alone),
         tuple(rows),
@@ -140,28 +137,40 @@ def diff(before: Checkpoint, after: Checkpoint, options: Options | None = None) 
 # --- which parts go together ------------------------------------------------------------------------------------------
 
 
-def _pairs(
-    before: Checkpoint,
-    after: Checkpoint,
-    parts: tuple[tuple[Section, ...], tuple[Section, ...]],
-    options: Options,
-) -> tuple[list[Pair], list[str]]:
+def _pairs(before: Survey, after: Survey, options: Options) -> tuple[list[Pair], list[str]]:
+    """The sections that are compared with each other, and what is left of either side."""
     # A snapshot's record is evidence, not content.
-    ours, theirs = ([part for part in side if part.kind != "snapshot"] for side in parts)
+    ours, theirs = ([part for part in side.sections if part.kind != "snapshot"] for side in (before, after))
     if options.section is not None:
-        ours = [part for part in ours if part.name == options.section]
-        theirs = [part for part in theirs if part.name == options.section]
+        ours, theirs = ([part for part in side if part.name == options.section] for side in (ours, theirs))
         if not ours and not theirs:
-            names = [part.name or "(the root)" for side in parts for part in side]
-            listed = ", ".join(show(name, 60) for name in dict.fromkeys(names)) or "none"
-            raise UsageError(f"no section {options.section}", path=before.path, hint=f"sections: {listed}")
-    pairs: list[Pair] = []
+            before.section(options.section)  # which raises, with the names that there are
+    pairs = [*_by_path(ours, theirs), *_by_kind(ours, theirs)]
+    if not pairs and len(ours) == len(theirs) == 1:  # files of nothing but tensors
+        return [Pair(ours[0], theirs[0])], []
+    alone = [
+        f"{part.name or '(the root)'} of {survey.path}"
+        for side, survey in ((ours, before), (theirs, after))
+        for part in side
+    ]
+    return pairs, alone
+
+
+def _by_path(ours: list[Section], theirs: list[Section]) -> list[Pair]:
+    """The sections of one kind at one place of both files, which are taken off the lists."""
+    pairs = []
     for part in list(ours):
         same = next((other for other in theirs if (other.path, other.kind) == (part.path, part.kind)), None)
         if same is not None:
             pairs.append(Pair(part, same))
             ours.remove(part)
             theirs.remove(same)
+    return pairs
+
+
+def _by_kind(ours: list[Section], theirs: list[Section]) -> list[Pair]:
+    """The sections that are the only ones of their kind on either side, which are taken off the lists."""
+    pairs = []
     for kind in dict.fromkeys(part.kind for part in ours):
         mine = [part for part in ours if part.kind == kind]
         others = [part for part in theirs if part.kind == kind]
@@ -169,54 +178,51 @@ def _pairs(
             pairs.append(Pair(mine[0], others[0]))
             ours.remove(mine[0])
             theirs.remove(others[0])
-    if not pairs and len(ours) == len(theirs) == 1:  # files of nothing but tensors
-        return [Pair(ours[0], theirs[0])], []
-    alone = [
-        f"{part.name or '(the root)'} of {path}"
-        for side, path in ((ours, before.path), (theirs, after.path))
-        for part in side
-    ]
-    return pairs, alone
+    return pairs
 
 
-def _rows(
-    before: Checkpoint, after: Checkpoint, pair: Pair, known: tuple[Evidence, Evidence], options: Options
-) -> tuple[Pair, list[Row]]:
+def _rows(before: Survey, after: Survey, pair: Pair, options: Options) -> tuple[Pair, list[Row]]:
     """The tensors of two sections by their aligned names: pairs, and those of one side; in the order of after."""
-    align = pair.before.kind in ("model", "ema")
-    first, second = _names(before, pair.before, False), _names(after, pair.after, False)
-    prefixes = ("", "")
-    if align and first.keys() != second.keys():
-        # Names that only one side has, and that would go together, ask for it.
-        odd = [
-            {unwrapped_name(name) for name in mine.keys() - other.keys()}
-            for mine, other in ((first, second), (second, first))
-        ]
-        needed = bool(odd[0] & odd[1])
-        short = [
-            _unwrapped(checkpoint, section, needed=needed)
-            for checkpoint, section in ((before, pair.before), (after, pair.after))
-        ]
-        if short[0] is not None and short[1] is not None:
-            if len(short[0].keys() & short[1].keys()) > len(first.keys() & second.keys()):
-                prefixes = usual_prefix(first), usual_prefix(second)
-                first, second = short[0], short[1]
+    sides = Alignment(pair.before, before.path), Alignment(pair.after, after.path)
+    ways = _ways(*sides) if pair.before.kind in ("model", "ema") else (0, 0)
+    first, second = (side.require(way) for side, way in zip(sides, ways, strict=True))
     rows: list[Row] = []
-    for name, place in second.items():
-        entry = after.tensors[place]
+    for name, index in second.items():
+        entry = after.tensors[index]
         if not _selected(options, name, entry):
             continue
-        if name in first:
-            other = before.tensors[first[name]]
-            role = min(known[1].roles[place], known[0].roles[first[name]], key=_rank)
-            rows.append(Row(_shape_status(other, entry), other, entry, role, labels=(name, name)))
-        else:
-            rows.append(Row("added", None, entry, known[1].roles[place], labels=("", name)))
-    for name, place in first.items():
-        if name not in second and _selected(options, name, before.tensors[place]):
-            role = known[0].roles[place]
-            rows.append(Row("removed", before.tensors[place], None, role, labels=(name, "")))
+        at = first.get(name)
+        role = after.roles[index]
+        if at is None:
+            rows.append(Row("added", None, entry, role, labels=("", name), indices=(None, index)))
+            continue
+        other = before.tensors[at]
+        role = min(role, before.roles[at], key=_rank)
+        status = _shape_status(other, entry)
+        rows.append(Row(status, other, entry, role, labels=(name, name), indices=(at, index)))
+    for name, index in first.items():
+        entry = before.tensors[index]
+        if name not in second and _selected(options, name, entry):
+            role = before.roles[index]
+            rows.append(Row("removed", entry, None, role, labels=(name, ""), indices=(index, None)))
+    prefixes = (sides[0].prefix(ways[0]), sides[1].prefix(ways[1]))
     return pair._replace(prefixes=prefixes), rows
+
+
+def _ways(before: Alignment, after: Alignment) -> tuple[int, int]:
+    """The ways in which the names of both sides go together. Raises UsageError when that makes two names one."""
+    first, second = before.require(0), after.require(0)
+    if first.keys() == second.keys():
+        return 0, 0
+    # Names that only one side has, and that would go together, ask for it.
+    odd = [
+        {unwrapped_name(name) for name in mine.keys() - other.keys()}
+        for mine, other in ((first, second), (second, first))
+    ]
+    if odd[0] & odd[1]:
+        before.require(1)
+        after.require(1)
+    return best_ways(before, after)
 
 
 def _full(row: Row) -> tuple[str, str]:
@@ -229,32 +235,6 @@ def _rank(role: Role) -> int:
 
 def _selected(options: Options, name: str, entry: Entry) -> bool:
     return not options.select or options.select.match(entry.name, name)
-
-
-def _unwrapped(checkpoint: Checkpoint, section: Section, *, needed: bool) -> dict[str, int] | None:
-    """Names without the prefixes of wrappers -> places; None when two would become one, an error when they are `needed`."""
-    try:
-        return _names(checkpoint, section, True)
-    except UsageError:
-        if needed:
-            raise
-        return None
-
-
-def _names(checkpoint: Checkpoint, section: Section, unwrapped: bool) -> dict[str, int]:
-    """Names inside a section -> places. Raises UsageError when two would become one."""
-    found: dict[str, int] = {}
-    for place in range(section.first, section.last):
-        name = section.relative(checkpoint.tensors[place].name)
-        short = unwrapped_name(name) if unwrapped else name
-        if short in found:
-            other = checkpoint.tensors[found[short]].name
-            raise UsageError(
-                f"{show(other, 80)} and {show(checkpoint.tensors[place].name, 80)} would both be called {show(short, 80)}",
-                path=checkpoint.path,
-            )
-        found[short] = place
-    return found
 
 
 # --- what differs ---------------------------------------------------------------------------------------------------
@@ -306,10 +286,9 @@ def _recorded(row: Row) -> Row:
 
 
 def _refuse_nothing(
-    before: Checkpoint,
-    after: Checkpoint,
+    before: Survey,
+    after: Survey,
     rows: list[Row],
-    parts: tuple[tuple[Section, ...], tuple[Section, ...]],
     options: Options,
 ) -> None:
     """Raise UsageError where a file holds tensors and none was to be compared: that is never "same"."""
@@ -318,8 +297,8 @@ def _refuse_nothing(
     if options.select:
         raise UsageError("no tensor of that name to compare", path=after.path, hint="--include, --exclude")
     listed = [
-        f"{checkpoint.path}: {', '.join(show(part.name or '(the root)', 40) for part in side[:8]) or 'no tensors'}"
-        for checkpoint, side in zip((before, after), parts, strict=True)
+        f"{side.path}: {', '.join(show(part.name or '(the root)', 40) for part in side.sections[:8]) or 'no tensors'}"
+        for side in (before, after)
     ]
     raise UsageError("nothing to compare", path=after.path, hint="; ".join(listed))
 

@@ -76,7 +76,7 @@ def _without_state(rows: Sequence[Row], before: Side, after: Side) -> Iterable[F
     odd = [
         row
         for row in _parameters(rows)
-        if row.moved and before.state(row.before) == after.state(row.after) == "never"
+        if row.moved and before.state(row.indices[0]) == after.state(row.indices[1]) == "never"
     ]
     if odd:
         text = f"{_listed(odd)} moved, and the optimizer never had a gradient for {'it' if len(odd) == 1 else 'them'}"
@@ -166,7 +166,7 @@ def _ranks(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding]:
     other: list[Row] = []
     only: tuple[list[Row], list[Row]] = ([], [])
     for row in _parameters(rows):
-        one, two = before.recorded(row.before), after.recorded(row.after)
+        one, two = before.recorded(row.indices[0]), after.recorded(row.indices[1])
         if one is None or two is None or one.is_sharded or two.is_sharded:
             continue
         if row.status in ("changed", "retyped", "reshaped"):

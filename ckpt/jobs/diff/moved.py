@@ -59,7 +59,8 @@ def with_moves(rows: list[Row], executor: Executor) -> list[Row]:
 
 
 def _moved(old: Row, new: Row) -> Row:
-    return new._replace(status="renamed", before=old.before, labels=(old.labels[0], new.labels[1]))
+    labels, indices = (old.labels[0], new.labels[1]), (old.indices[0], new.indices[1])
+    return new._replace(status="renamed", before=old.before, labels=labels, indices=indices)
 
 
 def _movable(entries: dict[int, Entry]) -> dict[int, Entry]:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ckpt.checkpoint import Checkpoint, Entry
-from ckpt.evidence.gradients import uses
 from ckpt.evidence.matching import is_by_order
-from ckpt.evidence.record import Known, Record
-from ckpt.evidence.roles import Evidence
+from ckpt.evidence.record import ModelRecord, TensorRecord
+from ckpt.evidence.survey import Survey
 from ckpt.jobs.diff.rows import Cause, Row
 from ckpt.jobs.inspect.unused import UNUSED
 
@@ -34,64 +32,57 @@ _ABSENT = Reason("not-in-optimizer", "not in the optimizer: frozen on purpose, o
 
 
 class Side:
-    """What one of the two files knows of each of its tensors, by the entry."""
+    """What one of the two files knows of each of its tensors, by the index in `Checkpoint.tensors`."""
 
-    def __init__(self, checkpoint: Checkpoint, known: Evidence) -> None:
-        self.known = known
-        self.uses = uses(known.matches)
+    def __init__(self, survey: Survey) -> None:
+        self._survey = survey
         self._states: dict[int, State] = {}
-        self._recorded: dict[int, Known] = {}
-        tensors = checkpoint.tensors
-        if known.told is not None:
-            self._recorded = {id(tensors[place]): row for place, row in known.told.known().items()}
-        for use in self.uses:
+        self._recorded = {} if survey.record is None else survey.record.known()
+        for use in survey.uses:
             never, lagging = set(use.never), dict(use.lagging)
-            for number, place in enumerate(use.match.places):
-                if place is not None:
+            for number, index in enumerate(use.match.indices):
+                if index is not None:
                     counter = lagging.get(number, use.steps) if use.steps else None
-                    self._states.setdefault(id(tensors[place]), "never" if number in never else counter)
-        # Of an optimizer that cannot be told, anybody may be a parameter.
-        if all(use.match.model is not None and None not in use.match.places for use in self.uses):
-            for use in self.uses:
-                model = use.match.model
-                for place in range(model.first, model.last) if model and use.match.slots else ():
-                    self._states.setdefault(id(tensors[place]), "absent")
-        self._checkpoint = checkpoint
+                    self._states.setdefault(index, "never" if number in never else counter)
+        # Where an optimizer's parameters cannot be told, any tensor may be one of them.
+        if all(use.match.model is not None and None not in use.match.indices for use in survey.uses):
+            for use in survey.uses:
+                for index in use.match.model.indices if use.match.model and use.match.slots else ():
+                    self._states.setdefault(index, "absent")
 
-    def doubt(self, entry: Entry | None) -> None:
+    def doubt(self, index: int | None) -> None:
         """Forget what an optimizer says of a tensor that moved against it, and of all whose order alone says who they are."""
-        for use in self.uses:
-            places = [place for place in use.match.places if place is not None]
-            if any(self._checkpoint.tensors[place] is entry for place in places):
-                for number, place in enumerate(use.match.places):
-                    if place is not None and is_by_order(self._checkpoint, use.match, number):
-                        self._states[id(self._checkpoint.tensors[place])] = None
+        for use in self._survey.uses:
+            if index in use.match.indices:
+                for number, other in enumerate(use.match.indices):
+                    if other is not None and is_by_order(self._survey.checkpoint, use.match, number):
+                        self._states[other] = None
 
     @property
-    def record(self) -> Record | None:
+    def record(self) -> ModelRecord | None:
         """What `ckpt.snapshot` recorded, or the model of `--model` says."""
-        return None if self.known.told is None else self.known.told.record
+        return None if self._survey.record is None else self._survey.record.record
 
-    def state(self, entry: Entry | None) -> State:
+    def state(self, index: int | None) -> State:
         """What the optimizers say of a tensor."""
-        return self._states.get(id(entry))
+        return None if index is None else self._states.get(index)
 
-    def recorded(self, entry: Entry | None) -> Known | None:
+    def recorded(self, index: int | None) -> TensorRecord | None:
         """What a live model said of a tensor."""
-        return self._recorded.get(id(entry))
+        return None if index is None else self._recorded.get(index)
 
     @property
     def steps(self) -> list[float]:
         """The step counter of each optimizer that has one."""
-        return [use.steps for use in self.uses if use.steps]
+        return [use.steps for use in self._survey.uses if use.steps]
 
 
 def doubt_contradictions(rows: Sequence[Row], before: Side, after: Side) -> None:
     """Where a parameter moved that never had a gradient, and only the order says which it is, the order may be another."""
     for row in rows:
-        if row.moved and before.state(row.before) == after.state(row.after) == "never":
-            before.doubt(row.before)
-            after.doubt(row.after)
+        if row.moved and before.state(row.indices[0]) == after.state(row.indices[1]) == "never":
+            before.doubt(row.indices[0])
+            after.doubt(row.indices[1])
 
 
 def with_reason(row: Row, before: Side, after: Side) -> Row:
@@ -106,15 +97,15 @@ def with_reason(row: Row, before: Side, after: Side) -> Row:
 
 def _reason(row: Row, before: Side, after: Side) -> Reason:
     assert row.before is not None and row.after is not None
-    known = after.recorded(row.after) or before.recorded(row.before)
+    known = after.recorded(row.indices[1]) or before.recorded(row.indices[0])
     tensors = row.before.tensor, row.after.tensor
     if any(tensor.is_parameter and tensor.requires_grad is False for tensor in tensors):
         return _FROZEN
     if known is not None and not known.requires_grad:
         return _FROZEN
     dtype = row.after.tensor.dtype.name
-    states = before.state(row.before), after.state(row.after)
-    recorded = after.recorded(row.after)
+    states = before.state(row.indices[0]), after.state(row.indices[1])
+    recorded = after.recorded(row.indices[1])
     if recorded is not None and after.record is not None and after.record.has_gradients:
         if recorded.gradient is None:
             return Reason("no-gradient", f"no gradient: {UNUSED}")

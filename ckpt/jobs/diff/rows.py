@@ -51,6 +51,8 @@ class Row(NamedTuple):
     reason: str | None = None
     cause: Cause | None = None
     damaged: bool = False
+    indices: tuple[int | None, int | None] = (None, None)
+    """Where it stands in `Checkpoint.tensors`, before and after."""
     labels: tuple[str, str] = ("", "")
     """What text calls it, before and after: inside of the only model, where it lies in one."""
 

@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ckpt.checkpoint import Checkpoint, Value
 from ckpt.evidence.sections import Section
+from ckpt.evidence.survey import Survey
 from ckpt.jobs.diff.rows import Pair, ValueRow
 from ckpt.names import Path, dotted
 from ckpt.nodes import Node, key_of
 from ckpt.tree.arrays import array
 from ckpt.tree.find import children, node_at
+from ckpt.tree.metadata import is_metadata
 from ckpt.tree.view import View, look
 
-_METADATA = "__metadata__"
-"""What safetensors say of themselves: no value of the checkpoint."""
 _Values = dict[Path, Value]
 
 
 def differing_values(
-    before: Checkpoint, after: Checkpoint, pairs: Sequence[Pair], parts: Iterable[Section], *, outside: bool
+    first: Survey, second: Survey, pairs: Sequence[Pair], *, outside: bool
 ) -> tuple[list[ValueRow], list[str]]:
     """(values that differ, what only one file has at its root and nobody compares).
 
-    Compared are the values of sections that go together and, when `outside`, those in no section (`parts` are all of
-    both files) below keys that both files have.
+    Compared are the values of sections that go together and, when `outside`, those in no section of either
+    file, below keys that both files have.
     """
+    before, after = first.checkpoint, second.checkpoint
     rows: list[ValueRow] = []
     for pair in pairs:
         if pair.before.path and pair.after.path:
@@ -35,7 +36,7 @@ def differing_values(
             rows += _differing(before, after, ours, theirs)
     if not outside:
         return rows, []
-    taken = {part.path for part in parts if part.path} | {(_METADATA,)}
+    taken = {part.path for side in (first, second) for part in side.sections if part.path}
     free = [_outside(side, taken) for side in (before, after)]
     is_root = any(not pair.before.path and not pair.after.path for pair in pairs)
     lonely: list[str] = []
@@ -61,7 +62,7 @@ def _outside(checkpoint: Checkpoint, taken: set[Path]) -> _Values:
     return {
         value.path: value
         for value in checkpoint.values
-        if not any(value.path[:depth] in taken for depth in depths)
+        if not is_metadata(value.path) and not any(value.path[:depth] in taken for depth in depths)
     }
 
 

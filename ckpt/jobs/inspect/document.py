@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ckpt import __version__
 from ckpt.checkpoint import Value
 from ckpt.errors import UnreadableError
 from ckpt.evidence.roles import Role
-from ckpt.jobs.inspect.inspect import InspectReport, Row, devices
 from ckpt.pickles.weights_only import TORCH
 from ckpt.tensors import Composite, TensorRef
 from ckpt.tree.json import path_json, plain, scalar_json
 from ckpt.tree.view import look
+
+if TYPE_CHECKING:
+    from ckpt.jobs.inspect.inspect import InspectReport, Row
 
 SCHEMA = {"name": "ckpt.inspect", "version": 1}
 
@@ -177,3 +179,14 @@ def value_json(value: Value) -> dict[str, Any]:
             except UnreadableError as error:
                 found["value_is"] = error.problem
     return found
+
+
+def devices(report: InspectReport) -> dict[str, dict[str, int]]:
+    """Device -> tensors and their logical bytes, of the selected tensors, the heaviest first."""
+    found: dict[str, dict[str, int]] = {}
+    for row in report.rows:
+        if row.tensor.device is not None:
+            totals = found.setdefault(row.tensor.device, {"tensors": 0, "bytes": 0})
+            totals["tensors"] += 1
+            totals["bytes"] += row.tensor.nbytes
+    return dict(sorted(found.items(), key=lambda item: -item[1]["bytes"]))

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import UsageError
 from ckpt.evidence.roles import Role
+from ckpt.evidence.survey import Survey
 from ckpt.jobs.inspect.document import tensor_json
 from ckpt.jobs.inspect.inspect import Row, inspect
 from ckpt.limits import Limits
@@ -19,7 +20,7 @@ from ckpt.tree.view import look, tensor_of
 SCHEMA = {"name": "ckpt.get", "version": 1}
 
 
-class Found(NamedTuple):
+class Lookup(NamedTuple):
     """What goes by one name: a node of the tree, or the row of a tensor."""
 
     name: str
@@ -48,10 +49,11 @@ class Found(NamedTuple):
         return found
 
 
-def get(checkpoint: Checkpoint, names: list[str], limits: Limits) -> list[Found]:
+def get(survey: Survey, names: list[str], limits: Limits) -> list[Lookup]:
     """What each of the names stands for, in their order. Raises UsageError with the nearest names."""
     rows: dict[str, tuple[Row, Role]] | None = None
-    found: list[Found] = []
+    checkpoint = survey.checkpoint
+    found: list[Lookup] = []
     for name in names:
         matches = find(checkpoint.root, name, limits)
         if not matches and "#" in name:  # the mark of a second path with one name
@@ -64,17 +66,17 @@ def get(checkpoint: Checkpoint, names: list[str], limits: Limits) -> list[Found]
                 hint="ckpt inspect --json tells their paths apart",
             )
         if matches and tensor_of(matches[0][1]) is None and look(matches[0][1]).kind != "storage":
-            found.append(Found(name, *matches[0]))
+            found.append(Lookup(name, *matches[0]))
             continue
         if rows is None:
-            report = inspect(checkpoint)
+            report = inspect(survey)
             pairs = list(zip(report.rows, report.roles(), strict=True))
             rows = {row.relative: (row, role) for row, role in reversed(pairs)}
             rows |= {row.entry.name: (row, role) for row, role in pairs}
         if name not in rows:
             raise _unknown(checkpoint, name)
         row, role = rows[name]
-        found.append(Found(row.entry.name, row.entry.path, row.tensor, row, role))
+        found.append(Lookup(row.entry.name, row.entry.path, row.tensor, row, role))
     return found
 
 

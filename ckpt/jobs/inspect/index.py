@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.errors import UsageError
-from ckpt.evidence.record import Record
-from ckpt.evidence.roles import Evidence, Told, Trust, evidence
-from ckpt.evidence.sections import Section, only_model, sections
+from ckpt.evidence.roles import RecordMatch, Trust
+from ckpt.evidence.sections import Section
+from ckpt.evidence.survey import Survey
 from ckpt.tensors import TensorRef
 from ckpt.text import plural, show
 
 _MOST = 10_000
 
 
-class Numbered(NamedTuple):
+class ParameterIndex(NamedTuple):
     """Parameters by their number: `rows` are those that were asked for, of `parameters` in all."""
 
     rows: tuple[tuple[int, Entry], ...]
@@ -56,77 +56,72 @@ def numbers(text: str) -> list[int]:
     return list(dict.fromkeys(found))
 
 
-def index(
-    checkpoint: Checkpoint, asked: list[int], section: str | None = None, live: Record | None = None
-) -> Numbered:
-    """The parameters of these numbers, with how sure their order is; `live` is what a live model says.
+def index(survey: Survey, asked: list[int], section: str | None = None) -> ParameterIndex:
+    """The parameters of these numbers, with how sure their order is.
 
     Raises UsageError for a number that no parameter has, and where the order is undecided for one.
     """
-    parts = sections(checkpoint)
-    known = evidence(checkpoint, parts, live)
-    if known.told is not None and section in (None, known.told.section.name):
-        return _told(checkpoint, asked, known.told)
-    model = only_model(checkpoint, parts, section)
+    checkpoint = survey.checkpoint
+    if survey.record is not None and section in (None, survey.record.section.name):
+        return _recorded(checkpoint, asked, survey.record)
+    model = survey.only_model(section)
     _refuse_disorder(checkpoint, model)
-    sure = _order(checkpoint, model, known, likely=False)
-    doubtful: Sequence[int | None] = _order(checkpoint, model, known, likely=True)
+    sure = _order(survey, model, likely=False)
+    doubtful: Sequence[int | None] = _order(survey, model, likely=True)
     recorded = _requires_grad(checkpoint, sure)
-    trust, why = _trust(checkpoint, model, known, sure, doubtful)
-    handed = _handed(model, known)
+    trust, why = _trust(survey, model, sure, doubtful)
+    given = _given(survey, model)
     names: list[int | None]
-    if recorded is None and handed is not None and len(handed) < len(sure):
+    if recorded is None and given is not None and len(given) < len(sure):
         # Frozen parameters were left out of the optimizer, and DDP does not number them either.
-        names = handed
-        trust, why = "strong", f"the optimizer's order of {len(handed)} of the model's {len(sure)} parameters"
-        doubtful = handed
+        names = given
+        trust, why = "strong", f"the optimizer's order of {len(given)} of the model's {len(sure)} parameters"
+        doubtful = given
     else:
-        names = [place for place in sure if recorded is None or recorded[place]]
+        names = [index for index in sure if recorded is None or recorded[index]]
         doubtful = [
-            place for place in doubtful if recorded is None or place is None or recorded.get(place, True)
+            index for index in doubtful if recorded is None or index is None or recorded.get(index, True)
         ]
     rows = []
     for number in asked:
         _refuse_beyond(checkpoint, number, len(names))
-        place = names[number]
-        if place is None or number >= len(doubtful) or doubtful[number] != place:
+        index = names[number]
+        if index is None or number >= len(doubtful) or doubtful[number] != index:
             what = (
-                "" if place is None else f": {show(checkpoint.tensors[place].name, 60)} or the one before it"
+                "" if index is None else f": {show(checkpoint.tensors[index].name, 60)} or the one before it"
             )
             raise UsageError(
                 f"--index {number}: the order is undecided{what}",
                 path=checkpoint.path,
                 hint="--model FILE.py:FACTORY says; so does ckpt.snapshot, or a checkpoint with its optimizer",
             )
-        rows.append((number, checkpoint.tensors[place]))
+        rows.append((number, checkpoint.tensors[index]))
     assumes = (
-        None
-        if recorded is not None or names is handed
-        else "nothing is frozen: requires_grad is not recorded"
+        None if recorded is not None or names is given else "nothing is frozen: requires_grad is not recorded"
     )
-    return Numbered(tuple(rows), model, len(names), trust, why, assumes)
+    return ParameterIndex(tuple(rows), model, len(names), trust, why, assumes)
 
 
-def _told(checkpoint: Checkpoint, asked: list[int], told: Told) -> Numbered:
+def _recorded(checkpoint: Checkpoint, asked: list[int], match: RecordMatch) -> ParameterIndex:
     """The parameters as a live model numbers them. Raises UsageError for one that it does not have."""
-    record = told.record
+    record = match.record
     names = record.numbered
     rows = []
     for number in asked:
         _refuse_beyond(checkpoint, number, len(names))
-        place = told.places.get(names[number])
-        if place is None:
+        index = match.indices.get(names[number])
+        if index is None:
             raise UsageError(
                 f"--index {number}: {show(names[number], 80)}, which the file does not hold",
                 path=checkpoint.path,
             )
-        rows.append((number, checkpoint.tensors[place]))
+        rows.append((number, checkpoint.tensors[index]))
     frozen = len(record.parameters) - len(names)
     left = f", without {plural(frozen, 'frozen or ignored one')}" if frozen else ""
     why = "recorded by ckpt.snapshot" if record.source == "snapshot" else "the model that --model builds"
     if record.world_size > 1:
         why += f" on rank {record.rank} of {record.world_size}"
-    return Numbered(tuple(rows), told.section, len(names), "certain", why + left, None)
+    return ParameterIndex(tuple(rows), match.section, len(names), "certain", why + left, None)
 
 
 def _refuse_beyond(checkpoint: Checkpoint, number: int, count: int) -> None:
@@ -143,12 +138,12 @@ def _refuse_disorder(checkpoint: Checkpoint, model: Section) -> None:
     elif not checkpoint.traits.keeps_order:
         why = f"{checkpoint.traits.label} keeps no order"
     else:
-        names = [model.relative(entry.name) for entry in checkpoint.tensors[model.first : model.last]]
-        places = {name: place for place, name in enumerate(names)}
+        names = model.names()
+        indices = {name: index for index, name in enumerate(names)}
         pairs = [
-            (place, places[f"{name[:-6]}bias"])
-            for name, place in places.items()
-            if name.endswith("weight") and f"{name[:-6]}bias" in places
+            (index, indices[f"{name[:-6]}bias"])
+            for name, index in indices.items()
+            if name.endswith("weight") and f"{name[:-6]}bias" in indices
         ]
         if pairs and all(bias < weight for weight, bias in pairs):
             why = "its names are in the order of the alphabet, not in that of a model"
@@ -158,12 +153,12 @@ def _refuse_disorder(checkpoint: Checkpoint, model: Section) -> None:
         )
 
 
-def _order(checkpoint: Checkpoint, model: Section, known: Evidence, *, likely: bool) -> list[int]:
-    """The places of the parameters in order; with `likely`, what is likely a buffer is taken for one of them."""
+def _order(survey: Survey, model: Section, *, likely: bool) -> list[int]:
+    """The indices of the parameters in order; with `likely`, what is likely a buffer is taken for one of them."""
     seen: set[tuple[object, ...]] = set()
-    places = []
-    for place in range(model.first, model.last):
-        entry, role = checkpoint.tensors[place], known.roles[place]
+    indices = []
+    for index, entry in zip(model.indices, model.entries, strict=True):
+        role = survey.roles[index]
         if not entry.registered or (role.role == "buffer" and not (likely and role.trust == "likely")):
             continue
         tensor = entry.tensor
@@ -172,32 +167,32 @@ def _order(checkpoint: Checkpoint, model: Section, known: Evidence, *, likely: b
             if view in seen:
                 continue
             seen.add(view)
-        places.append(place)
-    return places
+        indices.append(index)
+    return indices
 
 
-def _requires_grad(checkpoint: Checkpoint, places: list[int]) -> dict[int, bool] | None:
+def _requires_grad(checkpoint: Checkpoint, indices: list[int]) -> dict[int, bool] | None:
     """Whether each parameter requires a gradient, where the file records it: in modules and Parameters."""
-    tensors = [checkpoint.tensors[place].tensor for place in places]
-    if not places or not all(tensor.is_parameter for tensor in tensors):
+    tensors = [checkpoint.tensors[index].tensor for index in indices]
+    if not indices or not all(tensor.is_parameter for tensor in tensors):
         return None
-    return {place: tensor.requires_grad is not False for place, tensor in zip(places, tensors, strict=True)}
+    return {index: tensor.requires_grad is not False for index, tensor in zip(indices, tensors, strict=True)}
 
 
-def _handed(model: Section, known: Evidence) -> list[int | None] | None:
-    """The places of the parameters of the only optimizer of a model, in its order."""
-    mine = [match for match in known.matches if match.model is not None and match.model.path == model.path]
-    return list(mine[0].places) if len(mine) == 1 and mine[0].groups == 1 else None
+def _given(survey: Survey, model: Section) -> list[int | None] | None:
+    """The indices of the parameters of the only optimizer of a model, in its order."""
+    mine = [match for match in survey.matches if match.model is not None and match.model.path == model.path]
+    return list(mine[0].indices) if len(mine) == 1 and mine[0].groups == 1 else None
 
 
 def _trust(
-    checkpoint: Checkpoint, model: Section, known: Evidence, sure: list[int], doubtful: Sequence[int | None]
+    survey: Survey, model: Section, sure: list[int], doubtful: Sequence[int | None]
 ) -> tuple[Trust, str]:
-    if all(checkpoint.tensors[place].kind for place in sure):
+    if all(survey.tensors[index].kind for index in sure):
         return "certain", "the module says which are its parameters"
     exact = [
         match
-        for match in known.matches
+        for match in survey.matches
         if match.model is not None and match.model.path == model.path and match.exact
     ]
     if exact:

@@ -7,16 +7,16 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry, Value
-from ckpt.evidence.devices import ACCELERATOR, Hidden, hidden_devices
-from ckpt.evidence.loading import Load, load, refusals_text
-from ckpt.evidence.record import Record
-from ckpt.evidence.roles import Role, evidence
-from ckpt.evidence.sections import Section, named, sections
+from ckpt.evidence.devices import ACCELERATOR, HiddenDevice, hidden_devices
+from ckpt.evidence.loading import Load, refusals_text
+from ckpt.evidence.roles import Role
+from ckpt.evidence.sections import Section
+from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import inner_wrappers, wrapper_prefix, writers
 from ckpt.findings import Finding, order
 from ckpt.jobs.inspect import list_modules as loose
 from ckpt.jobs.inspect import unused
-from ckpt.jobs.inspect.storages import Shared, shared
+from ckpt.jobs.inspect.storages import StorageUse, storage_uses
 from ckpt.names import Globs
 from ckpt.tensors import Tensor
 from ckpt.text import plural, size_text
@@ -26,11 +26,11 @@ _HEAVY = 1.0
 
 
 class Row(NamedTuple):
-    """A tensor, the section that it lies in, and its `place` in `Checkpoint.tensors`."""
+    """A tensor, the section that it lies in, and its index in `Checkpoint.tensors`."""
 
     entry: Entry
     section: Section | None
-    place: int
+    position: int
 
     @property
     def tensor(self) -> Tensor:
@@ -62,23 +62,30 @@ class Prefix(NamedTuple):
 class InspectReport(NamedTuple):
     """What `ckpt inspect` found. `rows` are the tensors that were selected, all else is of the whole file."""
 
-    checkpoint: Checkpoint
-    sections: tuple[Section, ...]
+    survey: Survey
     rows: tuple[Row, ...]
-    storages: tuple[Shared, ...]
+    storages: tuple[StorageUse, ...]
     prefixes: tuple[Prefix, ...]
-    hidden_devices: tuple[Hidden, ...]
-    load: Load
+    hidden_devices: tuple[HiddenDevice, ...]
     findings: tuple[Finding, ...]
     selected: bool = False
     values: tuple[Value, ...] = ()
-    model: Record | None = None
-    """What the live model of `--model` says."""
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return self.survey.checkpoint
+
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        return self.survey.sections
+
+    @property
+    def load(self) -> Load:
+        return self.survey.load
 
     def roles(self) -> list[Role]:
         """The role of each of `rows`. Drawn when it is asked for: text does not show roles."""
-        known = evidence(self.checkpoint, self.sections, self.model).roles
-        return [known[row.place] for row in self.rows]
+        return [self.survey.roles[row.position] for row in self.rows]
 
     def to_json(self) -> dict[str, Any]:
         """The document `ckpt.inspect`; docs/json.md is its contract."""
@@ -87,27 +94,19 @@ class InspectReport(NamedTuple):
         return document(self)
 
 
-def inspect(
-    checkpoint: Checkpoint,
-    select: Globs | None = None,
-    section: str | None = None,
-    model: Record | None = None,
-) -> InspectReport:
-    """The report on a checkpoint, over all tensors or those that are selected. Raises UsageError.
-
-    `model` is what a live model of the same kind says.
-    """
-    parts = sections(checkpoint)
+def inspect(survey: Survey, select: Globs | None = None, section: str | None = None) -> InspectReport:
+    """The report on a checkpoint, over all tensors or those that are selected. Raises UsageError."""
+    checkpoint, parts = survey.checkpoint, survey.sections
     owner: list[Section | None] = [None] * len(checkpoint.tensors)
     for part in parts:
-        owner[part.first : part.last] = [part] * part.tensors
+        owner[part.first : part.first + part.tensors] = [part] * part.tensors
     rows = [
-        Row(entry, part, place)
-        for place, (entry, part) in enumerate(zip(checkpoint.tensors, owner, strict=True))
+        Row(entry, part, index)
+        for index, (entry, part) in enumerate(zip(checkpoint.tensors, owner, strict=True))
     ]
     values = checkpoint.values
     if section is not None:
-        named(checkpoint, parts, section)
+        survey.section(section)
         chosen = [part for part in parts if part.name == section]
         rows = [row for row in rows if row.section in chosen]
         values = tuple(
@@ -115,44 +114,38 @@ def inspect(
         )
     if select:
         rows = [row for row in rows if select.match(row.entry.name, row.relative)]
-    everything = shared(checkpoint)
-    prefixes = _prefixes(checkpoint, parts)
+    everything = storage_uses(checkpoint)
+    prefixes = _prefixes(parts)
     hidden = hidden_devices(checkpoint.values)
-    opened = load(checkpoint, parts)
     report = InspectReport(
-        checkpoint,
-        parts,
+        survey,
         tuple(rows),
         everything,
         prefixes,
         hidden,
-        opened,
         (),
         selected=bool(select) or section is not None,
         values=values,
-        model=model,
     )
     return report._replace(findings=order(list(_findings(report))))
 
 
-def _prefixes(checkpoint: Checkpoint, parts: tuple[Section, ...]) -> tuple[Prefix, ...]:
+def _prefixes(parts: tuple[Section, ...]) -> tuple[Prefix, ...]:
     found: list[Prefix] = []
     for part in parts:
         if part.kind not in ("model", "ema"):
             continue
         leading: dict[str, int] = {}
         inner: dict[str, list[str]] = {}
-        for entry in checkpoint.tensors[part.first : part.last]:
-            name = part.relative(entry.name)
+        names = part.names()
+        for name in names:
             prefix = wrapper_prefix(name)
             if prefix:
                 leading[prefix] = leading.get(prefix, 0) + 1
             if "._" in name:
                 for wrapper, place in inner_wrappers(name):
                     inner.setdefault(wrapper, []).append(place)
-        averaged = any(
-            part.relative(entry.name) == "n_averaged" for entry in checkpoint.tensors[part.first : part.last]
-        )
+        averaged = "n_averaged" in names
         found += [
             Prefix(
                 prefix,
@@ -188,11 +181,11 @@ def _findings(report: InspectReport) -> Iterable[Finding]:
     yield from _devices(report)
     yield from _wrappers(report)
     yield from _sharing(report)
-    if report.model is not None or any(part.kind in ("optimizer", "snapshot") for part in report.sections):
-        known = evidence(checkpoint, report.sections, report.model)
-        yield from unused.findings(checkpoint, known)
-        if known.told is not None:
-            yield from loose.findings(known.told.record.loose)
+    survey = report.survey
+    if survey.knows_gradients:
+        yield from unused.findings(survey)
+        if survey.record is not None:
+            yield from loose.findings(survey.record.record.loose)
     heavy = sum(part.nbytes for part in report.sections if part.kind == "optimizer")
     model = sum(part.nbytes for part in report.sections if part.kind == "model")
     if model and heavy > _HEAVY * model:
@@ -217,8 +210,7 @@ def _starting(report: InspectReport, prefix: Prefix) -> tuple[str, ...]:
     """The tensors of a section whose names carry a prefix."""
     mark = prefix.prefix.removeprefix("*")
     part = prefix.part
-    entries = report.checkpoint.tensors[part.first : part.last]
-    names = ((entry.name, part.relative(entry.name)) for entry in entries)
+    names = ((entry.name, part.relative(entry.name)) for entry in part.entries)
     return tuple(
         full for full, name in names if (mark in name if mark != prefix.prefix else name.startswith(mark))
     )
@@ -266,7 +258,7 @@ def _devices(report: InspectReport) -> Iterable[Finding]:
         # Counters stay where the optimizer made them; on meta there is nothing.
         counted = [
             entry
-            for entry in checkpoint.tensors[part.first : part.last]
+            for entry in part.entries
             if entry.tensor.shape and entry.tensor.device not in (None, "meta")
         ]
         tags = Counter(str(entry.tensor.device) for entry in counted)
@@ -302,14 +294,3 @@ def storage_devices(report: InspectReport) -> dict[str, int]:
         if row.storage.device is not None:
             placed[row.storage.device] = placed.get(row.storage.device, 0) + row.storage.nbytes
     return placed
-
-
-def devices(report: InspectReport) -> dict[str, dict[str, int]]:
-    """Device -> tensors and their logical bytes, of the selected tensors, the heaviest first."""
-    found: dict[str, dict[str, int]] = {}
-    for row in report.rows:
-        if row.tensor.device is not None:
-            totals = found.setdefault(row.tensor.device, {"tensors": 0, "bytes": 0})
-            totals["tensors"] += 1
-            totals["bytes"] += row.tensor.nbytes
-    return dict(sorted(found.items(), key=lambda item: -item[1]["bytes"]))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from ckpt.evidence.record import Loose
+from ckpt.evidence.record import LooseModule
 from ckpt.findings import Finding
 from ckpt.text import plural, show
 
 _LISTED = 4
 
 
-def findings(rows: Sequence[Loose]) -> Iterable[Finding]:
+def findings(rows: Sequence[LooseModule]) -> Iterable[Finding]:
     """The findings of what was found: what nothing registers, and what is registered elsewhere, apart."""
     lost = [row for row in rows if row.registered is None]
     if lost:
@@ -37,12 +37,12 @@ def findings(rows: Sequence[Loose]) -> Iterable[Finding]:
         )
 
 
-def _known(rows: Sequence[Loose]) -> str:
+def _known(rows: Sequence[LooseModule]) -> str:
     names = [show(str(row.registered), 60) for row in rows]
     return ", ".join(names[:_LISTED]) + (", …" if len(names) > _LISTED else "")
 
 
-def _text(rows: Sequence[Loose]) -> str:
+def _text(rows: Sequence[LooseModule]) -> str:
     """`cells[0..3] (Linear)`: places, numbered runs in one, with the classes."""
     runs: dict[tuple[str, str], list[int]] = {}
     for row in rows:

@@ -10,7 +10,7 @@ from ckpt.tensors import Storage, TensorRef
 Kind = Literal["own", "tied", "packed", "overlapping"]
 
 
-class Shared(NamedTuple):
+class StorageUse(NamedTuple):
     """A storage and the tensors over it, in file order.
 
     `kind`: own (one tensor, or none), tied (all see equal ranges), packed (disjoint slices, as cuDNN keeps
@@ -29,24 +29,24 @@ class Shared(NamedTuple):
         return self.storage.nbytes - self.used if self.tensors else 0
 
 
-def shared(checkpoint: Checkpoint) -> tuple[Shared, ...]:
+def storage_uses(checkpoint: Checkpoint) -> tuple[StorageUse, ...]:
     """Every storage of a checkpoint, in the order in which the file names them."""
-    users: dict[int, list[tuple[str, TensorRef]]] = {}
+    users: dict[Storage, list[tuple[str, TensorRef]]] = {}
     for entry in checkpoint.tensors:
         tensor = entry.tensor
         if type(tensor) is TensorRef:
-            users.setdefault(id(tensor.storage), []).append((entry.name, tensor))
+            users.setdefault(tensor.storage, []).append((entry.name, tensor))
         else:
             for label, part in tensor.parts:
-                users.setdefault(id(part.storage), []).append((f"{entry.name}[{label}]", part))
-    return tuple(_shared(storage, users.get(id(storage), [])) for storage in checkpoint.storages)
+                users.setdefault(part.storage, []).append((f"{entry.name}[{label}]", part))
+    return tuple(_shared(storage, users.get(storage, [])) for storage in checkpoint.storages)
 
 
-def _shared(storage: Storage, users: list[tuple[str, TensorRef]]) -> Shared:
+def _shared(storage: Storage, users: list[tuple[str, TensorRef]]) -> StorageUse:
     if len(users) == 1:
         name, ref = users[0]
         first, last = ref.extent
-        return Shared(storage, (name,), "own", last - first, ())
+        return StorageUse(storage, (name,), "own", last - first, ())
     ranges: dict[tuple[int, int], list[str]] = {}
     for name, ref in users:
         ranges.setdefault(ref.extent, []).append(name)
@@ -57,4 +57,4 @@ def _shared(storage: Storage, users: list[tuple[str, TensorRef]]) -> Shared:
         end = max(end, last)
     ties = tuple(tuple(names) for extent, names in ranges.items() if len(names) > 1 and extent[1] > extent[0])
     kind: Kind = "overlapping" if overlapping else "packed" if len(ranges) > 1 else "tied" if ties else "own"
-    return Shared(storage, tuple(name for name, _ in users), kind, used, ties)
+    return StorageUse(storage, tuple(name for name, _ in users), kind, used, ties)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ckpt.checkpoint import Checkpoint
-from ckpt.evidence.gradients import Use, known_places, uses, without_gradient
+from ckpt.evidence.gradients import GradientUse, known_indices, without_gradient
 from ckpt.evidence.matching import is_by_order
-from ckpt.evidence.roles import Evidence, Told
+from ckpt.evidence.roles import RecordMatch
 from ckpt.evidence.sections import Section
+from ckpt.evidence.survey import Survey
 from ckpt.findings import Finding, Level
 from ckpt.text import braced, plural, show
 
@@ -16,33 +16,30 @@ _LISTED = 4
 UNUSED = "not used in forward, outside the loss, or detached"
 
 
-def findings(checkpoint: Checkpoint, known: Evidence) -> Iterable[Finding]:
+def findings(survey: Survey) -> Iterable[Finding]:
     """What the file knows of parameters that never, or not always, had a gradient."""
-    found = uses(known.matches)
     none: tuple[int, ...] = ()
-    if known.told is not None:
-        none = without_gradient(known.told)
-        yield from _recorded(checkpoint, known.told, none, found)
-    for use in found:
-        yield from _by_state(checkpoint, use, known.told, none)
+    if survey.record is not None:
+        none = without_gradient(survey.record)
+        yield from _recorded(survey, survey.record, none)
+    for use in survey.uses:
+        yield from _by_state(survey, use, none)
 
 
-def _recorded(
-    checkpoint: Checkpoint, told: Told, none: tuple[int, ...], found: Sequence[Use]
-) -> Iterable[Finding]:
+def _recorded(survey: Survey, match: RecordMatch, none: tuple[int, ...]) -> Iterable[Finding]:
     """Parameters that had no gradient when a snapshot was taken."""
     held = {
-        place
-        for use in found
+        index
+        for use in survey.uses
         if use.steps or use.never
-        for number, place in enumerate(use.match.places)
-        if number not in use.never and place is not None
+        for number, index in enumerate(use.match.indices)
+        if number not in use.never and index is not None
     }
-    earlier = [place for place in none if place in held]
-    never = [place for place in none if place not in held]
+    earlier = [index for index in none if index in held]
+    never = [index for index in none if index not in held]
     if never:
-        text, names = _text(checkpoint, told.section, never)
-        before = {use.match.places[number] for use in found for number in use.never}
+        text, names = _text(survey, match.section, never)
+        before = {use.match.indices[number] for use in survey.uses for number in use.never}
         also = ", nor ever before" if before.issuperset(never) else ""
         yield Finding(
             "unused",
@@ -51,7 +48,7 @@ def _recorded(
             raised="warning",
         )
     if earlier:
-        text, names = _text(checkpoint, told.section, earlier)
+        text, names = _text(survey, match.section, earlier)
         yield Finding(
             "sometimes-unused",
             f"{text}: had no gradient when the snapshot was taken, and one in an earlier step",
@@ -59,57 +56,56 @@ def _recorded(
         )
 
 
-def _by_state(
-    checkpoint: Checkpoint, use: Use, told: Told | None, none: tuple[int, ...]
-) -> Iterable[Finding]:
+def _by_state(survey: Survey, use: GradientUse, none: tuple[int, ...]) -> Iterable[Finding]:
     """Parameters for which an optimizer holds no state while it does for others, or whose counters are behind."""
-    known = told.known() if told is not None else {}
-    frozen = {place for place, row in known.items() if not row.requires_grad}
+    match = survey.record
+    known = match.known() if match is not None else {}
+    frozen = {index for index, row in known.items() if not row.requires_grad}
     skip = frozen.union(none)
-    never = [number for number in use.never if use.match.places[number] not in skip]
-    lagging = [row for row in use.lagging if use.match.places[row[0]] not in skip]
+    never = [number for number in use.never if use.match.indices[number] not in skip]
+    lagging = [row for row in use.lagging if use.match.indices[row[0]] not in skip]
     name = use.match.optimizer.name
     which = "the optimizer" if name in ("", "optimizer") else show(name, 60)
-    if never and not (told is not None and told.record.has_gradients):
-        text, names = _of(checkpoint, use, never)
+    if never and not (match is not None and match.record.has_gradients):
+        text, names = _of(survey, use, never)
         level: Level | None = None
-        if told is None:
+        if match is None:
             reason = "never had a gradient: not used, detached, or frozen (requires_grad=False)"
-            if any(is_by_order(checkpoint, use.match, number) for number in never):
+            if any(is_by_order(survey.checkpoint, use.match, number) for number in never):
                 which += " (by the order of the model)"
             ending = "DDP stops on those that are not frozen"
         else:
             reason, ending, level = f"never had a gradient: {UNUSED}", "DDP stops on this", "warning"
         yield Finding("unused", f"{text}: in {which}, {reason}; {ending}", names, raised=level)
     if lagging:
-        text, names = _of(checkpoint, use, [number for number, _ in lagging])
+        text, names = _of(survey, use, [number for number, _ in lagging])
         steps = sorted({step for _, step in lagging})
         took = f"{steps[0]:,.0f}" if len(steps) == 1 else f"{steps[0]:,.0f} to {steps[-1]:,.0f}"
         reason = f"took {took} of {use.steps:,.0f} steps: sometimes no gradient, or handed to {which} later"
         yield Finding("sometimes-unused", f"{text}: {reason}", names)
 
 
-def _of(checkpoint: Checkpoint, use: Use, numbers: Sequence[int]) -> tuple[str, tuple[str, ...]]:
+def _of(survey: Survey, use: GradientUse, numbers: Sequence[int]) -> tuple[str, tuple[str, ...]]:
     """Parameters of an optimizer by their names as far as they can be told, and all of the names."""
-    places, untold = known_places(use, numbers)
+    indices, untold = known_indices(use, numbers)
     other = ""
     if untold:
-        left = [str(number) for number in numbers if use.match.places[number] is None]
+        left = [str(number) for number in numbers if use.match.indices[number] is None]
         which = f"{', '.join(left[:8])}{' …' if len(left) > 8 else ''} of the optimizer's own numbers"
         other = f"{plural(untold, 'parameter')} that cannot be told apart ({which})"
-    return _text(checkpoint, use.match.model, places, other)
+    return _text(survey, use.match.model, indices, other)
 
 
 def _text(
-    checkpoint: Checkpoint, model: Section | None, places: Sequence[int], other: str = ""
+    survey: Survey, model: Section | None, indices: Sequence[int], other: str = ""
 ) -> tuple[str, tuple[str, ...]]:
     """`fc3.{weight,bias} (2 parameters, 330 elements)`, with what cannot be named, and all of the names."""
-    names = tuple(checkpoint.tensors[place].name for place in places)
+    names = tuple(survey.tensors[index].name for index in indices)
     folded = braced([model.relative(name) if model else name for name in names])
     text = ", ".join(show(name, 80) for name in folded[:_LISTED])
     text += ", …" if len(folded) > _LISTED else ""
     text += f"{' and ' if text and other else ''}{other}"
     if names:
-        numel = sum(checkpoint.tensors[place].tensor.numel for place in places)
+        numel = sum(survey.tensors[index].tensor.numel for index in indices)
         text += f" ({plural(len(names), 'parameter')}, {plural(numel, 'element')})"
     return text, names

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ckpt.checkpoint import Checkpoint, Entry
+from ckpt.checkpoint import Entry
 from ckpt.dtypes import BY_NAME, DType, contiguous
 from ckpt.elements.blocks import place_of
 from ckpt.elements.cast import CASTABLE, CASTS
 from ckpt.errors import UsageError
-from ckpt.evidence.sections import chosen_models, sections
+from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.report import Change
 from ckpt.nodes import Global, Node, Opaque, PersistentId
 from ckpt.pickles.edit import Edit
@@ -37,7 +37,7 @@ class CastRefs:
         to = self._to
         if to is None or tensor.dtype == to or tensor.dtype.name not in CASTABLE:
             return tensor
-        key = (id(tensor.storage), tensor.dtype, tensor.shape, tensor.stride, tensor.offset, tensor.neg)
+        key = (tensor.storage, tensor.dtype, tensor.shape, tensor.stride, tensor.offset, tensor.neg)
         if key not in self._made:
             place = place_of(tensor, to)
             assert isinstance(place, Computed)
@@ -61,35 +61,35 @@ class Cast(Edit):
     `uncast` are tensors that are none of a storage's elements: sparse, quantized, of storages with several dtypes.
     """
 
-    def __init__(self, checkpoint: Checkpoint, to: DType, section: str | None) -> None:
+    def __init__(self, survey: Survey, to: DType, section: str | None) -> None:
         super().__init__()
         self._to = to
         self._refs = CastRefs(to)
-        self._made: dict[int, Storage] = {}
+        self._made: dict[Storage, Storage] = {}
         self.uncast: list[Entry] = []
-        dtypes: dict[int, set[DType]] = {}
-        for entry in checkpoint.tensors:
+        dtypes: dict[Storage, set[DType]] = {}
+        for entry in survey.tensors:
             for part in parts_of(entry.tensor):
-                dtypes.setdefault(id(part.storage), set()).add(part.dtype)
-        self._chosen: dict[int, DType] = {}
-        for section_of in chosen_models(checkpoint, sections(checkpoint), section):
-            for entry in checkpoint.tensors[section_of.first : section_of.last]:
+                dtypes.setdefault(part.storage, set()).add(part.dtype)
+        self._chosen: dict[Storage, DType] = {}
+        for chosen in survey.weights(section):
+            for entry in chosen.entries:
                 tensor = entry.tensor
                 if tensor.dtype.kind not in ("float", "quantized") or tensor.dtype == to:
                     continue
-                if isinstance(tensor, TensorRef) and len(dtypes[id(tensor.storage)]) == 1:
-                    self._chosen[id(tensor.storage)] = tensor.dtype
+                if isinstance(tensor, TensorRef) and len(dtypes[tensor.storage]) == 1:
+                    self._chosen[tensor.storage] = tensor.dtype
                 else:
                     self.uncast.append(entry)
 
     def storage(self, storage: Storage) -> Storage:
-        known = self._made.get(id(storage))
+        known = self._made.get(storage)
         if known is None:
-            known = self._made[id(storage)] = self._cast(storage)
+            known = self._made[storage] = self._cast(storage)
         return known
 
     def _cast(self, storage: Storage) -> Storage:
-        dtype = self._chosen.get(id(storage))
+        dtype = self._chosen.get(storage)
         if dtype is None or dtype.name not in CASTABLE or not isinstance(storage.place, Range):
             return storage
         whole = tensor_ref(storage, dtype, (storage.nbytes * 8 // dtype.bits,), (1,), 0)

@@ -8,13 +8,14 @@ from typing import NamedTuple
 from ckpt.checkpoint import Checkpoint, Entry, Traits
 from ckpt.dtypes import DType
 from ckpt.errors import LossError, UsageError
-from ckpt.evidence.sections import Section, only_model, sections
+from ckpt.evidence.sections import Section
+from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.cast import Cast, CastRefs, dtype_of
 from ckpt.jobs.rewrite.decode import ENCODINGS, Decode
 from ckpt.jobs.rewrite.plain import Plain
 from ckpt.jobs.rewrite.report import (
     Change,
-    Left,
+    Leftover,
     RewriteReport,
     attributes_left,
     edited,
@@ -37,7 +38,7 @@ Unfit = Callable[[Entry], str | None]
 
 
 def convert(
-    checkpoint: Checkpoint,
+    survey: Survey,
     format: str,
     traits: Traits,
     limits: Limits,
@@ -60,8 +61,9 @@ def convert(
         raise UsageError(f"--encoding {show(encoding, 40)}: not one of {' '.join(ENCODINGS)}")
     to = dtype_of(dtype)
     changes: list[Change] = []
-    dropped: list[Left] = []
-    current = with_ties(checkpoint, limits)
+    dropped: list[Leftover] = []
+    checkpoint = survey.checkpoint
+    current = with_ties(survey, limits).checkpoint
     if current.traits.names_are_code and traits.is_pickle:
         current, left = _script(current, limits, section)
         dropped += left
@@ -74,7 +76,7 @@ def convert(
         current = edited(current, edit.copy(current.root), limits, origin=None)
         dropped += losses_of(checkpoint, edit.lost, drop_other)
         if traits.is_pickle:  # the other takes one section, and names what lies beside it
-            dropped += [row for part in sections(checkpoint) for row in weightless(checkpoint, part)]
+            dropped += [row for part in survey.sections for row in weightless(checkpoint, part)]
         changes += [Change("plain", kind, "plain", count, "object") for kind, count in edit.made.items()]
     if not traits.is_pickle:
         result = Result(checkpoint, current, format, traits)
@@ -84,13 +86,13 @@ def convert(
         dropped += left
     if checkpoint.traits.has_views and not traits.has_views:
         current = _viewless(current, limits)
-    alone: list[Left] = []
+    alone: list[Leftover] = []
     if to is not None:
-        cast = Cast(current, to, section)
+        cast = Cast(Survey(current), to, section)
         current = edited(current, cast.copy(current.root), limits, origin=None)
         changes += cast.changes()
         alone += [
-            Left(entry.name, f"{kind_of(entry)}, not cast", entry.tensor.nbytes) for entry in cast.uncast
+            Leftover(entry.name, f"{kind_of(entry)}, not cast", entry.tensor.nbytes) for entry in cast.uncast
         ]
     return RewriteReport(
         "convert",
@@ -133,20 +135,20 @@ def _to_tensors(
     result: Result,
     unfit: Unfit,
     changes: list[Change],
-    dropped: list[Left],
+    dropped: list[Leftover],
     to: DType | None,
     section: str | None,
     drop_other: bool,
 ) -> RewriteReport:
     checkpoint, current, format, traits = result
-    parts = sections(current)
-    chosen = only_model(current, parts, section)
+    parts = Survey(current)
+    chosen = parts.only_model(section)
     entries: list[Entry] = []
     same: list[Entry] = []
-    left = [*dropped, *rest_of(current, parts, chosen), *weightless(current, chosen)]
+    left = [*dropped, *rest_of(parts, chosen), *weightless(current, chosen)]
     if chosen.node is not None:
         left += attributes_left(chosen.node)
-    for entry in current.tensors[chosen.first : chosen.last]:
+    for entry in chosen.entries:
         name = chosen.relative(entry.name)
         if "#" in name and name != chosen.relative(readable(entry)):
             same.append(entry)
@@ -159,8 +161,8 @@ def _to_tensors(
         for entry in entries
         if (why := "two tensors of one name" if entry.name in twice else unfit(entry))
     ]
-    lost = [Left(entry.name, why, entry.tensor.nbytes) for entry, why in refused]
-    lost += [Left(name, "no tensor") for name in values]
+    lost = [Leftover(entry.name, why, entry.tensor.nbytes) for entry, why in refused]
+    lost += [Leftover(name, "no tensor") for name in values]
     if lost and not drop_other:
         listed = first_of([f"{show(row.name, 60)} ({row.what})" for row in lost])
         raise LossError(
@@ -220,23 +222,23 @@ def _values_inside(checkpoint: Checkpoint, section: Section) -> list[str]:
 # --- to pickles -----------------------------------------------------------------------------------------------------
 
 
-def _as_state_dict(current: Checkpoint, limits: Limits) -> tuple[Checkpoint, list[Left]]:
+def _as_state_dict(current: Checkpoint, limits: Limits) -> tuple[Checkpoint, list[Leftover]]:
     """The tensors of safetensors as a plain dict; what their metadata says is left out."""
     root = with_metadata(current.root, {})
     left = [
-        Left(f"{METADATA}.{name}", repr(text[:60]), is_value=True)
+        Leftover(f"{METADATA}.{name}", repr(text[:60]), is_value=True)
         for name, text in metadata_of(current.root).items()
         if (name, text) != ("format", "pt")
     ]
     return edited(current, root, limits, origin=None), left
 
 
-def _script(current: Checkpoint, limits: Limits, section: str | None) -> tuple[Checkpoint, list[Left]]:
+def _script(current: Checkpoint, limits: Limits, section: str | None) -> tuple[Checkpoint, list[Leftover]]:
     """The parameters and buffers of a script as a plain dict."""
-    parts = sections(current)
-    chosen = only_model(current, parts, section)
+    parts = Survey(current)
+    chosen = parts.only_model(section)
     root = weights_of(current, chosen)
-    return edited(current, root, limits, origin=None), rest_of(current, parts, chosen)
+    return edited(current, root, limits, origin=None), rest_of(parts, chosen)
 
 
 def _viewless(current: Checkpoint, limits: Limits) -> Checkpoint:

@@ -10,8 +10,10 @@ from collections.abc import Callable, Sequence
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import LossError, UnsupportedError
+from ckpt.evidence.alignment import both_called
 from ckpt.evidence.optimizers import named_parts
 from ckpt.evidence.sections import Section
+from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.report import edited
 from ckpt.limits import Limits
 from ckpt.names import Path
@@ -19,15 +21,15 @@ from ckpt.nodes import Dict, Node, Opaque
 from ckpt.pickles.edit import Edit
 from ckpt.text import show
 from ckpt.tree.find import node_at
+from ckpt.tree.metadata import METADATA
 from ckpt.tree.view import look
 
 NewName = Callable[[str], str]
 """A name inside its section -> the new one."""
 
 
-def renamed(
-    checkpoint: Checkpoint,
-    parts: tuple[Section, ...],
+def with_new_names(
+    survey: Survey,
     chosen: list[Section],
     new_name: NewName,
     limits: Limits,
@@ -38,6 +40,7 @@ def renamed(
     `unwrapped` are modules that give way to the one that they wrap. Raises LossError when two tensors would
     get one name, UnsupportedError when a tensor would have to move into another dict.
     """
+    checkpoint = survey.checkpoint
     edit = _Rename(new_name, unwrapped or {})
     changed: dict[str, dict[str, str]] = {}
     for section in chosen:
@@ -46,8 +49,8 @@ def renamed(
             changed[section.name] = names
     if not changed and not unwrapped:
         return checkpoint, {}
-    edit.known = _known_names(checkpoint, parts, chosen, changed)
-    for section in parts:
+    edit.known = _known_names(survey, chosen, changed)
+    for section in survey.sections:
         if section.kind == "optimizer":
             edit.named.update({id(node): node for node in named_parts(section.node)})
     result = edited(checkpoint, edit.copy(checkpoint.root), limits)
@@ -57,17 +60,16 @@ def renamed(
 
 
 def _known_names(
-    checkpoint: Checkpoint,
-    parts: tuple[Section, ...],
+    survey: Survey,
     chosen: list[Section],
     changed: dict[str, dict[str, str]],
 ) -> dict[str, str]:
     """What an optimizer's names become: those of the sections that change, and of no other one that stays."""
     known = {old: new for names in changed.values() for old, new in names.items()}
-    for part in parts:
+    for part in survey.sections:
         if part.kind in ("model", "ema") and part not in chosen:
-            for entry in checkpoint.tensors[part.first : part.last]:
-                known.pop(part.relative(entry.name), None)
+            for name in part.names():
+                known.pop(name, None)
     return known
 
 
@@ -76,11 +78,11 @@ def _check_names(
 ) -> None:
     """Raise UnsupportedError unless exactly the tensors of the sections have their new names."""
     for section in chosen:
-        for place in range(section.first, section.last):
-            old = checkpoint.tensors[place].name
+        for index, entry in zip(section.indices, section.entries, strict=True):
+            old = entry.name
             name = section.relative(old)
             expected = old.removesuffix(name) + new_name(name)
-            if result.tensors[place].name != expected:
+            if result.tensors[index].name != expected:
                 raise UnsupportedError(
                     f"{show(expected, 80)} cannot be a name: the dict lies elsewhere too, or the key is no text",
                     path=checkpoint.path,
@@ -92,7 +94,7 @@ def _plan(checkpoint: Checkpoint, section: Section, new_name: NewName, edit: _Re
     depth = len(section.path)
     parents: dict[Path, None] = {}
     names: dict[str, str] = {}
-    for entry in checkpoint.tensors[section.first : section.last]:
+    for entry in section.entries:
         name = section.relative(entry.name)
         new = new_name(name)
         if new != name and entry.path:
@@ -113,11 +115,7 @@ def _plan(checkpoint: Checkpoint, section: Section, new_name: NewName, edit: _Re
         edit.dicts[id(node)] = prefix, node
         _check(view.keys, prefix, new_name, checkpoint)
         for key in view.keys:  # values beside the tensors: an `_extra_state`
-            if (
-                isinstance(key, str)
-                and key != "__metadata__"
-                and new_name(f"{prefix}{key}") != f"{prefix}{key}"
-            ):
+            if isinstance(key, str) and key != METADATA and new_name(f"{prefix}{key}") != f"{prefix}{key}":
                 names.setdefault(f"{prefix}{key}", new_name(f"{prefix}{key}"))
     return names
 
@@ -126,7 +124,7 @@ def _check(keys: Sequence[Node], prefix: str, new_name: NewName, checkpoint: Che
     """Raise when two keys of one dict would become one, or one would have to leave it."""
     taken: dict[str, str] = {}
     for key in keys:
-        if not isinstance(key, str) or key == "__metadata__":
+        if not isinstance(key, str) or key == METADATA:
             continue
         old = f"{prefix}{key}"
         new = new_name(old)
@@ -137,7 +135,7 @@ def _check(keys: Sequence[Node], prefix: str, new_name: NewName, checkpoint: Che
             )
         if new in taken:
             raise LossError(
-                f"{show(taken[new], 80)} and {show(old, 80)} would both be called {show(new, 80)}",
+                both_called(taken[new], old, new),
                 path=checkpoint.path,
             )
         taken[new] = old
@@ -225,7 +223,7 @@ class _Rename(Edit):
         return made
 
     def _key(self, key: Node, prefix: str) -> Node:
-        if not isinstance(key, str) or key == "__metadata__":
+        if not isinstance(key, str) or key == METADATA:
             return key
         new = self._new_name(f"{prefix}{key}")[len(prefix) :]
         return key if new == key else type(key)(new)

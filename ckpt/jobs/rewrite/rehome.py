@@ -7,8 +7,8 @@ from typing import NamedTuple
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import UsageError
 from ckpt.evidence.devices import ACCELERATOR, checked, hidden_devices
-from ckpt.evidence.sections import sections
-from ckpt.jobs.rewrite.report import Change, Left, RewriteReport, edited, refuse_script
+from ckpt.evidence.survey import Survey
+from ckpt.jobs.rewrite.report import Change, Leftover, RewriteReport, edited, refuse_script
 from ckpt.limits import Limits
 from ckpt.names import natural
 from ckpt.nodes import Node, Opaque
@@ -53,13 +53,14 @@ def moves(to: str | None, maps: list[str]) -> Moves:
     return Moves(found, None if found else "cpu")
 
 
-def rehome(checkpoint: Checkpoint, asked: Moves, limits: Limits, *, objects: bool = False) -> RewriteReport:
+def rehome(survey: Survey, asked: Moves, limits: Limits, *, objects: bool = False) -> RewriteReport:
     """The checkpoint with its device tags moved; with `objects`, devices in values too.
 
     Raises UnsupportedError for TorchScript.
     """
+    checkpoint = survey.checkpoint
     refuse_script(checkpoint)
-    edit = _Rehome(checkpoint, asked, objects)
+    edit = _Rehome(survey, asked, objects)
     root = edit.copy(checkpoint.root)
     result = edited(checkpoint, root, limits) if edit.counts else checkpoint
     changes = [
@@ -82,7 +83,7 @@ def _order(row: tuple[tuple[str, str, str], tuple[int, int]]) -> tuple[bool, obj
     return row[0][2] != "storage", natural(row[0][0])
 
 
-def _left(result: Checkpoint, edit: _Rehome) -> list[Left]:
+def _left(result: Checkpoint, edit: _Rehome) -> list[Leftover]:
     generators = {value.name for value in result.values if value.type == _GENERATOR}
     found = []
     for hidden in hidden_devices(result.values):
@@ -90,17 +91,17 @@ def _left(result: Checkpoint, edit: _Rehome) -> list[Left]:
         if not edit.asked.target(hidden.device):
             continue
         if holder in generators:
-            found.append(Left(holder, "a random generator, which no other device can load"))
+            found.append(Leftover(holder, "a random generator, which no other device can load"))
         else:
             what = repr(hidden.device) if hidden.type == "str" else f"device({hidden.device!r})"
-            found.append(Left(hidden.name, what, None, "--objects to change it", is_value=True))
+            found.append(Leftover(hidden.name, what, None, "--objects to change it", is_value=True))
     for value in result.values:
         data = as_bytes(value.node) if value.type in ("bytes", "bytearray") else None
         if data is not None and data.startswith(_CHECKPOINTS):
-            found.append(Left(value.name, "a checkpoint in bytes, which is not looked into"))
+            found.append(Leftover(value.name, "a checkpoint in bytes, which is not looked into"))
     if edit.stayed:
         found.append(
-            Left(edit.stayed, "the state of a random generator, which torch takes from the CPU only")
+            Leftover(edit.stayed, "the state of a random generator, which torch takes from the CPU only")
         )
     return found
 
@@ -108,39 +109,39 @@ def _left(result: Checkpoint, edit: _Rehome) -> list[Left]:
 class _Rehome(Edit):
     """Moves storages, the devices beside them, and on request those in values. `counts` says how many."""
 
-    def __init__(self, checkpoint: Checkpoint, asked: Moves, objects: bool) -> None:
+    def __init__(self, survey: Survey, asked: Moves, objects: bool) -> None:
         super().__init__()
         self.asked = asked
         self._objects = objects
         self.counts: dict[tuple[str, str, str], tuple[int, int]] = {}
         self.stayed = ""
-        self._storages: dict[int, Storage] = {}
+        self._storages: dict[Storage, Storage] = {}
         self._devices: dict[int, Node] = {}
         self._texts: dict[str, str] = {}
         self._fixed: dict[int, Node] = {}
-        self._rng = self._generators(checkpoint) if asked.rest not in (None, "cpu") else set()
+        self._rng = self._generators(survey) if asked.rest not in (None, "cpu") else set()
 
-    def _generators(self, checkpoint: Checkpoint) -> set[int]:
+    def _generators(self, survey: Survey) -> set[Storage]:
         """Storages of random states on the CPU: set_rng_state takes them from nowhere else."""
-        found: set[int] = set()
-        for part in sections(checkpoint):
+        found: set[Storage] = set()
+        for part in survey.sections:
             if part.kind == "rng":
-                for entry in checkpoint.tensors[part.first : part.last]:
+                for entry in part.entries:
                     tensor = entry.tensor
                     if tensor.dtype.name == "uint8" and tensor.device == "cpu":
-                        found.update(id(inner.storage) for inner in parts_of(tensor))
+                        found.update(inner.storage for inner in parts_of(tensor))
                         self.stayed = self.stayed or entry.name
         return found
 
     def storage(self, storage: Storage) -> Storage:
-        known = self._storages.get(id(storage))
+        known = self._storages.get(storage)
         if known is None:
-            to = None if id(storage) in self._rng else self.asked.target(storage.device)
+            to = None if storage in self._rng else self.asked.target(storage.device)
             known = storage
             if to is not None and storage.place is not None:
                 known = storage._replace(device=self._text(to))
                 self._count(storage.device or "", to, "storage", storage.nbytes)
-            self._storages[id(storage)] = known
+            self._storages[storage] = known
         return known
 
     def instead(self, node: Node) -> Node | None:

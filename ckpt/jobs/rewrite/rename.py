@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from ckpt.checkpoint import Checkpoint
 from ckpt.errors import UsageError
-from ckpt.evidence.sections import chosen_models, sections
-from ckpt.jobs.rewrite.names import renamed
+from ckpt.evidence.survey import Survey
+from ckpt.jobs.rewrite.names import with_new_names
 from ckpt.jobs.rewrite.report import Change, RewriteReport, refuse_script, with_ties
 from ckpt.limits import Limits
 from ckpt.text import show
@@ -54,29 +53,27 @@ def _check_groups(pattern: re.Pattern[str], replacement: str) -> None:
 
 
 def rename(
-    checkpoint: Checkpoint, subs: list[Substitution], limits: Limits, *, section: str | None = None
+    survey: Survey, subs: list[Substitution], limits: Limits, *, section: str | None = None
 ) -> RewriteReport:
     """The checkpoint with the names of its models' tensors changed, each substitution after the other.
 
     Names are those inside their section. Raises UsageError when nothing matches, LossError when two names
     would become one.
     """
-    refuse_script(checkpoint)
-    source, checkpoint = checkpoint, with_ties(checkpoint, limits)
-    parts = sections(checkpoint)
-    chosen = chosen_models(checkpoint, parts, section)
+    source = survey.checkpoint
+    refuse_script(source)
+    survey = with_ties(survey, limits)
+    chosen = survey.weights(section)
 
     def new_name(name: str) -> str:
         for sub in subs:
             name = sub.apply(name)
         return name
 
-    result, names = renamed(checkpoint, parts, chosen, new_name, limits)
+    result, names = with_new_names(survey, chosen, new_name, limits)
     if not names:
-        part = chosen[0]
-        seen = [part.relative(entry.name) for entry in checkpoint.tensors[part.first : part.last][:3]]
-        listed = ", ".join(show(name, 60) for name in seen)
-        raise UsageError("no name matches", path=checkpoint.path, hint=f"names are like {listed}")
+        listed = ", ".join(show(name, 60) for name in chosen[0].names()[:3])
+        raise UsageError("no name matches", path=source.path, hint=f"names are like {listed}")
     changes = [
         Change("name", old, new, 1, "", section=where)
         for where, pairs in names.items()

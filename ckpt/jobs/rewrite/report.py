@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.errors import LossError, UnsupportedError
 from ckpt.evidence.sections import Section
+from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.coverage import Coverage
 from ckpt.jobs.rewrite.plain import state_dict
 from ckpt.limits import Limits
@@ -33,7 +34,7 @@ class Change(NamedTuple):
     section: str = ""
 
 
-class Left(NamedTuple):
+class Leftover(NamedTuple):
     """Something that is not in the result, or that is in it as it was although one might expect otherwise.
 
     `what` is its value when `is_value`, else what it is.
@@ -53,8 +54,8 @@ class RewriteReport(NamedTuple):
     source: Checkpoint
     result: Checkpoint
     changes: tuple[Change, ...] = ()
-    left_out: tuple[Left, ...] = ()
-    left_alone: tuple[Left, ...] = ()
+    left_out: tuple[Leftover, ...] = ()
+    left_alone: tuple[Leftover, ...] = ()
     unchanged_bytes: bool = True
     """Whether every byte of a tensor is the one that was read."""
     nothing: str = "nothing to change"
@@ -103,7 +104,7 @@ class RewriteReport(NamedTuple):
         }
 
 
-def _left_json(row: Left) -> dict[str, Any]:
+def _left_json(row: Leftover) -> dict[str, Any]:
     return {"name": row.name, "what": row.what, "bytes": row.nbytes}
 
 
@@ -126,25 +127,22 @@ def edited(checkpoint: Checkpoint, root: Node, limits: Limits, **changes: Any) -
 
 def storages_of(tensors: list[Entry]) -> tuple[Storage, ...]:
     """The storages that tensors look into, each once, in their order."""
-    found: dict[int, Storage] = {}
-    for entry in tensors:
-        for part in parts_of(entry.tensor):
-            found.setdefault(id(part.storage), part.storage)
-    return tuple(found.values())
+    return tuple(dict.fromkeys(part.storage for entry in tensors for part in parts_of(entry.tensor)))
 
 
-def with_ties(checkpoint: Checkpoint, limits: Limits) -> Checkpoint:
+def with_ties(survey: Survey, limits: Limits) -> Survey:
     """A checkpoint of safetensors with the tied tensors that its metadata notes, as tensors under both names."""
+    checkpoint = survey.checkpoint
     if checkpoint.traits.keeps_ties:
-        return checkpoint
+        return survey
     others = aliases(checkpoint)
     if not others:
-        return checkpoint
+        return survey
     texts = {name: text for name, text in metadata_of(checkpoint.root).items() if name not in others}
     root = with_metadata(checkpoint.root, {})
     nodes = dict(zip(map(str, root.keys), root.values, strict=True))
     root.set(list(others), [nodes[name] for name in others.values()])
-    return edited(checkpoint, with_metadata(root, texts), limits)
+    return Survey(edited(checkpoint, with_metadata(root, texts), limits), survey.model)
 
 
 def weights_of(checkpoint: Checkpoint, section: Section) -> Node:
@@ -152,7 +150,7 @@ def weights_of(checkpoint: Checkpoint, section: Section) -> Node:
     node = section.node if section.node is not None else checkpoint.root
     if checkpoint.traits.names_are_code:
         script = Dict()
-        for entry in checkpoint.tensors[section.first : section.last]:
+        for entry in section.entries:
             if entry.kind:
                 script.set([section.relative(entry.name)], [node_at(checkpoint.root, entry.path)])
         return script
@@ -164,22 +162,22 @@ def weights_of(checkpoint: Checkpoint, section: Section) -> Node:
     return node
 
 
-def rest_of(checkpoint: Checkpoint, parts: tuple[Section, ...], chosen: Section) -> list[Left]:
+def rest_of(survey: Survey, chosen: Section) -> list[Leftover]:
     """What lies beside a section: other sections by their kind and size, values by what they are."""
-    rows: list[Left] = []
-    for part in parts:
+    rows: list[Leftover] = []
+    for part in survey.sections:
         if part is not chosen and part.path != chosen.path:
             kind = f"{part.kind}, " if part.kind != part.name else ""
-            rows.append(Left(part.name, f"{kind}{plural(part.tensors, 'tensor')}", part.nbytes))
-    covered = [part.path for part in parts]
-    for key, child in children(checkpoint.root) if chosen.path else ():
+            rows.append(Leftover(part.name, f"{kind}{plural(part.tensors, 'tensor')}", part.nbytes))
+    covered = [part.path for part in survey.sections]
+    for key, child in children(survey.checkpoint.root) if chosen.path else ():
         inside = any(path[:1] == (key,) for path in covered)
         if not inside:
-            rows.append(Left(str(key), brief(child, 60), is_value=True))
+            rows.append(Leftover(str(key), brief(child, 60), is_value=True))
     return rows
 
 
-def attributes_left(root: Node) -> list[Left]:
+def attributes_left(root: Node) -> list[Leftover]:
     """Attributes that Python code put on tensors: only pickles of classes hold them."""
     names: dict[str, int] = {}
     seen: dict[int, Node] = {}
@@ -197,26 +195,26 @@ def attributes_left(root: Node) -> list[Left]:
             todo += (*node.args, *node.values, *node.items, *node.states)
         else:
             todo += node.values if type(node) is Dict else node
-    return [Left(name, f"an attribute of {plural(count, 'tensor')}") for name, count in names.items()]
+    return [Leftover(name, f"an attribute of {plural(count, 'tensor')}") for name, count in names.items()]
 
 
-def weightless(checkpoint: Checkpoint, section: Section) -> list[Left]:
+def weightless(checkpoint: Checkpoint, section: Section) -> list[Leftover]:
     """What a pickled module holds beside its state dict: unregistered tensors, buffers that are not saved, attributes."""
     if not section.is_module or checkpoint.traits.names_are_code:
         return []
     return [
-        Left(entry.name, "not in the state dict of its module", entry.tensor.nbytes)
-        for entry in checkpoint.tensors[section.first : section.last]
+        Leftover(entry.name, "not in the state dict of its module", entry.tensor.nbytes)
+        for entry in section.entries
         if not entry.registered or not entry.persistent
-    ] + [Left(section.name or "(the root)", f"the attributes of {look(section.node).type}")]
+    ] + [Leftover(section.name or "(the root)", f"the attributes of {look(section.node).type}")]
 
 
-def losses_of(checkpoint: Checkpoint, lost: dict[int, tuple[Node, str]], drop_other: bool) -> list[Left]:
+def losses_of(checkpoint: Checkpoint, lost: dict[int, tuple[Node, str]], drop_other: bool) -> list[Leftover]:
     """What could not be made plain, with its places. Raises LossError unless it may be dropped."""
     if not lost:
         return []
     names = places_of(checkpoint.root, set(lost))
-    rows = [Left(names.get(marker, "(inside)"), what) for marker, (_, what) in lost.items()]
+    rows = [Leftover(names.get(marker, "(inside)"), what) for marker, (_, what) in lost.items()]
     if not drop_other:
         listed = first_of([f"{show(row.name, 60)} ({show(row.what, 80)})" for row in rows])
         raise LossError(
@@ -232,7 +230,9 @@ def with_unread(report: RewriteReport) -> RewriteReport:
     source = report.source
     if report.result is source:
         return report  # nothing changes: the file is copied as it is
-    rows = [Left("(unread)", notice.message) for notice in source.notices if notice.code == "trailing-data"]
+    rows = [
+        Leftover("(unread)", notice.message) for notice in source.notices if notice.code == "trailing-data"
+    ]
     return report._replace(left_out=(*report.left_out, *rows))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ckpt.checkpoint import Checkpoint
 from ckpt.dtypes import UINT8, contiguous
 from ckpt.errors import UsageError
-from ckpt.evidence.sections import only_model, sections
+from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.plain import Plain
 from ckpt.jobs.rewrite.report import (
     Change,
@@ -30,7 +30,7 @@ _VIEWS = ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3")
 
 
 def slim(
-    checkpoint: Checkpoint,
+    survey: Survey,
     limits: Limits,
     *,
     section: str | None = None,
@@ -42,10 +42,10 @@ def slim(
     What `keep` names stays at its place, and the model at its own then. Raises UsageError for several models,
     or a name that is not there; LossError for what cannot be made plain, unless it may be dropped.
     """
-    source = checkpoint
-    checkpoint = with_ties(checkpoint, limits)
-    parts = sections(checkpoint)
-    chosen = only_model(checkpoint, parts, section)
+    source = survey.checkpoint
+    survey = with_ties(survey, limits)
+    checkpoint = survey.checkpoint
+    chosen = survey.only_model(section)
     kept = [_kept(checkpoint, name, limits) for name in keep]
     node: Node = weights_of(checkpoint, chosen)
     if kept and chosen.path:
@@ -65,7 +65,7 @@ def slim(
     if edit.packed:
         changes.append(Change("packed", "packed, held by views", None, edit.packed, "storage", edit.won))
     changes += [Change("plain", kind, "plain", count, "object") for kind, count in edit.made.items()]
-    left = [row for row in rest_of(checkpoint, parts, chosen) if row.name not in keep]
+    left = [row for row in rest_of(survey, chosen) if row.name not in keep]
     return RewriteReport(
         "slim",
         source,
@@ -112,10 +112,10 @@ class _Slim(Plain):
         super().__init__()
         self.packed = 0
         self.won = 0
-        self._groups: dict[int, list[_Group]] = {}
-        self._nothing: dict[int, Storage] = {}
-        self._whole: set[int] = set()
-        self._views: dict[int, list[TensorRef]] = {}
+        self._groups: dict[Storage, list[_Group]] = {}
+        self._nothing: dict[Storage, Storage] = {}
+        self._whole: set[object] = set()
+        self._views: dict[Storage, list[TensorRef]] = {}
 
     def copy(self, root: Node) -> Node:
         self._views, self._whole = _views_in(root)  # of what is kept only
@@ -145,11 +145,11 @@ class _Slim(Plain):
     def _moved(self, ref: TensorRef) -> TensorRef | None:
         """The same tensor over a storage without what nobody looks at, None where there is nothing to win."""
         storage = ref.storage
-        if id(storage) in self._whole or ref.dtype.bits < 8 or not isinstance(storage.place, Range):
+        if storage in self._whole or ref.dtype.bits < 8 or not isinstance(storage.place, Range):
             return None
-        if id(storage) not in self._groups:
-            groups = _grouped(self._views.get(id(storage), [ref]))
-            self._groups[id(storage)] = groups
+        if storage not in self._groups:
+            groups = _grouped(self._views.get(storage, [ref]))
+            self._groups[storage] = groups
             needed = sum(group.nbytes for group in groups)
             if needed < storage.nbytes:
                 self.packed += 1
@@ -158,7 +158,7 @@ class _Slim(Plain):
                     group.make(storage, len(groups) == 1)
         if not ref.numel and storage.nbytes:
             return self._empty(ref)
-        for group in self._groups[id(storage)]:
+        for group in self._groups[storage]:
             if group.storage is not None and group.holds(ref):
                 return group.place(ref)
         return None
@@ -166,13 +166,13 @@ class _Slim(Plain):
     def _empty(self, ref: TensorRef) -> TensorRef | None:
         """A tensor without elements, over the first of the groups, or over a storage without bytes."""
         storage = ref.storage
-        groups = self._groups[id(storage)]
+        groups = self._groups[storage]
         if groups:
             first = groups[0].storage
             return None if first is None else ref._replace(storage=first, offset=0)
-        if id(storage) not in self._nothing:
-            self._nothing[id(storage)] = storage._replace(nbytes=0, crc=None)
-        return ref._replace(storage=self._nothing[id(storage)], offset=0)
+        if storage not in self._nothing:
+            self._nothing[storage] = storage._replace(nbytes=0, crc=None)
+        return ref._replace(storage=self._nothing[storage], offset=0)
 
 
 class _Group:
@@ -246,16 +246,16 @@ def _view_arguments(call: Opaque) -> tuple[Node, ...] | None:
     return None
 
 
-def _views_in(root: Node) -> tuple[dict[int, list[TensorRef]], set[int]]:
-    """The views below a node by the id of their storage, and the storages that something else looks into as well."""
-    views: dict[int, list[TensorRef]] = {}
-    whole: set[int] = set()
+def _views_in(root: Node) -> tuple[dict[Storage, list[TensorRef]], set[object]]:
+    """The views below a node by their storage, and the storages that something else looks into as well."""
+    views: dict[Storage, list[TensorRef]] = {}
+    whole: set[object] = set()
     seen: dict[int, Node] = {}
     todo = [root]
     while todo:
         node = todo.pop()
         if type(node) is PersistentId:
-            whole.add(id(node.meaning))
+            whole.add(node.meaning)
         if type(node) not in (Opaque, Dict, list, tuple, Set) or id(node) in seen:
             continue
         seen[id(node)] = node
@@ -265,7 +265,7 @@ def _views_in(root: Node) -> tuple[dict[int, list[TensorRef]], set[int]]:
             if isinstance(node.meaning, Nested):
                 todo.append(node.meaning.root)
             elif inner is not None and isinstance(node.meaning, TensorRef):
-                views.setdefault(id(node.meaning.storage), []).append(node.meaning)
+                views.setdefault(node.meaning.storage, []).append(node.meaning)
                 todo += inner[1:]
                 todo += () if inner is node.args else (*node.args[:2], *node.args[3:])
             else:

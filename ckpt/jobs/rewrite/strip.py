@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ckpt.checkpoint import Checkpoint
 from ckpt.errors import UsageError
-from ckpt.evidence.sections import Section, chosen_models, sections
+from ckpt.evidence.sections import Section
+from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import WRAPPERS, unwrapped_name, wrapper_prefix
-from ckpt.jobs.rewrite.names import renamed
+from ckpt.jobs.rewrite.names import with_new_names
 from ckpt.jobs.rewrite.report import Change, RewriteReport, refuse_script, with_ties
 from ckpt.limits import Limits
 from ckpt.nodes import Node
@@ -16,17 +16,17 @@ from ckpt.tree.view import View, look
 
 
 def strip(
-    checkpoint: Checkpoint, limits: Limits, *, prefix: str | None = None, section: str | None = None
+    survey: Survey, limits: Limits, *, prefix: str | None = None, section: str | None = None
 ) -> RewriteReport:
     """The checkpoint without a prefix: that of its wrappers, found section by section, or the given one.
 
     Modules that were pickled inside of a wrapper come out of it. Raises UsageError when a given prefix is
     that of no tensor, LossError when two names would become one.
     """
-    refuse_script(checkpoint)
-    source, checkpoint = checkpoint, with_ties(checkpoint, limits)
-    parts = sections(checkpoint)
-    chosen = chosen_models(checkpoint, parts, section)
+    source = survey.checkpoint
+    refuse_script(source)
+    survey = with_ties(survey, limits)
+    chosen = survey.weights(section)
     if prefix is None:
         new_name = unwrapped_name
     else:
@@ -35,9 +35,9 @@ def strip(
         def new_name(name: str) -> str:
             return name.removeprefix(given) if len(name) > len(given) else name
 
-    unwrapped = _wrapped_modules(checkpoint, chosen) if prefix is None else {}
+    unwrapped = _wrapped_modules(chosen) if prefix is None else {}
     dicts = [part for part in chosen if not part.is_module]
-    result, names = renamed(checkpoint, parts, dicts, new_name, limits, unwrapped)
+    result, names = with_new_names(survey, dicts, new_name, limits, unwrapped)
     changes: list[Change] = []
     for part in dicts:
         for before, count in _prefixes(names.get(part.name, {})).items():
@@ -49,9 +49,7 @@ def strip(
             if before != after:
                 changes.append(Change("unwrapped", before, after, part.tensors, "tensor", section=part.name))
     if prefix is not None and not changes:
-        raise UsageError(
-            f"no tensor's name begins with {prefix}", path=checkpoint.path, hint=_hint(checkpoint, chosen)
-        )
+        raise UsageError(f"no tensor's name begins with {prefix}", path=source.path, hint=_hint(chosen))
     if not changes:
         result = source
     return RewriteReport(
@@ -71,7 +69,7 @@ def _prefixes(names: dict[str, str]) -> dict[str, int]:
     return dict(found)
 
 
-def _wrapped_modules(checkpoint: Checkpoint, chosen: list[Section]) -> dict[int, Node]:
+def _wrapped_modules(chosen: list[Section]) -> dict[int, Node]:
     """Modules that do nothing but wrap another one -> the innermost that they wrap."""
     found: dict[int, Node] = {}
     for part in chosen:
@@ -98,11 +96,10 @@ def _inner(view: View) -> Node | None:
     return modules.children[0] if look(modules.children[0]).kind == "module" else None
 
 
-def _hint(checkpoint: Checkpoint, chosen: list[Section]) -> str:
+def _hint(chosen: list[Section]) -> str:
     """What the names do begin with."""
     first: Counter[str] = Counter()
     for part in chosen:
-        for entry in checkpoint.tensors[part.first : part.last]:
-            name = part.relative(entry.name)
+        for name in part.names():
             first[wrapper_prefix(name) or f"{name.partition('.')[0]}."] += 1
     return f"they begin with {', '.join(text for text, _ in first.most_common(5)) or 'nothing'}"

@@ -12,10 +12,11 @@ from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.blocks import elements, is_dense, little, memory_order, permuted, place_of, same_bytes
 from ckpt.elements.cast import can_cast
 from ckpt.errors import UsageError
-from ckpt.evidence.sections import Section, only_model, sections
-from ckpt.evidence.wrappers import unwrapped_name, usual_prefix
+from ckpt.evidence.alignment import Alignment, best_ways
+from ckpt.evidence.sections import Section
+from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.coverage import Coverage, Pairing
-from ckpt.jobs.rewrite.report import Change, Left, RewriteReport, edited, refuse_script, with_ties
+from ckpt.jobs.rewrite.report import Change, Leftover, RewriteReport, edited, refuse_script, with_ties
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Node, Opaque
 from ckpt.pickles.edit import Edit
@@ -33,21 +34,19 @@ class Options(NamedTuple):
     into_section: str | None = None
 
 
-def warmstart(
-    pretrained: Checkpoint, target: Checkpoint, limits: Limits, options: Options | None = None
-) -> RewriteReport:
+def warmstart(given: Survey, wanted: Survey, limits: Limits, options: Options | None = None) -> RewriteReport:
     """The target with the values of the pretrained model where names and shapes agree, and the report of it.
 
     Raises UsageError when a section is not there, when two names would become one, or for a tensor of another shape
     where that is an error.
     """
     options = options or Options()
-    refuse_script(target)
-    pretrained = with_ties(pretrained, limits)
-    source = target
-    target = with_ties(target, limits)
-    theirs = only_model(pretrained, sections(pretrained), options.section)
-    mine = only_model(target, sections(target), options.into_section)
+    source = wanted.checkpoint
+    refuse_script(source)
+    given, wanted = with_ties(given, limits), with_ties(wanted, limits)
+    pretrained, target = given.checkpoint, wanted.checkpoint
+    theirs = given.only_model(options.section)
+    mine = wanted.only_model(options.into_section)
     coverage = _plan(pretrained, theirs, target, mine, options)
     wrong = [row for row in coverage.of("kept") if row.source is not None]
     if options.mismatch == "error" and wrong:
@@ -74,7 +73,7 @@ def warmstart(
             "nothing to load: no tensor of the model is in it", path=pretrained.path, hint="--sub"
         )
     odd = [
-        Left(name, notice.message)
+        Leftover(name, notice.message)
         for notice in target.notices
         for name in notice.tensors
         if target.traits.is_live
@@ -84,7 +83,9 @@ def warmstart(
         source,
         result,
         tuple(changes),
-        tuple(Left(entry.name, "has no value", None, "--init builds the model for real") for entry in lost)
+        tuple(
+            Leftover(entry.name, "has no value", None, "--init builds the model for real") for entry in lost
+        )
         + tuple(odd),
         unchanged_bytes=False,
         nothing="nothing to load",
@@ -98,7 +99,20 @@ def warmstart(
 def _plan(
     pretrained: Checkpoint, theirs: Section, target: Checkpoint, mine: Section, options: Options
 ) -> Coverage:
-    given, wanted, aligned = _aligned(pretrained, theirs, target, mine, options)
+
+    def substituted(name: str) -> str:
+        for rule in options.rules:
+            name = rule(name)
+        return name
+
+    sides = (
+        Alignment(theirs, pretrained.path, substituted, _is_saved),
+        Alignment(mine, target.path, keep=_is_saved),
+    )
+    ways = best_ways(*sides)
+    given = _entries(pretrained, sides[0].require(ways[0]))
+    wanted = _entries(target, sides[1].require(ways[1]))
+    aligned = (sides[0].prefix(ways[0]), sides[1].prefix(ways[1]))
     rows = []
     for name, entry in wanted.items():
         other = given.get(name)
@@ -111,70 +125,13 @@ def _plan(
     return Coverage(tuple(rows), pretrained.path, aligned, tuple(_shared(rows)))
 
 
-_Named = dict[str, Entry]
+def _is_saved(entry: Entry) -> bool:
+    """Whether a state dict has it."""
+    return entry.registered and entry.persistent
 
 
-def _aligned(
-    pretrained: Checkpoint, theirs: Section, target: Checkpoint, mine: Section, options: Options
-) -> tuple[_Named, _Named, tuple[str, str]]:
-    """(the pretrained tensors, those of the target, what was taken off either), by the names under which most agree."""
-
-    def substituted(name: str) -> str:
-        for rule in options.rules:
-            name = rule(name)
-        return name
-
-    ways = (str, unwrapped_name)
-    given = [_names(pretrained, theirs, _then(way, substituted)) for way in ways]
-    wanted = [_names(target, mine, way) for way in ways]
-    best = (-1, 0, 0)
-    for one, left in enumerate(given):
-        for two, right in enumerate(wanted):
-            if left is not None and right is not None and len(left.keys() & right.keys()) > best[0]:
-                best = (len(left.keys() & right.keys()), one, two)
-    left, right = given[best[1]], wanted[best[2]]
-    if left is None or right is None:
-        checkpoint, section, way = (pretrained, theirs, substituted) if left is None else (target, mine, str)
-        raise UsageError(_collision(checkpoint, section, way), path=checkpoint.path)
-    return left, right, (_prefix(pretrained, theirs, best[1]), _prefix(target, mine, best[2]))
-
-
-def _then(first: Callable[[str], str], second: Callable[[str], str]) -> Callable[[str], str]:
-    return lambda name: second(first(name))
-
-
-def _names(checkpoint: Checkpoint, section: Section, way: Callable[[str], str]) -> _Named | None:
-    """The tensors of a section by their names inside of it; None when two would have one name."""
-    found: _Named = {}
-    for entry in checkpoint.tensors[section.first : section.last]:
-        if not entry.registered or not entry.persistent:
-            continue
-        name = way(section.relative(entry.name))
-        if name in found:
-            return None
-        found[name] = entry
-    return found
-
-
-def _collision(checkpoint: Checkpoint, section: Section, way: Callable[[str], str]) -> str:
-    seen: dict[str, str] = {}
-    for entry in checkpoint.tensors[section.first : section.last]:
-        name = section.relative(entry.name)
-        if way(name) in seen:
-            return (
-                f"{show(seen[way(name)], 80)} and {show(name, 80)} would both be called {show(way(name), 80)}"
-            )
-        seen[way(name)] = name
-    return "two tensors would have one name"
-
-
-def _prefix(checkpoint: Checkpoint, section: Section, unwrapped: int) -> str:
-    """What `unwrapped_name` takes off most names of a section."""
-    if not unwrapped:
-        return ""
-    return usual_prefix(
-        section.relative(entry.name) for entry in checkpoint.tensors[section.first : section.last]
-    )
+def _entries(checkpoint: Checkpoint, indices: dict[str, int]) -> dict[str, Entry]:
+    return {name: checkpoint.tensors[index] for name, index in indices.items()}
 
 
 def _pairing(name: str, target: Entry, source: Entry, options: Options, is_live: bool) -> Pairing:
@@ -226,18 +183,18 @@ def _with_ties(rows: list[Pairing]) -> list[Pairing]:
 def _memory(row: Pairing) -> tuple[object, ...]:
     """The memory that a tensor of the target looks at: equal of those that are tied."""
     ref = row.target.tensor if row.target is not None else None
-    return (id(ref.storage), ref.extent) if isinstance(ref, TensorRef) and ref.numel else ()
+    return (ref.storage, ref.extent) if isinstance(ref, TensorRef) and ref.numel else ()
 
 
 def _shared(rows: Sequence[Pairing]) -> list[str]:
     """Tensors that share memory in the target and get values of their own: the last one wins, as in load_state_dict."""
     notes = []
-    before: dict[int, list[Pairing]] = {}
+    before: dict[Storage, list[Pairing]] = {}
     for row in rows:
         ref = row.target.tensor if row.target is not None else None
         if row.status not in ("loaded", "cast", "sliced") or not isinstance(ref, TensorRef) or not ref.numel:
             continue
-        for first in before.setdefault(id(ref.storage), []):
+        for first in before.setdefault(ref.storage, []):
             other = first.target.tensor if first.target is not None else None
             assert isinstance(other, TensorRef)
             if (
@@ -249,7 +206,7 @@ def _shared(rows: Sequence[Pairing]) -> list[str]:
                 notes.append(
                     f"{show(first.name, 60)} and {show(row.name, 60)} {what} in the target: the latter's values are there"
                 )
-        before[id(ref.storage)].append(row)
+        before[ref.storage].append(row)
     return notes
 
 
@@ -284,10 +241,10 @@ def _content(row: Pairing, mine: TensorRef, other: TensorRef) -> Place:
     return place_of(permuted(other, order), mine.dtype)
 
 
-def _storages(taken: Sequence[Pairing]) -> dict[int, Storage]:
-    """The storages of the target that change, by the id of the old one; in order, as load_state_dict copies."""
-    pieces: dict[int, list[tuple[int, Place]]] = {}
-    made: dict[int, Storage] = {}
+def _storages(taken: Sequence[Pairing]) -> dict[Storage, Storage]:
+    """The storages of the target that change, by the old one; in order, as load_state_dict copies."""
+    pieces: dict[Storage, list[tuple[int, Place]]] = {}
+    made: dict[Storage, Storage] = {}
     for row in taken:
         assert row.target is not None and row.source is not None
         mine, other = row.target.tensor, row.source.tensor
@@ -295,9 +252,9 @@ def _storages(taken: Sequence[Pairing]) -> dict[int, Storage]:
         if not mine.numel:
             continue
         old = mine.storage
-        found = pieces.setdefault(id(old), [])
+        found = pieces.setdefault(old, [])
         # A block is put over what is there by then.
-        place = _content(row, mine._replace(storage=made.get(id(old), old)), other)
+        place = _content(row, mine._replace(storage=made.get(old, old)), other)
         found.append((mine.extent[0], place))
         device = "cpu" if old.device == "meta" else old.device
         if mine.extent[0] == 0 and place.size == old.nbytes:
@@ -308,7 +265,7 @@ def _storages(taken: Sequence[Pairing]) -> dict[int, Storage]:
         else:
             patched = Patched(little(old).place, old.nbytes, found)
             new = old._replace(place=patched, crc=None, device=device)
-        made[id(old)] = new
+        made[old] = new
     return made
 
 
@@ -324,25 +281,25 @@ def _result(target: Checkpoint, mine: Section, taken: Sequence[Pairing], limits:
     return edited(target, root, limits)
 
 
-def _over(node: Node, made: dict[int, Storage]) -> Node:
+def _over(node: Node, made: dict[Storage, Storage]) -> Node:
     """A tensor over the storage that takes the place of its own."""
-    if type(node) is TensorRef and id(node.storage) in made:
-        return node._replace(storage=made[id(node.storage)])
+    if type(node) is TensorRef and node.storage in made:
+        return node._replace(storage=made[node.storage])
     return node
 
 
 class _Fill(Edit):
     """Storages with other bytes."""
 
-    def __init__(self, made: dict[int, Storage]) -> None:
+    def __init__(self, made: dict[Storage, Storage]) -> None:
         super().__init__()
         self._made = made
 
     def storage(self, storage: Storage) -> Storage:
-        return self._made.get(id(storage), storage)
+        return self._made.get(storage, storage)
 
 
-def _from_live(target: Checkpoint, made: dict[int, Storage], limits: Limits) -> Checkpoint:
+def _from_live(target: Checkpoint, made: dict[Storage, Storage], limits: Limits) -> Checkpoint:
     """The state dict of a live model: of one without memory (on meta) only what was loaded."""
     old = target.root
     assert type(old) is Opaque

@@ -21,7 +21,7 @@ from ckpt.errors import UnreadableError, WriteError
 from ckpt.formats import writer_of
 from ckpt.formats.torch_legacy import write as torch_legacy
 from ckpt.formats.torch_zip import write as torch_zip
-from ckpt.formats.torch_zip.layout import PAGE, Planned, bytes_record, lay_out
+from ckpt.formats.torch_zip.layout import PAGE, PlannedRecord, bytes_record, lay_out
 from ckpt.formats.torch_zip.read import Origin
 from ckpt.io import commit
 from ckpt.jobs.rewrite.rehome import moves, rehome
@@ -222,7 +222,7 @@ def test_zip64_is_laid_out_as_torch_does(sizes: tuple[int, ...], tmp_path: Path)
 
     layout = lay_out(
         [
-            bytes_record(n, small[n]) if n in small else Planned(n, size, hole(size, crc))
+            bytes_record(n, small[n]) if n in small else PlannedRecord(n, size, hole(size, crc))
             for n, size, crc in order
         ]
     )

@@ -18,7 +18,7 @@ from process import SAMPLES, check_error, ckpt
 from torch import nn
 
 from ckpt import formats
-from ckpt.evidence.modules import unseen
+from ckpt.evidence.modules import unseen_parts
 from ckpt.findings import CATALOGUE, Finding
 from ckpt.jobs.check.lint import lint, lint_model
 from ckpt.live.model import describe
@@ -69,7 +69,7 @@ LOOSE = {
 def test_the_pickle_and_the_live_model_say_the_same(tmp_path: Path) -> None:
     net = Cells()
     with formats.open(str(rewriting.saved(net, tmp_path / "a.pt"))) as checkpoint:
-        found = unseen(checkpoint)
+        found = unseen_parts(checkpoint)
     record = describe(net)
 
     for loose in (found.loose, record.loose):
@@ -354,7 +354,7 @@ class Holder(nn.Module):
 def test_containers_of_every_kind(kind: str, tmp_path: Path) -> None:
     net = Holder(kind)
     with formats.open(str(rewriting.saved(net, tmp_path / "a.pt"))) as checkpoint:
-        found = [(row.kind, row.parameters, row.registered) for row in unseen(checkpoint).loose]
+        found = [(row.kind, row.parameters, row.registered) for row in unseen_parts(checkpoint).loose]
     expected = [("module", 2, None)] * (2 if kind == "keys" else 1)
 
     assert found == expected == [(row.kind, row.parameters, row.registered) for row in describe(net).loose]
@@ -366,7 +366,7 @@ def test_activations_that_are_registered_and_listed(tmp_path: Path) -> None:
     net.act = nn.ReLU()
     net.acts = [net.act]
     with formats.open(str(rewriting.saved(net, tmp_path / "a.pt"))) as checkpoint:
-        assert unseen(checkpoint).loose == () == describe(net).loose
+        assert unseen_parts(checkpoint).loose == () == describe(net).loose
 
 
 def test_hooks_of_torch_itself(tmp_path: Path) -> None:

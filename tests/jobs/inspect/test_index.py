@@ -20,18 +20,18 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ckpt import formats
 from ckpt.errors import UsageError
-from ckpt.jobs.inspect.index import Numbered, index, numbers
+from ckpt.jobs.inspect.index import ParameterIndex, index, numbers
 
 pytestmark = oracle.QUIET
 
 
-def numbered(thing: Any, path: Path, asked: list[int], **options: Any) -> Numbered:
+def numbered(thing: Any, path: Path, asked: list[int], **options: Any) -> ParameterIndex:
     rewriting.saved(thing, path)
     with formats.open(str(path)) as checkpoint:
         return index(checkpoint, asked, **options)
 
 
-def names(found: Numbered) -> list[str]:
+def names(found: ParameterIndex) -> list[str]:
     return [found.section.relative(entry.name) for _, entry in found.rows]
 
 

@@ -1,0 +1,147 @@
+"""The house as it stands: its floors, who imports whom, file by file. `python tests/lib/house.py` prints the map.
+
+The map stands in CONTRIBUTING.md too, where a test compares it.
+"""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2] / "ckpt"
+
+# From the ground up: modules and folders that may import each other, without a circle, and whatever lies below.
+FLOORS: tuple[tuple[str, ...], ...] = (
+    ("errors",),
+    ("text", "dtypes", "limits"),
+    ("names", "findings"),
+    ("io.source", "io.location"),
+    ("tensors",),
+    ("nodes",),
+    ("checkpoint",),
+    ("io.commit", "io.executor"),
+    ("elements",),
+    ("tree",),
+    ("pickles",),
+    ("formats",),
+    ("evidence",),
+    ("jobs", "live"),
+    ("api",),
+    ("render",),
+    ("cli",),
+)
+TOP = frozenset(
+    [
+        "api",
+        "checkpoint",
+        "cli",
+        "dtypes",
+        "elements",
+        "errors",
+        "evidence",
+        "findings",
+        "formats",
+        "io",
+        "jobs",
+        "limits",
+        "live",
+        "names",
+        "nodes",
+        "pickles",
+        "render",
+        "tensors",
+        "text",
+        "tree",
+    ]
+)
+"""What `ls ckpt` shows, besides `__init__`, `__main__` and `py.typed`."""
+MODULES = sorted(path for path in ROOT.rglob("*.py") if path.parent != ROOT or not path.name.startswith("__"))
+
+
+def name_of(path: Path) -> str:
+    """The dotted name of a module below `ckpt`."""
+    parts = list(path.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+NAMES = {name_of(path): path for path in MODULES}
+
+
+def floor_of(name: str) -> int:
+    """The number of the floor of a module: that of the longest entry that it lies in. Packages of several are on the lowest."""
+    found = [
+        (len(entry), number)
+        for number, row in enumerate(FLOORS)
+        for entry in row
+        if name == entry or name.startswith(f"{entry}.")
+    ]
+    if found:
+        return max(found)[1]
+    return min(number for number, row in enumerate(FLOORS) for entry in row if entry.startswith(f"{name}."))
+
+
+@cache
+def imports_of(name: str) -> frozenset[str]:
+    """The modules that one imports, in functions too, but for what only a type checker reads."""
+    found: set[str] = set()
+    todo: list[ast.AST] = [ast.parse(NAMES[name].read_text(encoding="utf-8"))]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            todo += node.orelse
+            continue
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "ckpt":
+            module = ".".join((node.module or "").split(".")[1:])
+            for alias in node.names:
+                inner = f"{module}.{alias.name}" if module else alias.name
+                found.add(inner if inner in NAMES else module)
+        todo += ast.iter_child_nodes(node)
+    return frozenset(found & NAMES.keys())
+
+
+def circles() -> list[list[str]]:
+    """Modules that import each other, however far around."""
+    found: list[list[str]] = []
+    done: set[str] = set()
+
+    def walk(name: str, path: list[str]) -> None:
+        if name in path:
+            found.append([*path[path.index(name) :], name])
+        elif name not in done:
+            for other in sorted(imports_of(name)):
+                walk(other, [*path, name])
+            done.add(name)
+
+    for name in NAMES:
+        walk(name, [])
+    return found
+
+
+def reached_from(name: str, *, skip: frozenset[str] = frozenset()) -> set[str]:
+    """The modules that one needs, directly or through others."""
+    found: set[str] = set()
+    todo = [name]
+    while todo:
+        for other in imports_of(todo.pop()) - found - skip:
+            found.add(other)
+            todo.append(other)
+    return found
+
+
+def text_map() -> str:
+    """The floors from the top down, a line each, with what the modules of each are for."""
+    lines = []
+    for row in reversed(FLOORS):
+        for entry in row:
+            path = NAMES.get(entry)
+            if path is None:
+                continue
+            purpose = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n")[0]
+            where = f"{entry.replace('.', '/')}{'/' if path.name == '__init__.py' else '.py'}"
+            lines.append(f"{where:<16} {purpose}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(text_map())
