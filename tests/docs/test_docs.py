@@ -295,6 +295,7 @@ def links(name: str) -> list[tuple[str, str]]:
 def anchors(name: str) -> set[str]:
     """What GitHub makes of the titles of a page."""
     titles = re.findall(r"^#+ (.+)$", prose(page(name)), re.MULTILINE)
+    assert len(set(titles)) == len(titles), name
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
@@ -302,6 +303,7 @@ def anchors(name: str) -> set[str]:
 def test_what_a_page_links_and_names_is_there(name: str) -> None:
     targets = links(name)
 
+    assert anchors(name)
     assert [path for path, _ in targets if not (ROOT / path).exists()] == []
     assert [f"{path}#{anchor}" for path, anchor in targets if anchor and anchor not in anchors(path)] == []
     paths = re.findall(r"`((?:tests|ckpt|docs|tools|benchmarks)/[\w/]+\.\w+)`", page(name))
