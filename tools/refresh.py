@@ -1,7 +1,8 @@
 """Runs every command that the pages show and writes its output into them: `make docs`.
 
-A block follows a line `<!-- run: COMMAND -->`; the commands of a page run one after the other in a copy of
-sample_checkpoints/, so that they may write. The test of the docs calls `refreshed` and compares.
+A block follows a line `<!-- run: COMMAND -->`. The commands of a page run one after the other in a copy of
+sample_checkpoints/ of its own, so they may write files; pages run side by side. The shell runs each command, so a
+block may show a pipe or a redirection. The test of the docs calls `refreshed_pages` and compares.
 """
 
 from __future__ import annotations
@@ -13,24 +14,63 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 _BLOCK = re.compile(r"(<!-- run: (.+?) -->\n)(?:```console\n.*?\n```\n)?", re.DOTALL)
+_SETTINGS = ("NO_COLOR", "FORCE_COLOR", "CKPT_DEBUG")
 
 
-PAGES = ("README.md", "docs/check.md", "docs/ddp.md", "docs/errors.md", "docs/migrate.md")
+def pages(root: Path = ROOT) -> list[str]:
+    """The pages that show commands: README.md and whatever docs/ holds, as paths below the root."""
+    found = [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+    return [
+        path.relative_to(root).as_posix() for path in found if _BLOCK.search(path.read_text(encoding="utf-8"))
+    ]
 
 
-def output_of(command: str, folder: Path) -> str:
+def refreshed_pages(names: Iterable[str]) -> dict[str, str]:
+    """The text of each page with every block as its command prints it today."""
+    names = list(names)
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        texts = pool.map(lambda name: refreshed((ROOT / name).read_text(encoding="utf-8")), names)
+        return dict(zip(names, texts, strict=True))
+
+
+def refreshed(page: str) -> str:
+    """A page with every block as its command prints it today."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder, programs = Path(temporary) / "samples", Path(temporary) / "bin"
+        shutil.copytree(ROOT / "sample_checkpoints", folder)
+        programs.mkdir()
+        program = programs / "ckpt"
+        program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m ckpt "$@"\n', encoding="utf-8")
+        program.chmod(0o755)
+        return _BLOCK.sub(lambda block: f"{block[1]}{_shown(block[2], folder, programs)}", page)
+
+
+def _shown(command: str, folder: Path, programs: Path) -> str:
+    lines = [f"$ {command}", output_of(command, folder, programs).rstrip()]
+    return "```console\n" + "\n".join(filter(None, lines)) + "\n```\n"
+
+
+def output_of(command: str, folder: Path, programs: Path) -> str:
     """What a command prints, both streams in their order, as a pipe of 100 columns sees it."""
-    words = shlex.split(command)
-    assert words[0] == "ckpt", command
-    environment = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR", "CKPT_DEBUG")}
+    assert command.startswith("ckpt "), command
+    settings = {name: value for name, value in os.environ.items() if name not in _SETTINGS}
     done = subprocess.run(
-        [sys.executable, "-m", "ckpt", *words[1:]],
+        ["/bin/sh", "-c", command],
         cwd=folder,
-        env={**environment, "COLUMNS": "100", "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"},
+        env={
+            **settings,
+            "PATH": f"{programs}{os.pathsep}{settings.get('PATH', '')}",
+            "PYTHONPATH": str(ROOT),
+            "PYTHONIOENCODING": "utf-8",
+            "COLUMNS": "100",
+            "CKPT_NO_PLUGINS": "1",
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         check=False,
@@ -41,17 +81,6 @@ def output_of(command: str, folder: Path) -> str:
     return done.stdout + code
 
 
-def refreshed(page: str) -> str:
-    """The page with every block as the command prints it today."""
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary) / "samples"
-        shutil.copytree(ROOT / "sample_checkpoints", folder)
-        return _BLOCK.sub(
-            lambda m: f"{m[1]}```console\n$ {m[2]}\n{output_of(m[2], folder).rstrip()}\n```\n", page
-        )
-
-
 if __name__ == "__main__":
-    for name in PAGES:
-        path = ROOT / name
-        path.write_text(refreshed(path.read_text(encoding="utf-8")), encoding="utf-8")
+    for name, text in refreshed_pages(sys.argv[1:] or pages()).items():
+        (ROOT / name).write_text(text, encoding="utf-8")

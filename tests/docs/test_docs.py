@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import io
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any, get_args
 from unittest import mock
 
@@ -18,11 +20,14 @@ from torch import nn
 
 import ckpt
 from ckpt import formats
+from ckpt.cli import app
 from ckpt.cli.writing import written
 from ckpt.findings import CATALOGUE
-from ckpt.formats import FORMATS
+from ckpt.formats import FORMATS, written_formats
 from ckpt.formats.foreign import NOT_YET
-from ckpt.formats.save import Saved
+from ckpt.formats.format import Format
+from ckpt.formats.plugins import GROUP
+from ckpt.formats.save import SavedFile
 from ckpt.jobs.check.lint import LintReport, lint
 from ckpt.jobs.check.lint import document as lint_document
 from ckpt.jobs.check.stats import stats
@@ -41,16 +46,45 @@ def page(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-def test_pages_show_what_the_commands_print() -> None:
+def refresher() -> ModuleType:
     spec = importlib.util.spec_from_file_location("refresh", ROOT / "tools" / "refresh.py")
     assert spec is not None and spec.loader is not None
-    refresh = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(refresh)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
-    assert page("README.md").count("<!-- run: ") >= 12 and page("docs/migrate.md").count("<!-- run: ") >= 20
-    assert page("docs/ddp.md").count("<!-- run: ") >= 5 and page("docs/errors.md").count("<!-- run: ") >= 7
-    for name in refresh.PAGES:
-        assert refresh.refreshed(page(name)) == page(name), f"{name} is stale: make docs"
+
+def test_pages_show_what_the_commands_print() -> None:
+    refresh = refresher()
+    names = refresh.pages()
+
+    assert {"README.md", "docs/ddp.md", "docs/errors.md", "docs/commands/inspect.md"} <= set(names)
+    assert sum(page(name).count("<!-- run: ") for name in names) >= 80
+    stale = [name for name, text in refresh.refreshed_pages(names).items() if text != page(name)]
+    assert stale == [], "make docs"
+
+
+COMMAND_PAGES = [f"docs/commands/{command}.md" for command in app.COMMANDS]
+
+
+def test_every_command_has_its_page_and_its_row() -> None:
+    shown = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs" / "commands").iterdir())
+    rows = re.findall(r"^\| \[`ckpt (\w+)[^`]*`\]\((.+?)\) \|", page("README.md"), re.MULTILINE)
+
+    assert shown == sorted(COMMAND_PAGES)
+    assert rows == list(zip(app.COMMANDS, COMMAND_PAGES, strict=True))
+
+
+@pytest.mark.parametrize("command", app.COMMANDS)
+def test_the_page_of_a_command_has_its_help_and_examples_that_answer_a_question(command: str) -> None:
+    text = page(f"docs/commands/{command}.md")
+    blocks = re.findall(r"([^\n]+)\n\n<!-- run: (.+?) -->\n```console\n", text)
+    examples = [(before, shown) for before, shown in blocks if shown != f"ckpt {command} --help"]
+
+    assert text.startswith(f"# ckpt {command}\n\n`ckpt {command}` ")
+    assert len(examples) == len(blocks) - 1 == text.count("<!-- run: ") - 1
+    assert len([shown for _, shown in examples if f"ckpt {command} " in shown]) >= 2
+    assert [shown for before, shown in examples if not before.endswith("?")] == []
 
 
 def test_every_finding_has_its_place_on_the_page() -> None:
@@ -96,7 +130,7 @@ def test_every_field_of_a_rewrite_is_described(samples: Path) -> None:
     described = set(re.findall(r"\w+", text))
     with formats.open(str(samples / "train_cuda.pth")) as checkpoint:
         report = rehome(checkpoint, moves(None, []), Limits())
-    saved = Saved("x", "torch-zip", 1, None, (("structure", 0.1),), 0.1)
+    saved = SavedFile("x", "torch-zip", 1, None, (("structure", 0.1),), 0.1)
     document = report.to_json(written(saved), dry_run=False)
 
     assert fields(document) - described == set()
@@ -181,51 +215,117 @@ def test_the_errors_of_the_page_are_torchs() -> None:
             assert block.removeprefix("Weights") in said, block
 
 
-def test_every_format_stands_in_the_readme() -> None:
-    text = page("README.md")
-
-    assert [
-        reader.NAME for reader in FORMATS if f"| `{reader.NAME}` |" not in text and reader.NAME != "foreign"
-    ] == []
-    row = next(line for line in text.splitlines() if line.startswith("| not yet |"))
-    for word in (
-        "torch 0.1",
-        "1.4's zip",
-        "TorchScript 1.0",
-        "torch.package",
-        "PT2",
-        "DCP",
-        "DeepSpeed",
-        "Megatron",
-    ):
-        assert word in row
-    assert len(NOT_YET) == 8
+def rows_of(text: str) -> list[list[str]]:
+    """The cells of every row of the tables of a text."""
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if line.startswith("|") and not line.startswith("|-")
+    ]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(
-            "README.md",
-            "SECURITY.md",
-            "CONTRIBUTING.md",
-            "docs/check.md",
-            "docs/ddp.md",
-            "docs/errors.md",
-            "docs/findings.md",
-        ),
-        *("docs/json.md", "docs/migrate.md"),
-    ],
-)
+def test_every_format_stands_on_its_page() -> None:
+    read, _, rest = page("docs/formats.md").partition("## What each format keeps")
+    kept, _, rest = rest.partition("## Formats that are recognised but not read")
+    not_read, _, rest = rest.partition("## Limits")
+
+    assert {row[0] for row in rows_of(read)[1:]} == {f"`{format.NAME}`" for format in FORMATS}
+    assert {row[0] for row in rows_of(not_read)[1:]} == {f"`{name}`" for name in NOT_YET}
+    names, *rows = rows_of(kept)
+    said = {row[0]: [cell.partition(",")[0] == "yes" for cell in row[1:]] for row in rows}
+    single = {f"`{format.NAME}`": format for format in FORMATS if format.NAME != "sharded"}
+    traits = [single[name].TRAITS for name in names[1:]]
+    assert set(names[1:]) == set(single)
+    assert said == {
+        "written by `--to`": [name.strip("`") in written_formats() for name in names[1:]],
+        "any Python object": [trait.is_pickle for trait in traits],
+        "the device of each tensor": [trait.keeps_devices for trait in traits],
+        "the order of tensors": [trait.keeps_order for trait in traits],
+        "tensors that share memory": [trait.keeps_ties for trait in traits],
+        "checksums of tensors": [trait.has_checksums for trait in traits],
+        "`--in-place` without a copy": [trait.in_place for trait in traits],
+    }
+
+
+def test_every_limit_stands_on_the_page_of_formats() -> None:
+    text = page("docs/formats.md").partition("## Limits")[2].partition("\n## ")[0]
+    limits = Limits()._asdict()
+
+    assert [row[:2] for row in rows_of(text)[1:]] == [
+        [f"`{name.replace('_', '-')}`", f"{value:,}"] for name, value in limits.items()
+    ]
+
+
+def test_every_name_of_a_format_stands_on_the_page_of_formats() -> None:
+    text = page("docs/formats.md").partition("## Formats of other distributions")[2]
+    names = {*Format.__annotations__, *(name for name in vars(Format) if not name.startswith("_"))}
+
+    assert GROUP in text
+    assert {re.sub(r"`|\(.*", "", row[0]) for row in rows_of(text)[1:]} == names
+
+
+def test_every_exit_code_stands_on_the_page_of_scripting() -> None:
+    codes = [row[0] for row in rows_of(page("docs/scripting.md")) if row[0].startswith("**")]
+    own = [app.TROUBLE, app.INTERRUPTED, app.PIPE_CLOSED, app.TERMINATED]
+
+    assert codes == [f"**{code}**" for code in (0, 1, *own)]
+
+
+PAGES = [
+    *("README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md", "sample_checkpoints/README.md"),
+    *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")),
+]
+
+
+def prose(text: str) -> str:
+    """A page without its blocks of code."""
+    return re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def links(name: str) -> list[tuple[str, str]]:
+    """The links of a page within the project: the path from the root, and the anchor."""
+    found = []
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", prose(page(name))):
+        path, _, anchor = target.partition("#")
+        place = (ROOT / name).parent / path if path else ROOT / name
+        found.append((os.path.relpath(os.path.normpath(place), ROOT), anchor))
+    return found
+
+
+def anchors(name: str) -> set[str]:
+    """What GitHub makes of the titles of a page."""
+    titles = re.findall(r"^#+ (.+)$", prose(page(name)), re.MULTILINE)
+    assert len(set(titles)) == len(titles), name
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("name", PAGES)
 def test_what_a_page_links_and_names_is_there(name: str) -> None:
-    text = page(name)
-    folder = (ROOT / name).parent
+    targets = links(name)
 
-    assert [
-        link for link in re.findall(r"\]\((?!http)([^)#]+)\)", text) if not (folder / link).exists()
-    ] == []
-    paths = re.findall(r"`((?:tests|ckpt|docs)/[\w/]+\.\w+)`", text)
+    assert anchors(name)
+    assert [path for path, _ in targets if not (ROOT / path).exists()] == []
+    assert [f"{path}#{anchor}" for path, anchor in targets if anchor and anchor not in anchors(path)] == []
+    paths = re.findall(r"`((?:tests|ckpt|docs|tools|benchmarks)/[\w/]+\.\w+)`", page(name))
     assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    seen = {"README.md"}
+    ahead = ["README.md"]
+    while ahead:
+        for path, _ in links(ahead.pop()):
+            if path.endswith(".md") and path not in seen:
+                seen.add(path)
+                ahead.append(path)
+
+    assert set(PAGES) - seen == set()
+
+
+def test_pages_name_no_machine_and_no_host_of_packages() -> None:
+    words = re.compile(r"/home/|/tmp/|/work/|/root/|pypi\.|files\.pythonhosted|localhost")
+
+    assert [(name, words.findall(page(name))) for name in PAGES if words.search(page(name))] == []
 
 
 def test_the_changelog_begins_with_what_is_not_released() -> None:
