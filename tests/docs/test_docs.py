@@ -22,6 +22,7 @@ import ckpt
 from ckpt import formats
 from ckpt.cli import app
 from ckpt.cli.writing import written
+from ckpt.evidence.survey import Survey
 from ckpt.findings import CATALOGUE
 from ckpt.formats import FORMATS, written_formats
 from ckpt.formats.foreign import NOT_YET
@@ -118,7 +119,7 @@ def test_every_field_of_the_document_is_described(samples: Path) -> None:
     described = set(re.findall(r"\w+", text))
     for name in ("train_cuda.pth", "dtypes.pth", "objects.pth", "hostile.pth", "sharded"):
         with formats.open(str(samples / name)) as checkpoint:
-            document = inspect(checkpoint).to_json()
+            document = inspect(Survey(checkpoint)).to_json()
         document["values"] = [row | {"value": None} for row in document["values"]]
 
         assert fields(document) - described == set(), name
@@ -129,7 +130,7 @@ def test_every_field_of_a_rewrite_is_described(samples: Path) -> None:
     text = page("docs/json.md")
     described = set(re.findall(r"\w+", text))
     with formats.open(str(samples / "train_cuda.pth")) as checkpoint:
-        report = rehome(checkpoint, moves(None, []), Limits())
+        report = rehome(Survey(checkpoint), moves(None, []), Limits())
     saved = SavedFile("x", "torch-zip", 1, None, (("structure", 0.1),), 0.1)
     document = report.to_json(written(saved), dry_run=False)
 
@@ -144,7 +145,7 @@ def test_every_field_of_a_comparison_is_described(samples: Path) -> None:
         formats.open(str(samples / "ddp_before.pth")) as before,
         formats.open(str(samples / "ddp_after.pth")) as after,
     ):
-        document = diff(before, after, Options(norms=True)).to_json()
+        document = diff(Survey(before), Survey(after), Options(norms=True)).to_json()
 
     assert {name for name in fields(document) if "." not in name} - described == set()
     assert {status for status in STATUSES if f"`{status}`" not in text} == set()
@@ -158,10 +159,10 @@ def test_every_field_of_a_check_is_described(samples: Path) -> None:
     path = str(samples / "whole_model.pth")
     with formats.open(path) as checkpoint:
         documents = [
-            stats(checkpoint, threshold=1e-3).to_json(),
-            lint_document([LintReport(path, tuple(lint(checkpoint)))]),
+            stats(Survey(checkpoint), threshold=1e-3).to_json(),
+            lint_document([LintReport(path, tuple(lint(Survey(checkpoint))))]),
             damaged(path, "x", ["a"], ["b"]).to_json(),
-            warmstart(checkpoint, checkpoint, Limits()).to_json(None, dry_run=True),
+            warmstart(Survey(checkpoint), Survey(checkpoint), Limits()).to_json(None, dry_run=True),
         ]
     for document in documents:
         assert fields(document) - described == set()

@@ -12,6 +12,7 @@ import pytest
 
 from ckpt import formats
 from ckpt.errors import CkptError
+from ckpt.evidence.survey import Survey
 from ckpt.jobs.inspect.inspect import inspect
 from ckpt.render.inspect import inspect_lines
 
@@ -76,7 +77,7 @@ def test_a_sample_says_what_its_row_promises(name: str) -> None:
             formats.open(str(FOLDER / name))
         return
     with formats.open(str(FOLDER / name)) as checkpoint:
-        report = inspect(checkpoint)
+        report = inspect(Survey(checkpoint))
 
         assert [finding.code for finding in report.findings] == FINDINGS[name]
         assert inspect_lines(report)
@@ -97,7 +98,7 @@ def document(path: Path) -> dict[str, Any]:
     """The report as JSON without the path, or the error."""
     try:
         with formats.open(str(path)) as checkpoint:
-            found = inspect(checkpoint).to_json()
+            found = inspect(Survey(checkpoint)).to_json()
     except CkptError as error:
         return {"error": error.problem}
     found["values"] = [row for row in found["values"] if row["name"] != "ckpt.tensors.gradient"]

@@ -23,6 +23,7 @@ from ckpt.checkpoint import Checkpoint
 from ckpt.elements.blocks import same_bytes
 from ckpt.elements.compare import Change, compare
 from ckpt.errors import CkptError
+from ckpt.evidence.survey import Survey
 from ckpt.jobs.diff.diff import DiffReport, Options, diff
 
 pytestmark = oracle.QUIET
@@ -31,7 +32,7 @@ pytestmark = oracle.QUIET
 def of(before: Any, after: Any, folder: Path, **options: Any) -> DiffReport:
     paths = [rewriting.saved(thing, folder / name) for thing, name in ((before, "a.pt"), (after, "b.pt"))]
     with formats.open(str(paths[0])) as one, formats.open(str(paths[1])) as two:
-        return diff(one, two, Options(**options))
+        return diff(Survey(one), Survey(two), Options(**options))
 
 
 def change(before: torch.Tensor, after: torch.Tensor, folder: Path) -> Change:
@@ -208,7 +209,7 @@ def test_quick_reads_no_tensor(tmp_path: Path) -> None:
 
     with opened(one) as before, opened(two) as after:
         read = [side.source.bytes_read for side in (before, after) if side.source]
-        report = diff(before, after, Options(quick=True))
+        report = diff(Survey(before), Survey(after), Options(quick=True))
         assert [side.source.bytes_read for side in (before, after) if side.source] == read
 
     assert {row.name: row.status for row in report.rows} == {"a.weight": "same", "b.weight": "changed"}

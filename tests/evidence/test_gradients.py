@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from ckpt import formats
+from ckpt.evidence.survey import Survey
 from ckpt.findings import Finding
 from ckpt.jobs.inspect.inspect import inspect
 
@@ -57,7 +58,7 @@ def train(net: nn.Module, optimizer: Any, steps: int = 4) -> None:
 def found(thing: Any, path: Path) -> dict[str, Finding]:
     rewriting.saved(thing, path)
     with formats.open(str(path)) as checkpoint:
-        report = inspect(checkpoint)
+        report = inspect(Survey(checkpoint))
         assert checkpoint.source is not None
     return {finding.code: finding for finding in report.findings if finding.code.endswith("unused")}
 
@@ -208,7 +209,7 @@ def test_two_models_with_an_optimizer_each(tmp_path: Path) -> None:
     rewriting.saved(thing, tmp_path / "a.pt")
 
     with formats.open(str(tmp_path / "a.pt")) as checkpoint:
-        told = [finding for finding in inspect(checkpoint).findings if finding.code == "unused"]
+        told = [finding for finding in inspect(Survey(checkpoint)).findings if finding.code == "unused"]
 
     assert [set(finding.tensors) for finding in told] == [
         {f"generator.{name}" for name in UNUSED},
@@ -275,7 +276,7 @@ def test_only_counters_are_read(tmp_path: Path) -> None:
     with formats.open(str(tmp_path / "a.pt")) as checkpoint:
         assert checkpoint.source is not None
         before = checkpoint.source.bytes_read
-        inspect(checkpoint)
+        inspect(Survey(checkpoint))
         counters = [slot for slot in itertools.islice(checkpoint.tensors, 100) if slot.name.endswith(".step")]
 
         assert checkpoint.source.bytes_read - before == 4 * len(counters) == 8

@@ -15,7 +15,7 @@ import torch
 from saved import OBJECTS
 
 from ckpt import formats
-from ckpt.evidence.sections import models
+from ckpt.evidence.survey import Survey
 from ckpt.jobs.inspect.inspect import InspectReport, inspect
 
 pytestmark = [*oracle.QUIET, pytest.mark.usefixtures("fresh_torch")]
@@ -26,7 +26,7 @@ STRANGE = ["hostile.pth", "objects.pth", "whole_model.pth", "yolo_style.pt"]
 
 def look(path: str) -> InspectReport:
     with formats.open(path) as checkpoint:
-        return inspect(checkpoint)
+        return inspect(Survey(checkpoint))
 
 
 def run(expression: str) -> Any:
@@ -59,7 +59,7 @@ def agrees(report: InspectReport) -> None:
     """Run the expression; compare what it gives with the model, when there is just one."""
     assert report.load.expression is not None
     loaded = run(report.load.expression)
-    if len(models(report.sections)) == 1:
+    if len(report.survey.models) == 1:
         state = loaded.state_dict() if hasattr(loaded, "state_dict") else loaded
         assert shapes(state) == tensors(report)
     if "weights_only=False" in report.load.expression:

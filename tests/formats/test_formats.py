@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from ckpt import formats
 from ckpt.errors import CkptError, LimitError, UnreadableError, UnsupportedError
+from ckpt.evidence.survey import Survey
 from ckpt.formats import FORMATS, foreign
 from ckpt.formats.format import Format
 from ckpt.io.location import locate
@@ -374,12 +375,10 @@ def test_an_index_that_lists_itself_is_refused(tmp_path: Path) -> None:
 def test_an_archive_that_torch_refuses_has_no_load(tmp_path: Path) -> None:
     import opcodes as op
 
-    from ckpt.evidence.loading import load
-
     path = tmp_path / "saved.pth"
     path.write_bytes(op.torch_zip(op.pickled({"w": op.tensor()}), swap={"version": None}))
     with formats.open(str(path)) as checkpoint:
-        assert load(checkpoint, ()).expression is None
+        assert Survey(checkpoint).load.expression is None
     with pytest.raises(Exception, match="version"):
         torch.load(path)
 

@@ -14,6 +14,7 @@ import torch
 
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint
+from ckpt.evidence.survey import Survey
 from ckpt.jobs.inspect.get import get
 from ckpt.jobs.inspect.inspect import inspect
 from ckpt.limits import Limits
@@ -58,7 +59,7 @@ def test_it_is_seen_as_torch_sees_it(file: str, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("file", real_files.FILES)
 def test_every_finding_is_true(file: str) -> None:
     with formats.open(str(real_files.path(file))) as checkpoint:
-        report = inspect(checkpoint)
+        report = inspect(Survey(checkpoint))
 
     expected = FINDINGS.get(file, FINDINGS.get(file.partition("/")[0], []))
     assert [finding.code for finding in report.findings] == expected

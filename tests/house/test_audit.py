@@ -22,13 +22,14 @@ import json, os, sys
 def look(path):
     from ckpt import formats
     from ckpt.errors import CkptError
+    from ckpt.evidence.survey import Survey
     from ckpt.jobs.inspect.inspect import inspect
-    from ckpt.names import show
+    from ckpt.text import show
     from ckpt.render.inspect import inspect_lines
     from ckpt.render.tables import import_table, storage_table, tensor_table, value_table
     try:
         with formats.open(path) as checkpoint:
-            report = inspect(checkpoint)
+            report = inspect(Survey(checkpoint))
             json.dumps(report.to_json(), allow_nan=False)
             inspect_lines(report)
             for table in (tensor_table, storage_table, value_table, import_table):
@@ -186,6 +187,7 @@ def leave(code):
     leave_at_once(code or 0)
 os._exit = leave
 sys.argv[:] = ["ckpt", *sys.argv[2:]]
+from ckpt.evidence.survey import Survey
 from ckpt.cli.app import main
 try:
     main()

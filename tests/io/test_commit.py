@@ -22,6 +22,7 @@ from process import ROOT, Done, check_error, ckpt, environment
 
 from ckpt import formats
 from ckpt.errors import CkptError, UsageError, WriteError
+from ckpt.evidence.survey import Survey
 from ckpt.formats import save
 from ckpt.io import commit
 from ckpt.jobs.rewrite.rehome import moves, rehome
@@ -59,20 +60,20 @@ def digest(path: Path) -> str:
 def into_new(folder: Path) -> None:
     """Write a new file beside the source."""
     with formats.open(str(folder / "in.pth")) as checkpoint:
-        report = rehome(checkpoint, moves("cpu", []), Limits())
+        report = rehome(Survey(checkpoint), moves("cpu", []), Limits())
         save.save(report.result, commit.target(str(folder / "out.pth"), force=True), "torch-zip", Limits())
 
 
 def in_place(folder: Path) -> None:
     """Append to the source."""
     with formats.open(str(folder / "in.pth")) as checkpoint:
-        save.append(rehome(checkpoint, moves("cpu", []), Limits()).result, Limits())
+        save.append(rehome(Survey(checkpoint), moves("cpu", []), Limits()).result, Limits())
 
 
 def over_itself(folder: Path) -> None:
     """Replace the source."""
     with formats.open(str(folder / "in.pth")) as checkpoint:
-        report = rehome(checkpoint, moves("cpu", []), Limits())
+        report = rehome(Survey(checkpoint), moves("cpu", []), Limits())
         save.save(report.result, commit.target(str(folder / "in.pth"), force=True), "torch-zip", Limits())
 
 

@@ -10,6 +10,7 @@ import torch
 
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint
+from ckpt.evidence.survey import Survey
 from ckpt.formats import save, writer_of
 from ckpt.io import commit
 from ckpt.jobs.rewrite import convert as converting
@@ -28,7 +29,7 @@ def unedited(checkpoint: Checkpoint) -> Checkpoint:
 def convert(checkpoint: Checkpoint, format: str, **options: Any) -> RewriteReport:
     """The checkpoint as a format that is written holds it: what `ckpt convert` makes."""
     return converting.convert(
-        checkpoint, format, save.traits_of(format), Limits(), writer_of(format).unfit, **options
+        Survey(checkpoint), format, save.traits_of(format), Limits(), writer_of(format).unfit, **options
     )
 
 

@@ -24,8 +24,7 @@ from ckpt import formats
 from ckpt.errors import CkptError, WriteError
 from ckpt.evidence import record as snapshots
 from ckpt.evidence.record import ModelRecord
-from ckpt.evidence.roles import evidence
-from ckpt.evidence.sections import sections
+from ckpt.evidence.survey import Survey
 from ckpt.jobs.inspect.index import index
 from ckpt.jobs.inspect.inspect import InspectReport, inspect
 from ckpt.live import memory
@@ -64,7 +63,7 @@ def record(path: Path | str) -> ModelRecord:
 
 def inspected(path: Path | str) -> InspectReport:
     with formats.open(str(path)) as checkpoint:
-        return inspect(checkpoint)
+        return inspect(Survey(checkpoint))
 
 
 def findings(path: Path | str) -> dict[str, tuple[str, ...]]:
@@ -330,7 +329,7 @@ def test_roles_and_gradients(tmp_path: Path) -> None:
         name: f"{type(m).__module__}.{type(m).__qualname__}" for name, m in net.named_modules()
     }
     with formats.open(str(path)) as checkpoint:
-        roles = evidence(checkpoint, sections(checkpoint)).roles
+        roles = Survey(checkpoint).roles
         expected = ["parameter" if name in parameters else "buffer" for name in net.state_dict()]
         assert [(role.role, role.trust, role.source) for role in roles] == [
             (role, "certain", "snapshot") for role in expected
@@ -432,9 +431,9 @@ def test_index_is_certain(tmp_path: Path) -> None:
     numbered = [name for name, p in net.named_parameters() if p.requires_grad]
 
     with formats.open(str(path)) as checkpoint:
-        found = index(checkpoint, list(range(len(numbered))))
+        found = index(Survey(checkpoint), list(range(len(numbered))))
         with pytest.raises(CkptError, match=f"it has {len(numbered)} parameters"):
-            index(checkpoint, [len(numbered)])
+            index(Survey(checkpoint), [len(numbered)])
 
     assert [found.section.relative(entry.name) for _, entry in found.rows] == numbered
     assert found.trust == "certain" and found.assumes is None
@@ -527,7 +526,7 @@ def test_a_record_that_lies_breaks_nothing(
 
     with formats.open(str(folder / "b.pth")) as checkpoint:
         snapshots.record_of(checkpoint)
-        inspect(checkpoint).to_json()
+        inspect(Survey(checkpoint)).to_json()
         ckpt.diff(str(folder / "a.pth"), str(folder / "b.pth")).to_json()
 
 
@@ -536,7 +535,7 @@ def test_a_dict_that_is_called_ckpt_is_no_record(tmp_path: Path) -> None:
 
     with formats.open(str(tmp_path / "a.pth")) as checkpoint:
         assert snapshots.record_of(checkpoint) is None
-        assert [part.kind for part in sections(checkpoint)] == ["model"]
+        assert [part.kind for part in Survey(checkpoint).sections] == ["model"]
 
 
 # --- state dicts that are not what torch makes ------------------------------------------------------------------------
@@ -583,9 +582,9 @@ def test_hooks_do_not_change_what_the_model_is(hook: Any, tmp_path: Path) -> Non
     with formats.open(str(tmp_path / "a.pth")) as checkpoint:
         if hook is drops:
             with pytest.raises(CkptError, match=r"a\.weight, which the file does not hold"):
-                index(checkpoint, [0])
+                index(Survey(checkpoint), [0])
         else:
-            assert [entry.name for _, entry in index(checkpoint, [2]).rows] == [
+            assert [entry.name for _, entry in index(Survey(checkpoint), [2]).rows] == [
                 f"state_dict.{prefix}b.weight"
             ]
 

@@ -14,6 +14,7 @@ from process import check_error, ckpt, python, raw_controls
 
 from ckpt import formats
 from ckpt.errors import CkptError
+from ckpt.evidence.survey import Survey
 from ckpt.findings import CATALOGUE
 from ckpt.jobs.inspect.inspect import inspect
 from ckpt.render.inspect import inspect_lines
@@ -77,7 +78,7 @@ def _outcome(path: Path) -> tuple[str | None, list[str]]:
     """(the error's text or None, codes of findings) of everything that `ckpt inspect` does with a file."""
     try:
         with formats.open(str(path)) as checkpoint:
-            report = inspect(checkpoint)
+            report = inspect(Survey(checkpoint))
             json.dumps(report.to_json(), ensure_ascii=True, allow_nan=False)
             printed = plain_text(inspect_lines(report))
     except CkptError as error:
@@ -124,13 +125,14 @@ resource.setrlimit(resource.RLIMIT_AS, (space, space))
 resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
 from ckpt import formats
 from ckpt.errors import CkptError
-from ckpt.jobs.inspect import inspect
+from ckpt.evidence.survey import Survey
+from ckpt.jobs.inspect.inspect import inspect
 from ckpt.render.inspect import inspect_lines
 from ckpt.render.text import plain_text
 error, codes, printed = None, [], 0
 try:
     with formats.open(sys.argv[1]) as checkpoint:
-        report = inspect(checkpoint)
+        report = inspect(Survey(checkpoint))
         printed = len(json.dumps(report.to_json(), allow_nan=False)) + len(plain_text(inspect_lines(report)))
         codes = [finding.code for finding in report.findings]
 except CkptError as failure:

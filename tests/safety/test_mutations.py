@@ -23,6 +23,7 @@ import torch
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import CkptError
+from ckpt.evidence.survey import Survey
 from ckpt.jobs.inspect.inspect import inspect
 from ckpt.names import NamedKey
 from ckpt.render.inspect import inspect_lines
@@ -133,7 +134,7 @@ class Reader:
         """The codes of the findings on the last file, after all that is written about it was made."""
         try:
             with formats.open(str(self.path)) as checkpoint:
-                report = inspect(checkpoint)
+                report = inspect(Survey(checkpoint))
         except CkptError:
             return []
         json.dumps(report.to_json(), allow_nan=False)

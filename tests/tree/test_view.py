@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint
+from ckpt.evidence.survey import Survey
 from ckpt.jobs.inspect.get import get
 from ckpt.limits import Limits
 from ckpt.render.get import get_text
@@ -33,7 +34,7 @@ def opened(thing: Any, folder: Path, **options: Any) -> Checkpoint:
 def shown(thing: Any, folder: Path, **options: Any) -> tuple[str, Any, str]:
     """(type, value in JSON, text) of a saved object."""
     with opened(thing, folder, **options) as checkpoint:
-        (found,) = get(checkpoint, ["it"], Limits())
+        (found,) = get(Survey(checkpoint), ["it"], Limits())
         document = found.to_json()
         return document["type"], document["value"], get_text(found.node)
 
@@ -143,7 +144,7 @@ def test_python2_text_is_read_as_what_it_says(tmp_path: Path) -> None:
     program = {name: op.py2(raw) for name, raw in texts.items()}
     (tmp_path / "saved.pth").write_bytes(op.torch_zip(op.pickled(program)))
     with formats.open(str(tmp_path / "saved.pth")) as checkpoint:
-        found = get(checkpoint, list(texts), Limits())
+        found = get(Survey(checkpoint), list(texts), Limits())
 
         assert [get_text(item.node) for item in found] == ["Jäger", "Jäger", "Jager"]
         assert [item.to_json()["value"] for item in found] == [None, None, "Jager"]

@@ -10,6 +10,7 @@ import typer
 from ckpt import formats
 from ckpt.cli import output
 from ckpt.cli.options import LimitOption, OnePath, SectionOption, limits_of
+from ckpt.evidence.survey import Survey
 from ckpt.jobs.check.sums import lines, sums
 
 

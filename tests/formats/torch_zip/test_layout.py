@@ -18,6 +18,7 @@ from same import difference
 
 from ckpt import formats
 from ckpt.errors import UnreadableError, WriteError
+from ckpt.evidence.survey import Survey
 from ckpt.formats import writer_of
 from ckpt.formats.torch_legacy import write as torch_legacy
 from ckpt.formats.torch_zip import write as torch_zip
@@ -105,7 +106,7 @@ def positions(path: Path) -> list[int]:
 def test_edited_storages_keep_their_place_in_a_page(name: str, tmp_path: Path) -> None:
     made = tmp_path / name
     with formats.open(str(SAMPLES / name)) as checkpoint:
-        rewriting.write(rehome(checkpoint, moves("cuda:123", []), Limits()).result, made)
+        rewriting.write(rehome(Survey(checkpoint), moves("cuda:123", []), Limits()).result, made)
 
     assert [at % PAGE for at in positions(made)] == [at % PAGE for at in positions(SAMPLES / name)]
     with torch.utils.serialization.config.patch("load.calculate_storage_offsets", True):

@@ -19,6 +19,7 @@ from torch import nn
 
 from ckpt import formats
 from ckpt.evidence.modules import unseen_parts
+from ckpt.evidence.survey import Survey
 from ckpt.findings import CATALOGUE, Finding
 from ckpt.jobs.check.lint import lint, lint_model
 from ckpt.live.model import describe
@@ -28,7 +29,7 @@ pytestmark = oracle.QUIET
 
 def linted(path: Path, **options: Any) -> list[Finding]:
     with formats.open(str(path)) as checkpoint:
-        return lint(checkpoint, **options)
+        return lint(Survey(checkpoint), **options)
 
 
 def hook(module: Any, inputs: Any, output: Any) -> None:

@@ -20,6 +20,7 @@ from torch import nn
 
 import ckpt as library
 from ckpt import formats
+from ckpt.evidence.survey import Survey
 from ckpt.jobs.check.stats import StatsReport, stats
 from ckpt.names import Globs
 
@@ -28,7 +29,7 @@ pytestmark = oracle.QUIET
 
 def of(thing: Any, folder: Path, **options: Any) -> StatsReport:
     with formats.open(str(rewriting.saved(thing, folder / "a.pt"))) as checkpoint:
-        return stats(checkpoint, **options)
+        return stats(Survey(checkpoint), **options)
 
 
 _DTYPES = [
@@ -178,7 +179,7 @@ def test_classes_decide_where_a_file_says_them(how: str, tmp_path: Path) -> None
     else:
         library.snapshot(net, path)
     with formats.open(str(path)) as checkpoint:
-        report = stats(checkpoint, threshold=1e-3)
+        report = stats(Survey(checkpoint), threshold=1e-3)
 
     assert found(report) == {**dead, "square": [1]}
     assert all(row.channels.axis is not None for row in report.rows if row.channels is not None)
@@ -281,4 +282,4 @@ def test_transposed_convolutions_in_groups_are_ambiguous(groups: int, tmp_path: 
         net[0].weight[3] = 0
     rewriting.saved(net, tmp_path / "a.pt")
     with formats.open(str(tmp_path / "a.pt")) as checkpoint:
-        assert stats(checkpoint, threshold=1e-3).findings == ()
+        assert stats(Survey(checkpoint), threshold=1e-3).findings == ()

@@ -22,6 +22,7 @@ from process import SAMPLES, check_error, ckpt
 from torch import nn
 
 from ckpt import formats
+from ckpt.evidence.survey import Survey
 from ckpt.jobs.diff.diff import DiffReport, Options, diff
 from ckpt.jobs.diff.modules import modules
 from ckpt.names import Globs
@@ -38,7 +39,7 @@ FILES = [
 
 def compared(before: Path, after: Path, **options: Any) -> DiffReport:
     with formats.open(str(before)) as one, formats.open(str(after)) as two:
-        return diff(one, two, Options(**options))
+        return diff(Survey(one), Survey(two), Options(**options))
 
 
 def of(before: Any, after: Any, folder: Path, **options: Any) -> DiffReport:
@@ -382,7 +383,7 @@ def test_shapes_are_never_the_same(tmp_path: Path) -> None:
 def test_structure_reads_no_values(step: tuple[Path, Path]) -> None:
     with formats.open(str(step[0])) as one, formats.open(str(step[1])) as two:
         read = [checkpoint.source.bytes_read for checkpoint in (one, two) if checkpoint.source]
-        report = diff(one, two, Options(structure=True))
+        report = diff(Survey(one), Survey(two), Options(structure=True))
         after = [checkpoint.source.bytes_read for checkpoint in (one, two) if checkpoint.source]
 
     assert report.same and sum(after) - sum(read) < 200, "step counters at most"

@@ -19,6 +19,7 @@ from process import SAMPLES, check_error, ckpt, raw_controls
 from torch import nn
 
 from ckpt import formats
+from ckpt.evidence.survey import Survey
 from ckpt.jobs.diff.diff import DiffReport, Options, diff
 from ckpt.jobs.inspect.inspect import inspect
 
@@ -33,7 +34,7 @@ def moved(by: float) -> dict[str, torch.Tensor]:
 def of(before: Any, after: Any, folder: Path, **options: Any) -> DiffReport:
     paths = [rewriting.saved(thing, folder / name) for thing, name in ((before, "a.pt"), (after, "b.pt"))]
     with formats.open(str(paths[0])) as one, formats.open(str(paths[1])) as two:
-        return diff(one, two, Options(**options))
+        return diff(Survey(one), Survey(two), Options(**options))
 
 
 def run(before: Any, after: Any, folder: Path, *arguments: str) -> Any:
@@ -243,7 +244,7 @@ def test_a_group_without_momentum(tmp_path: Path) -> None:
 
     path = rewriting.saved(first, tmp_path / "c.pt")
     with formats.open(str(path)) as checkpoint:
-        assert not [row for row in inspect(checkpoint).findings if row.code == "unused"]
+        assert not [row for row in inspect(Survey(checkpoint)).findings if row.code == "unused"]
     assert of(first, second, tmp_path).findings == ()
 
 
@@ -259,7 +260,7 @@ def test_parameters_handed_over_in_another_order(tmp_path: Path) -> None:
         "unknown"
     }
     with formats.open(str(rewriting.saved(second, tmp_path / "c.pt"))) as checkpoint:
-        (finding,) = (row for row in inspect(checkpoint).findings if row.code == "unused")
+        (finding,) = (row for row in inspect(Survey(checkpoint)).findings if row.code == "unused")
     assert "by the order of the model" in finding.message
 
 

@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ckpt import formats
 from ckpt.errors import UsageError
+from ckpt.evidence.survey import Survey
 from ckpt.jobs.inspect.index import ParameterIndex, index, numbers
 
 pytestmark = oracle.QUIET
@@ -28,7 +29,7 @@ pytestmark = oracle.QUIET
 def numbered(thing: Any, path: Path, asked: list[int], **options: Any) -> ParameterIndex:
     rewriting.saved(thing, path)
     with formats.open(str(path)) as checkpoint:
-        return index(checkpoint, asked, **options)
+        return index(Survey(checkpoint), asked, **options)
 
 
 def names(found: ParameterIndex) -> list[str]:

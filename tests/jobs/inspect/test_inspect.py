@@ -14,6 +14,7 @@ from torch import nn
 
 from ckpt import formats
 from ckpt.errors import UsageError
+from ckpt.evidence.survey import Survey
 from ckpt.jobs.inspect.inspect import InspectReport, inspect
 from ckpt.names import Globs
 
@@ -29,14 +30,14 @@ def report(tmp_path: Path) -> Inspect:
     ) -> InspectReport:
         torch.save(saved, tmp_path / "saved.pth", **options)
         with formats.open(str(tmp_path / "saved.pth")) as checkpoint:
-            return inspect(checkpoint, select, section)
+            return inspect(Survey(checkpoint), select, section)
 
     return run
 
 
 def sample(samples: Path, name: str) -> InspectReport:
     with formats.open(str(samples / name)) as checkpoint:
-        return inspect(checkpoint)
+        return inspect(Survey(checkpoint))
 
 
 def codes(found: InspectReport) -> list[str]:

@@ -19,6 +19,7 @@ from torch import nn
 
 from ckpt import formats
 from ckpt.errors import CkptError, LossError, UsageError
+from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import unwrapped_name
 from ckpt.jobs.rewrite.rename import rename, substitution
 from ckpt.jobs.rewrite.report import RewriteReport
@@ -41,7 +42,7 @@ class Net(nn.Module):
 def stripped(thing: Any, tmp_path: Path, **options: Any) -> tuple[Any, RewriteReport]:
     source = rewriting.saved(thing, tmp_path / "a.pt")
     with formats.open(str(source)) as checkpoint:
-        report = strip(checkpoint, Limits(), **options)
+        report = strip(Survey(checkpoint), Limits(), **options)
         rewriting.write(report.result, tmp_path / "b.pt")
     return rewriting.load(tmp_path / "b.pt"), report
 
@@ -49,7 +50,7 @@ def stripped(thing: Any, tmp_path: Path, **options: Any) -> tuple[Any, RewriteRe
 def renamed(thing: Any, tmp_path: Path, *subs: str, **options: Any) -> Any:
     source = rewriting.saved(thing, tmp_path / "a.pt")
     with formats.open(str(source)) as checkpoint:
-        report = rename(checkpoint, [substitution(sub) for sub in subs], Limits(), **options)
+        report = rename(Survey(checkpoint), [substitution(sub) for sub in subs], Limits(), **options)
         rewriting.write(report.result, tmp_path / "b.pt")
     return rewriting.load(tmp_path / "b.pt")
 

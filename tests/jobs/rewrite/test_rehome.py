@@ -25,6 +25,7 @@ from torch import nn
 
 from ckpt import formats
 from ckpt.errors import UsageError
+from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.rehome import Moves, moves, rehome
 from ckpt.jobs.rewrite.report import RewriteReport
 from ckpt.limits import Limits
@@ -49,7 +50,7 @@ def cuda(thing: Any, path: Path, tag: str = "cuda:0", **options: Any) -> Path:
 
 def move(source: Path, out: Path, *asked: str, to: str | None = None, objects: bool = False) -> RewriteReport:
     with formats.open(str(source)) as checkpoint:
-        report = rehome(checkpoint, moves(to, list(asked)), Limits(), objects=objects)
+        report = rehome(Survey(checkpoint), moves(to, list(asked)), Limits(), objects=objects)
         rewriting.write(report.result, out)
     return report
 
@@ -142,7 +143,7 @@ def test_states(tmp_path_factory: pytest.TempPathFactory, state: strategies.Stat
 
     assert difference(rewriting.load(source, map_location="cpu"), found) is None
     with formats.open(str(folder / "made.pt")) as checkpoint:
-        assert rehome(checkpoint, moves(None, []), Limits()).changes == ()  # twice is once
+        assert rehome(Survey(checkpoint), moves(None, []), Limits()).changes == ()  # twice is once
 
 
 # --- every place ----------------------------------------------------------------------------------------------------
@@ -245,7 +246,7 @@ def test_wrapper_subclasses_move_with_what_they_hold(tmp_path: Path) -> None:
         values = {value.name: value for value in checkpoint.values}
     assert values["user"].type == "torch.device"
     with formats.open(str(tmp_path / "b.pt")) as checkpoint:
-        report = rehome(checkpoint, moves(None, []), Limits())
+        report = rehome(Survey(checkpoint), moves(None, []), Limits())
     assert [row.name for row in report.left_alone] == ["user"]
 
 
@@ -392,7 +393,7 @@ def test_no_tensor_byte_is_read_in_place(tmp_path: Path) -> None:
     from ckpt.formats import save
 
     with formats.open(str(source)) as checkpoint:
-        save.append(rehome(checkpoint, moves(None, []), Limits()).result, Limits())
+        save.append(rehome(Survey(checkpoint), moves(None, []), Limits()).result, Limits())
         assert checkpoint.source is not None and checkpoint.source.bytes_read < 100_000
     assert torch.load(source)["a"].sum() == 4_000_000
 

@@ -20,6 +20,7 @@ from torch import nn
 
 from ckpt import formats
 from ckpt.errors import LossError, UsageError
+from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.report import RewriteReport
 from ckpt.jobs.rewrite.slim import slim
 from ckpt.limits import Limits
@@ -30,7 +31,7 @@ SAMPLES = Path(__file__).resolve().parents[3] / "sample_checkpoints"
 
 def slimmed(source: Path, out: Path, **options: Any) -> RewriteReport:
     with formats.open(str(source)) as checkpoint:
-        report = slim(checkpoint, Limits(), **options)
+        report = slim(Survey(checkpoint), Limits(), **options)
         rewriting.write(report.result, out)
     return report
 

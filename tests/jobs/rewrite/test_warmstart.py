@@ -19,6 +19,7 @@ from torch import nn
 
 from ckpt import formats
 from ckpt.elements.blocks import blocks
+from ckpt.evidence.survey import Survey
 from ckpt.formats import save
 from ckpt.io import commit
 from ckpt.io.source import Memory
@@ -78,7 +79,7 @@ def run(*arguments: str | Path, code: int = 0) -> Any:
 def made(pretrained: Path, target: Path, out: Path, mismatch: Any = "keep") -> Any:
     """What the command does, in this process; the object `coverage` of its document."""
     with formats.open(str(pretrained)) as given, formats.open(str(target)) as mine:
-        report = warmstart(given, mine, Limits(), Options(mismatch))
+        report = warmstart(Survey(given), Survey(mine), Limits(), Options(mismatch))
         save.save(report.result, commit.target(str(out), force=True), mine.format, Limits())
     return report.to_json(None, dry_run=False)["coverage"]
 
@@ -444,7 +445,7 @@ def test_a_full_cover_from_a_factory_loads_strictly(tmp_path: Path) -> None:
 def test_the_library_call(tmp_path: Path) -> None:
     one = rewriting.saved(net(0).state_dict(), tmp_path / "a.pth")
     with formats.open(str(one)) as given, formats.open(str(one)) as mine:
-        report = warmstart(given, mine, Limits(), Options())
+        report = warmstart(Survey(given), Survey(mine), Limits(), Options())
 
     assert report.coverage is not None and report.coverage.share == 1
     assert [change.number for change in report.changes] == [15]
