@@ -66,10 +66,10 @@ def plain(node: Node) -> Any:
             value, otherwise = scalar_json(view)
             return value if otherwise is None else otherwise
         if view.kind == "tensor":
-            tensor = view.value
+            tensor = view.tensor
             return f"tensor {tensor.dtype.name} {list(tensor.shape)}"
         if view.kind == "storage":
-            return f"storage of {view.value.nbytes} bytes"
+            return f"storage of {view.storage.nbytes} bytes"
         if view.kind == "sequence":
             return [convert(child, depth - 1) for child in view.children]
         found: dict[str, Any] = {}

@@ -11,7 +11,7 @@ from ckpt.evidence.sections import Section
 from ckpt.jobs.rewrite.coverage import Coverage
 from ckpt.jobs.rewrite.plain import state_dict
 from ckpt.limits import Limits
-from ckpt.nodes import Dict, Node, Opaque
+from ckpt.nodes import Dict, Node, Opaque, is_tuple
 from ckpt.tensors import Computed, Storage, parts_of
 from ckpt.text import first_of, plural, show
 from ckpt.tree.find import children, node_at, places_of, with_unique_names
@@ -196,7 +196,9 @@ def attributes_left(root: Node) -> list[Left]:
         elif type(node) is Opaque:
             todo += (*node.args, *node.values, *node.items, *node.states)
         else:
-            todo += node.values if type(node) is Dict else node
+            todo += (
+                node.values if type(node) is Dict else node if type(node) is list or is_tuple(node) else ()
+            )
     return [Left(name, f"an attribute of {plural(count, 'tensor')}") for name, count in names.items()]
 
 
