@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 
@@ -44,7 +44,7 @@ def command(
         bool, typer.Option("--all", help="Every tensor on a line of its own, nothing folded.")
     ] = False,
     depth: Annotated[
-        Optional[int],  # noqa: UP045
+        int | None,
         typer.Option("--depth", metavar="N", min=0, max=64, help="Open the tree of names N levels deep."),
     ] = None,
     include: Include = None,
@@ -58,7 +58,7 @@ def command(
         bool, typer.Option("--imports", help="Every name that the pickles import, and where.")
     ] = False,
     indices: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option("--index", metavar="N,N-N", help="Name the parameters of these numbers in a DDP error."),
     ] = None,
     model: Model = None,

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 
@@ -35,7 +35,7 @@ def command(
         ),
     ],
     select: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Option(
             "--select",
             metavar="CODE",
@@ -43,11 +43,11 @@ def command(
         ),
     ] = None,
     ignore: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Option("--ignore", metavar="CODE", help="Not these findings. Repeatable, or comma-separated."),
     ] = None,
     level: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option("--level", metavar="LEVEL", help="From error, warning or info on.  [default: warning]"),
     ] = None,
     values: Annotated[
@@ -56,7 +56,7 @@ def command(
     arg: Arg = None,
     json: RewriteJson = False,
     annotate: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option("--annotate", metavar="github", help="Lines that GitHub shows beside the change."),
     ] = None,
     limit: LimitOption = None,
