@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from math import prod
-from typing import Any, cast
+from typing import cast
 
 from ckpt.dtypes import BY_NAME, BY_STORAGE, UINT8, DType
 from ckpt.errors import UnreadableError
@@ -74,7 +74,8 @@ class Rebuilder:
 
     def _parameter(self, args: tuple[Node, ...], call: Opaque) -> Tensor:
         _arity(args, 2)
-        return _with(_tensor(args[0]), is_parameter=True, requires_grad=_flag(args[1]))
+        data = _tensor(args[0])
+        return _with(data, True, data.is_buffer, _flag(args[1]))
 
     def _old_parameter(self, args: tuple[Node, ...], call: Opaque) -> Tensor | None:
         inner = _tuple_state(call)
@@ -86,7 +87,8 @@ class Rebuilder:
             if type(state) is tuple and state and type(state[0]) is bool:
                 requires_grad = state[0]
         is_parameter = type(call.func) is Global and call.func.name == "Parameter"
-        return _with(_tensor(data), is_parameter=is_parameter, requires_grad=_flag(requires_grad))
+        tensor = _tensor(data)
+        return _with(tensor, is_parameter, tensor.is_buffer, _flag(requires_grad))
 
     def _from_type(self, args: tuple[Node, ...], call: Opaque) -> Tensor | None:
         _arity(args, 4)
@@ -105,7 +107,7 @@ class Rebuilder:
         is_parameter = made.is_parameter or attributes.get("_is_param") is True
         if type(subclass) is Global and subclass.name in ("Parameter", "UninitializedParameter"):
             is_parameter = True
-        return _with(made, is_parameter=is_parameter, is_buffer=attributes.get("_is_buffer") is True)
+        return _with(made, is_parameter, attributes.get("_is_buffer") is True, made.requires_grad)
 
     def _wrapper(self, args: tuple[Node, ...], call: Opaque) -> Composite:
         _arity(args, 8)
@@ -313,8 +315,10 @@ def _sizes(node: Node) -> tuple[int, ...]:
     return cast("tuple[int, ...]", node)  # every tensor comes here twice: no second look at its numbers
 
 
-def _with(tensor: Tensor, **changes: Any) -> Tensor:
-    return tensor._replace(**changes) if isinstance(tensor, TensorRef) else replace(tensor, **changes)
+def _with(tensor: Tensor, is_parameter: bool, is_buffer: bool, requires_grad: bool | None) -> Tensor:
+    if isinstance(tensor, TensorRef):
+        return tensor._replace(is_parameter=is_parameter, is_buffer=is_buffer, requires_grad=requires_grad)
+    return replace(tensor, is_parameter=is_parameter, is_buffer=is_buffer, requires_grad=requires_grad)
 
 
 def _flag(node: Node) -> bool | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import typer
 
@@ -137,7 +138,12 @@ def command(
 
 
 def _write_text(
-    report: InspectReport, views: list[Any], depth: int | None, everything: bool, *, first: bool
+    report: InspectReport,
+    views: Sequence[Callable[[InspectReport], Sequence[Sequence[str]]]],
+    depth: int | None,
+    everything: bool,
+    *,
+    first: bool,
 ) -> None:
     width = output.screen_width()
     if not first:

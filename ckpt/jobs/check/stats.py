@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import sqrt
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements import measure
@@ -17,7 +17,7 @@ from ckpt.findings import Finding, order
 from ckpt.jobs.check.channels import Axis, axis_of, inner
 from ckpt.names import Globs, natural
 from ckpt.tensors import TensorRef
-from ckpt.text import plural, show
+from ckpt.text import Json, plural, show
 from ckpt.tree.find import node_at
 from ckpt.tree.json import number_json
 from ckpt.tree.view import look
@@ -103,7 +103,7 @@ class StatsReport(NamedTuple):
                 counts[1] += row.found.numel
         return [(name, zeros, numel) for name, (zeros, numel) in found.items()]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Json]:
         """The document `ckpt.stats`; docs/json.md is its contract."""
         from ckpt import __version__
 
@@ -121,8 +121,8 @@ class StatsReport(NamedTuple):
         }
 
 
-def _row_json(row: Row) -> dict[str, Any]:
-    made: dict[str, Any] = {
+def _row_json(row: Row) -> dict[str, Json]:
+    made: dict[str, Json] = {
         "name": row.entry.name,
         "dtype": row.entry.tensor.dtype.name,
         "shape": list(row.entry.tensor.shape),

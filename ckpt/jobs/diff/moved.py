@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
 
 from ckpt.checkpoint import Entry
 from ckpt.elements.blocks import elements
@@ -50,9 +49,9 @@ def renamed(rows: list[Row]) -> list[Row]:
     return [moved.get(id(row), row) for row in rows if moved.get(id(row)) is not row]
 
 
-def _unique(gone: Sequence[Row], come: Sequence[Row], key_of: Callable[[Row], Any]) -> _Pairs:
+def _unique(gone: Sequence[Row], come: Sequence[Row], key_of: Callable[[Row], Hashable]) -> _Pairs:
     """The pairs of one row of each side that alone have a key."""
-    sides: list[dict[Any, list[Row]]] = [{}, {}]
+    sides: list[dict[Hashable, list[Row]]] = [{}, {}]
     for rows, side in zip((gone, come), sides, strict=True):
         for row in rows:
             side.setdefault(key_of(row), []).append(row)
@@ -79,11 +78,11 @@ def _can_move(entry: Entry | None) -> bool:
     )
 
 
-def _geometry(entry: Entry | None) -> tuple[Any, ...]:
+def _geometry(entry: Entry | None) -> tuple[object, ...]:
     return () if entry is None else (entry.tensor.dtype, entry.tensor.shape, entry.tensor.layout)
 
 
-def _checksum(row: Row) -> tuple[Any, ...]:
+def _checksum(row: Row) -> tuple[object, ...]:
     """What two equal tensors have in common: their geometry, and a checksum of their elements."""
     entry = row.before or row.after
     assert entry is not None
