@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ckpt.api import diff, open
@@ -13,7 +13,7 @@ __version__ = "0.1.0.dev0"
 __all__ = ["__version__", "diff", "open", "snapshot"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     # Lazy: `import ckpt` costs nothing until a name is used.
     if name == "open":
         from ckpt.api import open

@@ -16,7 +16,7 @@ from ckpt.errors import UnsupportedError, UsageError, about
 from ckpt.limits import Limits
 from ckpt.names import nearest
 from ckpt.tensors import TensorRef
-from ckpt.text import show
+from ckpt.text import Json, show
 
 if TYPE_CHECKING:
     import numpy as np
@@ -143,7 +143,7 @@ class OpenCheckpoint(Mapping[str, Ref]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def value(self, name: str) -> Any:
+    def value(self, name: str) -> Json:
         """What is no tensor, by its dotted name, as `ckpt get --json` has it. Raises UsageError when it is not there."""
         from ckpt.tree.find import find
         from ckpt.tree.json import plain

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from ckpt.errors import about
 from ckpt.io.source import Source
@@ -85,7 +85,7 @@ class Container(NamedTuple):
     path: Path
     name: str
     type: str
-    keys: tuple[Any, ...]
+    keys: tuple[str | int, ...]
     first: int
     last: int
     is_module: bool = False

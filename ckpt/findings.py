@@ -5,7 +5,9 @@ Codes are a contract: `--fail-on` takes them, JSON carries them, docs/findings.m
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
+
+from ckpt.text import Json
 
 Level = Literal["error", "warning", "info"]
 
@@ -89,7 +91,7 @@ class Finding(NamedTuple):
     raised: Level | None = None
     """The level, where the evidence is better than that of the catalogue."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Json]:
         """An entry of `findings[]`."""
         return {
             "code": self.code,

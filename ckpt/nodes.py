@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias, TypeGuard
 
 from ckpt.names import NamedKey
 from ckpt.tensors import Composite, Storage, TensorRef
 
-# A node is a Python scalar (None, bool, int, float, str, bytes, bytearray), a list, a tuple, or one of the
-# classes below. Nodes are compared by identity: one object in the file is one node here, however often met.
-Node = Any
+# A node is a Python scalar, a list, a tuple, or one of the classes below (a ByteStr is a str). Nodes are
+# compared by identity: one object in the file is one node here, however often met.
+Node: TypeAlias = (
+    "bool | int | float | str | bytes | bytearray | list[Node] | tuple[Node, ...]"
+    " | Dict | Set | Global | PersistentId | Opaque | TensorRef | Composite | None"
+)
 
 
 class ByteStr(str):
@@ -41,7 +44,7 @@ class Dict:
         self.keys: list[Node] = []
         self.values: list[Node] = []
 
-    def set(self, keys: list[Node], values: list[Node]) -> None:
+    def set(self, keys: Sequence[Node], values: Sequence[Node]) -> None:
         """Add keys with their values, as SETITEMS does."""
         self.keys += keys
         self.values += values
@@ -56,7 +59,7 @@ class Set:
         self.items = items
         self.frozen = frozen
 
-    def append(self, items: list[Node]) -> None:
+    def append(self, items: Sequence[Node]) -> None:
         """Add items, as ADDITEMS does."""
         self.items += items
 
@@ -121,14 +124,14 @@ class Opaque:
         self.values: Sequence[Node] = ()
         self.meaning: TensorRef | Composite | Nested | None = None
 
-    def append(self, items: list[Node]) -> None:
+    def append(self, items: Sequence[Node]) -> None:
         """Add items, as APPENDS does."""
         if type(self.items) is list:
             self.items += items
         else:
             self.items = list(items)
 
-    def set(self, keys: list[Node], values: list[Node]) -> None:
+    def set(self, keys: Sequence[Node], values: Sequence[Node]) -> None:
         """Add keys with their values, as SETITEMS does."""
         if type(self.keys) is list and type(self.values) is list:
             self.keys += keys
@@ -161,6 +164,11 @@ class Nested:
     """A whole checkpoint inside a pickle (`torch.storage._load_from_bytes`): its root stands in for the call."""
 
     root: Node
+
+
+def is_tuple(node: Node) -> TypeGuard[tuple[Node, ...]]:
+    """Whether a node is a tuple of nodes. To mypy, what is a tuple may be a TensorRef still: that is one too."""
+    return type(node) is tuple
 
 
 def key_of(node: Node, index: int) -> str | int:

@@ -6,7 +6,11 @@ Every string that came from a file passes `show` on its way to a terminal; nothi
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
+"""A JSON document, or a part of one."""
 
 TEXT_LIMIT = 200
 """Characters of one string from a file that text and messages show."""

@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 import typer
 from typer.core import TyperGroup
@@ -22,6 +22,9 @@ from ckpt.errors import CkptError
 
 TROUBLE, INTERRUPTED, PIPE_CLOSED, TERMINATED = 2, 130, 141, 143
 _CANNOT_WRITE = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF))
+
+
+_R = TypeVar("_R")
 
 
 class Terminated(BaseException):
@@ -50,7 +53,7 @@ class Group(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-def _answered(step: Callable[[], Any]) -> Any:
+def _answered(step: Callable[[], _R]) -> _R:
     """What a step returns; how it fails becomes a line on stderr and a code."""
     try:
         return step()
@@ -139,7 +142,7 @@ def main() -> None:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup: the job is to go on
             signal.signal(number, _terminate)
     asked = sys.argv[1] if len(sys.argv) > 1 else ""
-    code: Any = 0
+    code: object = 0
     try:
         program((asked,) if asked in COMMANDS else COMMANDS)(standalone_mode=True, prog_name="ckpt")
     except SystemExit as leaving:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -22,35 +22,35 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON document (one a lin
 Tsv = Annotated[bool, typer.Option("--tsv", help="One row a line, tab-separated, exact, escaped.")]
 NoHeader = Annotated[bool, typer.Option("--no-header", help="Leave out the header of --tsv and --table.")]
 Table = Annotated[
-    Optional[str],  # noqa: UP045  # typer reads the annotation
+    str | None,
     typer.Option("--table", metavar="NAME", help="Rows as plain, simple, github, or any format of tabulate."),
 ]
 Include = Annotated[
-    Optional[list[str]],  # noqa: UP045
+    list[str] | None,
     typer.Option(
         "--include", metavar="GLOB", help="Only tensors whose name matches; * crosses dots. Repeatable."
     ),
 ]
 Exclude = Annotated[
-    Optional[list[str]],  # noqa: UP045
+    list[str] | None,
     typer.Option("--exclude", metavar="GLOB", help="Not the tensors whose name matches. Repeatable."),
 ]
 SectionOption = Annotated[
-    Optional[str],  # noqa: UP045
+    str | None,
     typer.Option("--section", metavar="PATH", help="Only this part of the checkpoint, such as optimizer."),
 ]
 FailOn = Annotated[
-    Optional[list[str]],  # noqa: UP045
+    list[str] | None,
     typer.Option(
         "--fail-on", metavar="CODE", help="Exit 1 when this was found; repeatable, or comma-separated."
     ),
 ]
 LimitOption = Annotated[
-    Optional[list[str]],  # noqa: UP045
+    list[str] | None,
     typer.Option("--limit", metavar="NAME=N", help="Raise a limit of the reader, as in pickle-bytes=1GiB."),
 ]
 Model = Annotated[
-    Optional[str],  # noqa: UP045
+    str | None,
     typer.Option(
         "--model",
         metavar="FILE.py:FACTORY",
@@ -58,14 +58,14 @@ Model = Annotated[
     ),
 ]
 Arg = Annotated[
-    Optional[list[str]],  # noqa: UP045
+    list[str] | None,
     typer.Option(
         "--arg", metavar="K=V", help="An argument for the FACTORY, as a Python literal or a text. Repeatable."
     ),
 ]
 
 Output = Annotated[
-    Optional[str],  # noqa: UP045
+    str | None,
     typer.Option("-o", "--output", metavar="OUT", help="Where to write.", show_default=False),
 ]
 InPlace = Annotated[
@@ -82,7 +82,7 @@ DropOther = Annotated[
     bool, typer.Option("--drop-other", help="Leave out what the result cannot hold, and list it.")
 ]
 Verify = Annotated[
-    Optional[str],  # noqa: UP045
+    str | None,
     typer.Option(
         "--verify",
         metavar="HOW",

@@ -9,10 +9,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from ckpt.render.text import Line, cells, columns, cut, plain_text
-from ckpt.text import TEXT_LIMIT, show_literal
+from ckpt.text import TEXT_LIMIT, Json, show_literal
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 _STYLES = {
     "head": "bold",
@@ -88,7 +91,7 @@ def write_lines(lines: Sequence[Line]) -> None:
         console.print(text, soft_wrap=True)
 
 
-def write_json(document: dict[str, Any], *, one_line: bool = False) -> None:
+def write_json(document: dict[str, Json], *, one_line: bool = False) -> None:
     """A document with a row a line; on one line where several follow each other."""
     if one_line:
         sys.stdout.write(f"{_compact(document)}\n")
@@ -103,7 +106,7 @@ def write_json(document: dict[str, Any], *, one_line: bool = False) -> None:
     sys.stdout.write("{\n" + ",\n".join(fields) + "\n}\n")
 
 
-def _compact(value: Any) -> str:
+def _compact(value: Json) -> str:
     # Without indent: only then is json's encoder the fast one.
     return json.dumps(value, ensure_ascii=True, allow_nan=False)
 
@@ -143,7 +146,7 @@ def progress(total: int) -> Iterator[Callable[[int], None] | None]:
         return
     begin = time.monotonic()
     done = 0
-    bar: Any = None
+    bar: Progress | None = None
 
     def advance(count: int) -> None:
         nonlocal done, bar
@@ -160,7 +163,7 @@ def progress(total: int) -> Iterator[Callable[[int], None] | None]:
             bar.stop()
 
 
-def _bar(total: int) -> Any:
+def _bar(total: int) -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from shlex import quote
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint
@@ -19,7 +19,7 @@ from ckpt.jobs.rewrite.report import RewriteReport, with_unread
 from ckpt.limits import Limits
 from ckpt.render.rewrite import rewrite_lines
 from ckpt.render.warmstart import coverage_lines
-from ckpt.text import show, size_text
+from ckpt.text import Json, show, size_text
 
 Open = Callable[[str, Limits], Checkpoint]
 Make = Callable[[Survey, Limits], RewriteReport]
@@ -177,7 +177,7 @@ def _bytes_of(checkpoint: Checkpoint) -> int:
     return sum(storage.nbytes for storage in checkpoint.storages)
 
 
-def written(saved: SavedFile | None) -> dict[str, Any] | None:
+def written(saved: SavedFile | None) -> dict[str, Json] | None:
     """What was written, as the document `ckpt.rewrite` says it."""
     if saved is None:
         return None

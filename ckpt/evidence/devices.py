@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ckpt.checkpoint import Value
 from ckpt.errors import UsageError
+from ckpt.nodes import is_tuple
 from ckpt.tree.view import look
 
 KINDS = ("cuda", "mps", "xpu", "npu", "hpu", "mlu", "musa", "xla", "mtia", "privateuseone")
@@ -46,7 +47,7 @@ def hidden_devices(values: Iterable[Value]) -> tuple[HiddenDevice, ...]:
             found.append(HiddenDevice(value.name, str(look(node).value), "torch.device"))
         elif isinstance(node, str):
             found.append(HiddenDevice(value.name, str(node), "str"))
-        elif type(node) in (list, tuple) and len(node) <= _LISTED:
+        elif (type(node) is list or is_tuple(node)) and len(node) <= _LISTED:
             texts = ((i, item) for i, item in enumerate(node) if isinstance(item, str))
             found += [HiddenDevice(f"{value.name}.{i}", str(item), "str") for i, item in texts]
     return tuple(row for row in found if ACCELERATOR.fullmatch(row.device))

@@ -6,11 +6,12 @@ nothing: what is not laid out as written here is no record.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import Literal, NamedTuple, TypeVar
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.nodes import Node
+from ckpt.text import Json
 from ckpt.tree.find import children
 from ckpt.tree.view import SCALARS, look
 
@@ -54,7 +55,8 @@ class LooseModule(NamedTuple):
     """
 
     place: str
-    kind: Literal["module", "parameter"]
+    kind: str
+    """`module` or `parameter`; of a snapshot, what the file says."""
     cls: str
     parameters: int
     registered: str | None
@@ -105,7 +107,7 @@ class ModelRecord(NamedTuple):
 # --- to and from the plain values of a file ---------------------------------------------------------------------------
 
 
-def columns(record: ModelRecord) -> dict[str, Any]:
+def columns(record: ModelRecord) -> dict[str, Json]:
     """A record as dicts and lists of scalars."""
     return {
         "snapshot": VERSION,
@@ -137,7 +139,7 @@ def columns(record: ModelRecord) -> dict[str, Any]:
     }
 
 
-def _columns(fields: Sequence[str], rows: Collection[tuple[Any, ...]]) -> dict[str, list[Any]]:
+def _columns(fields: Sequence[str], rows: Collection[tuple[Json, ...]]) -> dict[str, list[Json]]:
     """A list of values for each field of rows."""
     return {field: [row[place] for row in rows] for place, field in enumerate(fields)}
 
@@ -161,27 +163,43 @@ class _NotOursError(Exception):
     """A value that `columns` would not have written."""
 
 
-def _record(fields: dict[Any, Node]) -> ModelRecord:
+def _record(fields: dict[str | int, Node]) -> ModelRecord:
     if type(fields.get("snapshot")) is not int:
         raise _NotOursError
-    tensors = _table(
-        fields.get("tensors"), ("name", *TensorRecord._fields), (str, str, str, bool, _NUMBER, bool)
+    known = dict(children(fields.get("tensors")))
+    tensors = zip(
+        _column(known.get("name"), str),
+        map(_role, _column(known.get("role"), str)),
+        _column(known.get("device"), str),
+        _column(known.get("requires_grad"), bool),
+        _column_or_none(known.get("gradient"), float),
+        _column(known.get("is_sharded"), bool),
+        strict=True,
     )
-    modules = _table(fields.get("modules"), ("name", "class"), (str, str))
-    loose = _table(fields.get("loose"), _LOOSE, (str, str, str, int, _TEXT))
-    left_out = _table(fields.get("left_out"), ("name", "why"), (str, str))
-    if not {row[1] for row in tensors} <= {"parameter", "buffer"} or any(row[3] < 0 for row in loose):
+    modules = dict(children(fields.get("modules")))
+    parts = dict(children(fields.get("loose")))
+    loose = zip(
+        _column(parts.get("place"), str),
+        _column(parts.get("kind"), str),
+        _column(parts.get("class"), str),
+        _column(parts.get("parameters"), int),
+        _column_or_none(parts.get("registered"), str),
+        strict=True,
+    )
+    left_out = dict(children(fields.get("left_out")))
+    found = tuple(LooseModule(*row) for row in loose)
+    if any(row.parameters < 0 for row in found):
         raise _NotOursError
     return ModelRecord(
         "snapshot",
-        {row[0]: TensorRecord(*row[1:]) for row in tensors},
+        {name: TensorRecord(*rest) for name, *rest in tensors},
         tuple(_column(fields.get("parameters"), str)),
-        dict(modules),
+        dict(zip(_column(modules.get("name"), str), _column(modules.get("class"), str), strict=True)),
         frozenset(_column(fields.get("ignored"), str)),
         tuple(_column(fields.get("wrappers"), str)),
         tuple(_handed(dict(children(node))) for node in _items(fields.get("optimizers"))),
-        tuple(LooseModule(*row) for row in loose),
-        tuple(left_out),
+        found,
+        tuple(zip(_column(left_out.get("name"), str), _column(left_out.get("why"), str), strict=True)),
         _scalar(fields.get("rank"), int),
         _scalar(fields.get("world_size"), int),
         _scalar(fields.get("training"), bool),
@@ -189,11 +207,18 @@ def _record(fields: dict[Any, Node]) -> ModelRecord:
     )
 
 
-def _handed(fields: dict[Any, Node]) -> OptimizerRecord:
-    names, has_state, steps = (
-        tuple(_column(fields.get(key), kinds))
-        for key, kinds in (("name", _TEXT), ("has_state", bool), ("step", _NUMBER))
-    )
+def _role(text: str) -> Literal["parameter", "buffer"]:
+    if text == "parameter":
+        return "parameter"
+    if text == "buffer":
+        return "buffer"
+    raise _NotOursError
+
+
+def _handed(fields: dict[str | int, Node]) -> OptimizerRecord:
+    names = tuple(_column_or_none(fields.get("name"), str))
+    has_state = tuple(_column(fields.get("has_state"), bool))
+    steps = tuple(_column_or_none(fields.get("step"), float))
     keeps_state = tuple(_column(fields.get("keeps_state"), bool))
     if not len(names) == len(has_state) == len(steps) == len(keeps_state):
         raise _NotOursError
@@ -203,20 +228,15 @@ def _handed(fields: dict[Any, Node]) -> OptimizerRecord:
     )
 
 
-_Kinds = type | tuple[type, ...]
-_NUMBER: _Kinds = (float, type(None))
-_TEXT: _Kinds = (str, type(None))
+_T = TypeVar("_T")
 
 
-def _table(node: Node, names: Iterable[str], kinds: tuple[_Kinds, ...]) -> list[tuple[Any, ...]]:
-    """The rows of columns of one length."""
-    fields = dict(children(node))
-    parts = [_column(fields.get(name), kind) for name, kind in zip(names, kinds, strict=True)]
-    return list(zip(*parts, strict=True))
+def _column(node: Node, kind: type[_T]) -> list[_T]:
+    return [_scalar(item, kind) for item in _items(node)]
 
 
-def _column(node: Node, kinds: _Kinds) -> list[Any]:
-    return [_scalar(item, kinds) for item in _items(node)]
+def _column_or_none(node: Node, kind: type[_T]) -> list[_T | None]:
+    return [None if item is None else _scalar(item, kind) for item in _items(node)]
 
 
 def _items(node: Node) -> list[Node]:
@@ -225,7 +245,7 @@ def _items(node: Node) -> list[Node]:
     return node
 
 
-def _scalar(value: Node, kinds: _Kinds) -> Any:
-    if type(value) not in SCALARS or not isinstance(value, kinds):
+def _scalar(value: Node, kind: type[_T]) -> _T:
+    if type(value) not in SCALARS or not isinstance(value, kind):
         raise _NotOursError
     return value

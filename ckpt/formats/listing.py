@@ -6,7 +6,6 @@ Not a format of the table: only who asks for a listing gets one, so that none is
 from __future__ import annotations
 
 from contextlib import closing
-from typing import Any
 
 from ckpt.checkpoint import Checkpoint, Declared, DeclaredSection, Entry, Traits
 from ckpt.dtypes import BY_NAME
@@ -17,7 +16,7 @@ from ckpt.io.source import read_limited
 from ckpt.limits import Limits
 from ckpt.names import Key, NamedKey, Path
 from ckpt.tensors import Composite, Storage, Tensor, tensor_ref
-from ckpt.text import show
+from ckpt.text import Json, show
 
 NAME = "listing"
 TRAITS = Traits("a listing")
@@ -37,6 +36,7 @@ def open_listing(path: str, limits: Limits) -> Checkpoint | None:
         if data.count(b'"schema"', 0, 1 << 20) == 0:
             return None
         document = parse_json(data, "listing (one document of inspect --json is needed)")
+        assert isinstance(document, dict)  # it begins with {
         schema = document.get("schema")
         if not isinstance(schema, dict) or schema.get("name") != _SCHEMA:
             raise UnreadableError(
@@ -55,11 +55,12 @@ _TRUSTS = frozenset(("certain", "strong", "likely", "none"))
 _KINDS = frozenset(("model", "ema", "optimizer", "scheduler", "scaler", "rng", "other", "snapshot"))
 
 
-def _checkpoint(path: str, document: dict[str, Any]) -> Checkpoint:
-    rows = document["tensors"]
+def _checkpoint(path: str, document: dict[str, Json]) -> Checkpoint:
+    rows = [_object(row) for row in _list(document["tensors"])]
     entries = tuple(_entry(row) for row in rows)
     kinds = {
-        _text(row["name"]): (_path(row["path"]), _one_of(row["kind"], _KINDS)) for row in document["sections"]
+        _text(row["name"]): (_path(row["path"]), _one_of(row["kind"], _KINDS))
+        for row in map(_object, _list(document["sections"]))
     }
     sections: list[DeclaredSection] = []
     for place, row in enumerate(rows):
@@ -78,7 +79,7 @@ def _checkpoint(path: str, document: dict[str, Any]) -> Checkpoint:
         path=path,
         format=NAME,
         traits=TRAITS,
-        nbytes=_count(document["file"]["bytes"]),
+        nbytes=_count(_object(document["file"])["bytes"]),
         root=None,
         tensors=entries,
         storages=(),
@@ -87,19 +88,19 @@ def _checkpoint(path: str, document: dict[str, Any]) -> Checkpoint:
     )
 
 
-def _role(row: dict[str, Any]) -> tuple[str, str, str, str]:
-    evidence = row["evidence"]
+def _role(row: dict[str, Json]) -> tuple[str, str, str, str]:
+    evidence = _object(row["evidence"])
     trust = _one_of(evidence["trust"], _TRUSTS)
     return _one_of(row["role"], _ROLES), trust, _text(evidence["source"]), _text(evidence["note"])
 
 
-def _entry(row: dict[str, Any]) -> Entry:
-    shape, dtype = tuple(_count(size) for size in row["shape"]), BY_NAME[row["dtype"]]
+def _entry(row: dict[str, Json]) -> Entry:
+    shape, dtype = tuple(_count(size) for size in _list(row["shape"])), BY_NAME[_text(row["dtype"])]
     device = None if row["device"] is None else _text(row["device"])
     tensor: Tensor
     if row["layout"] == "strided":
         storage = Storage(_text(row["storage"]), device, dtype, 0, None)
-        stride = tuple(_count(step) for step in row["stride"])
+        stride = tuple(_count(step) for step in _list(row["stride"]))
         if len(stride) != len(shape):
             raise ValueError
         tensor = tensor_ref(storage, dtype, shape, stride, _count(row["offset"]))
@@ -108,31 +109,43 @@ def _entry(row: dict[str, Any]) -> Entry:
     return Entry(_path(row["path"]), _text(row["name"]), tensor)
 
 
-def _count(value: Any) -> int:
+def _object(value: Json) -> dict[str, Json]:
+    if not isinstance(value, dict):
+        raise ValueError
+    return value
+
+
+def _list(value: Json) -> list[Json]:
+    if not isinstance(value, list):
+        raise ValueError
+    return value
+
+
+def _count(value: Json) -> int:
     if type(value) is not int or not 0 <= value < 2**63:
         raise ValueError
     return value
 
 
-def _text(value: Any) -> str:
+def _text(value: Json) -> str:
     if type(value) is not str:
         raise ValueError
     return value
 
 
-def _one_of(value: Any, known: frozenset[str]) -> str:
+def _one_of(value: Json, known: frozenset[str]) -> str:
     if value not in known:
         raise ValueError
     return _text(value)
 
 
-def _path(keys: Any) -> Path:
+def _path(keys: Json) -> Path:
     if type(keys) is not list:
         raise ValueError
     return tuple(_key(key) for key in keys)
 
 
-def _key(key: Any) -> Key:
+def _key(key: Json) -> Key:
     if isinstance(key, dict):
         return NamedKey(_text(key["text"]), _text(key["type"]))
     if type(key) is int and -(2**63) <= key < 2**63:

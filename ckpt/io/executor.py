@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 SPAN = 64 << 20
 """Bytes that one task reads at most, where its work can be cut."""
@@ -13,16 +13,19 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 
-class Task(NamedTuple, Generic[R]):
+class Task(Generic[R]):
     """A call of a function of a module with plain arguments: it pickles where its sources have an address.
 
     `nbytes` are the bytes that it reads. How work is cut into tasks depends on the files alone, and results are
     merged in the order of the tasks: figures are the same for any executor and any number of workers.
     """
 
-    function: Callable[..., R]
-    arguments: tuple[Any, ...]
-    nbytes: int = 0
+    __slots__ = ("arguments", "function", "nbytes")
+
+    def __init__(self, function: Callable[..., R], arguments: tuple[Any, ...], nbytes: int = 0) -> None:
+        self.function = function
+        self.arguments = arguments
+        self.nbytes = nbytes
 
     def __call__(self) -> R:
         return self.function(*self.arguments)

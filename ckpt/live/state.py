@@ -140,7 +140,8 @@ def plain_node(value: Any, refs: Mapping[int, TensorRef] | None = None, depth: i
     """Values that weights_only takes as inert nodes, tensors by `refs`. Raises NotPlainError for anything else."""
     torch = require_torch()
     if value is None or type(value) in (bool, int, float, str, bytes, bytearray):
-        return value
+        scalar: Node = value
+        return scalar
     if refs is not None and id(value) in refs:
         return refs[id(value)]
     if type(value) is torch.dtype:

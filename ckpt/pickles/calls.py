@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId
+from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId, is_tuple
 from ckpt.tensors import Storage, TensorRef
 
 
@@ -75,8 +75,9 @@ def with_device(call: Opaque, moved: Callable[[Node], Node]) -> tuple[Node, ...]
     if func.name in ("_rebuild_from_type", "_rebuild_from_type_v2") and len(args) > 2:
         inner = args[0]
         position = DEVICE_ARGUMENT.get(inner.qualified) if type(inner) is Global else None
-        if position is not None and type(args[2]) is tuple:
-            return (*args[:2], _replaced(args[2], position, moved), *args[3:])
+        inner_args = args[2]
+        if position is not None and is_tuple(inner_args):
+            return (*args[:2], _replaced(inner_args, position, moved), *args[3:])
     position = DEVICE_ARGUMENT.get(func.qualified)
     return args if position is None else _replaced(args, position, moved)
 

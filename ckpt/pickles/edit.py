@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckpt.nodes import ByteStr, Dict, Global, Nested, Node, Opaque, PersistentId, Set
+from ckpt.nodes import ByteStr, Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple
 from ckpt.pickles.rebuild import Rebuilder
 from ckpt.tensors import Storage, TensorRef
 
 _LEAVES = frozenset((type(None), bool, int, float, str, bytes, bytearray, ByteStr, Global, TensorRef))
 
 
-DROPPED = object()
-"""What `instead` says of a node that is to be None."""
+DROPPED: Node = Opaque("dropped", None, (), None, 0)
+"""What `instead` says of a node that is to be None. It is in no tree: it is told by its identity."""
 
 
 class Edit:
@@ -89,51 +89,52 @@ class Edit:
 
         A call that takes the place of a tensor's names it as `like`.
         """
-        kind = type(node)
         made: Node
-        if kind is tuple:
+        if is_tuple(node):
             # Nothing can be put into it later. Tuples are nested 64 deep at most, all else is a shell by now.
             items = tuple([self._item(item) for item in node])
             return node if all(map(_is, items, node)) else items
-        if kind is list:
+        if type(node) is list:
             made = []
-        elif kind is Dict:
+        elif type(node) is Dict:
             made = Dict()
-        elif kind is Set:
+        elif type(node) is Set:
             made = Set([], node.frozen)
-        elif kind is PersistentId:
-            made = PersistentId(node.pid, node.offset)
-            made.shift = node.shift
-            made.meaning = node.meaning
+        elif type(node) is PersistentId:
+            named = PersistentId(node.pid, node.offset)
+            named.shift = node.shift
+            named.meaning = node.meaning
             if type(node.meaning) is Storage:
-                made.meaning = self.storage(node.meaning)
-                if made.meaning.dtype is not node.meaning.dtype:
-                    made.pid = None  # it names the class of the old one
-            return made
-        elif kind is Opaque:
+                named.meaning = storage = self.storage(node.meaning)
+                if storage.dtype is not node.meaning.dtype:
+                    named.pid = None  # it names the class of the old one
+            return named
+        elif type(node) is Opaque:
             made = Opaque(node.how, node.func, (), None, node.offset)
         else:
-            raise TypeError(f"a node of type {kind.__name__}")
-        if like is not None:
+            raise TypeError(f"a node of type {type(node).__name__}")
+        if like is not None and type(node) is Opaque:
             node.meaning = like.meaning
         self._todo.append((node, made))
         self._alive.append(node)
         return made
 
     def _fill(self, node: Node, made: Node) -> None:
-        if type(node) is list:
+        if type(node) is list and type(made) is list:
             made.extend([self._item(item) for item in node])
-        elif type(node) is Dict:
+        elif type(node) is Dict and type(made) is Dict:
             made.keys = [self.copy_of(key) for key in self.keys(node, node.keys)]
             made.values = [self._item(value) for value in node.values]
-        elif type(node) is Set:
+        elif type(node) is Set and type(made) is Set:
             made.items = [self._item(item) for item in node.items]
-        else:
+        elif type(node) is Opaque and type(made) is Opaque:
             self._fill_call(node, made)
 
     def _fill_call(self, node: Opaque, made: Opaque) -> None:
         made.func = self.copy_of(node.func)
-        made.kwargs = self.copy_of(node.kwargs)
+        kwargs = self.copy_of(node.kwargs)
+        assert kwargs is None or type(kwargs) is Dict
+        made.kwargs = kwargs
         made.states = [self._item(self.state(node, state)) for state in node.states] if node.states else ()
         made.items = [self._item(item) for item in node.items] if node.items else ()
         if node.keys:
@@ -153,6 +154,7 @@ class Edit:
             items = tuple([self.copy_of(arg) for arg in args])
             known = self._copies[id(args)] = args if all(map(_is, items, args)) else items
             self._alive.append(args)
+        assert is_tuple(known)
         return known
 
     def _item(self, node: Node) -> Node:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, cast, final
 
 from ckpt.errors import LimitError
 from ckpt.limits import Limits
@@ -37,6 +37,7 @@ class _Raw(bytes):
     """Opcodes that are due when all that was pushed after them is written."""
 
 
+@final
 class _Close:
     """The end of a tuple, a set or a call: the opcode, and what takes it all back in a cycle."""
 
@@ -81,37 +82,36 @@ class _Emitter:
         self._names: dict[tuple[str, str, int], bytes] = {}
         self._slots = 0
         self._made: dict[int, Node] = {}  # nodes made here for others: calls for tensors, bytes, sets
-        self._alive: list[Node] = []  # ids of the memo must stay taken
+        self._alive: list[Node | Storage] = []  # ids of the memo must stay taken
         self._texts: dict[str, str] = {}
         self._keys: dict[int, bytes] = {}  # id of a storage -> the opcode that gets its key
 
     def run(self, root: Node) -> bytes:
         out, memo = self._out, self._memo
-        todo: list[Node] = [root]
+        todo: list[Node | _Close] = [root]
         while todo:
             node = todo.pop()
-            kind = type(node)
-            if kind is str:
+            if type(node) is str:
                 self._text_of(node)
-            elif kind is int:
+            elif type(node) is int:
                 out += _int(node)
-            elif kind is _Raw:
+            elif type(node) is _Raw:
                 out += node
-            elif kind is tuple:
-                self._tuple(node, todo)
-            elif kind is _Close:
+            elif type(node) is tuple:
+                self._tuple(cast("tuple[Node, ...]", node), todo)  # to mypy it may be a TensorRef still
+            elif type(node) is _Close:
                 self._close(node, todo)
-            elif kind is Opaque:
+            elif type(node) is Opaque:
                 self._call(node, todo)
-            elif kind is PersistentId:
+            elif type(node) is PersistentId:
                 self._persistent(node, todo)
-            elif kind is Global:
+            elif type(node) is Global:
                 self._global(node)
-            elif kind is bool:
+            elif type(node) is bool:
                 out += b"\x88" if node else b"\x89"
             elif node is None:
                 out += b"N"
-            elif kind is float:
+            elif type(node) is float:
                 out += b"G" + _DOUBLE.pack(node)
             elif id(node) in memo:
                 out += memo[id(node)]
@@ -140,7 +140,7 @@ class _Emitter:
 
     # --- one method a kind of node ----------------------------------------------------------------------------
 
-    def _container(self, node: Node, todo: list[Node]) -> None:
+    def _container(self, node: Node, todo: list[Node | _Close]) -> None:
         out = self._out
         if type(node) is list:
             out += b"]"
@@ -183,7 +183,7 @@ class _Emitter:
         """One object for each text that is made here, so that the memo finds it again."""
         return self._texts.setdefault(text, text)
 
-    def _tuple(self, node: tuple[Node, ...], todo: list[Node]) -> None:
+    def _tuple(self, node: tuple[Node, ...], todo: list[Node | _Close]) -> None:
         known = self._memo.get(id(node))
         if known is not None:
             self._out += known
@@ -211,7 +211,7 @@ class _Emitter:
         self._out += b"\x80" + bytes((node.protocol,)) + opcodes + b"\x80\x02" if translated else opcodes
         self._names[key] = self._slot()
 
-    def _persistent(self, node: PersistentId, todo: list[Node]) -> None:
+    def _persistent(self, node: PersistentId, todo: list[Node | _Close]) -> None:
         meaning = node.meaning
         if type(meaning) is Storage:
             view = None
@@ -224,7 +224,7 @@ class _Emitter:
             todo.append(_Raw(b"Q"))
             todo.append(node.pid)
 
-    def _storage(self, storage: Storage, node: PersistentId, view: Node, todo: list[Node]) -> None:
+    def _storage(self, storage: Storage, node: PersistentId, view: Node, todo: list[Node | _Close]) -> None:
         # The tuple is new for each use, as in torch; its key is one text a storage.
         out = self._out
         cls, key, device, numel = self._storage_id(storage, node)
@@ -259,7 +259,7 @@ class _Emitter:
             self._put(text)
             self._alive.append(text)
 
-    def _call(self, node: Opaque, todo: list[Node]) -> None:
+    def _call(self, node: Opaque, todo: list[Node | _Close]) -> None:
         known = self._memo.get(id(node))
         if known is not None:
             self._out += known
@@ -279,7 +279,7 @@ class _Emitter:
             todo.append(_Close(node, b"R" if node.how == "reduce" else b"\x81", b"00"))
             todo += (args, node.func)
 
-    def _close(self, close: _Close, todo: list[Node]) -> None:
+    def _close(self, close: _Close, todo: list[Node | _Close]) -> None:
         node = close.node
         known = self._memo.get(id(node))
         if known is not None:  # a cycle: its own parts have made it already

@@ -221,13 +221,14 @@ def calls_of_unknown(pickle: Pickle) -> dict[Global, list[Opaque]]:
     for call in pickle.calls:
         if call.func in harmless or call.how == "newobj" or call.how == "newobj_ex":
             continue
-        if call.func in known:
-            if python3_name(call.func.module, call.func.name) in _CALLS_AN_ARGUMENT:
-                for arg in call.args[: 2 if call.func.name == "_reconstructor" else None]:
-                    if type(arg) is Global and not is_known(arg) and not _is_plain_class(call, arg):
+        func = call.func
+        if type(func) is Global and func in known:
+            if python3_name(func.module, func.name) in _CALLS_AN_ARGUMENT:
+                for arg in call.args[: 2 if func.name == "_reconstructor" else None]:
+                    if type(arg) is Global and not is_known(arg) and not _is_plain_class(func, call, arg):
                         found.setdefault(arg, []).append(call)
-            elif call.func.name == "encode" and as_bytes(call) is None:
-                found.setdefault(call.func, []).append(call)  # a codec of the file's choice
+            elif func.name == "encode" and as_bytes(call) is None:
+                found.setdefault(func, []).append(call)  # a codec of the file's choice
             continue
         for culprit in _called(call):
             made = found.setdefault(culprit, [])
@@ -236,12 +237,12 @@ def calls_of_unknown(pickle: Pickle) -> dict[Global, list[Opaque]]:
     return found
 
 
-def _is_plain_class(call: Opaque, arg: Global) -> bool:
+def _is_plain_class(func: Global, call: Opaque, arg: Global) -> bool:
     """Whether a copyreg call only makes an instance: `_reconstructor(cls, object, None)`."""
-    if call.func.name == "_rebuild_from_type_v2" or call.func.name == "_rebuild_from_type":
+    if func.name == "_rebuild_from_type_v2" or func.name == "_rebuild_from_type":
         return call.args[0] is not arg  # the subclass is not called, the function is
     base = call.args[1] if len(call.args) > 1 else None
-    return call.func.name == "_reconstructor" and base is not arg and is_known(base)
+    return func.name == "_reconstructor" and base is not arg and is_known(base)
 
 
 def _called(call: Opaque) -> list[Global]:

@@ -8,11 +8,13 @@ Opcodes and their meaning: Lib/pickletools.py of CPython.
 from __future__ import annotations
 
 from codecs import escape_decode
+from collections.abc import Sequence
 from struct import Struct, error
+from typing import TypeAlias, cast
 
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.limits import Limits
-from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId, Set
+from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId, Set, is_tuple
 from ckpt.pickles.opcodes import (
     ADDITEMS,
     APPEND,
@@ -112,6 +114,13 @@ _UNHASHABLE = frozenset(
 )
 
 
+# What the machine makes: every node but tensors. Those come later, of calls, and a TensorRef would be a tuple too.
+_Made: TypeAlias = (
+    "bool | int | float | str | bytes | bytearray | list[Node] | tuple[Node, ...]"
+    " | Dict | Set | Global | PersistentId | Opaque | None"
+)
+
+
 class Pickle:
     """What one pickle holds. `end` is the offset after its STOP, `calls` every object it asks for, in order.
 
@@ -164,10 +173,10 @@ def run(data: bytes, limits: Limits, start: int = 0) -> Pickle:
 
 
 def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
-    stack: list[Node] = []
-    outer: list[list[Node]] = []  # the stacks below the open MARKs
+    stack: list[_Made] = []
+    outer: list[list[_Made]] = []  # the stacks below the open MARKs
     push, pop = stack.append, stack.pop
-    memo: dict[int, Node] = {}
+    memo: dict[int, _Made] = {}
     size = len(data)
     values = limits.values
     deep: dict[
@@ -341,10 +350,10 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
                     push(str(data[pos + 1 : end], "utf-8", "surrogatepass"))
                     pos = end
                 elif op == STACK_GLOBAL:
-                    name, module = pop(), pop()
-                    if not isinstance(name, str) or not isinstance(module, str):
+                    inner, place = pop(), pop()
+                    if not isinstance(inner, str) or not isinstance(place, str):
                         raise MachineError("a global whose name is no text", at)
-                    push(_resolve(out, limits, at, str(module), str(name)))
+                    push(_resolve(out, limits, at, str(place), str(inner)))
                 elif op == FRAME:
                     pos += 8
                     if pos + _UINT64.unpack_from(data, pos - 8)[0] > size:
@@ -361,13 +370,13 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
                     stack = outer.pop()
                     push, pop = stack.append, stack.pop
                     if op == LIST:
-                        push(items)
+                        push(cast("list[Node]", items))  # nobody else holds it
                     elif op == DICT:
                         made = Dict()
                         _set_items(out, at, made, items)
                         push(made)
                     elif op == FROZENSET:
-                        push(Set(items, frozen=True))
+                        push(Set(cast("list[Node]", items), frozen=True))
                     elif op == ADDITEMS:
                         _add_items(at, stack[-1], items, sets=True)
                     elif op == OBJ:
@@ -437,7 +446,7 @@ def _nested(deep: dict[int, tuple[int, Node]], at: int, items: tuple[Node, ...])
     return items
 
 
-def _call(out: Pickle, at: int, how: str, func: Node, args: Node, kwargs: Dict | None = None) -> Opaque:
+def _call(out: Pickle, at: int, how: str, func: Node, args: _Made, kwargs: Dict | None = None) -> Opaque:
     if type(func) not in _CALLABLE:
         raise MachineError(f"a call of {_kind(func)}", at)
     if type(args) is not tuple:
@@ -447,7 +456,7 @@ def _call(out: Pickle, at: int, how: str, func: Node, args: Node, kwargs: Dict |
     return made
 
 
-def _add_items(at: int, target: Node, items: list[Node], sets: bool = False) -> None:
+def _add_items(at: int, target: _Made, items: Sequence[Node], sets: bool = False) -> None:
     if type(target) is list:
         target.extend(items)
     elif type(target) is Opaque or (sets and type(target) is Set and not target.frozen):
@@ -456,7 +465,7 @@ def _add_items(at: int, target: Node, items: list[Node], sets: bool = False) -> 
         raise MachineError(f"items appended to {_kind(target)}", at)
 
 
-def _set_items(out: Pickle, at: int, target: Node, items: list[Node]) -> None:
+def _set_items(out: Pickle, at: int, target: _Made, items: Sequence[Node]) -> None:
     if len(items) % 2:
         raise MachineError("a key without a value", at)
     if type(target) is not Dict and type(target) is not Opaque:
@@ -468,12 +477,12 @@ def _set_items(out: Pickle, at: int, target: Node, items: list[Node]) -> None:
     target.set(keys, items[1::2])
 
 
-def _has_unhashable(keys: list[Node], seen: dict[int, Node]) -> bool:
+def _has_unhashable(keys: Sequence[Node], seen: dict[int, Node]) -> bool:
     """Whether one of the keys is sure to be one that no dict takes. Each tuple is looked into once."""
     todo = list(keys)
     while todo:
         key = todo.pop()
-        if type(key) is tuple:
+        if is_tuple(key):
             if id(key) not in seen:
                 seen[id(key)] = key
                 todo += key
@@ -523,7 +532,7 @@ def _python2_string(op: int, data: bytes, pos: int, at: int) -> tuple[bytes, int
         raise MachineError("a string with a broken escape", at) from None
 
 
-def _literal(op: int, data: bytes, pos: int, at: int) -> tuple[Node, int]:
+def _literal(op: int, data: bytes, pos: int, at: int) -> tuple[_Made, int]:
     """The value of an opcode that only pushes one, and the offset after it."""
     if op in (SHORT_BINBYTES, BINBYTES, BINBYTES8, BYTEARRAY8, BINUNICODE8, LONG4):
         width = {SHORT_BINBYTES: 1, BINBYTES: 4, LONG4: 4}.get(op, 8)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import cast
 
 from ckpt.dtypes import BY_NAME, BY_STORAGE, UINT8, DType
 from ckpt.errors import UnreadableError
-from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId
+from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, is_tuple
 from ckpt.pickles.machine import Pickle
 from ckpt.tensors import Composite, Range, Storage, Tensor, TensorRef, tensor_ref
 from ckpt.text import show
@@ -36,7 +36,7 @@ class Rebuilder:
 
     def annotate(self, pickle: Pickle) -> None:
         """Set `meaning` of every call that torch would turn into a tensor. Raises UnreadableError."""
-        builders = {
+        builders: dict[Node, _Builder] = {
             name: build for name in pickle.globals.values() if (build := _BUILDERS.get(name.qualified))
         }
         for call in pickle.calls:  # in the order of the file: the parts of a call come before it
@@ -54,6 +54,7 @@ class Rebuilder:
         try:
             call.meaning = build(self, call.args, call)
         except _BadCallError as error:
+            assert type(call.func) is Global  # or nothing would have built it
             problem = f"damaged pickle: {call.func.name} at byte {call.offset:,}: {error}"
             raise UnreadableError(problem) from None
 
@@ -73,10 +74,12 @@ class Rebuilder:
 
     def _parameter(self, args: tuple[Node, ...], call: Opaque) -> Tensor:
         _arity(args, 2)
-        return _with(_tensor(args[0]), is_parameter=True, requires_grad=_flag(args[1]))
+        data = _tensor(args[0])
+        return _with(data, True, data.is_buffer, _flag(args[1]))
 
     def _old_parameter(self, args: tuple[Node, ...], call: Opaque) -> Tensor | None:
-        data = args[0] if args else call.states[0][0] if _is_tuple_state(call) else None
+        inner = _tuple_state(call)
+        data = args[0] if args else inner[0] if inner else None
         if _meaning(data) is None:
             return None
         requires_grad = args[1] if len(args) > 1 else None
@@ -84,12 +87,13 @@ class Rebuilder:
             if type(state) is tuple and state and type(state[0]) is bool:
                 requires_grad = state[0]
         is_parameter = type(call.func) is Global and call.func.name == "Parameter"
-        return _with(_tensor(data), is_parameter=is_parameter, requires_grad=_flag(requires_grad))
+        tensor = _tensor(data)
+        return _with(tensor, is_parameter, tensor.is_buffer, _flag(requires_grad))
 
     def _from_type(self, args: tuple[Node, ...], call: Opaque) -> Tensor | None:
         _arity(args, 4)
         func, subclass, inner, state = args[:4]
-        if type(func) is not Global or type(inner) is not tuple:
+        if type(func) is not Global or not is_tuple(inner):
             return None
         build = _BUILDERS.get(func.qualified)
         if build is None or build is Rebuilder._from_type:
@@ -103,7 +107,7 @@ class Rebuilder:
         is_parameter = made.is_parameter or attributes.get("_is_param") is True
         if type(subclass) is Global and subclass.name in ("Parameter", "UninitializedParameter"):
             is_parameter = True
-        return _with(made, is_parameter=is_parameter, is_buffer=attributes.get("_is_buffer") is True)
+        return _with(made, is_parameter, attributes.get("_is_buffer") is True, made.requires_grad)
 
     def _wrapper(self, args: tuple[Node, ...], call: Opaque) -> Composite:
         _arity(args, 8)
@@ -143,7 +147,7 @@ class Rebuilder:
             if layout == "sparse_coo"
             else ("compressed_indices", "plain_indices", "values")
         )
-        if type(data) is not tuple or len(data) <= len(labels):
+        if not is_tuple(data) or len(data) <= len(labels):
             raise _BadCallError("its data is not a tuple of tensors and a size")
         tensors = [_tensor(node) for node in data[: len(labels)]]
         parts = tuple(
@@ -197,9 +201,10 @@ class Rebuilder:
 
     def _oldest_tensor(self, args: tuple[Node, ...], call: Opaque) -> TensorRef | None:
         # torch.FloatTensor() with (storage, offset, size, stride) set on it: torch 0.1.
-        if not _is_tuple_state(call) or len(call.states[0]) < 4:
+        state = _tuple_state(call)
+        if len(state) < 4:
             return None
-        storage, offset, size, stride = call.states[0][:4]
+        storage, offset, size, stride = state[:4]
         return _view(storage, size, stride, offset)
 
     def _from_bytes(self, args: tuple[Node, ...], call: Opaque) -> Nested | None:
@@ -307,11 +312,13 @@ def _sizes(node: Node) -> tuple[int, ...]:
     for number in node:
         if type(number) is not int or not 0 <= number < _TOO_MANY:
             raise _BadCallError("a size or stride that is no whole number of elements")
-    return node
+    return cast("tuple[int, ...]", node)  # every tensor comes here twice: no second look at its numbers
 
 
-def _with(tensor: Tensor, **changes: Any) -> Tensor:
-    return tensor._replace(**changes) if isinstance(tensor, TensorRef) else replace(tensor, **changes)
+def _with(tensor: Tensor, is_parameter: bool, is_buffer: bool, requires_grad: bool | None) -> Tensor:
+    if isinstance(tensor, TensorRef):
+        return tensor._replace(is_parameter=is_parameter, is_buffer=is_buffer, requires_grad=requires_grad)
+    return replace(tensor, is_parameter=is_parameter, is_buffer=is_buffer, requires_grad=requires_grad)
 
 
 def _flag(node: Node) -> bool | None:
@@ -358,8 +365,10 @@ def _layout(node: Node) -> str:
     raise _BadCallError("an unknown layout")
 
 
-def _is_tuple_state(call: Opaque) -> bool:
-    return bool(call.states) and type(call.states[0]) is tuple and bool(call.states[0])
+def _tuple_state(call: Opaque) -> tuple[Node, ...]:
+    """The first state of a call, when that is a tuple; else an empty one."""
+    state = call.states[0] if call.states else ()
+    return state if is_tuple(state) else ()
 
 
 def _attributes(state: Node) -> dict[str, Node]:

@@ -87,8 +87,8 @@ def array(node: Node) -> NumpyArray | None:
     state = node.states[-1]
     if type(state) is not tuple or len(state) < 4:
         return None
-    shape, kind, fortran, raw = state[-4:]
-    dtype, sizes = numpy_dtype(kind), _shape(shape)
+    size, kind, fortran, raw = state[-4:]
+    dtype, sizes = numpy_dtype(kind), _shape(size)
     if dtype is None or sizes is None:
         return None
     if type(raw) is list:
@@ -98,9 +98,10 @@ def array(node: Node) -> NumpyArray | None:
 
 
 def _shape(node: Node) -> tuple[int, ...] | None:
-    if type(node) is tuple and len(node) <= 64 and all(type(n) is int and 0 <= n < 2**63 for n in node):
-        return node
-    return None
+    if type(node) is not tuple or len(node) > 64:
+        return None
+    sizes = tuple([n for n in node if type(n) is int and 0 <= n < 2**63])
+    return sizes if len(sizes) == len(node) else None
 
 
 def numpy_dtype(node: Node) -> NumpyDType | None:

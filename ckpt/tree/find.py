@@ -85,7 +85,7 @@ def children(node: Node) -> list[tuple[str | int, Node]]:
     if view.kind in ("scalar", "storage"):
         return []
     if view.kind == "module":
-        return list(zip(view.keys, view.children, strict=True))
+        return list(view.attributes.items())
     return [(path[0], child) for path, _, child, *_ in steps(view, (), "", None)]
 
 

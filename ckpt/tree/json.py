@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from math import isfinite
-from typing import Any
 
 from ckpt.errors import UnreadableError
 from ckpt.names import NamedKey, Path
 from ckpt.nodes import ByteStr, Node
+from ckpt.text import Json
 from ckpt.tree.literals import scalar_text
 from ckpt.tree.view import View, look
 
@@ -15,16 +15,16 @@ INT_BITS = 4096
 """Ints of more bits are named by their size: many readers of JSON give up long before."""
 
 
-def key_json(key: str | int) -> Any:
+def key_json(key: str | int) -> Json:
     """One step of a path: a string or an int; keys of other types as `{"type", "text"}`."""
     return {"type": key.kind, "text": str(key)} if isinstance(key, NamedKey) else key
 
 
-def path_json(path: Path) -> list[Any]:
+def path_json(path: Path) -> list[Json]:
     return [key_json(key) for key in path]
 
 
-def scalar_json(view: View) -> tuple[Any, str | None]:
+def scalar_json(view: View) -> tuple[Json, str | None]:
     """(value, what it is when JSON cannot hold it): a float that is not finite is `(None, "inf")`."""
     value = view.value
     if isinstance(value, float) and not isfinite(value):
@@ -35,10 +35,13 @@ def scalar_json(view: View) -> tuple[Any, str | None]:
         return None, f"bytes {value.raw.hex()}"
     if isinstance(value, (bytes, bytearray)):
         return None, f"bytes {value.hex()}"
-    return str(value) if isinstance(value, str) else value, None
+    if isinstance(value, str):
+        return str(value), None
+    assert value is None or isinstance(value, (int, float))  # all that is left of the scalars
+    return value, None
 
 
-def number_json(name: str, value: float | None) -> dict[str, Any]:
+def number_json(name: str, value: float | None) -> dict[str, Json]:
     """A number as a field; one that is not finite as null, with what it is beside it."""
     if value is None or isfinite(value):
         return {name: value}
@@ -49,7 +52,7 @@ PARTS = 10_000_000
 """Parts to which a value may unfold: lists may hold each other many times over."""
 
 
-def plain(node: Node) -> Any:
+def plain(node: Node) -> Json:
     """A node as JSON: sequences as lists, mappings and objects as objects, tensors by their text.
 
     Inside of containers floats that are not finite are the texts "nan", "inf", "-inf"; keys that read alike
@@ -57,7 +60,7 @@ def plain(node: Node) -> Any:
     """
     left = [PARTS]
 
-    def convert(node: Node, depth: int) -> Any:
+    def convert(node: Node, depth: int) -> Json:
         left[0] -= 1
         if left[0] < 0 or depth < 0:
             raise UnreadableError(f"a value that unfolds to over {PARTS:,} parts")
@@ -66,13 +69,13 @@ def plain(node: Node) -> Any:
             value, otherwise = scalar_json(view)
             return value if otherwise is None else otherwise
         if view.kind == "tensor":
-            tensor = view.value
+            tensor = view.tensor
             return f"tensor {tensor.dtype.name} {list(tensor.shape)}"
         if view.kind == "storage":
-            return f"storage of {view.value.nbytes} bytes"
+            return f"storage of {view.storage.nbytes} bytes"
         if view.kind == "sequence":
             return [convert(child, depth - 1) for child in view.children]
-        found: dict[str, Any] = {}
+        found: dict[str, Json] = {}
         for key, child in zip(view.keys, view.children, strict=True):
             text = (
                 str(key)

@@ -29,9 +29,9 @@ def pieces(node: Node, limit: int, depth: int) -> Iterator[str]:
     if view.kind == "scalar":
         yield scalar_text(view, limit)
     elif view.kind == "tensor":
-        yield f"tensor {view.value.dtype.name} {list(view.value.shape)}"
+        yield f"tensor {view.tensor.dtype.name} {list(view.tensor.shape)}"
     elif view.kind == "storage":
-        yield f"storage of {view.value.nbytes:,} bytes"
+        yield f"storage of {view.storage.nbytes:,} bytes"
     elif depth == 0:
         yield "…"
     elif view.kind == "sequence":
@@ -79,6 +79,7 @@ def scalar_text(view: View, limit: int = 80) -> str:
             return plain[:limit]
         text = repr(plain[:limit] + ("…" if len(plain) > limit else ""))
     else:
+        assert isinstance(value, (bytes, bytearray))  # all that is left of the scalars
         text = repr(bytes(value[:limit]))
     if view.type in _PLAIN_TYPES:
         return text

@@ -36,8 +36,9 @@ def metadata_node(texts: Mapping[str, str]) -> Dict:
     return node
 
 
-def with_metadata(root: Dict, texts: Mapping[str, str]) -> Dict:
+def with_metadata(root: Node, texts: Mapping[str, str]) -> Dict:
     """The items of a tree with these texts as its metadata; without the key where there are none."""
+    assert type(root) is Dict  # the root of all that has metadata
     made = Dict()
     pairs = [pair for pair in zip(root.keys, root.values, strict=True) if pair[0] != METADATA]
     made.set([key for key, _ in pairs], [value for _, value in pairs])

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, time, timedelta
 from math import prod
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 from ckpt.dtypes import BY_NAME
-from ckpt.nodes import ByteStr, Dict, Global, Nested, Node, Opaque, PersistentId, Set
+from ckpt.nodes import ByteStr, Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple
 from ckpt.tensors import Composite, Storage, Tensor, TensorRef
 from ckpt.tree.arrays import array, as_bytes, numpy_dtype
 
@@ -32,11 +32,29 @@ class View(NamedTuple):
 
     kind: Literal["tensor", "storage", "scalar", "sequence", "mapping", "object", "module"]
     type: str
-    value: Node = None
+    value: Node | Storage = None
     keys: Sequence[Node] = ()
     children: Sequence[Node] = ()
     metadata: Node = None
     """`_metadata` of a state dict."""
+
+    @property
+    def tensor(self) -> Tensor:
+        """What a view of kind `tensor` is of."""
+        assert isinstance(self.value, (TensorRef, Composite))
+        return self.value
+
+    @property
+    def storage(self) -> Storage:
+        """What a view of kind `storage` is of."""
+        assert isinstance(self.value, Storage)
+        return self.value
+
+    @property
+    def attributes(self) -> dict[str, Node]:
+        """Those of a view of kind `module`, by their names."""
+        # As `_object` makes it: a check of each key would cost every module of a file.
+        return cast("dict[str, Node]", dict(zip(self.keys, self.children, strict=True)))
 
 
 def tensor_of(node: Node) -> Tensor | None:
@@ -89,24 +107,24 @@ def look(node: Node) -> View:
     kind = type(node)
     if kind in SCALARS:
         return View("scalar", "str" if kind is ByteStr else "None" if node is None else kind.__name__, node)
-    if kind is list or kind is tuple:
-        return View("sequence", kind.__name__, children=node)
-    if kind is Dict:
+    if kind is list or kind is tuple:  # to mypy it may be a TensorRef still, which is a tuple too
+        return View("sequence", kind.__name__, children=cast("Sequence[Node]", node))
+    if type(node) is Dict:
         return View("mapping", "dict", keys=node.keys, children=node.values)
-    if kind is Set:
+    if type(node) is Set:
         return View("sequence", "frozenset" if node.frozen else "set", children=node.items)
-    if kind is Global:
+    if type(node) is Global:
         if node.module == "torch" and node.name in BY_NAME:
             return View("scalar", "torch.dtype", node.qualified)
         return View("scalar", "name", node.qualified)
-    if kind is PersistentId:
-        if type(node.meaning) is Storage:
+    if type(node) is PersistentId:
+        if isinstance(node.meaning, Storage):
             return View("storage", "torch.storage", node.meaning)
         return View("scalar", "name", node.meaning.qualified if node.meaning else "persistent id")
-    if kind is TensorRef or kind is Composite:
+    if type(node) is TensorRef or type(node) is Composite:
         return View("tensor", "torch.Tensor", node)
-    assert kind is Opaque, kind
-    if type(node.meaning) is Nested:
+    assert type(node) is Opaque, kind
+    if isinstance(node.meaning, Nested):
         return look(node.meaning.root)
     if node.meaning is not None:
         return View("tensor", "torch.Tensor", node.meaning)
@@ -202,7 +220,7 @@ def _fields(call: Opaque, state: dict[str, Node]) -> tuple[list[Node], list[Node
                 children += [child for _, child in odd]
     if not state:
         for position, whole in enumerate(call.states):
-            if type(whole) in (list, tuple):
+            if type(whole) is list or is_tuple(whole):
                 numbered += whole
             elif type(whole) is Dict:
                 keys += whole.keys
@@ -228,8 +246,12 @@ def _pairs(call: Opaque) -> tuple[Sequence[Node], Sequence[Node]]:
     for arg in call.args:
         if type(arg) is Dict:
             given += zip(arg.keys, arg.values, strict=True)
-        elif type(arg) in (list, tuple):  # OrderedDict([[key, value], ...]) of Python 2
-            given += [(pair[0], pair[1]) for pair in arg if type(pair) in (list, tuple) and len(pair) == 2]
+        elif type(arg) is list or is_tuple(arg):  # OrderedDict([[key, value], ...]) of Python 2
+            given += [
+                (pair[0], pair[1])
+                for pair in arg
+                if (type(pair) is list or is_tuple(pair)) and len(pair) == 2
+            ]
     if not given:
         return call.keys, call.values
     return [*(key for key, _ in given), *call.keys], [*(value for _, value in given), *call.values]
@@ -257,15 +279,19 @@ def _collection(call: Opaque, name: str) -> View | None:
     for arg in call.args[:1]:
         if type(arg) is Opaque and arg.class_name == "torch.Size":
             return look(arg)
-        if type(arg) not in (list, tuple, Set):
+        if type(arg) is Set:
+            items += arg.items
+        elif type(arg) is list or is_tuple(arg):
+            items += arg
+        else:
             return None
-        items += arg.items if type(arg) is Set else arg
     return View("sequence", short, children=[*items, *call.items])
 
 
 def _size(call: Opaque, name: str) -> View | None:
-    if len(call.args) == 1 and type(call.args[0]) in (tuple, list):
-        return View("sequence", "torch.Size", children=call.args[0])
+    sizes = call.args[0] if len(call.args) == 1 else None
+    if type(sizes) is list or is_tuple(sizes):
+        return View("sequence", "torch.Size", children=sizes)
     return None
 
 
@@ -325,14 +351,16 @@ def _moment(call: Opaque, name: str) -> View | None:
 def _zone(node: Node) -> str:
     """A timezone as the end of an ISO time: `+00:00`; one that is no fixed offset in brackets."""
     if type(node) is Opaque and class_of(node) == "datetime.timezone" and node.args:
-        span = look(node.args[0]).value
-        if isinstance(span, str):
-            return _offset(node.args[0])
+        span = node.args[0]
+        if type(span) is Opaque and isinstance(look(span).value, str):
+            return _offset(span)
     return f" [{class_of(node)}]" if type(node) is Opaque else " [a timezone]"
 
 
 def _offset(span: Opaque) -> str:
     days, seconds, _ = span.args
+    if type(days) is not int or type(seconds) is not int:
+        raise ValueError("no duration")
     minutes = (days * 86_400 + seconds) // 60
     return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
 
@@ -350,12 +378,14 @@ def _duration(call: Opaque, name: str) -> View | None:
 def _number(call: Opaque, name: str) -> View | None:
     kind = name.rpartition(".")[2]
     args = call.args
-    if kind == "complex" and len(args) == 2 and all(type(arg) in (int, float) for arg in args):
-        return View("scalar", kind, f"({args[0]!r}{'+' if args[1] >= 0 else ''}{args[1]!r}j)")
+    if kind == "complex":
+        parts = [arg for arg in args if type(arg) is int or type(arg) is float]
+        if len(parts) == len(args) == 2:
+            return View("scalar", kind, f"({parts[0]!r}{'+' if parts[1] >= 0 else ''}{parts[1]!r}j)")
     if kind == "xrange":  # protocol 2 has the names of Python 2
         kind = "range"
-    if kind in ("range", "slice") and all(type(arg) is int or arg is None for arg in args):
-        if all(arg is None or arg.bit_length() < 512 for arg in args):
+    if kind in ("range", "slice"):
+        if all(arg is None or (type(arg) is int and arg.bit_length() < 512) for arg in args):
             return View("scalar", kind, f"{kind}({', '.join(map(str, args))})")
     if kind in ("Decimal", "Fraction") and len(args) == 1 and isinstance(args[0], str):
         return View("scalar", name, str(args[0]))

@@ -7,7 +7,7 @@ small file unfolds to is bounded by the limits.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from ckpt.checkpoint import Container, Entry, Role, Value
 from ckpt.errors import LimitError, UnreadableError
@@ -207,7 +207,7 @@ class _Walk:
             self._tensor(tensor, (*path, attribute), place, None, False, True)
 
     def _where(self, node: Node, name: str) -> None:
-        places = [node]
+        places: list[Node | Storage] = [node]
         if type(node) is Opaque:
             places += [node.func, *(part for part in node.args if type(part) is Global)]
             if type(node.func) is PersistentId:
@@ -308,7 +308,7 @@ def steps(view: View, path: Path, name: str, registered: _Registered) -> Iterato
 
 def module_steps(view: View, path: Path, name: str, registered: _Registered) -> Iterator[_Step]:
     """The order of state_dict(): own parameters, own buffers, children; then what it does not look at."""
-    state = dict(zip(view.keys, view.children, strict=True))
+    state = view.attributes
     prefix = f"{name}." if path else ""
     transient = look(state.get("_non_persistent_buffers_set"))
     hidden = {str(item) for item in transient.children if isinstance(item, str)}
@@ -392,7 +392,7 @@ def key_text(key: Node) -> str:
     if isinstance(key, float) and key.is_integer() and abs(key) < 2**53:
         return str(int(key))
     if type(key) is tuple:
-        return f"({', '.join(map(key_text, key))})"
+        return f"({', '.join(map(key_text, cast('tuple[Node, ...]', key)))})"
     if key != key:  # NaN equals nothing but itself
         return f"nan {id(key)}"
     if isinstance(key, int):
@@ -400,5 +400,5 @@ def key_text(key: Node) -> str:
     return repr(key)
 
 
-def _long(value: Node) -> bool:
+def _long(value: Node | Storage) -> bool:
     return isinstance(value, (str, bytes, bytearray)) and len(value) >= REPEAT_LENGTH

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -32,7 +32,7 @@ def command(
     path: OnePath,
     out: Output = None,
     to: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(
             "--to", metavar="FORMAT", help="torch-zip, torch-legacy or safetensors; else by OUT's ending."
         ),
@@ -41,15 +41,15 @@ def command(
         bool, typer.Option("--plain", help="Objects become dicts, lists and scalars, numpy becomes tensors.")
     ] = False,
     dtype: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option("--dtype", metavar="NAME", help="Cast floating tensors: bfloat16, float16 or float32."),
     ] = None,
     encoding: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option("--encoding", metavar="NAME", help="Make text of Python 2 strings for good, as latin1."),
     ] = None,
     shard_size: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option("--shard-size", metavar="BYTES", help="safetensors in shards with an index, as 5GB."),
     ] = None,
     section: SectionOption = None,

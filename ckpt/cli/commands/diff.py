@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -67,11 +67,11 @@ def command(
     exclude: Exclude = None,
     section: SectionOption = None,
     atol: Annotated[
-        Optional[float],  # noqa: UP045
+        float | None,
         typer.Option("--atol", metavar="X", min=0, help="Differences up to X are none."),
     ] = None,
     rtol: Annotated[
-        Optional[float],  # noqa: UP045
+        float | None,
         typer.Option("--rtol", metavar="X", min=0, help="Nor are those up to X times the value before."),
     ] = None,
     close: Annotated[

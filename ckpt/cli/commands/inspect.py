@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Optional
+from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import typer
 
@@ -45,7 +46,7 @@ def command(
         bool, typer.Option("--all", help="Every tensor on a line of its own, nothing folded.")
     ] = False,
     depth: Annotated[
-        Optional[int],  # noqa: UP045
+        int | None,
         typer.Option("--depth", metavar="N", min=0, max=64, help="Open the tree of names N levels deep."),
     ] = None,
     include: Include = None,
@@ -59,7 +60,7 @@ def command(
         bool, typer.Option("--imports", help="Every name that the pickles import, and where.")
     ] = False,
     indices: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option("--index", metavar="N,N-N", help="Name the parameters of these numbers in a DDP error."),
     ] = None,
     model: Model = None,
@@ -139,7 +140,12 @@ def command(
 
 
 def _write_text(
-    report: InspectReport, views: list[Any], depth: int | None, everything: bool, *, first: bool
+    report: InspectReport,
+    views: Sequence[Callable[[InspectReport], Sequence[Sequence[str]]]],
+    depth: int | None,
+    everything: bool,
+    *,
+    first: bool,
 ) -> None:
     width = output.screen_width()
     if not first:

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from typing import Annotated, Any, Optional
+from typing import Annotated
 
 import typer
 
@@ -36,7 +36,7 @@ def command(
         ),
     ],
     select: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Option(
             "--select",
             metavar="CODE",
@@ -44,11 +44,11 @@ def command(
         ),
     ] = None,
     ignore: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Option("--ignore", metavar="CODE", help="Not these findings. Repeatable, or comma-separated."),
     ] = None,
     level: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option("--level", metavar="LEVEL", help="From error, warning or info on.  [default: warning]"),
     ] = None,
     values: Annotated[
@@ -57,7 +57,7 @@ def command(
     arg: Arg = None,
     json: RewriteJson = False,
     annotate: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option("--annotate", metavar="github", help="Lines that GitHub shows beside the change."),
     ] = None,
     limit: LimitOption = None,
@@ -113,21 +113,22 @@ def _annotation(path: str, finding: Finding) -> str:
 
 
 def _rules(
-    settings: dict[str, Any], select: list[str] | None, ignore: list[str] | None, level: str | None
+    settings: dict[str, object], select: list[str] | None, ignore: list[str] | None, level: str | None
 ) -> Rules:
     chosen = _split(select) or _listed(settings, "select")
     left = _split(ignore) or _listed(settings, "ignore")
     asked = level or settings.get("level", "warning")
-    if asked not in LEVELS:
+    lowest = next((known for known in LEVELS if known == asked), None)
+    if lowest is None:
         raise UsageError(f"--level {show(str(asked), 40)}: not one of {' '.join(LEVELS)}")
-    return Rules(checked_codes(chosen, "--select"), checked_codes(left, "--ignore"), asked)
+    return Rules(checked_codes(chosen, "--select"), checked_codes(left, "--ignore"), lowest)
 
 
 def _split(values: list[str] | None) -> list[str]:
     return [code.strip() for value in values or [] for code in value.split(",") if code.strip()]
 
 
-def _settings(folder: str) -> dict[str, Any]:
+def _settings(folder: str) -> dict[str, object]:
     """`[tool.ckpt.lint]` of the nearest pyproject.toml. Raises UsageError when it is not understood."""
     while True:
         path = os.path.join(folder, "pyproject.toml")
@@ -141,7 +142,7 @@ def _settings(folder: str) -> dict[str, Any]:
 
     try:
         with open(path, "rb") as file:
-            found: Any = tomllib.load(file)
+            found: object = tomllib.load(file)
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"cannot be read: {show(str(error), 120)}", path=path) from None
     for key in ("tool", "ckpt", "lint"):
@@ -153,7 +154,7 @@ def _settings(folder: str) -> dict[str, Any]:
     return found
 
 
-def _listed(settings: dict[str, Any], key: str) -> list[str]:
+def _listed(settings: dict[str, object], key: str) -> list[str]:
     found = settings.get(key, [])
     if not isinstance(found, list) or not all(isinstance(code, str) for code in found):
         raise UsageError(f"[tool.ckpt.lint] {key} is a list of codes", path="pyproject.toml")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -30,11 +30,11 @@ from ckpt.text import show, size_text
 def command(
     paths: Paths,
     to: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option("--to", metavar="TAG", help="The device for all tensors.", show_default="cpu"),
     ] = None,
     map: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Option(
             "--map", metavar="FROM=TO", help="Move one device only, as in cuda:0=cuda:1. Repeatable."
         ),

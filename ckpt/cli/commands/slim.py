@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -26,7 +26,7 @@ def command(
     path: OnePath,
     out: Output = None,
     keep: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Option("--keep", metavar="PATH", help="Keep this section or value as well. Repeatable."),
     ] = None,
     section: SectionOption = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -26,7 +26,7 @@ from ckpt.jobs.rewrite.strip import strip
 def command(
     path: OnePath,
     prefix: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(
             "--prefix", metavar="TEXT", help="The prefix to strip; else those of wrappers are found."
         ),

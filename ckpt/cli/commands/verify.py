@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -27,7 +27,7 @@ def command(
     paths: Paths,
     quick: Annotated[bool, typer.Option("--quick", help="Only the structure: no tensor is read.")] = False,
     stored: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(
             "--sums", metavar="F", help="Check the tensors against what `ckpt sum` wrote, and only that."
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -38,7 +38,7 @@ def command(
     ],
     out: Output = None,
     sub: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Option("--sub", metavar="S/A/B/", help="Rename what is taken, as in ckpt rename. Repeatable."),
     ] = None,
     mismatch: Annotated[
@@ -50,7 +50,7 @@ def command(
         ),
     ] = "keep",
     coverage: Annotated[
-        Optional[float],  # noqa: UP045
+        float | None,
         typer.Option(
             "--min-coverage",
             metavar="X",
@@ -60,11 +60,11 @@ def command(
         ),
     ] = None,
     section: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option("--section", metavar="PATH", help="The part of PRETRAINED to take, such as ema."),
     ] = None,
     into_section: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option("--into-section", metavar="PATH", help="The part of TARGET that gets it."),
     ] = None,
     arg: Arg = None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from math import prod
-from typing import Any
+from typing import NoReturn
 
 from ckpt.checkpoint import Checkpoint, Entry, Traits, Value
 from ckpt.dtypes import BY_SAFETENSORS, DType, contiguous
@@ -18,7 +18,7 @@ from ckpt.limits import Limits
 from ckpt.names import natural
 from ckpt.nodes import Dict
 from ckpt.tensors import Range, Storage, tensor_ref
-from ckpt.text import show
+from ckpt.text import Json, show
 from ckpt.tree.metadata import METADATA, metadata_node
 
 NAME = "safetensors"
@@ -57,22 +57,22 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     if not isinstance(header, dict) or probe.head[8:9] != b"{":
         raise UnreadableError("a safetensors header that does not begin with {")
     metadata = header.pop(METADATA, {})
-    if not isinstance(metadata, dict) or not all(
-        isinstance(value, str) and is_text(value) for value in metadata.values()
-    ):
+    pairs = metadata.items() if isinstance(metadata, dict) else ()
+    texts = {name: value for name, value in pairs if isinstance(value, str) and is_text(value)}
+    if not isinstance(metadata, dict) or len(texts) < len(metadata):
         raise UnreadableError("safetensors metadata must map text to text")
     if len(header) > limits.entries:
         raise LimitError(f"a safetensors file of {len(header):,} tensors", "entries", limits.entries)
     begin = 8 + length
     parsed = {name: _entry(name, fields) for name, fields in header.items()}
     _check_cover(parsed, probe.size - begin)
-    return _checkpoint(probe, begin, parsed, metadata)
+    return _checkpoint(probe, begin, parsed, texts)
 
 
-def parse_json(data: bytes, what: str) -> Any:
+def parse_json(data: bytes, what: str) -> Json:
     """Strict JSON: UTF-8, no duplicate keys, no NaN, no lone surrogates. Raises UnreadableError."""
 
-    def refuse(constant: str) -> Any:
+    def refuse(constant: str) -> NoReturn:
         raise ValueError(f"{constant} is not JSON")
 
     def integer(digits: str) -> int:
@@ -80,7 +80,7 @@ def parse_json(data: bytes, what: str) -> Any:
             raise ValueError("a number of too many digits")
         return int(digits)
 
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
         found = dict(pairs)
         if len(found) != len(pairs):
             seen: set[str] = set()
@@ -91,9 +91,10 @@ def parse_json(data: bytes, what: str) -> Any:
         return found
 
     try:
-        return json.loads(
+        found: Json = json.loads(
             data.decode("utf-8"), parse_constant=refuse, parse_int=integer, object_pairs_hook=unique
         )
+        return found
     except UnicodeDecodeError:
         problem = "it is not UTF-8"
     except UnicodeEncodeError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.blocks import elements, place_of, pour, same_bytes
@@ -16,7 +15,7 @@ from ckpt.limits import Limits
 from ckpt.names import NamedKey
 from ckpt.nodes import Node
 from ckpt.tensors import Storage, TensorRef
-from ckpt.text import show
+from ckpt.text import Json, show
 from ckpt.tree.metadata import METADATA, aliases, is_alias, is_metadata, metadata_of
 
 _EXPANDED = 1 << 30
@@ -82,7 +81,7 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
     metadata = {"format": "pt", **metadata_of(checkpoint.root), **others}
     # As the library orders them: the widest first, so that each is aligned.
     tensors.sort(key=lambda item: (-item[1].dtype.bits, item[0]))
-    header: dict[str, Any] = {METADATA: metadata}
+    header: dict[str, Json] = {METADATA: metadata}
     at = 0
     for name, ref in tensors:
         shape = list(ref.shape)

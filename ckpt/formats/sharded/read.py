@@ -164,12 +164,14 @@ def _read_index(location: Location, folder: Location, limits: Limits) -> tuple[d
     weight_map = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
         raise UnreadableError("an index without a weight_map")
+    files: dict[str, str] = {}
     checked: set[str] = set()
     for name, shard in weight_map.items():
         if not isinstance(shard, str) or not is_plain_name(shard):
             raise UnreadableError(
                 f"the index puts {show(name, 80)} into {show(str(shard), 80)}, which is no plain file name"
             )
+        files[name] = shard
         if shard in checked:
             continue
         checked.add(shard)
@@ -181,7 +183,7 @@ def _read_index(location: Location, folder: Location, limits: Limits) -> tuple[d
             raise UnreadableError(f"the index names {show(shard, 80)}, which is no file beside it") from None
     metadata = index.get("metadata") if isinstance(index, dict) else None
     size = metadata.get("total_size") if isinstance(metadata, dict) else None
-    return weight_map, size if type(size) is int and size >= 0 else None
+    return files, size if type(size) is int and size >= 0 else None
 
 
 def _compare(weight_map: dict[str, str], parts: Sequence[Part]) -> list[Notice]:

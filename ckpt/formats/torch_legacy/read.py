@@ -255,11 +255,12 @@ class _Stream:
 
 def _view_offset(view: Node, root: Storage, dtype: DType | None, key: str) -> int:
     """Where a view of a storage begins, in elements: `(view_key, offset, size)`, written before 0.4."""
-    if type(view) is tuple and len(view) == 3 and type(view[1]) is int and type(view[2]) is int:
-        offset, size = view[1:]
+    if type(view) is tuple and len(view) == 3:
+        _, offset, size = view
         width = max(1, dtype.bits // 8) if dtype else 1
-        if min(offset, size) >= 0 and (offset + size) * width <= root.nbytes:
-            return int(offset)
+        if type(offset) is int and type(size) is int:
+            if min(offset, size) >= 0 and (offset + size) * width <= root.nbytes:
+                return int(offset)
     raise UnreadableError(
         f"a view of storage {show(key, 80)} that does not lie within its {root.nbytes:,} bytes"
     )

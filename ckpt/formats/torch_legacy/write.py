@@ -67,7 +67,7 @@ def _stream(root: Node, keys: Keys, limits: Limits) -> tuple[bytes, list[Storage
     sizes.set(["short", "int", "long"], [2, 4, 4])
     system.set(["protocol_version", "little_endian", "type_sizes"], [PROTOCOL, True, sizes])
     parts = [emit(node, keys, to_bytes, limits) for node in (MAGIC, PROTOCOL, system)]
-    parts += (pickle, emit(order, keys, to_bytes, limits))
+    parts += (pickle, emit([*order], keys, to_bytes, limits))
     return b"".join(parts), [keys.storages[key] for key in order]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ckpt.errors import UsageError
 from ckpt.evidence.modules import Hook
@@ -14,7 +14,7 @@ from ckpt.jobs.check.stats import stats
 from ckpt.jobs.inspect import list_modules as loose
 from ckpt.jobs.inspect import private
 from ckpt.jobs.inspect.inspect import inspect
-from ckpt.text import plural, show
+from ckpt.text import Json, plural, show
 
 LEVELS: tuple[Level, ...] = ("error", "warning", "info")
 _LISTED = 4
@@ -29,7 +29,7 @@ class LintReport(NamedTuple):
     findings: tuple[Finding, ...]
     error: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Json]:
         """An entry of `files[]` of the document `ckpt.lint`."""
         return {
             "path": self.path,
@@ -38,7 +38,7 @@ class LintReport(NamedTuple):
         }
 
 
-def document(reports: Sequence[LintReport]) -> dict[str, Any]:
+def document(reports: Sequence[LintReport]) -> dict[str, Json]:
     """The document `ckpt.lint`; docs/json.md is its contract."""
     from ckpt import __version__
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import sqrt
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.cast import has_numbers
@@ -19,7 +19,7 @@ from ckpt.io.executor import Executor, Task, Threads
 from ckpt.jobs.check.channels import Axis, axis_of, inner
 from ckpt.names import Globs, natural
 from ckpt.tensors import TensorRef
-from ckpt.text import plural, show
+from ckpt.text import Json, plural, show
 from ckpt.tree.find import node_at
 from ckpt.tree.json import number_json
 from ckpt.tree.view import look
@@ -105,7 +105,7 @@ class StatsReport(NamedTuple):
                 counts[1] += row.found.numel
         return [(name, zeros, numel) for name, (zeros, numel) in found.items()]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Json]:
         """The document `ckpt.stats`; docs/json.md is its contract."""
         from ckpt import __version__
 
@@ -123,8 +123,8 @@ class StatsReport(NamedTuple):
         }
 
 
-def _row_json(row: Row) -> dict[str, Any]:
-    made: dict[str, Any] = {
+def _row_json(row: Row) -> dict[str, Json]:
+    made: dict[str, Json] = {
         "name": row.entry.name,
         "dtype": row.entry.tensor.dtype.name,
         "shape": list(row.entry.tensor.shape),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.jobs.check.sums import Sum
 from ckpt.tensors import parts_of
-from ckpt.text import plural, show, size_text
+from ckpt.text import Json, plural, show, size_text
 
 Verdict = Literal["ok", "damaged", "could not look"]
 _LISTED = 6
@@ -34,7 +34,7 @@ class VerifyReport(NamedTuple):
     """Of a cut file: the tensors whose bytes are all there."""
     lost: tuple[str, ...] | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Json]:
         """The document `ckpt.verify`; docs/json.md is its contract."""
         from ckpt import __version__
 

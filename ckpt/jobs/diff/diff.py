@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.compare import Change, Tolerance, compare_all, contradicted, plan, recorded_same
@@ -22,7 +22,7 @@ from ckpt.jobs.diff.rows import DIFFERS, Pair, Row, Status, ValueRow
 from ckpt.jobs.diff.values import differing_values
 from ckpt.names import Globs
 from ckpt.tensors import TensorRef
-from ckpt.text import show
+from ckpt.text import Json, show
 
 
 class Options(NamedTuple):
@@ -73,7 +73,7 @@ class DiffReport(NamedTuple):
         """Tensors of a status, of one role or of all."""
         return sum(row.status == status and role in (None, row.role.role) for row in self.rows)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Json]:
         """The document `ckpt.diff`; docs/json.md is its contract."""
         from ckpt.jobs.diff.document import document
 

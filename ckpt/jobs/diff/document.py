@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ckpt.elements.compare import Change
 from ckpt.jobs.diff.modules import Module, modules
 from ckpt.jobs.diff.rows import STATUSES, Row, ValueRow
+from ckpt.text import Json
 from ckpt.tree.json import number_json, plain
 
 if TYPE_CHECKING:
     from ckpt.jobs.diff.diff import DiffReport
 
 
-def document(report: DiffReport) -> dict[str, Any]:
+def document(report: DiffReport) -> dict[str, Json]:
     """The report as JSON."""
     from ckpt import __version__
 
@@ -57,7 +58,7 @@ def document(report: DiffReport) -> dict[str, Any]:
     }
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _row(row: Row) -> dict[str, Json]:
     sides = [None if entry is None else entry.tensor for entry in (row.before, row.after)]
     return {
         "status": row.status,
@@ -74,7 +75,7 @@ def _row(row: Row) -> dict[str, Any]:
     }
 
 
-def _module(module: Module) -> dict[str, Any]:
+def _module(module: Module) -> dict[str, Json]:
     return {
         "name": module.name,
         "tensors": module.tensors,
@@ -83,8 +84,8 @@ def _module(module: Module) -> dict[str, Any]:
     }
 
 
-def _change(change: Change) -> dict[str, Any]:
-    found: dict[str, Any] = {
+def _change(change: Change) -> dict[str, Json]:
+    found: dict[str, Json] = {
         "differing": change.differing,
         "other_bytes": change.other_bytes,
         "numel": change.numel,
@@ -97,7 +98,7 @@ def _change(change: Change) -> dict[str, Any]:
     return found
 
 
-def _value(row: ValueRow) -> dict[str, Any]:
+def _value(row: ValueRow) -> dict[str, Json]:
     sides = (row.before, row.after)
     return {
         "name": row.name,

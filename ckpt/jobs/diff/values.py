@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any
 
 from ckpt.checkpoint import Checkpoint, Value
 from ckpt.evidence.sections import Section
@@ -150,7 +149,7 @@ def same_node(one: Node, two: Node) -> bool:
     return True
 
 
-def _same_scalar(one: Any, two: Any) -> bool:
+def _same_scalar(one: object, two: object) -> bool:
     if isinstance(one, float) and isinstance(two, float):
         return struct.pack("<d", one) == struct.pack("<d", two) or (one != one and two != two)
     return type(one) is type(two) and bool(one == two)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ckpt import __version__
 from ckpt.checkpoint import Value
@@ -10,16 +10,17 @@ from ckpt.errors import UnreadableError
 from ckpt.evidence.roles import Role
 from ckpt.pickles.weights_only import TORCH
 from ckpt.tensors import Composite, TensorRef
+from ckpt.text import Json
 from ckpt.tree.json import path_json, plain, scalar_json
 from ckpt.tree.view import look
 
 if TYPE_CHECKING:
     from ckpt.jobs.inspect.inspect import InspectReport, Row
 
-SCHEMA = {"name": "ckpt.inspect", "version": 1}
+SCHEMA: dict[str, Json] = {"name": "ckpt.inspect", "version": 1}
 
 
-def document(report: InspectReport) -> dict[str, Any]:
+def document(report: InspectReport) -> dict[str, Json]:
     """The report as plain data that `json.dumps(allow_nan=False)` takes."""
     checkpoint = report.checkpoint
     refused = checkpoint.weights_only
@@ -94,7 +95,7 @@ def document(report: InspectReport) -> dict[str, Any]:
     }
 
 
-def totals(report: InspectReport) -> dict[str, Any]:
+def totals(report: InspectReport) -> dict[str, Json]:
     """Sums over the selected tensors; `storage_bytes` counts shared bytes once, over the whole file."""
     dtypes: dict[str, int] = {}
     for row in report.rows:
@@ -110,11 +111,11 @@ def totals(report: InspectReport) -> dict[str, Any]:
     }
 
 
-def tensor_json(row: Row, role: Role) -> dict[str, Any]:
+def tensor_json(row: Row, role: Role) -> dict[str, Json]:
     """One tensor: the entry of `tensors[]`."""
     tensor, entry = row.tensor, row.entry
     plain_ref = tensor if isinstance(tensor, TensorRef) else None
-    found: dict[str, Any] = {
+    found: dict[str, Json] = {
         "name": entry.name,
         "path": path_json(entry.path),
         "section": row.section.name if row.section else None,
@@ -153,9 +154,9 @@ def tensor_json(row: Row, role: Role) -> dict[str, Any]:
     return found
 
 
-def value_json(value: Value) -> dict[str, Any]:
+def value_json(value: Value) -> dict[str, Json]:
     """One value: the entry of `values[]`."""
-    found: dict[str, Any] = {
+    found: dict[str, Json] = {
         "name": value.name,
         "path": path_json(value.path),
         "type": value.type,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import UsageError
@@ -13,11 +13,12 @@ from ckpt.jobs.inspect.inspect import Row, inspect
 from ckpt.limits import Limits
 from ckpt.names import Path, nearest
 from ckpt.nodes import Node
+from ckpt.text import Json
 from ckpt.tree.find import find, node_at
 from ckpt.tree.json import path_json, plain, scalar_json
 from ckpt.tree.view import look, tensor_of
 
-SCHEMA = {"name": "ckpt.get", "version": 1}
+SCHEMA: dict[str, Json] = {"name": "ckpt.get", "version": 1}
 
 
 class Lookup(NamedTuple):
@@ -29,12 +30,12 @@ class Lookup(NamedTuple):
     row: Row | None = None
     role: Role | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Json]:
         """`{name, path, type, value}`; of a tensor the entry of `tensors[]` of `ckpt.inspect`."""
         if self.row is not None and self.role is not None:
             return {"schema": SCHEMA, **tensor_json(self.row, self.role)}
         view = look(self.node)
-        found: dict[str, Any] = {
+        found: dict[str, Json] = {
             "schema": SCHEMA,
             "name": self.name,
             "path": path_json(self.path),

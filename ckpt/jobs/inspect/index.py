@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.errors import UsageError
@@ -16,7 +16,7 @@ from ckpt.evidence.roles import RecordMatch, Trust
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.tensors import TensorRef
-from ckpt.text import plural, show
+from ckpt.text import Json, plural, show
 
 _MOST = 10_000
 
@@ -31,7 +31,7 @@ class ParameterIndex(NamedTuple):
     why: str
     assumes: str | None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Json]:
         """The object `index` of the document `ckpt.inspect`."""
         return {
             "parameters": self.parameters,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry, Value
 from ckpt.evidence.devices import ACCELERATOR, HiddenDevice, hidden_devices
@@ -19,7 +19,7 @@ from ckpt.jobs.inspect import unused
 from ckpt.jobs.inspect.storages import StorageUse, storage_uses
 from ckpt.names import Globs
 from ckpt.tensors import Tensor
-from ckpt.text import plural, size_text
+from ckpt.text import Json, plural, size_text
 
 _BLOAT_BYTES = 1024
 _HEAVY = 1.0
@@ -87,7 +87,7 @@ class InspectReport(NamedTuple):
         """The role of each of `rows`. Drawn when it is asked for: text does not show roles."""
         return [self.survey.roles[row.position] for row in self.rows]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Json]:
         """The document `ckpt.inspect`; docs/json.md is its contract."""
         from ckpt.jobs.inspect.document import document
 

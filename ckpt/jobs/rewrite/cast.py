@@ -9,7 +9,7 @@ from ckpt.elements.cast import CASTABLE, CASTS
 from ckpt.errors import UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.report import Change
-from ckpt.nodes import Global, Node, Opaque, PersistentId
+from ckpt.nodes import Global, Node, Opaque, PersistentId, is_tuple
 from ckpt.pickles.edit import Edit
 from ckpt.tensors import Computed, Range, Storage, TensorRef, parts_of, tensor_ref
 from ckpt.text import show
@@ -107,7 +107,7 @@ class Cast(Edit):
 
     def arguments(self, call: Opaque) -> tuple[Node, ...]:
         args = call.args
-        if type(call.func) is Global and call.func.name == "_rebuild_from_type_v2" and type(args[2]) is tuple:
+        if type(call.func) is Global and call.func.name == "_rebuild_from_type_v2" and is_tuple(args[2]):
             typed = self._typed(args[0], args[2])
             if typed is not None:
                 return (_V2, args[1], typed, *args[3:])

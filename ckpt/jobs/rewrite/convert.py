@@ -28,7 +28,7 @@ from ckpt.jobs.rewrite.report import (
 )
 from ckpt.limits import Limits
 from ckpt.names import NamedKey, dotted
-from ckpt.nodes import Dict, Node, Opaque, PersistentId
+from ckpt.nodes import Dict, Node, Opaque, PersistentId, is_tuple
 from ckpt.pickles.edit import Edit
 from ckpt.tensors import TensorRef
 from ckpt.text import first_of, show
@@ -264,9 +264,11 @@ class _Viewless(Edit):
 
     def state(self, call: Opaque, state: Node) -> Node:
         # torch.FloatTensor() with (storage, offset, size, stride) set on it: torch 0.1.
-        if type(state) is tuple and state and type(state[0]) is PersistentId and state[0].shift:
-            self.found = True
-            whole = PersistentId(state[0].pid, state[0].offset)
-            whole.meaning = state[0].meaning
-            return (whole, state[1] + state[0].shift, *state[2:])
+        if is_tuple(state) and len(state) > 1 and type(state[0]) is PersistentId and state[0].shift:
+            offset = state[1]
+            if type(offset) is int:
+                self.found = True
+                whole = PersistentId(state[0].pid, state[0].offset)
+                whole.meaning = state[0].meaning
+                return (whole, offset + state[0].shift, *state[2:])
         return state

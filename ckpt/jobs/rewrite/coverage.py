@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from ckpt.checkpoint import Entry
+from ckpt.text import Json
 
 Status = Literal["loaded", "cast", "sliced", "tied", "kept", "missing", "unexpected"]
 """`tied`: its memory is that of one that is loaded; `kept`: there is a tensor of that name and it does not fit; `missing`: there is none; `unexpected`: nobody takes it."""
@@ -67,7 +68,7 @@ class Coverage(NamedTuple):
                 counts[3] += row.target.tensor.numel
         return [(name, counts[0], counts[1], counts[2], counts[3]) for name, counts in found.items()]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Json]:
         """The object `coverage` of the document `ckpt.rewrite`."""
         loaded, whole = self.elements
         return {

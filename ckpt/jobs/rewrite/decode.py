@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ckpt.errors import UsageError
-from ckpt.nodes import ByteStr, Dict, Node, Opaque
+from ckpt.nodes import ByteStr, Dict, Node, Opaque, is_tuple
 from ckpt.pickles.edit import Edit
 from ckpt.text import show
 from ckpt.tree.arrays import as_bytes
@@ -42,7 +42,7 @@ class Decode(Edit):
         )
 
     def state(self, call: Opaque, state: Node) -> Node:
-        if class_of(call).endswith(".multiarray._reconstruct") and type(state) is tuple:
+        if class_of(call).endswith(".multiarray._reconstruct") and is_tuple(state):
             return tuple([as_bytes(item) if type(item) is ByteStr else item for item in state])
         return state
 

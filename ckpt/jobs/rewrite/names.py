@@ -229,5 +229,7 @@ class _Rename(Edit):
         return key if new == key else type(key)(new)
 
     def _text(self, item: Node) -> Node:
-        new = self.known.get(str(item)) if isinstance(item, str) else None
+        if not isinstance(item, str):
+            return item
+        new = self.known.get(str(item))
         return item if new is None else type(item)(new)

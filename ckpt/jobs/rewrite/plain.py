@@ -10,7 +10,7 @@ from math import prod
 
 from ckpt.dtypes import BY_NAME, DType, contiguous
 from ckpt.io.source import Memory
-from ckpt.nodes import ByteStr, Dict, Global, Nested, Node, Opaque, PersistentId, Set
+from ckpt.nodes import ByteStr, Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple
 from ckpt.pickles.calls import ordered_dict
 from ckpt.pickles.edit import DROPPED, Edit
 from ckpt.pickles.imports import is_known, python3_name
@@ -23,7 +23,7 @@ from ckpt.tree.walk import key_text, module_steps
 _OPAQUE = ("torch._C.", "builtins.getattr", "functools.partial", "numpy.")
 """What begins the names of classes whose fields are not what they are."""
 _KEY_PARTS = 1_000
-_NOT_HASHABLE = object()
+_NOT_HASHABLE: Node = Opaque("not hashable", None, (), None, 0)  # in no tree: told by its identity
 _SCALARS = (str, int, float, bool, bytes, bytearray, type(None))
 _INT_BITS = 8 * 255
 """Ints of so many bits need an opcode that weights_only refuses."""
@@ -95,7 +95,7 @@ class Plain(Edit):
         """A node as the key of a dict or the item of a set: scalars, tuples of them, tensors; else _NOT_HASHABLE."""
         if type(node) in (str, int, float, bool, bytes, type(None)):
             return node
-        if type(node) is tuple:
+        if is_tuple(node):
             if id(node) not in self._hashed:
                 items = tuple([self._hashable(item) for item in node])
                 # Tuples that hold each other many times over would never be hashed to the end.
@@ -151,7 +151,9 @@ class Plain(Edit):
                     call,
                 )
             if not _allowed(func) or (
-                func.name.startswith("_rebuild_from_type") and not _allowed(call.args[1])
+                type(func) is Global
+                and func.name.startswith("_rebuild_from_type")
+                and not _allowed(call.args[1])
             ):
                 found = array(call.args[0]) if call.args else None
                 tensor = None if found is None else _numpy_tensor(found)
@@ -180,7 +182,7 @@ class Plain(Edit):
         if view.type == "numpy.dtype" and str(view.value).startswith("V"):
             return self._lose(call, "a numpy dtype of several fields")
         if view.kind == "scalar":
-            if view.type.startswith("numpy.complex"):
+            if view.type.startswith("numpy.complex") and isinstance(view.value, str):
                 number = complex(view.value)
                 return Opaque("reduce", Global("__builtin__", "complex"), (number.real, number.imag), None, 0)
             if isinstance(view.value, _SCALARS) and (is_known(call.func) or _is_class(call)):

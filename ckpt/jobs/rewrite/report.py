@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple
 
-from ckpt.checkpoint import Checkpoint, Entry
+from ckpt.checkpoint import Checkpoint, Entry, Traits
 from ckpt.errors import LossError, UnsupportedError
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.coverage import Coverage
 from ckpt.jobs.rewrite.plain import state_dict
 from ckpt.limits import Limits
-from ckpt.nodes import Dict, Node, Opaque
+from ckpt.nodes import Dict, Node, Opaque, is_tuple
 from ckpt.tensors import Computed, Storage, parts_of
-from ckpt.text import first_of, plural, show
+from ckpt.text import Json, first_of, plural, show
 from ckpt.tree.find import children, node_at, places_of, with_unique_names
 from ckpt.tree.literals import brief
 from ckpt.tree.metadata import aliases, metadata_of, with_metadata
@@ -68,7 +68,7 @@ class RewriteReport(NamedTuple):
         places = (storage.place for storage in self.result.storages)
         return sum(place.overflowed for place in places if isinstance(place, Computed))
 
-    def to_json(self, output: dict[str, Any] | None, *, dry_run: bool) -> dict[str, Any]:
+    def to_json(self, output: dict[str, Json] | None, *, dry_run: bool) -> dict[str, Json]:
         """The document `ckpt.rewrite`; docs/json.md is its contract. `output` is what was written, if anything."""
         from ckpt import __version__
 
@@ -104,12 +104,22 @@ class RewriteReport(NamedTuple):
         }
 
 
-def _left_json(row: Leftover) -> dict[str, Any]:
+def _left_json(row: Leftover) -> dict[str, Json]:
     return {"name": row.name, "what": row.what, "bytes": row.nbytes}
 
 
-def edited(checkpoint: Checkpoint, root: Node, limits: Limits, **changes: Any) -> Checkpoint:
-    """The checkpoint over another tree, with the same file behind it. Raises LimitError, UnreadableError."""
+def edited(
+    checkpoint: Checkpoint,
+    root: Node,
+    limits: Limits,
+    *,
+    traits: Traits | None = None,
+    origin: Literal["same"] | None = "same",
+) -> Checkpoint:
+    """The checkpoint over another tree, with the same file behind it. Raises LimitError, UnreadableError.
+
+    `origin=None` takes away what its format keeps for its own writer.
+    """
     flat = flatten(root, limits)
     tensors, _ = with_unique_names(flat.tensors)
     values, _ = with_unique_names(flat.values)
@@ -121,7 +131,8 @@ def edited(checkpoint: Checkpoint, root: Node, limits: Limits, **changes: Any) -
         values=tuple(values),
         containers=tuple(flat.containers),
         is_edited=True,
-        **changes,
+        traits=traits or checkpoint.traits,
+        origin=checkpoint.origin if origin == "same" else None,
     )
 
 
@@ -194,7 +205,9 @@ def attributes_left(root: Node) -> list[Leftover]:
         elif type(node) is Opaque:
             todo += (*node.args, *node.values, *node.items, *node.states)
         else:
-            todo += node.values if type(node) is Dict else node
+            todo += (
+                node.values if type(node) is Dict else node if type(node) is list or is_tuple(node) else ()
+            )
     return [Leftover(name, f"an attribute of {plural(count, 'tensor')}") for name, count in names.items()]
 
 

@@ -21,7 +21,7 @@ from ckpt.jobs.rewrite.report import (
 )
 from ckpt.limits import Limits
 from ckpt.names import NamedKey, Path, nearest
-from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, Set
+from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple
 from ckpt.tensors import Computed, Range, Storage, TensorRef, tensor_ref
 from ckpt.text import show
 from ckpt.tree.find import find
@@ -240,7 +240,8 @@ def _view_arguments(call: Opaque) -> tuple[Node, ...] | None:
         and func.name in ("_rebuild_from_type", "_rebuild_from_type_v2")
         and len(args) > 2
     ):
-        func, args = args[0], args[2]
+        func, inner = args[0], args[2]
+        args = inner if is_tuple(inner) else ()
     if type(func) is Global and func.name in _VIEWS and len(args) > 3 and type(args[0]) is PersistentId:
         return args
     return None
@@ -274,6 +275,6 @@ def _views_in(root: Node) -> tuple[dict[Storage, list[TensorRef]], set[object]]:
             todo += (*node.keys, *node.values)
         elif type(node) is Set:
             todo += node.items
-        else:
+        elif type(node) is list or is_tuple(node):
             todo += node
     return views, whole

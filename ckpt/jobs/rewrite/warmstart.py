@@ -274,18 +274,19 @@ def _result(target: Checkpoint, mine: Section, taken: Sequence[Pairing], limits:
     if target.traits.is_live:
         return _from_live(target, made, limits)
     if not target.traits.is_pickle and type(target.root) is Dict:
-        root: Node = Dict()
+        root = Dict()
         root.set(target.root.keys, [_over(node, made) for node in target.root.values])
-    else:
-        root = _Fill(made).copy(target.root)
-    return edited(target, root, limits)
+        return edited(target, root, limits)
+    return edited(target, _Fill(made).copy(target.root), limits)
 
 
 def _over(node: Node, made: dict[Storage, Storage]) -> Node:
     """A tensor over the storage that takes the place of its own."""
-    if type(node) is TensorRef and node.storage in made:
-        return node._replace(storage=made[node.storage])
-    return node
+    return _moved(node, made) if type(node) is TensorRef else node
+
+
+def _moved(ref: TensorRef, made: dict[Storage, Storage]) -> TensorRef:
+    return ref._replace(storage=made[ref.storage]) if ref.storage in made else ref
 
 
 class _Fill(Edit):
@@ -307,7 +308,7 @@ def _from_live(target: Checkpoint, made: dict[Storage, Storage], limits: Limits)
     for key, node in zip(old.keys, old.values, strict=True):
         ref = tensor_of(node)
         if isinstance(ref, TensorRef):
-            new = _over(ref, made)
+            new = _moved(ref, made)
             if new.storage.place is None and ref.numel:
                 continue
             node = new._replace(storage=new.storage)
