@@ -9,21 +9,9 @@ from ckpt.checkpoint import Checkpoint
 from ckpt.evidence.record import LooseModule
 from ckpt.nodes import Global, Node, Opaque, key_of
 from ckpt.pickles.imports import is_known
+from ckpt.tree.steps import HOOKS, REGISTERED
 from ckpt.tree.view import View, look, tensor_of
 
-_REGISTERED = ("_parameters", "_buffers", "_modules")
-_HOOKS = frozenset(
-    [
-        "_backward_hooks",
-        "_backward_pre_hooks",
-        "_forward_hooks",
-        "_forward_pre_hooks",
-        "_state_dict_hooks",
-        "_state_dict_pre_hooks",
-        "_load_state_dict_pre_hooks",
-        "_load_state_dict_post_hooks",
-    ]
-)
 _DEPTH = 8
 _VISITS = 1_000_000
 
@@ -174,7 +162,7 @@ def _registered(view: View) -> dict[str, list[tuple[str, Node]]]:
     """What a module registers: its parameters, buffers and children that are not None, by their names."""
     state = dict(zip(view.keys, view.children, strict=True))
     found: dict[str, list[tuple[str, Node]]] = {}
-    for attribute in _REGISTERED:
+    for attribute in REGISTERED:
         inner = look(state.get(attribute))
         pairs = zip(inner.keys, inner.children, strict=True) if inner.kind == "mapping" else ()
         found[attribute] = [(str(key), child) for key, child in pairs if child is not None]
@@ -183,14 +171,14 @@ def _registered(view: View) -> dict[str, list[tuple[str, Node]]]:
 
 def _attributes(view: View) -> Iterator[tuple[str, Node]]:
     for key, child in zip(view.keys, view.children, strict=True):
-        if isinstance(key, str) and key not in _REGISTERED and key not in _HOOKS:
+        if isinstance(key, str) and key not in REGISTERED and key not in HOOKS:
             yield str(key), child
 
 
 def _hooks(place: str, view: View) -> Iterator[Hook]:
     """The hooks of a module that are functions of names that are not known."""
     for key, child in zip(view.keys, view.children, strict=True):
-        if key not in _HOOKS:
+        if key not in HOOKS:
             continue
         for function in look(child).children:
             name = function if type(function) is Global else _function(function)

@@ -19,6 +19,8 @@ from ckpt.io.location import locate
 from ckpt.limits import Limits
 from ckpt.text import first_of
 
+SHARD_FORMAT = shards.FORMAT
+"""The format of the files that `save_shards` writes."""
 Check = Callable[[str, Checkpoint], None]
 """A check of a file that is written and not yet in place: its path, and what was planned. Raises CkptError."""
 
@@ -173,16 +175,16 @@ def save_shards(
 
     One that fits into a single file is one, without an index. Raises CkptError.
     """
-    refuse_losses(checkpoint, shards.FORMAT)
+    refuse_losses(checkpoint, SHARD_FORMAT)
     parts = shards.split(checkpoint, shard_bytes)
     if len(parts) == 1:
         single = to(f"{stem}.safetensors")
-        return save(checkpoint, single, shards.FORMAT, limits, progress=progress, checks=checks)
+        return save(checkpoint, single, SHARD_FORMAT, limits, progress=progress, checks=checks)
     start = time.perf_counter()
     names = [shards.shard_name(stem, number, len(parts)) for number in range(1, len(parts) + 1)]
     index = to(f"{stem}.safetensors.index.json")
     targets = [to(name) for name in names]
-    drafts = [writer_of(shards.FORMAT).draft(part, limits) for part in parts]
+    drafts = [writer_of(SHARD_FORMAT).draft(part, limits) for part in parts]
     listing = shards.index_draft(parts, names)
     done: dict[str, float] = {}
     with ExitStack() as stack:
@@ -192,7 +194,7 @@ def save_shards(
             sink = stack.enter_context(commit.writing(target, drafted.size, progress))
             drafted.write(sink)
             sink.flush()
-            for name, seconds in _checked(sink.path, part, shards.FORMAT, limits, checks):
+            for name, seconds in _checked(sink.path, part, SHARD_FORMAT, limits, checks):
                 done[name] = done.get(name, 0.0) + seconds
         checkpoint.check_unchanged()
     total = listing.size + sum(drafted.size for drafted in drafts)

@@ -19,7 +19,7 @@ from ckpt.pickles.machine import Pickle
 from ckpt.tensors import Composite, Range, Storage, Tensor, TensorRef, tensor_ref
 from ckpt.text import show
 from ckpt.tree.arrays import array, as_bytes
-from ckpt.tree.view import device_text
+from ckpt.tree.scalars import device_text
 
 DIMENSIONS = 64
 _TOO_MANY = 2**63

@@ -10,8 +10,8 @@ from ckpt.errors import LimitError
 from ckpt.limits import Limits
 from ckpt.names import Path
 from ckpt.nodes import Node, key_of
+from ckpt.tree.steps import module_steps, steps
 from ckpt.tree.view import SCALARS, look, tensor_of
-from ckpt.tree.walk import module_steps, steps
 
 _Named = TypeVar("_Named", Entry, Value)
 

@@ -7,14 +7,15 @@ number. Nothing is imported; what is not understood stays an object, by its clas
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import date, datetime, time, timedelta
 from math import prod
 from typing import Literal, NamedTuple, cast
 
 from ckpt.dtypes import BY_NAME
 from ckpt.nodes import ByteStr, Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple
 from ckpt.tensors import Composite, Storage, Tensor, TensorRef
-from ckpt.tree.arrays import array, as_bytes, numpy_dtype
+from ckpt.tree import scalars
+from ckpt.tree.arrays import array
+from ckpt.tree.scalars import class_of
 
 ARRAY_ELEMENTS = 1_000
 """Numpy arrays of up to this many elements are shown by value."""
@@ -133,9 +134,12 @@ def look(node: Node) -> View:
 
 def _object(call: Opaque) -> View:
     name = class_of(call)
-    reader = _READERS.get(name)
-    if reader is not None:
-        found = reader(call, name)
+    if name in scalars.READERS:
+        scalar = scalars.READERS[name](call, name)
+        if scalar is not None:
+            return View("scalar", scalar.type, scalar.value)
+    elif name in _READERS:
+        found = _READERS[name](call, name)
         if found is not None:
             return found
     state = _state(call)
@@ -151,20 +155,6 @@ def _object(call: Opaque) -> View:
             return View("scalar", name, call.args[0])
     keys, children = _fields(call, state)
     return View("object", name, keys=keys, children=children)
-
-
-def class_of(call: Opaque) -> str:
-    """The class of an object in Python 3's words, by the names that made it."""
-    name = call.class_name
-    if name in (
-        "copy_reg._reconstructor",
-        "copyreg._reconstructor",
-        "copyreg.__newobj__",
-        "copy_reg.__newobj__",
-    ):
-        if call.args and type(call.args[0]) is Global:
-            name = call.args[0].qualified
-    return "builtins." + name[12:] if name.startswith("__builtin__.") else name
 
 
 def _state(call: Opaque) -> dict[str, Node]:
@@ -261,18 +251,6 @@ def _default_dict(call: Opaque, name: str) -> View | None:
     return View("mapping", "defaultdict", keys=call.keys, children=call.values)
 
 
-def _attribute(call: Opaque, name: str) -> View | None:
-    """`getattr(module.Class, "name")`: how protocol 2 writes functions that are attributes."""
-    if len(call.args) == 2 and type(call.args[0]) is Global and isinstance(call.args[1], str):
-        return View("scalar", "name", f"{call.args[0].qualified}.{call.args[1]}")
-    return None
-
-
-def _numpy_dtype(call: Opaque, name: str) -> View | None:
-    found = numpy_dtype(call)
-    return None if found is None else View("scalar", "numpy.dtype", found.name)
-
-
 def _collection(call: Opaque, name: str) -> View | None:
     short = name.removeprefix("builtins.").removeprefix("collections.")
     items: list[Node] = []
@@ -293,115 +271,6 @@ def _size(call: Opaque, name: str) -> View | None:
     if type(sizes) is list or is_tuple(sizes):
         return View("sequence", "torch.Size", children=sizes)
     return None
-
-
-def _encoded(call: Opaque, name: str) -> View | None:
-    data = as_bytes(call)
-    return None if data is None else View("scalar", "bytes", data)
-
-
-def _bytes(call: Opaque, name: str) -> View | None:
-    kind = name.rpartition(".")[2]
-    if not call.args:
-        return View("scalar", kind, b"")
-    data = as_bytes(call.args[0])
-    if data is None and isinstance(call.args[0], str):  # bytearray(text, 'latin-1') of protocol 2
-        data = str(call.args[0]).encode("latin-1", "replace")
-    return None if data is None else View("scalar", kind, data)
-
-
-def _device(call: Opaque, name: str) -> View | None:
-    text = device_text(call)
-    return None if text is None else View("scalar", "torch.device", text)
-
-
-def _path(call: Opaque, name: str) -> View | None:
-    if not all(isinstance(part, str) for part in call.args):
-        return None
-    windows = "Windows" in name
-    parts = [str(part) for part in call.args]
-    separator = "\\" if windows else "/"
-    text = separator.join(parts)
-    if parts and parts[0].endswith(separator) and len(parts) > 1:
-        text = parts[0] + separator.join(parts[1:])
-    return View("scalar", name, text or ".")
-
-
-def _moment(call: Opaque, name: str) -> View | None:
-    kind = {"datetime": datetime, "date": date, "time": time}[name.rpartition(".")[2]]
-    data = as_bytes(call.args[0]) if call.args else None
-    if data is None and call.args and isinstance(call.args[0], ByteStr):
-        data = call.args[0].raw
-    try:
-        if data is not None and len(data) in (4, 6, 10):
-            if kind is date:
-                value: date | time = date(data[0] * 256 + data[1], data[2], data[3])
-            elif kind is time:
-                value = time(data[0] & 0x7F, data[1], data[2], int.from_bytes(data[3:6]))
-            else:
-                year, micro = data[0] * 256 + data[1], int.from_bytes(data[7:10])
-                value = datetime(year, data[2] & 0x7F, data[3], data[4], data[5], data[6], micro)
-            zone = _zone(call.args[1]) if len(call.args) > 1 else ""
-            return View("scalar", name, value.isoformat() + zone)
-    except (ValueError, IndexError):
-        pass
-    return None
-
-
-def _zone(node: Node) -> str:
-    """A timezone as the end of an ISO time: `+00:00`; one that is no fixed offset in brackets."""
-    if type(node) is Opaque and class_of(node) == "datetime.timezone" and node.args:
-        span = node.args[0]
-        if type(span) is Opaque and isinstance(look(span).value, str):
-            return _offset(span)
-    return f" [{class_of(node)}]" if type(node) is Opaque else " [a timezone]"
-
-
-def _offset(span: Opaque) -> str:
-    days, seconds, _ = span.args
-    if type(days) is not int or type(seconds) is not int:
-        raise ValueError("no duration")
-    minutes = (days * 86_400 + seconds) // 60
-    return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
-
-
-def _duration(call: Opaque, name: str) -> View | None:
-    try:
-        days, seconds, micro = call.args
-        if type(days) is type(seconds) is type(micro) is int:
-            return View("scalar", name, str(timedelta(days, seconds, micro)))
-    except (ValueError, OverflowError):
-        pass
-    return None
-
-
-def _number(call: Opaque, name: str) -> View | None:
-    kind = name.rpartition(".")[2]
-    args = call.args
-    if kind == "complex":
-        parts = [arg for arg in args if type(arg) is int or type(arg) is float]
-        if len(parts) == len(args) == 2:
-            return View("scalar", kind, f"({parts[0]!r}{'+' if parts[1] >= 0 else ''}{parts[1]!r}j)")
-    if kind == "xrange":  # protocol 2 has the names of Python 2
-        kind = "range"
-    if kind in ("range", "slice"):
-        if all(arg is None or (type(arg) is int and arg.bit_length() < 512) for arg in args):
-            return View("scalar", kind, f"{kind}({', '.join(map(str, args))})")
-    if kind in ("Decimal", "Fraction") and len(args) == 1 and isinstance(args[0], str):
-        return View("scalar", name, str(args[0]))
-    return None
-
-
-def _numpy_scalar(call: Opaque, name: str) -> View | None:
-    if len(call.args) != 2:
-        return None
-    dtype, data = numpy_dtype(call.args[0]), as_bytes(call.args[1])
-    if dtype is None:
-        return None
-    if data is None and isinstance(call.args[1], ByteStr):
-        data = call.args[1].raw
-    values = dtype.decode(data, 1) if data is not None else None
-    return None if not values else View("scalar", f"numpy.{dtype.name}", values[0])
 
 
 def _numpy_array(call: Opaque, name: str) -> View | None:
@@ -442,39 +311,7 @@ _READERS: dict[str, _Reader] = {
     **{f"builtins.{name}": _collection for name in ("set", "frozenset", "list", "tuple")},
     "collections.deque": _collection,
     "collections.defaultdict": _default_dict,
-    "builtins.getattr": _attribute,
-    "numpy.dtype": _numpy_dtype,
     "torch.Size": _size,
-    "torch.device": _device,
-    "_codecs.encode": _encoded,
-    **{f"builtins.{name}": _bytes for name in ("bytes", "bytearray")},
-    **{f"builtins.{name}": _number for name in ("complex", "range", "xrange", "slice")},
-    **dict.fromkeys(("decimal.Decimal", "fractions.Fraction"), _number),
-    **{
-        f"{module}.{name}": _path
-        for module in ("pathlib", "pathlib._local")
-        for name in ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath", "Path", "PurePath")
-    },
-    **{f"datetime.{name}": _moment for name in ("datetime", "date", "time")},
-    "datetime.timedelta": _duration,
-    **{f"numpy.{core}.multiarray.scalar": _numpy_scalar for core in ("core", "_core")},
     **{f"numpy.{core}.multiarray._reconstruct": _numpy_array for core in ("core", "_core")},
     **{f"numpy.{core}.numeric._frombuffer": _numpy_array for core in ("core", "_core")},
 }
-
-
-def device_text(node: Node) -> str | None:
-    """A torch.device object, or a device string, as text: `cuda:1`. None for anything else."""
-    if isinstance(node, str):
-        return str(node)
-    if (
-        type(node) is Opaque
-        and node.class_name == "torch.device"
-        and node.args
-        and isinstance(node.args[0], str)
-    ):
-        index = node.args[1] if len(node.args) > 1 else None
-        return (
-            f"{node.args[0]}:{index}" if type(index) is int and index.bit_length() < 64 else str(node.args[0])
-        )
-    return None

@@ -13,10 +13,11 @@ from ckpt.checkpoint import Container, Entry, Role, Value
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.limits import Limits
 from ckpt.names import Path
-from ckpt.nodes import Global, Nested, Node, Opaque, PersistentId, key_of
+from ckpt.nodes import Global, Nested, Node, Opaque, PersistentId
 from ckpt.tensors import Composite, Storage, TensorRef, tensor_ref
 from ckpt.text import show
 from ckpt.tree.arrays import as_bytes
+from ckpt.tree.steps import Registered, Step, module_steps, steps
 from ckpt.tree.view import SCALARS, View, attached_tensors, look, tensor_of
 
 ROW_ITEMS = 100
@@ -25,27 +26,6 @@ _PLACED, _PLACES = 100_000, 1_000
 """Globals and objects whose places are kept, and places of each."""
 REPEAT_LENGTH = 256
 """A string or list of at least this length is named, not shown, when it is met again."""
-
-# Attributes that every nn.Module has: nothing that a reader of a checkpoint looks for while they are empty.
-_MODULE_HOOKS = frozenset(
-    [
-        "_backward_hooks",
-        "_backward_pre_hooks",
-        "_forward_hooks",
-        "_forward_hooks_always_called",
-        "_forward_hooks_with_kwargs",
-        "_forward_pre_hooks",
-        "_forward_pre_hooks_with_kwargs",
-        "_state_dict_hooks",
-        "_state_dict_pre_hooks",
-        "_load_state_dict_pre_hooks",
-        "_load_state_dict_post_hooks",
-        "_is_full_backward_hook",
-        "_non_persistent_buffers_set",
-        "_backend",
-        "_compiled_call_impl",
-    ]
-)
 
 
 class Flat:
@@ -61,18 +41,13 @@ class Flat:
         self.where: dict[int, list[str]] = {}
 
 
-_Registered = bool | None
-"""True where state_dict() of a module looks, False below its other attributes, None outside of modules."""
-_Step = tuple[Path, str, Node, Role | None, _Registered, bool]
-
-
 class _Frame(NamedTuple):
     node: Node
     view: View
     path: Path
     name: str
-    below: Iterator[_Step]
-    registered: _Registered
+    below: Iterator[Step]
+    registered: Registered
     tensors: int
     container: int | None
 
@@ -120,7 +95,7 @@ class _Walk:
         path: Path,
         name: str,
         kind: Role | None,
-        registered: _Registered,
+        registered: Registered,
         persistent: bool,
         depth: int,
     ) -> _Frame | None:
@@ -189,7 +164,7 @@ class _Walk:
         path: Path,
         name: str,
         kind: Role | None,
-        registered: _Registered,
+        registered: Registered,
         persistent: bool,
     ) -> None:
         source = "module" if kind else None
@@ -223,7 +198,7 @@ class _Walk:
                 elif len(names) < _PLACES:
                     names.append(name)
 
-    def _enter(self, node: Node, view: View, path: Path, name: str, registered: _Registered) -> _Frame:
+    def _enter(self, node: Node, view: View, path: Path, name: str, registered: Registered) -> _Frame:
         out = self._out
         self._open.add(id(node))
         if id(node) in self._entered:
@@ -285,9 +260,6 @@ class _Walk:
                 out.containers[frame.container] = row._replace(last=len(out.tensors))
 
 
-_SMALL = frozenset({int, float, bool, type(None)})
-
-
 def bare_storage(storage: Storage, numel: int) -> Composite:
     """A storage that is in the tree itself, without a tensor around it."""
     from ckpt.dtypes import UINT8
@@ -295,47 +267,6 @@ def bare_storage(storage: Storage, numel: int) -> Composite:
     dtype = storage.dtype or UINT8
     view = tensor_ref(storage, dtype, (numel,), (1,), 0)
     return Composite("storage", dtype, (numel,), (("storage", view),))
-
-
-def steps(view: View, path: Path, name: str, registered: _Registered) -> Iterator[_Step]:
-    """The children of a container that is no module: path, name, node, kind, registered, persistent."""
-    prefix = f"{name}." if path else ""
-    keys: Sequence[Node] = view.keys if view.kind != "sequence" else range(len(view.children))
-    for index, (key, child) in enumerate(zip(keys, view.children, strict=True)):
-        step = key if type(key) is str else key_of(key, index)
-        yield (*path, step), f"{prefix}{step}", child, None, registered, True
-
-
-def module_steps(view: View, path: Path, name: str, registered: _Registered) -> Iterator[_Step]:
-    """The order of state_dict(): own parameters, own buffers, children; then what it does not look at."""
-    state = view.attributes
-    prefix = f"{name}." if path else ""
-    transient = look(state.get("_non_persistent_buffers_set"))
-    hidden = {str(item) for item in transient.children if isinstance(item, str)}
-    inside = registered is not False
-    kinds: tuple[tuple[str, Role | None], ...] = (
-        ("_parameters", "parameter"),
-        ("_buffers", "buffer"),
-        ("_modules", None),
-    )
-    for attribute, kind in kinds:
-        inner = look(state.get(attribute))
-        if inner.kind != "mapping":
-            continue
-        for index, (key, child) in enumerate(zip(inner.keys, inner.children, strict=True)):
-            if child is None:
-                continue  # a parameter, buffer or child that the module declares and does not have
-            step = key_of(key, index)
-            persistent = not (kind == "buffer" and str(step) in hidden)
-            yield (*path, attribute, step), f"{prefix}{step}", child, kind, inside, persistent
-    for key, child in state.items():
-        if key in ("_parameters", "_buffers", "_modules"):
-            continue
-        if key in _MODULE_HOOKS and (type(child) in _SMALL or not len(look(child).children)):
-            continue
-        if key == "_non_persistent_buffers_set":
-            continue
-        yield (*path, key), f"{prefix}{key}", child, None, False, True
 
 
 def _is_row(view: View) -> bool:

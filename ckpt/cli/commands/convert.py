@@ -68,19 +68,19 @@ def command(
     ckpt convert model.pth -o model.safetensors
     ckpt convert train.pth --plain -o train.plain.pth
     """
-    torch_format = to in ("torch-zip", "torch-legacy")
-    suffix = ".plain" if plain else ".converted" if torch_format else ""
-    ending = None if plain or torch_format else ".safetensors"
+    is_pickle = to is not None and save.traits_of(save.format_for("", to)).is_pickle
+    suffix = ".plain" if plain else ".converted" if is_pickle else ""
+    ending = None if plain or is_pickle else ".safetensors"
     asked = WriteOptions(out, suffix, None, False, force, dry_run, json, verify, plain=plain, ending=ending)
     if shard_size is not None:
         shard_bytes = number_of(shard_size)
         if not shard_bytes:
             raise UsageError(f"--shard-size {shard_size}: not a number of bytes", hint="as in 5GB")
-        if to not in (None, "safetensors"):
-            raise UsageError(f"--shard-size goes with safetensors, not with --to {to}")
+        if to not in (None, save.SHARD_FORMAT):
+            raise UsageError(f"--shard-size goes with {save.SHARD_FORMAT}, not with --to {to}")
         if out is not None and not os.path.isdir(out):
-            save.format_for(out.removesuffix(".index.json"), "safetensors")
-        asked = asked._replace(shard_bytes=shard_bytes, format="safetensors")
+            save.format_for(out.removesuffix(".index.json"), save.SHARD_FORMAT)
+        asked = asked._replace(shard_bytes=shard_bytes, format=save.SHARD_FORMAT)
     elif out is not None or to is not None:
         asked = asked._replace(format=save.format_for(out or "", to))
 

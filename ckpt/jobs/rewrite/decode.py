@@ -9,7 +9,7 @@ from ckpt.nodes import ByteStr, Dict, Node, Opaque, is_tuple
 from ckpt.pickles.edit import Edit
 from ckpt.text import show
 from ckpt.tree.arrays import as_bytes
-from ckpt.tree.view import class_of
+from ckpt.tree.scalars import class_of
 
 ENCODINGS = ("latin1", "utf-8", "ascii", "cp1252")
 

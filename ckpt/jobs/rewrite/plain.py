@@ -17,8 +17,10 @@ from ckpt.pickles.imports import is_known, python3_name
 from ckpt.pickles.weights_only import ALLOWED
 from ckpt.tensors import Composite, Range, Storage, TensorRef, tensor_ref
 from ckpt.tree.arrays import NumpyArray, array
-from ckpt.tree.view import View, attributes, class_of, look, shaped
-from ckpt.tree.walk import key_text, module_steps
+from ckpt.tree.scalars import class_of
+from ckpt.tree.steps import module_steps
+from ckpt.tree.view import View, attributes, look, shaped
+from ckpt.tree.walk import key_text
 
 _OPAQUE = ("torch._C.", "builtins.getattr", "functools.partial", "numpy.")
 """What begins the names of classes whose fields are not what they are."""

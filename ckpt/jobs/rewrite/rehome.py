@@ -17,7 +17,7 @@ from ckpt.pickles.edit import Edit
 from ckpt.tensors import Storage, parts_of
 from ckpt.text import show
 from ckpt.tree.arrays import as_bytes
-from ckpt.tree.view import class_of, device_text
+from ckpt.tree.scalars import class_of, device_text
 
 _GENERATOR = "torch._C.Generator"
 _CHECKPOINTS = (b"PK\x03\x04", b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.")

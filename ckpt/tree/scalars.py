@@ -1,0 +1,189 @@
+"""Objects of a pickle that stand for one value: a time, a path, a device, a numpy scalar; none of them is built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date, datetime, time, timedelta
+from typing import NamedTuple
+
+from ckpt.nodes import ByteStr, Global, Node, Opaque
+from ckpt.tree.arrays import as_bytes, numpy_dtype
+
+
+class Scalar(NamedTuple):
+    """A value, and its class in the words of Python."""
+
+    type: str
+    value: Node
+
+
+def class_of(call: Opaque) -> str:
+    """The class of an object in Python 3's words, by the names that made it."""
+    name = call.class_name
+    if name in (
+        "copy_reg._reconstructor",
+        "copyreg._reconstructor",
+        "copyreg.__newobj__",
+        "copy_reg.__newobj__",
+    ):
+        if call.args and type(call.args[0]) is Global:
+            name = call.args[0].qualified
+    return "builtins." + name[12:] if name.startswith("__builtin__.") else name
+
+
+def _attribute(call: Opaque, name: str) -> Scalar | None:
+    """`getattr(module.Class, "name")`: how protocol 2 writes functions that are attributes."""
+    if len(call.args) == 2 and type(call.args[0]) is Global and isinstance(call.args[1], str):
+        return Scalar("name", f"{call.args[0].qualified}.{call.args[1]}")
+    return None
+
+
+def _numpy_dtype(call: Opaque, name: str) -> Scalar | None:
+    found = numpy_dtype(call)
+    return None if found is None else Scalar("numpy.dtype", found.name)
+
+
+def _encoded(call: Opaque, name: str) -> Scalar | None:
+    data = as_bytes(call)
+    return None if data is None else Scalar("bytes", data)
+
+
+def _bytes(call: Opaque, name: str) -> Scalar | None:
+    kind = name.rpartition(".")[2]
+    if not call.args:
+        return Scalar(kind, b"")
+    data = as_bytes(call.args[0])
+    if data is None and isinstance(call.args[0], str):  # bytearray(text, 'latin-1') of protocol 2
+        data = str(call.args[0]).encode("latin-1", "replace")
+    return None if data is None else Scalar(kind, data)
+
+
+def _device(call: Opaque, name: str) -> Scalar | None:
+    text = device_text(call)
+    return None if text is None else Scalar("torch.device", text)
+
+
+def _path(call: Opaque, name: str) -> Scalar | None:
+    if not all(isinstance(part, str) for part in call.args):
+        return None
+    windows = "Windows" in name
+    parts = [str(part) for part in call.args]
+    separator = "\\" if windows else "/"
+    text = separator.join(parts)
+    if parts and parts[0].endswith(separator) and len(parts) > 1:
+        text = parts[0] + separator.join(parts[1:])
+    return Scalar(name, text or ".")
+
+
+def _moment(call: Opaque, name: str) -> Scalar | None:
+    kind = {"datetime": datetime, "date": date, "time": time}[name.rpartition(".")[2]]
+    data = as_bytes(call.args[0]) if call.args else None
+    if data is None and call.args and isinstance(call.args[0], ByteStr):
+        data = call.args[0].raw
+    try:
+        if data is not None and len(data) in (4, 6, 10):
+            if kind is date:
+                value: date | time = date(data[0] * 256 + data[1], data[2], data[3])
+            elif kind is time:
+                value = time(data[0] & 0x7F, data[1], data[2], int.from_bytes(data[3:6]))
+            else:
+                year, micro = data[0] * 256 + data[1], int.from_bytes(data[7:10])
+                value = datetime(year, data[2] & 0x7F, data[3], data[4], data[5], data[6], micro)
+            zone = _zone(call.args[1]) if len(call.args) > 1 else ""
+            return Scalar(name, value.isoformat() + zone)
+    except (ValueError, IndexError):
+        pass
+    return None
+
+
+def _zone(node: Node) -> str:
+    """A timezone as the end of an ISO time: `+00:00`; one that is no fixed offset in brackets."""
+    if type(node) is Opaque and class_of(node) == "datetime.timezone" and node.args:
+        span = node.args[0]
+        if type(span) is Opaque and _duration(span, "") is not None:
+            return _offset(span)
+    return f" [{class_of(node)}]" if type(node) is Opaque else " [a timezone]"
+
+
+def _offset(span: Opaque) -> str:
+    days, seconds, _ = span.args
+    if type(days) is not int or type(seconds) is not int:
+        raise ValueError("no duration")
+    minutes = (days * 86_400 + seconds) // 60
+    return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
+
+
+def _duration(call: Opaque, name: str) -> Scalar | None:
+    try:
+        days, seconds, micro = call.args
+        if type(days) is type(seconds) is type(micro) is int:
+            return Scalar(name, str(timedelta(days, seconds, micro)))
+    except (ValueError, OverflowError):
+        pass
+    return None
+
+
+def _number(call: Opaque, name: str) -> Scalar | None:
+    kind = name.rpartition(".")[2]
+    args = call.args
+    if kind == "complex":
+        parts = [arg for arg in args if type(arg) is int or type(arg) is float]
+        if len(parts) == len(args) == 2:
+            return Scalar(kind, f"({parts[0]!r}{'+' if parts[1] >= 0 else ''}{parts[1]!r}j)")
+    if kind == "xrange":  # protocol 2 has the names of Python 2
+        kind = "range"
+    if kind in ("range", "slice"):
+        if all(arg is None or (type(arg) is int and arg.bit_length() < 512) for arg in args):
+            return Scalar(kind, f"{kind}({', '.join(map(str, args))})")
+    if kind in ("Decimal", "Fraction") and len(args) == 1 and isinstance(args[0], str):
+        return Scalar(name, str(args[0]))
+    return None
+
+
+def _numpy_scalar(call: Opaque, name: str) -> Scalar | None:
+    if len(call.args) != 2:
+        return None
+    dtype, data = numpy_dtype(call.args[0]), as_bytes(call.args[1])
+    if dtype is None:
+        return None
+    if data is None and isinstance(call.args[1], ByteStr):
+        data = call.args[1].raw
+    values = dtype.decode(data, 1) if data is not None else None
+    return None if not values else Scalar(f"numpy.{dtype.name}", values[0])
+
+
+def device_text(node: Node) -> str | None:
+    """A torch.device object, or a device string, as text: `cuda:1`. None for anything else."""
+    if isinstance(node, str):
+        return str(node)
+    if (
+        type(node) is Opaque
+        and node.class_name == "torch.device"
+        and node.args
+        and isinstance(node.args[0], str)
+    ):
+        index = node.args[1] if len(node.args) > 1 else None
+        return (
+            f"{node.args[0]}:{index}" if type(index) is int and index.bit_length() < 64 else str(node.args[0])
+        )
+    return None
+
+
+READERS: dict[str, Callable[[Opaque, str], Scalar | None]] = {
+    "builtins.getattr": _attribute,
+    "numpy.dtype": _numpy_dtype,
+    "torch.device": _device,
+    "_codecs.encode": _encoded,
+    **{f"builtins.{name}": _bytes for name in ("bytes", "bytearray")},
+    **{f"builtins.{name}": _number for name in ("complex", "range", "xrange", "slice")},
+    **dict.fromkeys(("decimal.Decimal", "fractions.Fraction"), _number),
+    **{
+        f"{module}.{name}": _path
+        for module in ("pathlib", "pathlib._local")
+        for name in ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath", "Path", "PurePath")
+    },
+    **{f"datetime.{name}": _moment for name in ("datetime", "date", "time")},
+    "datetime.timedelta": _duration,
+    **{f"numpy.{core}.multiarray.scalar": _numpy_scalar for core in ("core", "_core")},
+}
+"""Class -> what reads it; None when the call is not as that class makes it."""

@@ -1,0 +1,87 @@
+"""The children of a container, and of a module in the order of `state_dict()`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ckpt.checkpoint import Role
+from ckpt.names import Path
+from ckpt.nodes import Node, key_of
+from ckpt.tree.view import View, look
+
+REGISTERED = ("_parameters", "_buffers", "_modules")
+"""Attributes of a module that hold what it registers."""
+HOOKS = frozenset(
+    [
+        "_backward_hooks",
+        "_backward_pre_hooks",
+        "_forward_hooks",
+        "_forward_pre_hooks",
+        "_state_dict_hooks",
+        "_state_dict_pre_hooks",
+        "_load_state_dict_pre_hooks",
+        "_load_state_dict_post_hooks",
+    ]
+)
+"""Attributes of a module that hold functions which torch calls."""
+# Attributes that every nn.Module has: nothing that a reader of a checkpoint looks for while they are empty.
+_QUIET = HOOKS | {
+    "_forward_hooks_always_called",
+    "_forward_hooks_with_kwargs",
+    "_forward_pre_hooks_with_kwargs",
+    "_is_full_backward_hook",
+    "_non_persistent_buffers_set",
+    "_backend",
+    "_compiled_call_impl",
+}
+
+
+Registered = bool | None
+"""True where state_dict() of a module looks, False below its other attributes, None outside of modules."""
+
+
+Step = tuple[Path, str, Node, Role | None, Registered, bool]
+
+
+_SMALL = frozenset({int, float, bool, type(None)})
+
+
+def steps(view: View, path: Path, name: str, registered: Registered) -> Iterator[Step]:
+    """The children of a container that is no module: path, name, node, kind, registered, persistent."""
+    prefix = f"{name}." if path else ""
+    keys: Sequence[Node] = view.keys if view.kind != "sequence" else range(len(view.children))
+    for index, (key, child) in enumerate(zip(keys, view.children, strict=True)):
+        step = key if type(key) is str else key_of(key, index)
+        yield (*path, step), f"{prefix}{step}", child, None, registered, True
+
+
+def module_steps(view: View, path: Path, name: str, registered: Registered) -> Iterator[Step]:
+    """The order of state_dict(): own parameters, own buffers, children; then what it does not look at."""
+    state = view.attributes
+    prefix = f"{name}." if path else ""
+    transient = look(state.get("_non_persistent_buffers_set"))
+    hidden = {str(item) for item in transient.children if isinstance(item, str)}
+    inside = registered is not False
+    kinds: tuple[tuple[str, Role | None], ...] = (
+        ("_parameters", "parameter"),
+        ("_buffers", "buffer"),
+        ("_modules", None),
+    )
+    for attribute, kind in kinds:
+        inner = look(state.get(attribute))
+        if inner.kind != "mapping":
+            continue
+        for index, (key, child) in enumerate(zip(inner.keys, inner.children, strict=True)):
+            if child is None:
+                continue  # a parameter, buffer or child that the module declares and does not have
+            step = key_of(key, index)
+            persistent = not (kind == "buffer" and str(step) in hidden)
+            yield (*path, attribute, step), f"{prefix}{step}", child, kind, inside, persistent
+    for key, child in state.items():
+        if key in REGISTERED:
+            continue
+        if key in _QUIET and (type(child) in _SMALL or not len(look(child).children)):
+            continue
+        if key == "_non_persistent_buffers_set":
+            continue
+        yield (*path, key), f"{prefix}{key}", child, None, False, True
