@@ -115,3 +115,23 @@ def and_more(texts: Sequence[str], count: int, joint: str = ", ") -> str:
     """The first `count` texts in one line, and how many more there are: `a, b and 3 more`."""
     more = f" and {len(texts) - count:,} more" if len(texts) > count else ""
     return joint.join(texts[:count]) + more
+
+
+def listed(names: Sequence[str], count: int = 4, limit: int = 80) -> str:
+    """Names from a file in one line, made safe: the first of them, and how many more there are."""
+    return and_more([show(name, limit) for name in names], count)
+
+
+def folded(names: Sequence[str], count: int = 4, limit: int = 80) -> str:
+    """As `listed`, with siblings in braces: `fc.{weight,bias}, head.scale and 3 more`."""
+    return listed(braced(names), count, limit)
+
+
+def percent(part: int, whole: int) -> str:
+    """A share that says 100 % only for all, and 0 % only for nothing."""
+    if part == whole:
+        return "100 %" if whole else "0 %"
+    if not part:
+        return "0 %"
+    share = 100 * part / whole
+    return "<0.1 %" if share < 0.1 else f"{min(share, 99.9):.1f} %"

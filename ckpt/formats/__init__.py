@@ -97,17 +97,20 @@ def writer_of(name: str) -> CanWrite:
         raise UsageError(
             f"{name}: not a format that is written", hint="formats: " + " ".join(written_formats())
         )
-    return cast(CanWrite, import_module(found.WRITER))
+    return cast(CanWrite, _module(found.WRITER))
 
 
 def appender_of(name: str) -> CanAppend | None:
     """The module that rewrites a format in place, None where it has to be written anew."""
     found = by_name(name)
-    return (
-        cast(CanAppend, import_module(found.WRITER)) if found is not None and found.TRAITS.in_place else None
-    )
+    return cast(CanAppend, _module(found.WRITER)) if found is not None and found.TRAITS.in_place else None
 
 
 def verifier_of(format: Format) -> CanVerify | None:
     """The module that checks the bytes of a format, None where it has none."""
-    return cast(CanVerify, import_module(format.VERIFIER)) if format.VERIFIER else None
+    return cast(CanVerify, _module(format.VERIFIER)) if format.VERIFIER else None
+
+
+def _module(name: str) -> object:
+    """A module that a format names. No file and no user names one."""
+    return import_module(name)

@@ -8,8 +8,9 @@ from ckpt.elements.compare import Change
 from ckpt.jobs.diff.diff import DiffReport
 from ckpt.jobs.diff.modules import depth_that_fits, modules
 from ckpt.jobs.diff.rows import STATUSES, Row, ValueRow
-from ckpt.render.text import Line, cells, columns, wrapped
-from ckpt.text import braced, plural, show, show_literal
+from ckpt.render.findings import finding_lines
+from ckpt.render.text import Line, cells, columns
+from ckpt.text import folded, plural, show, show_literal
 from ckpt.tree.literals import brief
 
 LETTERS = {
@@ -47,10 +48,7 @@ def diff_lines(
     if report.findings or report.notes:
         out.append([])
     for finding in report.findings:
-        first, *more = wrapped(f"! {finding.code}: {show_literal(finding.message)}", width)
-        head = f"! {finding.code}"
-        out.append([(head, finding.level), (first[len(head) :], "")])
-        out += [[(f"  {line}", "")] for line in more]
+        out += finding_lines(finding, width)
     out += [[(show(note, 200), "dim")] for note in report.notes[:_ROWS]]
     for name in report.not_compared:
         out.append([(f"not compared: {show(name, 120)}, which the other file lacks", "dim")])
@@ -99,14 +97,11 @@ def _still(report: DiffReport) -> list[Line]:
             still.setdefault(row.reason, []).append(row.label)
     if not still or not moved or report.options.structure:
         return []
-    rows = [
-        (", ".join(braced(names)[:4]) + (" …" if len(braced(names)) > 4 else ""), reason, len(names))
-        for reason, names in still.items()
-    ]
-    width = min(max(cells(show(names, 80)) for names, _, _ in rows), 60)
+    rows = [(folded(names), reason, len(names)) for reason, names in still.items()]
+    width = min(max(cells(names) for names, _, _ in rows), 60)
     out: list[Line] = [[], [("unchanged parameters", "head")]]
     for names, reason, count in rows:
-        text = show(names, 80)
+        text = names
         extra = f" ({count:,})" if count > 1 else ""
         out.append([(f"  {text}{' ' * max(1, width - cells(text) + 2)}", ""), (reason + extra, "")])
     return out

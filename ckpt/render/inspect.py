@@ -10,11 +10,12 @@ from ckpt.evidence.optimizers import optimizer
 from ckpt.evidence.record import ModelRecord, record_of
 from ckpt.evidence.sections import Section
 from ckpt.jobs.inspect.inspect import InspectReport, Prefix, Row
+from ckpt.render.findings import command, finding_lines, safe
 from ckpt.render.folding import Fold, Leaf, fold, lines
 from ckpt.render.tables import value_text
 from ckpt.render.text import Line, cells, columns, cut, wrapped
 from ckpt.tensors import Tensor
-from ckpt.text import count_text, plural, show, show_literal, size_text
+from ckpt.text import count_text, plural, show, size_text
 from ckpt.tree.view import look
 
 if TYPE_CHECKING:
@@ -51,30 +52,12 @@ def closing(report: InspectReport, width: int | None = None) -> list[Line]:
         if finding.code in ("called-on-load", "weights-only"):
             continue
         count = counts[finding.code] = counts.get(finding.code, 0) + 1
-        if count > _FINDINGS:
-            continue
-        first, *more = wrapped(f"! {finding.code}: {_safe(finding.message)}", width)
-        head = f"! {finding.code}"
-        out.append([(head, finding.level), (first[len(head) :], "")])
-        out += [[(f"  {line}", "")] for line in more]
-        if finding.hint and finding.hint.startswith("ckpt "):
-            out.append([(f"  ({command(finding.hint, report.checkpoint.path)})", "dim")])
+        if count <= _FINDINGS:
+            out += finding_lines(finding, width, report.checkpoint.path)
     for code, count in counts.items():
         if count > _FINDINGS:
             out.append([(f"… {count - _FINDINGS:,} more {code} (--json)", "dim")])
     return out + _loading(report)
-
-
-def command(hint: str, path: str) -> str:
-    """A command of a hint with the file's own path, ready to paste."""
-    from shlex import quote
-
-    return hint.replace("FILE", show(quote(path), None), 1)
-
-
-def _safe(text: str) -> str:
-    # Parts that came from a file may be escaped already: a backslash is not doubled again.
-    return show_literal(text[:2000])
 
 
 def calls(report: InspectReport, width: int | None = None) -> list[Line]:
@@ -82,7 +65,7 @@ def calls(report: InspectReport, width: int | None = None) -> list[Line]:
     out: list[Line] = []
     for finding in report.findings:
         if finding.code == "called-on-load":
-            first, *more = wrapped(f"!! called-on-load: {_safe(finding.message)}", width)
+            first, *more = wrapped(f"!! called-on-load: {safe(finding.message)}", width)
             out.append([(first, "error")])
             out += [[(f"  {line}", "error")] for line in more]
     return out
@@ -347,11 +330,11 @@ def _loading(report: InspectReport) -> list[Line]:
         left = len(report.hidden_devices) - 3
         out.append([(f"… {plural(left, 'more such value')} (--json)", "dim")])
     if found.expression is None:
-        out.append([("load: ", "head"), (f"none: {_safe(found.reason or '')}", "")])
+        out.append([("load: ", "head"), (f"none: {safe(found.reason or '')}", "")])
         if not report.checkpoint.not_loadable:
             out.append([(f"      ({command('ckpt convert FILE --plain -o OUT', path)})", "dim")])
         return out
-    note = f"   # {_safe(found.note)}" if found.note else ""
+    note = f"   # {safe(found.note)}" if found.note else ""
     out.append([("load: ", "head"), (found.expression, ""), (note, "dim")])
     if report.checkpoint.weights_only:
         text = f"      ({command('ckpt convert FILE --plain -o OUT', path)} loads with weights_only=True)"

@@ -69,7 +69,7 @@ def test_every_finding_is_true(file: str) -> None:
 def test_values_of_lightning_and_omegaconf() -> None:
     with formats.open(str(real_files.path("pesto/mir-1k_g7.ckpt"))) as checkpoint:
         channels, version = get(
-            checkpoint, ["hparams.encoder.n_chan_layers", "pytorch-lightning_version"], Limits()
+            Survey(checkpoint), ["hparams.encoder.n_chan_layers", "pytorch-lightning_version"], Limits()
         )
         assert channels.to_json()["value"] == [40, 30, 30, 10, 3]
         assert channels.to_json()["type"] == "omegaconf.listconfig.ListConfig"

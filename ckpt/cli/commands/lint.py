@@ -13,12 +13,14 @@ import typer
 from ckpt import formats
 from ckpt.cli import output
 from ckpt.cli.options import Arg, LimitOption, RewriteJson, limits_of
+from ckpt.cli.settings import LintSettings, lint_settings
 from ckpt.errors import CkptError, NotOpenedError, UnsupportedError, UsageError, about
 from ckpt.evidence.survey import Survey
-from ckpt.findings import Finding
-from ckpt.jobs.check.lint import LEVELS, LintReport, Rules, checked_codes, document, lint, lint_model
+from ckpt.findings import LEVELS, Finding
+from ckpt.jobs.check.lint import LintReport, Rules, checked_codes, document, lint, lint_model
 from ckpt.limits import Limits
 from ckpt.names import natural
+from ckpt.render.findings import row_lines, safe
 from ckpt.text import show, show_literal
 
 _SUFFIXES = (".pth", ".pt", ".ckpt", ".bin", ".safetensors", ".index.json")
@@ -76,9 +78,9 @@ def command(
         raise UsageError(f"--annotate {annotate}: only github")
     if annotate is not None and json:
         raise UsageError("--json and --annotate exclude each other")
-    settings = _settings(os.getcwd())
+    settings = lint_settings(os.getcwd())
     rules = _rules(settings, select, ignore, level)
-    deep = values or bool(settings.get("values", False))
+    deep = values or settings.values
     reports = [report for path in paths for report in _reports(path, limits, rules, deep, arg)]
     reports.sort(key=lambda report: natural(report.path))
     for report in reports:
@@ -89,35 +91,25 @@ def command(
     elif annotate:
         sys.stdout.writelines(_annotation(r.path, finding) + "\n" for r in reports for finding in r.findings)
     else:
-        output.write_lines(
-            [
-                [(f"{show(r.path, None)}: ", ""), (finding.code, finding.level), (f" {_safe(finding)}", "")]
-                for r in reports
-                for finding in r.findings
-            ]
-        )
+        output.write_lines([line for report in reports for line in row_lines(report.path, report.findings)])
     if any(report.error is not None for report in reports):
         return 2
     return int(any(finding.level != "info" for report in reports for finding in report.findings))
 
 
-def _safe(finding: Finding) -> str:
-    return show_literal(finding.message[:2000])
-
-
 def _annotation(path: str, finding: Finding) -> str:
     """A command of GitHub's workflows: its text holds no line end, and no percent sign of its own."""
-    text = f"{finding.code} {_safe(finding)}".replace("%", "%25")
+    text = f"{finding.code} {safe(finding.message)}".replace("%", "%25")
     name = show(path, None).replace("%", "%25").replace(":", "%3A").replace(",", "%2C")
     return f"::{_MARKS[finding.level]} file={name}::{text}"
 
 
 def _rules(
-    settings: dict[str, object], select: list[str] | None, ignore: list[str] | None, level: str | None
+    settings: LintSettings, select: list[str] | None, ignore: list[str] | None, level: str | None
 ) -> Rules:
-    chosen = _split(select) or _listed(settings, "select")
-    left = _split(ignore) or _listed(settings, "ignore")
-    asked = level or settings.get("level", "warning")
+    chosen = _split(select) or settings.select
+    left = _split(ignore) or settings.ignore
+    asked = level or settings.level
     lowest = next((known for known in LEVELS if known == asked), None)
     if lowest is None:
         raise UsageError(f"--level {show(str(asked), 40)}: not one of {' '.join(LEVELS)}")
@@ -126,39 +118,6 @@ def _rules(
 
 def _split(values: list[str] | None) -> list[str]:
     return [code.strip() for value in values or [] for code in value.split(",") if code.strip()]
-
-
-def _settings(folder: str) -> dict[str, object]:
-    """`[tool.ckpt.lint]` of the nearest pyproject.toml. Raises UsageError when it is not understood."""
-    while True:
-        path = os.path.join(folder, "pyproject.toml")
-        if os.path.isfile(path):
-            break
-        parent = os.path.dirname(folder)
-        if parent == folder:
-            return {}
-        folder = parent
-    import tomllib
-
-    try:
-        with open(path, "rb") as file:
-            found: object = tomllib.load(file)
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"cannot be read: {show(str(error), 120)}", path=path) from None
-    for key in ("tool", "ckpt", "lint"):
-        found = found.get(key, {}) if isinstance(found, dict) else {}
-    if not isinstance(found, dict) or not found.keys() <= {"select", "ignore", "level", "values"}:
-        raise UsageError("[tool.ckpt.lint] takes select, ignore, level and values", path=path)
-    if not isinstance(found.get("values", False), bool):
-        raise UsageError("[tool.ckpt.lint] values is true or false", path=path)
-    return found
-
-
-def _listed(settings: dict[str, object], key: str) -> list[str]:
-    found = settings.get(key, [])
-    if not isinstance(found, list) or not all(isinstance(code, str) for code in found):
-        raise UsageError(f"[tool.ckpt.lint] {key} is a list of codes", path="pyproject.toml")
-    return found
 
 
 def _reports(
@@ -212,10 +171,6 @@ def _report(path: str, limits: Limits, rules: Rules, values: bool, *, found: boo
         if found:
             output.talk(f"ckpt: {show(path, None)}: skipped: {show_literal(error.problem)}")
             return LintReport(path, ())
-        return LintReport(path, (), _problem(error))
+        return LintReport(path, (), error.advice)
     except CkptError as error:
-        return LintReport(path, (), _problem(error))
-
-
-def _problem(error: CkptError) -> str:
-    return error.problem + (f" ({error.hint})" if error.hint else "")
+        return LintReport(path, (), error.advice)

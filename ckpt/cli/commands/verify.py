@@ -90,17 +90,13 @@ def _report(path: str, limits: Limits, quick: bool, expected: list[Sum] | None) 
             checkpoint.check_unchanged()
             return report
     except NotOpenedError as error:
-        return verify.unknown(path, _problem(error))
+        return verify.unknown(path, error.advice)
     except UnreadableError as error:
         found = salvage(path, limits) if isinstance(error, CutOffError) else None
         names = (None, None) if found is None else (found.whole, found.lost)
-        return verify.damaged(path, _problem(error), *names)
+        return verify.damaged(path, error.advice, *names)
     except CkptError as error:
-        return verify.unknown(path, _problem(error))
-
-
-def _problem(error: CkptError) -> str:
-    return error.problem + (f" ({error.hint})" if error.hint else "")
+        return verify.unknown(path, error.advice)
 
 
 def _found(survey: Survey, expected: list[Sum]) -> dict[str, str]:

@@ -9,14 +9,13 @@ from ckpt.errors import UsageError
 from ckpt.evidence.modules import Hook
 from ckpt.evidence.record import ModelRecord
 from ckpt.evidence.survey import Survey
-from ckpt.findings import CATALOGUE, Finding, Level, order
+from ckpt.findings import CATALOGUE, LEVELS, Finding, Level, order
 from ckpt.jobs.check.stats import stats
 from ckpt.jobs.inspect import list_modules as loose
 from ckpt.jobs.inspect import private
 from ckpt.jobs.inspect.inspect import inspect
 from ckpt.text import Json, plural, show
 
-LEVELS: tuple[Level, ...] = ("error", "warning", "info")
 _LISTED = 4
 DEAD = 1e-3
 """The share of the largest channel of its layer below which one is dead."""
