@@ -112,6 +112,10 @@ class Storage(NamedTuple):
         return id(self)
 
 
+Geometry = tuple[DType, tuple[int, ...], tuple[int, ...], int, bool, bool]
+"""dtype, shape, stride, offset, pending conjugation, pending negation."""
+
+
 class TensorRef(NamedTuple):
     """A strided view of a storage; `tensor_ref` makes one. Compared by identity.
 
@@ -139,6 +143,16 @@ class TensorRef(NamedTuple):
 
     def __hash__(self) -> int:
         return id(self)
+
+    @property
+    def geometry(self) -> Geometry:
+        """How it looks at its storage: equal for two tensors that would see the same elements in one storage."""
+        return self.dtype, self.shape, self.stride, self.offset, self.conj, self.neg
+
+    @property
+    def view(self) -> tuple[Storage, Geometry]:
+        """The storage and the geometry: equal for tensors that are one and the same memory."""
+        return self.storage, self.geometry
 
     @property
     def device(self) -> str | None:

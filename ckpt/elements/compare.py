@@ -338,7 +338,7 @@ def contradicted(before: Tensor, after: Tensor, *, same: bool) -> bool:
 def _view(ref: TensorRef) -> tuple[object, ...]:
     place = ref.storage.place
     big = isinstance(place, Range) and place.big
-    return ref.dtype, ref.shape, ref.stride, ref.offset, ref.conj, ref.neg, big
+    return ref.geometry, big
 
 
 def _whole(ref: TensorRef) -> bool:

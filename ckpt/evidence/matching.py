@@ -228,10 +228,9 @@ def _candidates(checkpoint: Checkpoint, model: Section, buffers: Sequence[bool])
         if buffers[index] or not entry.registered or tensor.dtype.kind in ("int", "bool"):
             continue
         if isinstance(tensor, TensorRef) and tensor.numel:
-            view = (id(tensor.storage), tensor.offset, tensor.shape, tensor.stride)
-            if view in seen:
+            if tensor.view in seen:
                 continue
-            seen.add(view)
+            seen.add(tensor.view)
         indices.append(index)
     return indices
 

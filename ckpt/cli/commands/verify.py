@@ -1,4 +1,4 @@
-"""`ckpt verify`: a line a file; 0 whole, 1 damaged, 2 could not look."""
+"""`ckpt verify`: one line per file; 0 intact, 1 damaged, 2 unreadable."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ from ckpt.jobs.check import verify
 from ckpt.jobs.check.sums import Sum, parse, sums
 from ckpt.jobs.check.verify import VerifyReport
 from ckpt.limits import Limits
-from ckpt.text import show, show_literal
+from ckpt.render.verify import verify_line
 
-_CODES = {"ok": 0, "damaged": 1, "could not look": 2}
-_STYLES = {"ok": "name", "damaged": "error", "could not look": "warning"}
+_CODES = {"intact": 0, "damaged": 1, "unreadable": 2}
 
 
 def command(
     paths: Paths,
-    quick: Annotated[bool, typer.Option("--quick", help="Only the structure: no tensor is read.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Check the structure only; read no tensors.")
+    ] = False,
     stored: Annotated[
         str | None,
         typer.Option(
-            "--sums", metavar="F", help="Check the tensors against what `ckpt sum` wrote, and only that."
+            "--sums", metavar="F", help="Compare the tensors with the sums in F, as `ckpt sum` writes them."
         ),
     ] = None,
     json: Json = False,
     limit: LimitOption = None,
 ) -> int:
-    """Whether files are whole: container, CRCs, shards against their index. 0 whole, 1 damaged, 2 could not look.
+    """Check whether files are intact: structure, checksums, shards. Exit code 0 intact, 1 damaged, 2 unreadable.
 
-    Every recorded CRC is held against the bytes; where a format records none, it says that values cannot be
-    checked. Of a cut file it names the tensors that are lost.
+    Every recorded checksum is compared with the bytes. Where a format records none, the report says so. For a file
+    that is cut off, it names the tensors that are lost.
 
     \b
     ckpt verify *.pth
@@ -53,14 +54,7 @@ def command(
         if json:
             output.write_json(report.to_json(), one_line=len(paths) > 1)
         else:
-            text = verify.text_of(report)
-            head = report.verdict
-            line = [
-                (f"{show(path, None)}: ", ""),
-                (head, _STYLES[head]),
-                (show_literal(text[len(head) :]), ""),
-            ]
-            output.write_lines([line])
+            output.write_lines([verify_line(report)])
         worst = max(worst, _CODES[report.verdict])
     return worst
 
@@ -71,7 +65,7 @@ def _stored(path: str, limits: Limits) -> list[Sum]:
         try:
             return parse(data.decode("utf-8"))
         except UnicodeDecodeError:
-            raise UnreadableError("is no text", hint="ckpt sum writes it") from None
+            raise UnreadableError("is not text", hint="ckpt sum writes it") from None
 
 
 def _report(path: str, limits: Limits, quick: bool, expected: list[Sum] | None) -> VerifyReport:
@@ -90,13 +84,13 @@ def _report(path: str, limits: Limits, quick: bool, expected: list[Sum] | None) 
             checkpoint.check_unchanged()
             return report
     except NotOpenedError as error:
-        return verify.unknown(path, error.advice)
+        return verify.unreadable(path, error.advice)
     except UnreadableError as error:
         found = salvage(path, limits) if isinstance(error, CutOffError) else None
         names = (None, None) if found is None else (found.whole, found.lost)
         return verify.damaged(path, error.advice, *names)
     except CkptError as error:
-        return verify.unknown(path, error.advice)
+        return verify.unreadable(path, error.advice)
 
 
 def _found(survey: Survey, expected: list[Sum]) -> dict[str, str]:

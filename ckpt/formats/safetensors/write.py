@@ -64,8 +64,7 @@ def held(checkpoint: Checkpoint) -> tuple[list[tuple[str, TensorRef]], dict[str,
     for entry in checkpoint.tensors:
         ref = entry.tensor
         assert isinstance(ref, TensorRef)
-        range_of = (id(ref.storage), ref.dtype, ref.shape, ref.stride, ref.offset, ref.conj, ref.neg)
-        first = kept.setdefault(range_of, entry.name) if ref.numel else entry.name
+        first = kept.setdefault(ref.view, entry.name) if ref.numel else entry.name
         if not is_alias(entry.name, first):
             first = entry.name  # a name that could be any text of the metadata gets a copy
         if first == entry.name:

@@ -163,10 +163,9 @@ def _order(survey: Survey, model: Section, *, likely: bool) -> list[int]:
             continue
         tensor = entry.tensor
         if isinstance(tensor, TensorRef) and tensor.numel:
-            view = (id(tensor.storage), tensor.offset, tensor.shape, tensor.stride)
-            if view in seen:
+            if tensor.view in seen:
                 continue
-            seen.add(view)
+            seen.add(tensor.view)
         indices.append(index)
     return indices
 

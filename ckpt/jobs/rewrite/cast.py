@@ -37,15 +37,16 @@ class CastRefs:
         to = self._to
         if to is None or tensor.dtype == to or tensor.dtype.name not in CASTABLE:
             return tensor
-        key = (tensor.storage, tensor.dtype, tensor.shape, tensor.stride, tensor.offset, tensor.neg)
-        if key not in self._made:
+        if tensor.view not in self._made:
             place = place_of(tensor, to)
             assert isinstance(place, Computed)
             self.places.append((tensor.dtype.name, place))
             storage = Storage("", tensor.device, to, to.nbytes(tensor.numel), place)
             made = tensor_ref(storage, to, tensor.shape, contiguous(tensor.shape), 0, tensor.requires_grad)
-            self._made[key] = made
-        return self._made[key]._replace(is_parameter=tensor.is_parameter, requires_grad=tensor.requires_grad)
+            self._made[tensor.view] = made
+        return self._made[tensor.view]._replace(
+            is_parameter=tensor.is_parameter, requires_grad=tensor.requires_grad
+        )
 
     def changes(self, unit: str = "tensor") -> list[Change]:
         counts: dict[str, int] = {}

@@ -191,8 +191,9 @@ class _Group:
     def _gathered(self) -> bool:
         """Whether all views are the same, and leave gaps: their elements can lie side by side."""
         one = self.refs[0]
-        geometry = (one.dtype, one.shape, one.stride, one.offset)
-        same = all((ref.dtype, ref.shape, ref.stride, ref.offset) == geometry for ref in self.refs)
+        same = all(
+            ref.geometry[:4] == one.geometry[:4] for ref in self.refs
+        )  # conjugation and negation stay pending
         return same and one.nbytes < self.last - self.first
 
     def holds(self, ref: TensorRef) -> bool:

@@ -1,0 +1,39 @@
+"""`ckpt verify` as text: one line per file, the verdict first."""
+
+from __future__ import annotations
+
+from ckpt.jobs.check.verify import Problem, VerifyReport
+from ckpt.render.text import Line
+from ckpt.text import and_more, listed, plural, show, show_literal
+
+_LISTED = 6
+_STYLES = {"intact": "name", "damaged": "error", "unreadable": "warning"}
+
+
+def verify_line(report: VerifyReport) -> Line:
+    """The report in one line."""
+    return [
+        (f"{show(report.path, None)}: ", ""),
+        (report.verdict, _STYLES[report.verdict]),
+        (f": {show_literal(_text(report))}", ""),
+    ]
+
+
+def _text(report: VerifyReport) -> str:
+    if report.verdict == "unreadable":
+        return report.problems[0].what
+    if report.verdict == "intact":
+        left = f"; not checked: {', '.join(report.not_checked)}" if report.not_checked else ""
+        return f"{', '.join(report.checked)}{left}"
+    is_cut = report.lost is not None
+    text = and_more([_problem(problem, is_cut=is_cut) for problem in report.problems], _LISTED, "; ")
+    if report.whole is not None and report.lost is not None:
+        count = len(report.whole) + len(report.lost)
+        text += f"; {len(report.whole):,} of {plural(count, 'tensor')} are whole"
+        text += f", lost: {listed(report.lost, _LISTED, 60)}" if report.lost else ""
+    return text
+
+
+def _problem(problem: Problem, *, is_cut: bool) -> str:
+    names = "" if is_cut else listed(problem.tensors, _LISTED, 60)
+    return f"{problem.what} ({names})" if names else problem.what
