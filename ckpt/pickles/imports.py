@@ -7,6 +7,7 @@ complete.
 
 from __future__ import annotations
 
+import sys
 from typing import Literal
 
 from ckpt.dtypes import BY_NAME, BY_STORAGE
@@ -258,3 +259,19 @@ def _called(call: Opaque) -> list[Global]:
             todo += [node.func, *(arg for arg in node.args if type(arg) in (Global, Opaque))]
     unknown = [name for name in names if not is_known(name)]
     return unknown or names[:1]
+
+
+def is_standard(module: str) -> bool:
+    """Whether a module belongs to Python itself, in the names of Python 2 or 3."""
+    return module.partition(".")[0] in _STANDARD
+
+
+_STANDARD = sys.stdlib_module_names | {
+    "__builtin__",
+    "commands",
+    "cPickle",
+    "copy_reg",
+    "exceptions",
+    "popen2",
+    "urllib2",
+}

@@ -13,8 +13,7 @@ from ckpt.formats.written import differs
 from ckpt.io.commit import Sink
 from ckpt.limits import Limits
 from ckpt.names import NamedKey
-from ckpt.nodes import Node
-from ckpt.tensors import Storage, TensorRef
+from ckpt.tensors import Geometry, Storage, TensorRef
 from ckpt.text import Json, show
 from ckpt.tree.metadata import METADATA, aliases, is_alias, is_metadata, metadata_of
 
@@ -58,7 +57,7 @@ def held(checkpoint: Checkpoint) -> tuple[list[tuple[str, TensorRef]], dict[str,
 
     The other names stand in the metadata, as `safetensors.torch.save_model` puts them there.
     """
-    kept: dict[tuple[Node, ...], str] = {}
+    kept: dict[tuple[Storage, Geometry], str] = {}
     tensors: list[tuple[str, TensorRef]] = []
     others: dict[str, str] = {}
     for entry in checkpoint.tensors:

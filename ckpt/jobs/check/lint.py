@@ -1,4 +1,4 @@
-"""`ckpt lint`: every finding of every room, for one file or one live model."""
+"""`ckpt lint`: every finding about one file or one live model."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from ckpt.jobs.check.stats import stats
 from ckpt.jobs.inspect import list_modules as loose
 from ckpt.jobs.inspect import private
 from ckpt.jobs.inspect.inspect import inspect
-from ckpt.text import Json, plural, show
+from ckpt.text import Json, and_more, listed, plural, show
 
-_LISTED = 4
 DEAD = 1e-3
 """The share of the largest channel of its layer below which one is dead."""
 
@@ -106,27 +105,20 @@ def lint_model(record: ModelRecord) -> list[Finding]:
 
 def _plain(names: Sequence[str]) -> Iterable[Finding]:
     if names:
-        listed = ", ".join(show(name, 80) for name in names[:_LISTED]) + (
-            ", …" if len(names) > _LISTED else ""
-        )
         verb = "is a plain attribute" if len(names) == 1 else "are plain attributes"
-        text = f"{listed}: {plural(len(names), 'tensor')} that {verb}: state_dict and .to() miss them; register_buffer"
+        text = f"{listed(names)} {verb}: state_dict and .to() miss them. Use register_buffer."
         yield Finding("plain-tensor", text, where=tuple(names))
 
 
 def _twice(pairs: Sequence[tuple[str, str]]) -> Iterable[Finding]:
     if pairs:
-        listed = ", ".join(f"{show(one, 60)} = {show(two, 60)}" for one, two in pairs[:_LISTED])
-        more = ", …" if len(pairs) > _LISTED else ""
-        text = f"{listed}{more}: {plural(len(pairs), 'module')} under two names"
+        both = and_more([f"{show(one, 60)} = {show(two, 60)}" for one, two in pairs], 4)
+        text = f"{plural(len(pairs), 'module')} have two names: {both}."
         yield Finding("registered-twice", text, where=tuple(one for one, _ in pairs))
 
 
 def _hooks(hooks: Sequence[Hook]) -> Iterable[Finding]:
     if hooks:
-        listed = ", ".join(
-            f"{show(hook.function, 60)} of {show(hook.module, 60) or 'the root'}" for hook in hooks[:_LISTED]
-        )
-        more = ", …" if len(hooks) > _LISTED else ""
-        text = f"{listed}{more}: {plural(len(hooks), 'hook')} without whose code the file does not load"
+        texts = [f"{show(hook.function, 60)} of {show(hook.module, 60) or 'the root'}" for hook in hooks]
+        text = f"Loading needs the code of {plural(len(hooks), 'hook')}: {and_more(texts, 4)}."
         yield Finding("hooks", text, where=tuple(hook.module for hook in hooks))

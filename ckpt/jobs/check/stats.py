@@ -19,14 +19,13 @@ from ckpt.io.executor import Executor, Task, Threads
 from ckpt.jobs.check.channels import Axis, axis_of, inner
 from ckpt.names import Globs, natural
 from ckpt.tensors import TensorRef
-from ckpt.text import Json, plural, show
+from ckpt.text import Json, and_more, listed, plural, show
 from ckpt.tree.find import node_at
 from ckpt.tree.json import number_json
 from ckpt.tree.view import look
 
 KEYS = ("name", "min", "max", "mean", "std", "rms", "zeros", "nan", "inf", "numel")
 """What `--sort` takes: names in natural order, numbers with the largest first."""
-_LISTED = 4
 
 
 class DeadChannels(NamedTuple):
@@ -305,17 +304,15 @@ def _findings(rows: Sequence[Row]) -> list[Finding]:
         bad = [(row, count) for row, count in counts if count]
         if bad:
             total = sum(count for _, count in bad)
-            names = ", ".join(show(row.label, 80) for row, _ in bad[:_LISTED]) + (
-                ", …" if len(bad) > _LISTED else ""
-            )
-            text = f"{plural(total, 'element')} {'are' if total > 1 else 'is'} {label} in {names}"
+            verb = "are" if total > 1 else "is"
+            text = f"{plural(total, 'element')} {verb} {label} in {listed([row.label for row, _ in bad])}."
             made.append(Finding(code, text, tuple(row.entry.name for row, _ in bad)))
     dead = [(row, row.channels) for row in rows if row.channels is not None and row.channels.dead]
     if dead:
-        listed = "; ".join(_dead_text(row, channels) for row, channels in dead[:_LISTED])
-        more = f"; and {len(dead) - _LISTED:,} more" if len(dead) > _LISTED else ""
         total = sum(len(channels.dead) for _, channels in dead)
-        text = f"{plural(total, 'output channel')} all but zero: {listed}{more}"
+        layers = and_more([_dead_text(row, channels) for row, channels in dead], 4, "; ")
+        verb = "are" if total > 1 else "is"
+        text = f"{plural(total, 'output channel')} {verb} almost zero: {layers}."
         made.append(Finding("dead-channels", text, tuple(row.entry.name for row, _ in dead)))
     return made
 
@@ -324,5 +321,5 @@ def _dead_text(row: Row, channels: DeadChannels) -> str:
     """`conv.weight 3, 17 (2 of 64)`."""
     if len(channels.dead) == channels.total:
         return f"{show(row.label, 80)} (all {channels.total:,})"
-    numbers = ", ".join(map(str, channels.dead[:8])) + (", …" if len(channels.dead) > 8 else "")
+    numbers = and_more([str(number) for number in channels.dead], 8)
     return f"{show(row.label, 80)} {numbers} ({len(channels.dead):,} of {channels.total:,})"

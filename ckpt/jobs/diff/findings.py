@@ -1,4 +1,4 @@
-"""What follows from a comparison, as findings: what froze, what should not have moved, what ranks disagree on."""
+"""The findings of a comparison: frozen parameters, changes without state, skipped steps, ranks that differ."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from ckpt.findings import Finding
 from ckpt.jobs.diff.reasons import Side
 from ckpt.jobs.diff.rows import Row
 from ckpt.jobs.inspect.unused import UNUSED
-from ckpt.text import braced, first_of, plural, show
+from ckpt.text import and_more, folded, listed, plural
 
-_LISTED = 4
 _PROPAGATED = frozenset(("never", "no-gradient"))
 _ON_PURPOSE = frozenset(("frozen", "not-in-optimizer"))
 
@@ -41,8 +40,7 @@ def _names(rows: Iterable[Row]) -> tuple[str, ...]:
 
 
 def _listed(rows: Iterable[Row]) -> str:
-    folded = braced([row.label for row in rows])
-    return ", ".join(show(name, 100) for name in folded[:_LISTED]) + (", …" if len(folded) > _LISTED else "")
+    return folded([row.label for row in rows], limit=100)
 
 
 def _frozen(rows: Sequence[Row]) -> Iterable[Finding]:
@@ -52,20 +50,22 @@ def _frozen(rows: Sequence[Row]) -> Iterable[Finding]:
     sure = [row for row in parameters if row.cause not in (None, "unknown", "stepped")]
     if not moved or not sure:
         return
-    others = f"did not move, {plural(len(moved), 'other parameter')} did"
+    others = f"did not change while {plural(len(moved), 'other parameter')} did"
     lost = [row for row in sure if row.cause in _PROPAGATED]
     if lost:
         certain = all(row.cause == "no-gradient" for row in lost)
         stops = "this" if certain else "those that are not frozen"
-        yield Finding("frozen", f"{_listed(lost)} {others}: {UNUSED}; DDP stops on {stops}", _names(lost))
+        yield Finding("frozen", f"{_listed(lost)} {others}. {UNUSED} DDP stops on {stops}.", _names(lost))
     still = [row for row in sure if row.cause not in _PROPAGATED | _ON_PURPOSE]
     if still:
         reasons = dict.fromkeys(str(row.reason) for row in still)
-        yield Finding("frozen", f"{_listed(still)} {others}: {first_of(list(reasons))}", _names(still))
+        yield Finding(
+            "frozen", f"{_listed(still)} {others}: {and_more(list(reasons), 4, '; ')}.", _names(still)
+        )
     purpose = [row for row in sure if row.cause in _ON_PURPOSE]
     if purpose:
         reasons = dict.fromkeys(str(row.reason) for row in purpose)
-        text = f"{_listed(purpose)} {others}: {first_of(list(reasons))}"
+        text = f"{_listed(purpose)} {others}: {and_more(list(reasons), 4, '; ')}."
         yield Finding("frozen", text, _names(purpose), raised="info")
 
 
@@ -79,8 +79,8 @@ def _without_state(rows: Sequence[Row], before: Side, after: Side) -> Iterable[F
         if row.moved and before.state(row.indices[0]) == after.state(row.indices[1]) == "never"
     ]
     if odd:
-        text = f"{_listed(odd)} moved, and the optimizer never had a gradient for {'it' if len(odd) == 1 else 'them'}"
-        yield Finding("changed-without-state", f"{text}: something else writes to the weights", _names(odd))
+        text = f"{_listed(odd)} changed, but the optimizer never had a gradient for {'it' if len(odd) == 1 else 'them'}"
+        yield Finding("changed-without-state", f"{text}. Something else writes to the weights.", _names(odd))
 
 
 def _skipped(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding]:
@@ -92,10 +92,10 @@ def _skipped(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding
         return
     state = any(row.status == "changed" for row in rows if row.role.role == "optimizer")
     if before.steps and before.steps == after.steps and not state:
-        text = "no parameter moved and no step counter advanced: the optimizer did not step"
+        text = "No parameter changed and no step counter advanced: the optimizer did not step."
         yield Finding("step-skipped", text)
     elif _advanced(before, after):
-        text = "the step counters advanced and no parameter moved: lr is 0, or every update is below the dtype's spacing"
+        text = "The step counters advanced, but no parameter changed: lr is 0, or every update is too small for the dtype."
         yield Finding("step-skipped", text)
 
 
@@ -121,10 +121,10 @@ def _moving_statistics(rows: Sequence[Row]) -> Iterable[Finding]:
             if all(row.status == "same" and row.cause not in (None, "unknown", "stepped") for row in weights):
                 found.append(module)
     if found:
-        listed = ", ".join(show(module, 60) for module in found[:_LISTED])
         yield Finding(
             "buffers-in-frozen",
-            f"the statistics of {listed} moved, and the parameters beside them are frozen: eval() keeps them still",
+            f"The statistics of {listed(found, limit=60)} changed, but the parameters beside them are frozen. Call eval() to"
+            " keep the statistics.",
             tuple(f"{module}.running_mean" for module in found),
         )
 
@@ -139,8 +139,7 @@ def _not_finite(rows: Sequence[Row]) -> Iterable[Finding]:
         bad = [(row, count) for row, count in found if count]
         if bad:
             total = sum(count for _, count in bad)
-            first = f"{show(bad[0][0].name, 80)}{' and others' if len(bad) > 1 else ''}"
-            text = f"{plural(total, 'element')} {'are' if total > 1 else 'is'} {label} in {first}"
+            text = f"{plural(total, 'element')} {'are' if total > 1 else 'is'} {label} in {listed([row.name for row, _ in bad], 1)}."
             yield Finding(code, text, tuple(row.name for row, _ in bad))
 
 
@@ -174,13 +173,13 @@ def _ranks(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding]:
         if propagated and (one.gradient is None) != (two.gradient is None):
             only[one.gradient is None].append(row)
     if other:
-        text = f"{_listed(other)}: {plural(len(other), 'parameter')} with other values on rank {ranks[1]} than on rank"
-        yield Finding("ranks-differ", f"{text} {ranks[0]}", _names(other))
+        text = f"{_listed(other)} ({plural(len(other), 'parameter')}) differ between rank {ranks[0]} and rank {ranks[1]}."
+        yield Finding("ranks-differ", text, _names(other))
     for rank, rows in zip(ranks, only, strict=True):
         if rows:
-            text = f"{_listed(rows)}: {plural(len(rows), 'parameter')} with a gradient on rank {rank} only"
+            text = f"{_listed(rows)} ({plural(len(rows), 'parameter')}) have a gradient on rank {rank} only"
             yield Finding(
                 "ranks-differ",
-                f"{text}: a branch that the other rank did not take; DDP stops on this",
+                f"{text}. The other rank did not take this branch. DDP stops on this.",
                 _names(rows),
             )

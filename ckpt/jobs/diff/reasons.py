@@ -1,4 +1,4 @@
-"""Why a parameter did not move, as far as two files can tell; never beyond the evidence."""
+"""Why a parameter did not change, as far as two files can tell."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from ckpt.evidence.matching import is_by_order
 from ckpt.evidence.record import ModelRecord, TensorRecord
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.diff.rows import Cause, Row
-from ckpt.jobs.inspect.unused import UNUSED
 
 State = float | str | None
 """What an optimizer's state says of a parameter: its step counter, `never` (a gradient), `absent`; None: nothing."""
@@ -24,11 +23,11 @@ class Reason(NamedTuple):
 
 _CANNOT_TELL = Reason(
     "unknown",
-    "no gradient, or one too small to see: these files cannot tell (ckpt.snapshot records it)",
+    "did not change; these files cannot say why (ckpt.snapshot records it)",
 )
-_FROZEN = Reason("frozen", "frozen: its requires_grad is False")
+_FROZEN = Reason("frozen", "frozen (requires_grad is False)")
 _NEVER = Reason("never", "in the optimizer, never had a gradient")
-_ABSENT = Reason("not-in-optimizer", "not in the optimizer: frozen on purpose, or a buffer")
+_ABSENT = Reason("not-in-optimizer", "not in the optimizer, so frozen on purpose or a buffer")
 
 
 class Side:
@@ -108,16 +107,16 @@ def _reason(row: Row, before: Side, after: Side) -> Reason:
     recorded = after.recorded(row.indices[1])
     if recorded is not None and after.record is not None and after.record.has_gradients:
         if recorded.gradient is None:
-            return Reason("no-gradient", f"no gradient: {UNUSED}")
+            return Reason("no-gradient", "had no gradient when the snapshot was taken")
         if recorded.gradient == 0:
-            return Reason("zero-gradient", "its gradient was zero")
+            return Reason("zero-gradient", "its gradient was zero when the snapshot was taken")
         if after.record.optimizers and states[1] == "absent":
-            return Reason("not-in-optimizer", "has a gradient, and no optimizer was handed it")
+            return Reason("not-in-optimizer", "has a gradient, but no optimizer holds it")
         if after.record.optimizers:
             return Reason(
                 "stepped",
-                f"has a gradient (norm {recorded.gradient:.3g}), but |Δ| is below the spacing of {dtype} at its"
-                " values, or lr is 0",
+                f"has a gradient (norm {recorded.gradient:.3g}), but the update is smaller than {dtype} can"
+                " represent, or lr is 0",
             )
     latest = states[1] if states[1] is not None else states[0]
     if latest == "never":
@@ -126,9 +125,11 @@ def _reason(row: Row, before: Side, after: Side) -> Reason:
         return _ABSENT
     if isinstance(latest, float) and isinstance(states[0], float) and isinstance(states[1], float):
         if states[0] == states[1]:
-            return Reason("not-stepped", f"no gradient in between: its step counter stayed at {latest:,.0f}")
+            return Reason(
+                "not-stepped", f"had no gradient in between, its step counter stayed at {latest:,.0f}"
+            )
         if states[1] > states[0]:
             return Reason(
-                "stepped", f"stepped, but |Δ| is below the spacing of {dtype} at its values, or lr is 0"
+                "stepped", f"stepped, but the update is smaller than {dtype} can represent, or lr is 0"
             )
     return _CANNOT_TELL

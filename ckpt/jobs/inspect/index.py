@@ -1,4 +1,4 @@
-"""`ckpt inspect --index`: DDP's numbers of parameters as names.
+"""`ckpt inspect --index`: names for the parameter numbers in an error of DDP.
 
 DDP numbers the parameters that require a gradient in the order of `model.parameters()` (torch/nn/parallel/
 distributed.py `_build_params_for_reducer`): that of the state dict, without buffers, each tied one once.
@@ -75,7 +75,10 @@ def index(survey: Survey, asked: list[int], section: str | None = None) -> Param
     if recorded is None and given is not None and len(given) < len(sure):
         # Frozen parameters were left out of the optimizer, and DDP does not number them either.
         names = given
-        trust, why = "strong", f"the optimizer's order of {len(given)} of the model's {len(sure)} parameters"
+        trust, why = (
+            "strong",
+            f"the optimizer holds {len(given)} of the model's {len(sure)} parameters, in this order",
+        )
         doubtful = given
     else:
         names = [index for index in sure if recorded is None or recorded[index]]
@@ -93,11 +96,13 @@ def index(survey: Survey, asked: list[int], section: str | None = None) -> Param
             raise UsageError(
                 f"--index {number}: the order is undecided{what}",
                 path=checkpoint.path,
-                hint="--model FILE.py:FACTORY says; so does ckpt.snapshot, or a checkpoint with its optimizer",
+                hint="--model FILE.py:FACTORY, ckpt.snapshot or a checkpoint with its optimizer decides",
             )
         rows.append((number, checkpoint.tensors[index]))
     assumes = (
-        None if recorded is not None or names is given else "nothing is frozen: requires_grad is not recorded"
+        None
+        if recorded is not None or names is given
+        else "no parameter is frozen (requires_grad is not recorded)"
     )
     return ParameterIndex(tuple(rows), model, len(names), trust, why, assumes)
 
@@ -112,12 +117,12 @@ def _recorded(checkpoint: Checkpoint, asked: list[int], match: RecordMatch) -> P
         index = match.indices.get(names[number])
         if index is None:
             raise UsageError(
-                f"--index {number}: {show(names[number], 80)}, which the file does not hold",
+                f"--index {number}: the file does not hold {show(names[number], 80)}",
                 path=checkpoint.path,
             )
         rows.append((number, checkpoint.tensors[index]))
     frozen = len(record.parameters) - len(names)
-    left = f", without {plural(frozen, 'frozen or ignored one')}" if frozen else ""
+    left = f", without {plural(frozen, 'frozen or ignored parameter')}" if frozen else ""
     why = "recorded by ckpt.snapshot" if record.source == "snapshot" else "the model that --model builds"
     if record.world_size > 1:
         why += f" on rank {record.rank} of {record.world_size}"
@@ -134,7 +139,7 @@ def _refuse_disorder(checkpoint: Checkpoint, model: Section) -> None:
     """Raise UsageError where the tensors do not stand in the order of a model."""
     why = None
     if model.kind not in ("model", "ema", "other"):
-        why = f"{model.name} is no model"
+        why = f"{model.name} is not a model"
     elif not checkpoint.traits.keeps_order:
         why = f"{checkpoint.traits.label} keeps no order"
     else:
@@ -146,10 +151,10 @@ def _refuse_disorder(checkpoint: Checkpoint, model: Section) -> None:
             if name.endswith("weight") and f"{name[:-6]}bias" in indices
         ]
         if pairs and all(bias < weight for weight, bias in pairs):
-            why = "its names are in the order of the alphabet, not in that of a model"
+            why = "its names are sorted, so the order of the model is lost"
     if why is not None:
         raise UsageError(
-            f"--index: {why}", path=checkpoint.path, hint="ask the checkpoint that training saved"
+            f"--index: {why}", path=checkpoint.path, hint="use the checkpoint that training saved"
         )
 
 
@@ -188,14 +193,14 @@ def _trust(
     survey: Survey, model: Section, sure: list[int], doubtful: Sequence[int | None]
 ) -> tuple[Trust, str]:
     if all(survey.tensors[index].kind for index in sure):
-        return "certain", "the module says which are its parameters"
+        return "certain", "the module lists its parameters"
     exact = [
         match
         for match in survey.matches
         if match.model is not None and match.model.path == model.path and match.exact
     ]
     if exact:
-        return "strong", f"the optimizer holds {len(exact[0].slots)} parameters, as many as the model"
+        return "strong", f"the optimizer holds as many parameters as the model ({len(exact[0].slots)})"
     if sure != doubtful:
-        return "likely", "some tensors are buffers by their names only"
-    return "likely", "every tensor that nothing says to be a buffer is taken for a parameter"
+        return "likely", "some buffers are known only by their names"
+    return "likely", "every tensor that is not known as a buffer counts as a parameter"

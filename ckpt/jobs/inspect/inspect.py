@@ -1,4 +1,4 @@
-"""`ckpt inspect`: everything one checkpoint says about itself, as a report. Reads no tensor data."""
+"""`ckpt inspect`: what a checkpoint says about itself, as a report. Reads no tensor data."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from ckpt.jobs.inspect import list_modules as loose
 from ckpt.jobs.inspect import unused
 from ckpt.jobs.inspect.storages import StorageUse, storage_uses
 from ckpt.names import Globs
+from ckpt.pickles.imports import is_standard
 from ckpt.tensors import Tensor
-from ckpt.text import Json, plural, size_text
+from ckpt.text import Json, and_more, plural, size_text
 
 _BLOAT_BYTES = 1024
 _HEAVY = 1.0
@@ -60,7 +61,7 @@ class Prefix(NamedTuple):
 
 
 class InspectReport(NamedTuple):
-    """What `ckpt inspect` found. `rows` are the tensors that were selected, all else is of the whole file."""
+    """The report of `ckpt inspect`. `rows` are the selected tensors; everything else is about the whole file."""
 
     survey: Survey
     rows: tuple[Row, ...]
@@ -84,7 +85,7 @@ class InspectReport(NamedTuple):
         return self.survey.load
 
     def roles(self) -> list[Role]:
-        """The role of each of `rows`. Drawn when it is asked for: text does not show roles."""
+        """The role of each of `rows`; text does not show them."""
         return [self.survey.roles[row.position] for row in self.rows]
 
     def to_json(self) -> dict[str, Json]:
@@ -176,7 +177,7 @@ def _findings(report: InspectReport) -> Iterable[Finding]:
     if checkpoint.weights_only:
         hint = None if checkpoint.traits.names_are_code else "ckpt convert FILE --plain -o OUT"
         places = dict.fromkeys(place for refusal in checkpoint.weights_only for place in refusal.where)
-        text = f"torch.load(weights_only=True) refuses {refusals_text(checkpoint.weights_only)}"
+        text = f"torch.load(weights_only=True) refuses {refusals_text(checkpoint.weights_only)}."
         yield Finding("weights-only", text, (), hint, tuple(places))
     yield from _devices(report)
     yield from _wrappers(report)
@@ -189,7 +190,7 @@ def _findings(report: InspectReport) -> Iterable[Finding]:
     heavy = sum(part.nbytes for part in report.sections if part.kind == "optimizer")
     model = sum(part.nbytes for part in report.sections if part.kind == "model")
     if model and heavy > _HEAVY * model:
-        text = f"the optimizer holds {size_text(heavy)}, the model {size_text(model)}"
+        text = f"The optimizer holds {size_text(heavy)}, the model {size_text(model)}."
         several = [part.name for part in report.sections if part.kind == "model"]
         which = f" --section {several[0]}" if len(several) > 1 else ""
         yield Finding("optimizer-heavy", text, (), f"ckpt slim FILE{which} -o OUT")
@@ -200,8 +201,11 @@ def _findings(report: InspectReport) -> Iterable[Finding]:
 def _wrappers(report: InspectReport) -> Iterable[Finding]:
     for prefix in report.prefixes:
         where = f" of {prefix.section}" if prefix.section else ""
-        count = "all" if prefix.tensors == prefix.of else f"{prefix.tensors:,} of"
-        text = f"{prefix.prefix}* on {count} {plural(prefix.of, 'tensor')}{where}: {prefix.writer}"
+        count = (
+            f"all {prefix.of:,}" if prefix.tensors == prefix.of else f"{prefix.tensors:,} of {prefix.of:,}"
+        )
+        begin = "contain" if prefix.prefix.startswith("*") else "begin with"
+        text = f"{count} names{where} {begin} {prefix.prefix.removeprefix('*')} ({prefix.writer})."
         names = _starting(report, prefix)
         yield Finding("prefix", text, names, "ckpt strip FILE -o OUT")
 
@@ -217,19 +221,21 @@ def _starting(report: InspectReport, prefix: Prefix) -> tuple[str, ...]:
 
 
 def _imports(checkpoint: Checkpoint) -> Iterable[Finding]:
-    """Names that are not known: those that loading calls one by one, the others together."""
+    """Names that ckpt does not know: one finding for each that loading calls, one for all others."""
     for row in checkpoint.imports:
         if row.group == "called":
-            more = f" and {plural(len(row.calls) - 1, 'more such call')}" if len(row.calls) > 1 else ""
-            at = f" at {row.where[0]}" if row.where and row.where[0] else ""
-            text = f"loading would call {row.calls[0]}{at}{more}"
+            more = f" and makes {plural(len(row.calls) - 1, 'more such call')}" if len(row.calls) > 1 else ""
+            at = f" (stored at {row.where[0]})" if row.where and row.where[0] else ""
+            if is_standard(row.module):
+                text = f"DANGER: loading this file runs {row.calls[0]}{at}{more}."
+            else:
+                text = f"Loading this file calls {row.calls[0]}{at}, which ckpt does not know{more}."
             yield Finding("called-on-load", text, (), None, row.where)
     rows = [row for row in checkpoint.imports if row.group == "unknown"]
     unknown = [f"{row.module}.{row.name}" for row in rows]
     if unknown and not checkpoint.traits.names_are_code:
-        more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
         where = tuple(dict.fromkeys(place for row in rows for place in row.where))
-        text = f"loading would import {', '.join(unknown[:3])}{more}"
+        text = f"Loading this file imports {and_more(unknown, 3)}, which ckpt does not know."
         yield Finding("unknown-import", text, (), "ckpt inspect FILE --imports", where)
 
 
@@ -239,7 +245,7 @@ def _devices(report: InspectReport) -> Iterable[Finding]:
     away = {tag: nbytes for tag, nbytes in placed.items() if ACCELERATOR.fullmatch(tag)}
     if away:
         listed = " and ".join(f"{size_text(nbytes)} on {tag}" for tag, nbytes in away.items())
-        text = f"a bare torch.load puts {listed}"
+        text = f"A bare torch.load puts {listed}"
         if checkpoint.traits.names_are_code:
             text = text.replace("torch.load", "torch.jit.load")
         gpus = [
@@ -248,9 +254,10 @@ def _devices(report: InspectReport) -> Iterable[Finding]:
             if tag.startswith("cuda:") and tag[5:].isascii() and tag[5:].isdigit() and len(tag) < 9
         ]
         if any(tag.partition(":")[0] == "cuda" for tag in away):
-            text += ", and a CUDA context of some hundred MiB, in every process"
+            text += ", and a CUDA context of some hundred MiB in every process"
         if max(gpus, default=0):
-            text += f"; it needs {max(gpus) + 1} GPUs"
+            text += f". It needs {max(gpus) + 1} GPUs"
+        text += "."
         names = tuple(row.entry.name for row in report.rows if row.tensor.device in away)
         hint = None if checkpoint.traits.names_are_code else "ckpt rehome FILE -o OUT"
         yield Finding("cuda", text, names, hint)
@@ -264,25 +271,23 @@ def _devices(report: InspectReport) -> Iterable[Finding]:
         tags = Counter(str(entry.tensor.device) for entry in counted)
         if len(tags) > 1:
             listed = ", ".join(f"{count:,} on {tag}" for tag, count in tags.items())
-            text = f"the tensors of {part.name or 'the file'} are saved on several devices: {listed}"
+            text = f"The tensors of {part.name or 'the file'} are saved on several devices: {listed}."
             yield Finding("device-mixed", text, tuple(entry.name for entry in counted))
 
 
 def _sharing(report: InspectReport) -> Iterable[Finding]:
     ties = [names for row in report.storages for names in row.ties]
     if ties:
-        more = f", and {plural(len(ties) - 1, 'more group')}" if len(ties) > 1 else ""
+        more = f", and {plural(len(ties) - 1, 'more group')} too" if len(ties) > 1 else ""
         tied = tuple(name for names in ties for name in names)
-        yield Finding("tied", f"{' = '.join(ties[0][:4])}{' = …' if len(ties[0]) > 4 else ''}{more}", tied)
+        yield Finding("tied", f"{and_more(ties[0], 4, ' = ')} share their memory{more}.", tied)
     held = [row for row in report.storages if row.held > 0]
     total = sum(row.held for row in held)
     if total >= _BLOAT_BYTES:
         worst = max(held, key=lambda row: row.held)
-        seen = ", ".join(worst.tensors[:2])
-        more = f" and {len(held) - 1:,} more" if len(held) > 1 else ""
-        text = (
-            f"{size_text(total)} are kept alive by views: {seen} of {size_text(worst.storage.nbytes)}{more}"
-        )
+        more = f", and {plural(len(held) - 1, 'more storage')}" if len(held) > 1 else ""
+        views = f"{and_more(worst.tensors, 2)} in a storage of {size_text(worst.storage.nbytes)}{more}"
+        text = f"{size_text(total)} are stored that no tensor uses: {views}."
         names = tuple(name for row in held for name in row.tensors)
         yield Finding("bloat", text, names, "ckpt slim FILE -o OUT")
 

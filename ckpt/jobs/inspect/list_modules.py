@@ -1,4 +1,4 @@
-"""`list-modules`: modules and Parameters in plain lists, tuples, dicts and sets, where torch does not look."""
+"""`list-modules`: modules and Parameters in plain lists, tuples, dicts and sets, where torch does not see them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from collections.abc import Iterable, Sequence
 
 from ckpt.evidence.record import LooseModule
 from ckpt.findings import Finding
-from ckpt.text import plural, show
-
-_LISTED = 4
+from ckpt.text import and_more, listed, plural, show
 
 
 def findings(rows: Sequence[LooseModule]) -> Iterable[Finding]:
-    """The findings of what was found: what nothing registers, and what is registered elsewhere, apart."""
+    """One finding for what nothing registers, one for what is registered elsewhere."""
     lost = [row for row in rows if row.registered is None]
     if lost:
         kinds = {row.kind for row in lost}
@@ -22,24 +20,23 @@ def findings(rows: Sequence[LooseModule]) -> Iterable[Finding]:
         instead = "nn.ParameterList" if kinds == {"parameter"} else "nn.ModuleList or nn.ModuleDict"
         yield Finding(
             "list-modules",
-            f"{_text(lost)}: {plural(len(lost), noun)}, {count}, registered nowhere: state_dict, .to(), the optimizer"
-            f" and DataParallel miss {'it' if len(lost) == 1 else 'them'}; write {instead}",
+            f"{_text(lost)} are not registered ({plural(len(lost), noun)}, {count}). state_dict, .to(), the optimizer and"
+            f" DataParallel miss {'it' if len(lost) == 1 else 'them'}. Use {instead}.",
             where=tuple(row.place for row in lost),
         )
     again = [row for row in rows if row.registered is not None]
     if again:
         yield Finding(
             "list-modules",
-            f"{_text(again)}: {plural(len(again), 'module')} registered as {_known(again)} too: under DataParallel the"
-            " list of a replica still holds the originals (input on device 1, weight on device 0); write nn.ModuleList,"
-            " or look the names up in forward",
+            f"{_text(again)} are registered as {_known(again)} too. Under DataParallel the list still holds the modules of"
+            " device 0, so a replica fails (input on device 1, weight on device 0). Use nn.ModuleList, or use the"
+            " registered names in forward.",
             where=tuple(row.place for row in again),
         )
 
 
 def _known(rows: Sequence[LooseModule]) -> str:
-    names = [show(str(row.registered), 60) for row in rows]
-    return ", ".join(names[:_LISTED]) + (", …" if len(names) > _LISTED else "")
+    return listed([str(row.registered) for row in rows], limit=60)
 
 
 def _text(rows: Sequence[LooseModule]) -> str:
@@ -57,4 +54,4 @@ def _text(rows: Sequence[LooseModule]) -> str:
         run = len(numbers) > 1 and numbers == list(range(numbers[0], numbers[-1] + 1))
         inside = f"{numbers[0]}..{numbers[-1]}" if run else ",".join(map(str, numbers))
         texts.append(f"{show(place, 80)}{f'[{inside}]' if numbers else ''} ({show(cls, 40)})")
-    return ", ".join(texts[:_LISTED]) + (", …" if len(texts) > _LISTED else "")
+    return and_more(texts, 4)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ckpt.checkpoint import Checkpoint
 from ckpt.findings import Finding
 from ckpt.nodes import Node
-from ckpt.text import show
+from ckpt.text import listed, show
 from ckpt.tree.view import look
 
 _HOME = re.compile(r"(?:/(?:home|Users|root)/|[A-Za-z]:\\Users\\)[^/\\\s'\"]+")
@@ -41,9 +41,8 @@ def findings(checkpoint: Checkpoint) -> Iterator[Finding]:
                     places.append(value.name)
                 example.setdefault(kind, shown)
     for kind, places in found.items():
-        more = f" and {len(places) - 1:,} more places" if len(places) > 1 else ""
         said = f": {show(example[kind], 60)}" if example[kind] else ""
-        yield Finding("private", f"{kind} at {show(places[0], 80)}{more}{said}", where=tuple(places))
+        yield Finding("private", f"{kind} at {listed(places, 1)}{said}", where=tuple(places))
 
 
 def _texts(node: Node) -> Iterator[str]:

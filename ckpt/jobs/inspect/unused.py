@@ -1,4 +1,4 @@
-"""Who had no gradient, as findings: from an optimizer's state, from what a snapshot recorded, from a live model."""
+"""Parameters without a gradient, as findings: from an optimizer's state, a snapshot, or a live model."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ckpt.evidence.roles import RecordMatch
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.findings import Finding, Level
-from ckpt.text import braced, plural, show
+from ckpt.text import and_more, folded, plural, show
 
-_LISTED = 4
-UNUSED = "not used in forward, outside the loss, or detached"
+UNUSED = "It is not used in forward, outside the loss, or detached."
+"""Why a parameter gets no gradient, as far as files can tell."""
 
 
 def findings(survey: Survey) -> Iterable[Finding]:
@@ -40,10 +40,10 @@ def _recorded(survey: Survey, match: RecordMatch, none: tuple[int, ...]) -> Iter
     if never:
         text, names = _text(survey, match.section, never)
         before = {use.match.indices[number] for use in survey.uses for number in use.never}
-        also = ", nor ever before" if before.issuperset(never) else ""
+        also = ", and never before" if before.issuperset(never) else ""
         yield Finding(
             "unused",
-            f"{text}: had no gradient when the snapshot was taken{also}: {UNUSED}; DDP stops on this",
+            f"{text} had no gradient when the snapshot was taken{also}. {UNUSED} DDP stops on this.",
             names,
             raised="warning",
         )
@@ -51,7 +51,7 @@ def _recorded(survey: Survey, match: RecordMatch, none: tuple[int, ...]) -> Iter
         text, names = _text(survey, match.section, earlier)
         yield Finding(
             "sometimes-unused",
-            f"{text}: had no gradient when the snapshot was taken, and one in an earlier step",
+            f"{text} had no gradient when the snapshot was taken, but had one in an earlier step.",
             names,
         )
 
@@ -70,19 +70,21 @@ def _by_state(survey: Survey, use: GradientUse, none: tuple[int, ...]) -> Iterab
         text, names = _of(survey, use, never)
         level: Level | None = None
         if match is None:
-            reason = "never had a gradient: not used, detached, or frozen (requires_grad=False)"
+            reason = "It is not used, detached, or frozen (requires_grad=False)."
             if any(is_by_order(survey.checkpoint, use.match, number) for number in never):
-                which += " (by the order of the model)"
-            ending = "DDP stops on those that are not frozen"
+                which += " (matched by the order of the model)"
+            ending = "DDP stops on those that are not frozen."
         else:
-            reason, ending, level = f"never had a gradient: {UNUSED}", "DDP stops on this", "warning"
-        yield Finding("unused", f"{text}: in {which}, {reason}; {ending}", names, raised=level)
+            reason, ending, level = UNUSED, "DDP stops on this.", "warning"
+        message = f"{text} never had a gradient in {which}. {reason} {ending}"
+        yield Finding("unused", message, names, raised=level)
     if lagging:
         text, names = _of(survey, use, [number for number, _ in lagging])
         steps = sorted({step for _, step in lagging})
         took = f"{steps[0]:,.0f}" if len(steps) == 1 else f"{steps[0]:,.0f} to {steps[-1]:,.0f}"
-        reason = f"took {took} of {use.steps:,.0f} steps: sometimes no gradient, or handed to {which} later"
-        yield Finding("sometimes-unused", f"{text}: {reason}", names)
+        reason = f"Sometimes there was no gradient, or {which} got them later."
+        message = f"{text} took {took} of {use.steps:,.0f} steps. {reason}"
+        yield Finding("sometimes-unused", message, names)
 
 
 def _of(survey: Survey, use: GradientUse, numbers: Sequence[int]) -> tuple[str, tuple[str, ...]]:
@@ -91,8 +93,7 @@ def _of(survey: Survey, use: GradientUse, numbers: Sequence[int]) -> tuple[str, 
     other = ""
     if untold:
         left = [str(number) for number in numbers if use.match.indices[number] is None]
-        which = f"{', '.join(left[:8])}{' …' if len(left) > 8 else ''} of the optimizer's own numbers"
-        other = f"{plural(untold, 'parameter')} that cannot be told apart ({which})"
+        other = f"{plural(untold, 'unknown parameter')} (the optimizer's numbers {and_more(left, 8)})"
     return _text(survey, use.match.model, indices, other)
 
 
@@ -101,9 +102,7 @@ def _text(
 ) -> tuple[str, tuple[str, ...]]:
     """`fc3.{weight,bias} (2 parameters, 330 elements)`, with what cannot be named, and all of the names."""
     names = tuple(survey.tensors[index].name for index in indices)
-    folded = braced([model.relative(name) if model else name for name in names])
-    text = ", ".join(show(name, 80) for name in folded[:_LISTED])
-    text += ", …" if len(folded) > _LISTED else ""
+    text = folded([model.relative(name) if model else name for name in names])
     text += f"{' and ' if text and other else ''}{other}"
     if names:
         numel = sum(survey.tensors[index].tensor.numel for index in indices)

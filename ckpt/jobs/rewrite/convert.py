@@ -92,7 +92,8 @@ def convert(
         current = edited(current, cast.copy(current.root), limits, origin=None)
         changes += cast.changes()
         alone += [
-            Leftover(entry.name, f"{kind_of(entry)}, not cast", entry.tensor.nbytes) for entry in cast.uncast
+            Leftover(entry.name, f"{kind_of(entry)}, which is not cast", entry.tensor.nbytes)
+            for entry in cast.uncast
         ]
     return RewriteReport(
         "convert",
@@ -162,11 +163,11 @@ def _to_tensors(
         if (why := "two tensors of one name" if entry.name in twice else unfit(entry))
     ]
     lost = [Leftover(entry.name, why, entry.tensor.nbytes) for entry, why in refused]
-    lost += [Leftover(name, "no tensor") for name in values]
+    lost += [Leftover(name, "not a tensor") for name in values]
     if lost and not drop_other:
         listed = first_of([f"{show(row.name, 60)} ({row.what})" for row in lost])
         raise LossError(
-            f"{traits.label} holds only dense tensors: {listed} would be lost",
+            f"{traits.label} holds only dense tensors, so {listed} would be lost",
             path=checkpoint.path,
             hint="--drop-other",
         )

@@ -1,4 +1,4 @@
-"""What a warm start loads: a row a tensor, and how much of the target that is."""
+"""What a warm start loads: one row per tensor, and the share of the target."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from ckpt.checkpoint import Entry
 from ckpt.text import Json
 
 Status = Literal["loaded", "cast", "sliced", "tied", "kept", "missing", "unexpected"]
-"""`tied`: its memory is that of one that is loaded; `kept`: there is a tensor of that name and it does not fit; `missing`: there is none; `unexpected`: nobody takes it."""
+"""`tied`: it shares the memory of a loaded tensor. `kept`: the pretrained tensor of that name does not fit. `missing`: the
+pretrained model has no such tensor. `unexpected`: the target has no such tensor."""
 STATUSES: tuple[Status, ...] = ("loaded", "cast", "sliced", "tied", "kept", "missing", "unexpected")
 LOADED: tuple[Status, ...] = ("loaded", "cast", "sliced", "tied")
 

@@ -84,7 +84,7 @@ def _check_names(
             expected = old.removesuffix(name) + new_name(name)
             if result.tensors[index].name != expected:
                 raise UnsupportedError(
-                    f"{show(expected, 80)} cannot be a name: the dict lies elsewhere too, or the key is no text",
+                    f"{show(expected, 80)} cannot be a name: the dict is used elsewhere too, or the key is not text",
                     path=checkpoint.path,
                 )
 
@@ -102,7 +102,7 @@ def _plan(checkpoint: Checkpoint, section: Section, new_name: NewName, edit: _Re
             parents.setdefault(entry.path[depth:-1])
     if names and section.is_module:
         raise UnsupportedError(
-            f"{section.name or 'the root'} is a pickled module: its names are those of its attributes",
+            f"{section.name or 'the root'} is a pickled module, whose names are those of its attributes",
             path=checkpoint.path,
             hint="ckpt convert FILE --plain -o OUT makes it a state dict first",
         )

@@ -74,7 +74,7 @@ def rehome(survey: Survey, asked: Moves, limits: Limits, *, objects: bool = Fals
         tuple(changes),
         (),
         tuple(_left(result, edit)),
-        nothing=f"nothing to move: all is on {saved_on(checkpoint)}",
+        nothing=f"nothing to move: all tensors are on {saved_on(checkpoint)}",
     )
 
 
@@ -91,18 +91,16 @@ def _left(result: Checkpoint, edit: _Rehome) -> list[Leftover]:
         if not edit.asked.target(hidden.device):
             continue
         if holder in generators:
-            found.append(Leftover(holder, "a random generator, which no other device can load"))
+            found.append(Leftover(holder, "a random generator, which loads on its own device only"))
         else:
             what = repr(hidden.device) if hidden.type == "str" else f"device({hidden.device!r})"
             found.append(Leftover(hidden.name, what, None, "--objects to change it", is_value=True))
     for value in result.values:
         data = as_bytes(value.node) if value.type in ("bytes", "bytearray") else None
         if data is not None and data.startswith(_CHECKPOINTS):
-            found.append(Leftover(value.name, "a checkpoint in bytes, which is not looked into"))
+            found.append(Leftover(value.name, "a checkpoint inside of bytes, which is not changed"))
     if edit.stayed:
-        found.append(
-            Leftover(edit.stayed, "the state of a random generator, which torch takes from the CPU only")
-        )
+        found.append(Leftover(edit.stayed, "the state of a random generator, which torch needs on the CPU"))
     return found
 
 

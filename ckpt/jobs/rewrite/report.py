@@ -35,9 +35,9 @@ class Change(NamedTuple):
 
 
 class Leftover(NamedTuple):
-    """Something that is not in the result, or that is in it as it was although one might expect otherwise.
+    """Something that is left out of the result, or left unchanged in it although one might expect otherwise.
 
-    `what` is its value when `is_value`, else what it is.
+    `what` is its value when `is_value`, else a description.
     """
 
     name: str
@@ -233,7 +233,7 @@ def losses_of(checkpoint: Checkpoint, lost: dict[int, tuple[Node, str]], drop_ot
         raise LossError(
             f"cannot be made plain: {listed}",
             path=checkpoint.path,
-            hint="--drop-other leaves them out, None stands in their place",
+            hint="--drop-other replaces them by None",
         )
     return rows
 
@@ -253,7 +253,7 @@ def refuse_script(checkpoint: Checkpoint) -> None:
     """Raise UnsupportedError for TorchScript, whose code goes with its names."""
     if checkpoint.traits.names_are_code:
         raise UnsupportedError(
-            f"{checkpoint.traits.label} is not rewritten: its code names devices and attributes as well",
+            f"{checkpoint.traits.label} is not rewritten: its code names devices and attributes too",
             path=checkpoint.path,
-            hint="ckpt convert takes the weights out",
+            hint="ckpt convert extracts the weights",
         )

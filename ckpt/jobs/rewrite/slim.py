@@ -90,7 +90,7 @@ def _kept(checkpoint: Checkpoint, name: str, limits: Limits) -> tuple[Path, Node
 def _put(tree: Dict, path: Path, node: Node, checkpoint: Checkpoint) -> None:
     """Put a node at its path, below dicts. Raises UsageError for a path that dicts cannot have."""
     if any(isinstance(key, NamedKey) for key in path):
-        raise UsageError(f"{path[-1]} cannot be kept at its place", path=checkpoint.path)
+        raise UsageError(f"{path[-1]} cannot stay at its path", path=checkpoint.path)
     at = tree
     for key in path[:-1]:
         inner = next((value for name, value in zip(at.keys, at.values, strict=True) if name == key), None)

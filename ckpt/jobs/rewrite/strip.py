@@ -53,7 +53,11 @@ def strip(
     if not changes:
         result = source
     return RewriteReport(
-        "strip", source, result, tuple(changes), nothing="nothing to strip: no wrapper's prefix"
+        "strip",
+        source,
+        result,
+        tuple(changes),
+        nothing="nothing to strip: no name has the prefix of a wrapper",
     )
 
 

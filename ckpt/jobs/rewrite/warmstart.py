@@ -70,7 +70,7 @@ def warmstart(given: Survey, wanted: Survey, limits: Limits, options: Options | 
     lost = [entry for entry in target.tensors if target.traits.is_live and entry.name not in here]
     if target.traits.is_live and not result.tensors:
         raise UsageError(
-            "nothing to load: no tensor of the model is in it", path=pretrained.path, hint="--sub"
+            "nothing to load: it holds no tensor of the model", path=pretrained.path, hint="--sub"
         )
     odd = [
         Leftover(name, notice.message)
@@ -83,9 +83,7 @@ def warmstart(given: Survey, wanted: Survey, limits: Limits, options: Options | 
         source,
         result,
         tuple(changes),
-        tuple(
-            Leftover(entry.name, "has no value", None, "--init builds the model for real") for entry in lost
-        )
+        tuple(Leftover(entry.name, "has no value", None, "--init initializes the model") for entry in lost)
         + tuple(odd),
         unchanged_bytes=False,
         nothing="nothing to load",
@@ -137,20 +135,20 @@ def _entries(checkpoint: Checkpoint, indices: dict[str, int]) -> dict[str, Entry
 def _pairing(name: str, target: Entry, source: Entry, options: Options, is_live: bool) -> Pairing:
     """What becomes of a tensor of the target that has a namesake."""
     mine, other = target.tensor, source.tensor
-    for side, entry in (("the pretrained one", source), ("the target's", target)):
+    for side, entry in (("the pretrained", source), ("the target's", target)):
         tensor = entry.tensor
         if not isinstance(tensor, TensorRef):
-            return Pairing("kept", name, target, source, why=f"{side} is {tensor.layout}")
+            return Pairing("kept", name, target, source, why=f"{side} tensor is {tensor.layout}")
     assert isinstance(mine, TensorRef) and isinstance(other, TensorRef)
     if other.numel and other.storage.place is None:
-        return Pairing("kept", name, target, source, why="the pretrained one is on meta, without data")
+        return Pairing("kept", name, target, source, why="the pretrained tensor is on meta, without data")
     if mine.numel and mine.storage.place is None and not is_live:
-        return Pairing("kept", name, target, source, why="the target's is on meta, without data")
+        return Pairing("kept", name, target, source, why="the target's tensor is on meta, without data")
     if mine.numel and (mine.conj or mine.neg or not _lies_close(mine)):
-        return Pairing("kept", name, target, source, why="the target's elements do not lie side by side")
+        return Pairing("kept", name, target, source, why="the target's tensor is not contiguous")
     if mine.dtype != other.dtype and not can_cast(other.dtype, mine.dtype):
         return Pairing(
-            "kept", name, target, source, why=f"{other.dtype.name} is not cast to {mine.dtype.name}"
+            "kept", name, target, source, why=f"ckpt does not cast {other.dtype.name} to {mine.dtype.name}"
         )
     if mine.shape == other.shape:
         return Pairing("loaded" if mine.dtype == other.dtype else "cast", name, target, source, mine.numel)
@@ -204,7 +202,7 @@ def _shared(rows: Sequence[Pairing]) -> list[str]:
             ):
                 what = "are tied" if other.extent == ref.extent else "share memory in part"
                 notes.append(
-                    f"{show(first.name, 60)} and {show(row.name, 60)} {what} in the target: the latter's values are there"
+                    f"{show(first.name, 60)} and {show(row.name, 60)} {what} in the target; the second one wins."
                 )
         before[ref.storage].append(row)
     return notes
