@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -11,86 +12,83 @@ from ckpt import formats
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import UsageError
 from ckpt.evidence.record import ModelRecord
-from ckpt.findings import CATALOGUE
+from ckpt.findings import CATALOGUE, Finding
 from ckpt.limits import Limits
 
 Paths = Annotated[
     list[str],
     typer.Argument(
-        metavar="PATH...", help="Checkpoint files, indexes of shards, or directories.", show_default=False
+        metavar="PATH...", help="Checkpoint files, indexes of shards, or folders.", show_default=False
     ),
 ]
 OnePath = Annotated[str, typer.Argument(metavar="PATH", help="A checkpoint.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document (one a line for several PATHs).")]
-Tsv = Annotated[bool, typer.Option("--tsv", help="One row a line, tab-separated, exact, escaped.")]
-NoHeader = Annotated[bool, typer.Option("--no-header", help="Leave out the header of --tsv and --table.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, or one line per PATH.")]
+Tsv = Annotated[bool, typer.Option("--tsv", help="Print tab-separated rows, exact and escaped.")]
+NoHeader = Annotated[bool, typer.Option("--no-header", help="Omit the header of --tsv and --table.")]
 Table = Annotated[
     str | None,
-    typer.Option("--table", metavar="NAME", help="Rows as plain, simple, github, or any format of tabulate."),
+    typer.Option(
+        "--table", metavar="NAME", help="Print a table as plain, simple, github, or any format of tabulate."
+    ),
 ]
 Include = Annotated[
     list[str] | None,
-    typer.Option(
-        "--include", metavar="GLOB", help="Only tensors whose name matches; * crosses dots. Repeatable."
-    ),
+    typer.Option("--include", metavar="GLOB", help="Select tensors by name; * crosses dots. Repeatable."),
 ]
 Exclude = Annotated[
     list[str] | None,
-    typer.Option("--exclude", metavar="GLOB", help="Not the tensors whose name matches. Repeatable."),
+    typer.Option("--exclude", metavar="GLOB", help="Leave out tensors by name. Repeatable."),
 ]
 SectionOption = Annotated[
     str | None,
-    typer.Option("--section", metavar="PATH", help="Only this part of the checkpoint, such as optimizer."),
+    typer.Option("--section", metavar="PATH", help="Use one part of the checkpoint, such as optimizer."),
 ]
 FailOn = Annotated[
     list[str] | None,
-    typer.Option(
-        "--fail-on", metavar="CODE", help="Exit 1 when this was found; repeatable, or comma-separated."
-    ),
+    typer.Option("--fail-on", metavar="CODE", help="Exit 1 on this finding. Repeatable, or comma-separated."),
 ]
 LimitOption = Annotated[
     list[str] | None,
-    typer.Option("--limit", metavar="NAME=N", help="Raise a limit of the reader, as in pickle-bytes=1GiB."),
+    typer.Option("--limit", metavar="NAME=N", help="Raise a limit of the reader, such as pickle-bytes=1GiB."),
 ]
 Model = Annotated[
     str | None,
     typer.Option(
         "--model",
         metavar="FILE.py:FACTORY",
-        help="Build the model with your own code (or PKG.MOD:FACTORY), on no device: then roles are certain.",
+        help="Build the model with your own code, on the meta device, so that roles are certain.",
     ),
 ]
 Arg = Annotated[
     list[str] | None,
     typer.Option(
-        "--arg", metavar="K=V", help="An argument for the FACTORY, as a Python literal or a text. Repeatable."
+        "--arg", metavar="K=V", help="Pass an argument to the FACTORY, a Python literal or text. Repeatable."
     ),
 ]
 
 Output = Annotated[
     str | None,
-    typer.Option("-o", "--output", metavar="OUT", help="Where to write.", show_default=False),
+    typer.Option("-o", "--output", metavar="OUT", help="Write to this file or folder.", show_default=False),
 ]
 InPlace = Annotated[
     bool,
-    typer.Option("--in-place", help="Change the file itself; of a zip only its end, in no time."),
+    typer.Option("--in-place", help="Change the file itself. A zip grows at its end, so this is instant."),
 ]
 Copy = Annotated[
-    bool, typer.Option("--copy", help="With --in-place: write the file anew, and put it in its place.")
+    bool, typer.Option("--copy", help="With --in-place: write a new file and replace the old one.")
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace OUT when it exists.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would change, write nothing.")]
-RewriteJson = Annotated[bool, typer.Option("--json", help="The report as one JSON document.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace OUT if it exists.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change, and write nothing.")]
+RewriteJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 DropOther = Annotated[
-    bool, typer.Option("--drop-other", help="Leave out what the result cannot hold, and list it.")
+    bool, typer.Option("--drop-other", help="Drop what the result cannot hold, and list it.")
 ]
 Verify = Annotated[
     str | None,
     typer.Option(
         "--verify",
         metavar="HOW",
-        help="Check more than the structure before the file is put in place: crc reads every byte again,"
-        " torch loads it with torch.",
+        help="Check the new file before it replaces anything: crc reads every byte, torch loads it.",
     ),
 ]
 
@@ -131,6 +129,11 @@ def codes_of(values: list[str] | None, command: str) -> frozenset[str]:
                 f"--fail-on {code}: not a finding of {command}", hint="codes: " + " ".join(possible)
             )
     return frozenset(codes)
+
+
+def exit_code(findings: Iterable[Finding], codes: frozenset[str]) -> int:
+    """1 when one of the codes of `--fail-on` was found."""
+    return int(any(finding.code in codes for finding in findings))
 
 
 def check_table(name: str | None) -> None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from ckpt.render.text import Line, cells, columns, cut, plain_text
-from ckpt.text import TEXT_LIMIT, Json, show_literal
+from ckpt.text import TEXT_LIMIT, Json, show, show_literal
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -132,6 +132,41 @@ def write_table(rows: Sequence[Sequence[str]], *, tsv: bool, table: str | None, 
         write_lines(
             columns([head, *shown], right=numbers, width=screen_width(), give=sizes.index(max(sizes)))
         )
+
+
+class Tables:
+    """The rows of several files as one table: a header once, and the file before each row.
+
+    In a format of tabulate each file has a table of its own, with its header.
+    """
+
+    def __init__(self, several: bool, *, tsv: bool, table: str | None, header: bool) -> None:
+        self.asked = tsv or table is not None
+        self._several = several
+        self._tsv = tsv
+        self._table = table
+        self._header = header
+        self._shown = False
+
+    def write(self, path: str, rows: Sequence[Sequence[str]]) -> None:
+        """Write the rows of one file; the first is the header."""
+        if self._several:
+            name = show(path, None)
+            rows = [["file", *rows[0]], *([name, *row] for row in rows[1:])]
+        header = self._header and (not self._shown or self._table is not None)
+        self._shown = True
+        write_table(rows, tsv=self._tsv, table=self._table, header=header)
+
+
+_texts = 0
+
+
+def between() -> None:
+    """An empty line between the reports of several files."""
+    global _texts
+    if _texts:
+        write_lines([[]])
+    _texts += 1
 
 
 _PATIENCE = 0.5

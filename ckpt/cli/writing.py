@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from inspect import Parameter
 from shlex import quote
 from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.cli import output
-from ckpt.cli.options import opened
-from ckpt.errors import CkptError, LossError, UnsupportedError, UsageError, about
+from ckpt.cli.options import (
+    Copy,
+    DryRun,
+    Force,
+    InPlace,
+    LimitOption,
+    Output,
+    RewriteJson,
+    Verify,
+    limits_of,
+    opened,
+)
+from ckpt.cli.paths import each
+from ckpt.cli.signature import Command, dressed, parameters_of
+from ckpt.errors import LossError, UnsupportedError, UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save
 from ckpt.formats.save import Check, SavedFile, check_bytes, check_weights_only
@@ -26,66 +40,105 @@ Make = Callable[[Survey, Limits], RewriteReport]
 
 
 class WriteOptions(NamedTuple):
-    """What the options of a writing command say.
+    """What the options of a writing command say, and what the command adds to them.
 
     A path that is suggested is that of the input with `suffix` before its ending, or with `ending` in place of it.
     """
 
-    output: str | None
-    suffix: str = ""
+    output: str | None = None
     in_place: bool | None = False
     """None where the command does not know it."""
     copy: bool = False
     force: bool = False
     dry_run: bool = False
-    json: bool = False
     verify: str | None = None
+    json: bool = False
+    limits: Limits = Limits()
+    suffix: str = ""
+    ending: str | None = None
     format: str | None = None
     plain: bool = False
     """Whether the result must load with weights_only=True."""
     shard_bytes: int | None = None
-    ending: str | None = None
     min_coverage: float | None = None
     """The share of elements that a warm start must load, or nothing is written."""
 
 
-def rewrite(
-    paths: list[str], make: Make, asked: WriteOptions, limits: Limits, *, opened: Open = opened
-) -> int:
-    """Each PATH: read, change, write, report. Goes on after an error; the exit code of the command."""
-    _check(paths, asked)
-    worst = 0
-    for path in paths:
-        try:
-            with about(path):
-                worst = max(worst, _one(path, make, asked, limits, opened, several=len(paths) > 1))
-        except CkptError as error:
-            output.fail(error)
-            worst = 2
-    return worst
+def writing(*, in_place: bool = True) -> Callable[[Command], Command]:
+    """Adds the options of a writing command, which is handed them as `options`."""
+    shared = [
+        Parameter("output", Parameter.KEYWORD_ONLY, default=None, annotation=Output),
+        *(
+            [
+                Parameter("in_place", Parameter.KEYWORD_ONLY, default=False, annotation=InPlace),
+                Parameter("copy", Parameter.KEYWORD_ONLY, default=False, annotation=Copy),
+            ]
+            if in_place
+            else []
+        ),
+        Parameter("force", Parameter.KEYWORD_ONLY, default=False, annotation=Force),
+        Parameter("dry_run", Parameter.KEYWORD_ONLY, default=False, annotation=DryRun),
+        Parameter("verify", Parameter.KEYWORD_ONLY, default=None, annotation=Verify),
+        Parameter("json", Parameter.KEYWORD_ONLY, default=False, annotation=RewriteJson),
+    ]
+    limit = Parameter("limit", Parameter.KEYWORD_ONLY, default=None, annotation=LimitOption)
+
+    def decorate(command: Command) -> Command:
+        own = [parameter for name, parameter in parameters_of(command).items() if name != "options"]
+
+        def run(
+            output: str | None = None,
+            in_place: bool | None = None,
+            copy: bool = False,
+            force: bool = False,
+            dry_run: bool = False,
+            verify: str | None = None,
+            json: bool = False,
+            limit: list[str] | None = None,
+            **values: object,
+        ) -> int:
+            limits = limits_of(limit)
+            options = WriteOptions(output, in_place, copy, force, dry_run, verify, json, limits)
+            _check(options)
+            return command(**values, options=options)
+
+        return dressed(run, command, [*own, *shared, limit])
+
+    return decorate
 
 
-def _check(paths: list[str], asked: WriteOptions) -> None:
-    """Raise UsageError for options that contradict each other, or a question that only the user can answer."""
-    if asked.output is not None and asked.in_place:
+def rewrite(paths: list[str], make: Make, options: WriteOptions, *, opened: Open = opened) -> int:
+    """Each PATH: read, change, write, report. The exit code of the command."""
+    _check_output(paths, options)
+    return each(paths, lambda path: _one(path, make, options, opened, several=len(paths) > 1))
+
+
+def _check(options: WriteOptions) -> None:
+    """Raise UsageError for options that contradict each other."""
+    if options.output is not None and options.in_place:
         raise UsageError("-o and --in-place exclude each other")
-    if asked.copy and not asked.in_place:
+    if options.copy and not options.in_place:
         raise UsageError("--copy goes with --in-place")
-    if asked.verify not in (None, "crc", "torch"):
-        raise UsageError(f"--verify {asked.verify}: not a check", hint="crc or torch")
-    if asked.output is None and not asked.in_place and not asked.dry_run:
+    if options.verify not in (None, "crc", "torch"):
+        raise UsageError(f"--verify {options.verify}: not a check", hint="crc or torch")
+
+
+def _check_output(paths: list[str], options: WriteOptions) -> None:
+    """Raise UsageError where only the user can say where to write."""
+    if options.output is None and not options.in_place and not options.dry_run:
         first = paths[0]
         stem, ending = os.path.splitext(os.path.normpath(first))
-        suggested = quote(show(f"{stem}{asked.suffix}{asked.ending or ending}", None))
+        suggested = quote(show(f"{stem}{options.suffix}{options.ending or ending}", None))
         where = "-o DIR" if len(paths) > 1 else f"-o {suggested}"
-        other = "" if asked.in_place is None else ", or --in-place"
+        other = "" if options.in_place is None else ", or --in-place"
         raise UsageError("where to write?", path=first, hint=f"{where}{other}")
-    if len(paths) > 1 and asked.output is not None and not os.path.isdir(asked.output):
-        raise UsageError("not a directory, and there are several PATHs", path=asked.output)
+    if len(paths) > 1 and options.output is not None and not os.path.isdir(options.output):
+        raise UsageError("not a folder, and there are several PATHs", path=options.output)
 
 
-def _one(path: str, make: Make, asked: WriteOptions, limits: Limits, opened: Open, *, several: bool) -> int:
-    to = None if asked.shard_bytes else _target(path, asked)
+def _one(path: str, make: Make, options: WriteOptions, opened: Open, *, several: bool) -> int:
+    limits = options.limits
+    to = None if options.shard_bytes else _target(path, options)
     if to is not None:
         for other, size in commit.left_over(to.real):
             output.talk(f"ckpt: {show(other, None)}: {size_text(size)} left over from a run that was killed")
@@ -94,53 +147,51 @@ def _one(path: str, make: Make, asked: WriteOptions, limits: Limits, opened: Ope
     with opened(path, limits) as checkpoint:
         report = with_unread(make(Survey(checkpoint), limits))
         saved = None
-        least = asked.min_coverage or 0.0
+        least = options.min_coverage or 0.0
         too_little = report.coverage is not None and report.coverage.share < least
-        if not asked.dry_run and not too_little:
-            saved = _write(report, to, asked, limits)
-        if asked.json:
-            output.write_json(report.to_json(written(saved), dry_run=asked.dry_run), one_line=several)
+        if not options.dry_run and not too_little:
+            saved = _write(report, to, options)
+        if options.json:
+            output.write_json(report.to_json(written(saved), dry_run=options.dry_run), one_line=several)
         else:
             if report.coverage is not None:
                 output.write_lines(coverage_lines(report.coverage, width=output.screen_width()))
-            output.write_lines(rewrite_lines(report, saved, dry_run=asked.dry_run))
+            output.write_lines(rewrite_lines(report, saved, dry_run=options.dry_run))
         if too_little:
             text = f"ckpt: {show(path, None)}: less than --min-coverage {least:g} of the elements: nothing was written"
             output.talk(text)
     return int(too_little)
 
 
-def _target(path: str, asked: WriteOptions) -> commit.Target | None:
+def _target(path: str, options: WriteOptions) -> commit.Target | None:
     """Where one PATH is written to, None when it is changed in place or not at all."""
-    if asked.in_place or asked.output is None:
+    if options.in_place or options.output is None:
         return None
-    wanted = asked.output
+    wanted = options.output
     if os.path.isdir(wanted):
         wanted = os.path.join(wanted, os.path.basename(os.path.normpath(path)))
-    return commit.target(wanted, force=asked.force)
+    return commit.target(wanted, force=options.force)
 
 
-def _write(
-    report: RewriteReport, to: commit.Target | None, asked: WriteOptions, limits: Limits
-) -> SavedFile | None:
-    checkpoint = report.result
-    format = asked.format or checkpoint.format
-    if to is not None and asked.format is None:
+def _write(report: RewriteReport, to: commit.Target | None, options: WriteOptions) -> SavedFile | None:
+    checkpoint, limits = report.result, options.limits
+    format = options.format or checkpoint.format
+    if to is not None and options.format is None:
         format = save.same_format(to.path, checkpoint)
     further: dict[str, Check] = {}
-    if asked.verify == "crc":
+    if options.verify == "crc":
         further["crc"] = check_bytes
-    elif asked.verify == "torch":
+    elif options.verify == "torch":
         from ckpt.live.check import check_by_torch
 
         further["torch"] = check_by_torch
-    if asked.plain and save.traits_of(format).is_pickle:
+    if options.plain and save.traits_of(format).is_pickle:
         further["weights_only"] = check_weights_only
-    if asked.shard_bytes and asked.output is not None:
+    if options.shard_bytes and options.output is not None:
         with output.progress(_bytes_of(checkpoint)) as progress:
-            target_of, stem = _shards(asked.output, asked.force)
+            target_of, stem = _shards(options.output, options.force)
             return save.save_shards(
-                checkpoint, target_of, stem, asked.shard_bytes, limits, progress=progress, checks=further
+                checkpoint, target_of, stem, options.shard_bytes, limits, progress=progress, checks=further
             )
     if to is not None:
         with output.progress(_bytes_of(checkpoint)) as progress:
@@ -151,7 +202,7 @@ def _write(
         raise UnsupportedError(
             f"{checkpoint.format} is not changed in place", path=checkpoint.path, hint="-o OUT"
         )
-    if checkpoint.traits.in_place and not asked.copy and not further:
+    if checkpoint.traits.in_place and not options.copy and not further:
         return save.append(checkpoint, limits)
     if report.left_out:
         raise LossError(

@@ -7,19 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ckpt.cli.options import (
-    DropOther,
-    DryRun,
-    Force,
-    LimitOption,
-    OnePath,
-    Output,
-    RewriteJson,
-    SectionOption,
-    Verify,
-    limits_of,
-)
-from ckpt.cli.writing import WriteOptions, rewrite
+from ckpt.cli.options import DropOther, OnePath, SectionOption
+from ckpt.cli.writing import WriteOptions, rewrite, writing
 from ckpt.errors import UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save, writer_of
@@ -28,17 +17,22 @@ from ckpt.jobs.rewrite.report import RewriteReport
 from ckpt.limits import Limits, number_of
 
 
+@writing(in_place=False)
 def command(
     path: OnePath,
-    out: Output = None,
     to: Annotated[
         str | None,
         typer.Option(
-            "--to", metavar="FORMAT", help="torch-zip, torch-legacy or safetensors; else by OUT's ending."
+            "--to",
+            metavar="FORMAT",
+            help="Write torch-zip, torch-legacy or safetensors. The default follows OUT's ending.",
         ),
     ] = None,
     plain: Annotated[
-        bool, typer.Option("--plain", help="Objects become dicts, lists and scalars, numpy becomes tensors.")
+        bool,
+        typer.Option(
+            "--plain", help="Turn objects into dicts, lists and scalars, numpy arrays into tensors."
+        ),
     ] = False,
     dtype: Annotated[
         str | None,
@@ -46,46 +40,29 @@ def command(
     ] = None,
     encoding: Annotated[
         str | None,
-        typer.Option("--encoding", metavar="NAME", help="Make text of Python 2 strings for good, as latin1."),
+        typer.Option("--encoding", metavar="NAME", help="Decode text of Python 2, for example as latin1."),
     ] = None,
     shard_size: Annotated[
         str | None,
-        typer.Option("--shard-size", metavar="BYTES", help="safetensors in shards with an index, as 5GB."),
+        typer.Option("--shard-size", metavar="BYTES", help="Write safetensors shards with an index, as 5GB."),
     ] = None,
     section: SectionOption = None,
     drop_other: DropOther = False,
-    force: Force = False,
-    dry_run: DryRun = False,
-    verify: Verify = None,
-    json: RewriteJson = False,
-    limit: LimitOption = None,
+    *,
+    options: WriteOptions,
 ) -> int:
-    """Write a checkpoint in another format; with --plain, one that needs nobody's classes to load.
+    """Write a checkpoint in another format, or with --plain, without the classes of its author.
 
-    safetensors get the model under its own names; what they cannot hold is refused with the list.
+    safetensors get the model's tensors under their own names. What does not fit is listed and refused.
 
     \b
     ckpt convert model.pth -o model.safetensors
     ckpt convert train.pth --plain -o train.plain.pth
     """
-    is_pickle = to is not None and save.traits_of(save.format_for("", to)).is_pickle
-    suffix = ".plain" if plain else ".converted" if is_pickle else ""
-    ending = None if plain or is_pickle else ".safetensors"
-    asked = WriteOptions(out, suffix, None, False, force, dry_run, json, verify, plain=plain, ending=ending)
-    if shard_size is not None:
-        shard_bytes = number_of(shard_size)
-        if not shard_bytes:
-            raise UsageError(f"--shard-size {shard_size}: not a number of bytes", hint="as in 5GB")
-        if to not in (None, save.SHARD_FORMAT):
-            raise UsageError(f"--shard-size goes with {save.SHARD_FORMAT}, not with --to {to}")
-        if out is not None and not os.path.isdir(out):
-            save.format_for(out.removesuffix(".index.json"), save.SHARD_FORMAT)
-        asked = asked._replace(shard_bytes=shard_bytes, format=save.SHARD_FORMAT)
-    elif out is not None or to is not None:
-        asked = asked._replace(format=save.format_for(out or "", to))
+    options = _with_format(options, to, shard_size, plain=plain)
 
     def make(survey: Survey, limits: Limits) -> RewriteReport:
-        format = asked.format or save.own_format(survey.checkpoint)
+        format = options.format or save.own_format(survey.checkpoint)
         return convert(
             survey,
             format,
@@ -99,4 +76,27 @@ def command(
             drop_other=drop_other,
         )
 
-    return rewrite([path], make, asked, limits_of(limit))
+    return rewrite([path], make, options)
+
+
+def _with_format(
+    options: WriteOptions, to: str | None, shard_size: str | None, *, plain: bool
+) -> WriteOptions:
+    """The options with the format that --to, --shard-size and the ending of OUT ask for. Raises UsageError."""
+    is_pickle = to is not None and save.traits_of(save.format_for("", to)).is_pickle
+    suffix = ".plain" if plain else ".converted" if is_pickle else ""
+    ending = None if plain or is_pickle else ".safetensors"
+    options = options._replace(suffix=suffix, ending=ending, plain=plain)
+    out = options.output
+    if shard_size is None:
+        if out is None and to is None:
+            return options
+        return options._replace(format=save.format_for(out or "", to))
+    shard_bytes = number_of(shard_size)
+    if not shard_bytes:
+        raise UsageError(f"--shard-size {shard_size}: not a number of bytes", hint="as in 5GB")
+    if to not in (None, save.SHARD_FORMAT):
+        raise UsageError(f"--shard-size goes with {save.SHARD_FORMAT}, not with --to {to}")
+    if out is not None and not os.path.isdir(out):
+        save.format_for(out.removesuffix(".index.json"), save.SHARD_FORMAT)
+    return options._replace(shard_bytes=shard_bytes, format=save.SHARD_FORMAT)

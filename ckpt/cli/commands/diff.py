@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -20,19 +21,21 @@ from ckpt.cli.options import (
     SectionOption,
     Tsv,
     codes_of,
+    exit_code,
     limits_of,
     model_of,
     opened,
 )
+from ckpt.cli.signature import Exclusion, excluding
 from ckpt.elements.compare import Tolerance
 from ckpt.errors import UnreadableError, UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.formats.listing import open_listing
-from ckpt.jobs.diff.diff import Options, diff
+from ckpt.jobs.diff.diff import DiffReport, Options, diff
 from ckpt.limits import Limits
 from ckpt.names import Globs
 from ckpt.render.diff import diff_lines, diff_table, name_lines
-from ckpt.text import first_of, show
+from ckpt.text import listed, show
 
 _SHOW = ("auto", "changed", "unchanged", "frozen", "buffers", "all")
 _CLOSE: dict[str, Tolerance] = {
@@ -47,15 +50,24 @@ _CLOSE: dict[str, Tolerance] = {
 """(absolute, relative) for each dtype, as torch.testing.assert_close has them; integers are exact."""
 
 
+@excluding(
+    Exclusion(("--json", "--tsv", "--name-only", "--quiet")),
+    Exclusion(("--structure", "--quick", "--stat")),
+    Exclusion(("--structure", "--quick"), ("--close", "--atol", "--rtol")),
+    Exclusion(("--structure",), ("--fail-on",)),
+    Exclusion(("--close",), ("--atol", "--rtol")),
+)
 def command(
     before: Annotated[str, typer.Argument(metavar="BEFORE", help="A checkpoint.", show_default=False)],
     after: Annotated[str, typer.Argument(metavar="AFTER", help="A checkpoint.", show_default=False)],
     json: RewriteJson = False,
     tsv: Tsv = False,
     no_header: NoHeader = False,
-    name_only: Annotated[bool, typer.Option("--name-only", help="Only the names of what differs.")] = False,
+    name_only: Annotated[
+        bool, typer.Option("--name-only", help="Print only the names of what differs.")
+    ] = False,
     quiet: Annotated[
-        bool, typer.Option("-q", "--quiet", help="Print nothing: the exit code answers.")
+        bool, typer.Option("-q", "--quiet", help="Print nothing; the exit code answers.")
     ] = False,
     which: Annotated[
         str,
@@ -68,40 +80,45 @@ def command(
     section: SectionOption = None,
     atol: Annotated[
         float | None,
-        typer.Option("--atol", metavar="X", min=0, help="Differences up to X are none."),
+        typer.Option("--atol", metavar="X", min=0, help="Absolute tolerance: treat |Δ| <= X as equal."),
     ] = None,
     rtol: Annotated[
         float | None,
-        typer.Option("--rtol", metavar="X", min=0, help="Nor are those up to X times the value before."),
+        typer.Option(
+            "--rtol", metavar="X", min=0, help="Relative tolerance: treat |Δ| <= X * |before| as equal."
+        ),
     ] = None,
     close: Annotated[
-        bool, typer.Option("--close", help="Tolerances by dtype, as torch.testing has them.")
+        bool, typer.Option("--close", help="Use the tolerances of torch.testing for each dtype.")
     ] = False,
     stat: Annotated[
-        bool, typer.Option("--stat", help="A bar a module: how far it moved, relative to its norm.")
+        bool, typer.Option("--stat", help="Draw one bar per module: its change relative to its norm.")
     ] = False,
     structure: Annotated[
         bool,
         typer.Option(
             "--structure",
-            help="Compare names, shapes and dtypes; read no values. Takes what inspect --json printed, too.",
+            help="Compare names, shapes and dtypes only. Also reads what inspect --json printed.",
         ),
     ] = False,
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="Compare sizes and the CRCs that the files record; read no values."),
+        typer.Option("--quick", help="Compare sizes and the checksums in the files; read no values."),
     ] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Count devices, strides, renames and sections of one side too.")
+        bool,
+        typer.Option(
+            "--strict", help="Count devices, strides, renames and sections of one side as differences."
+        ),
     ] = False,
     model: Model = None,
     arg: Arg = None,
     fail_on: FailOn = None,
     limit: LimitOption = None,
 ) -> int:
-    """What changed between two checkpoints: exit code 0 same, 1 differ, 2 trouble.
+    """Compare two checkpoints. Exit code 0 same, 1 differ, 2 trouble.
 
-    Formats, devices, wrappers and nesting may differ. Bytes are compared first: the smallest change is one.
+    Formats, devices, wrappers and nesting may differ. Every byte counts, unless a tolerance is given.
 
     \b
     ckpt diff before.pth after.pth
@@ -112,33 +129,16 @@ def command(
     codes = codes_of(fail_on, "diff")
     if which not in _SHOW:
         raise UsageError(f"--show {which}: not one of {' '.join(_SHOW)}")
-    if sum((json, tsv, name_only, quiet)) > 1:
-        raise UsageError("--json, --tsv, --name-only and --quiet exclude each other")
-    if sum((structure, quick, stat)) > 1:
-        raise UsageError("--structure, --quick and --stat exclude each other")
-    if (structure or quick) and (close or atol is not None or rtol is not None):
-        raise UsageError(
-            f"--{'structure' if structure else 'quick'} reads no values: tolerances mean nothing"
-        )
-    if structure and codes:
-        raise UsageError("--structure reads no values: it makes no findings to fail on")
-    if close and (atol is not None or rtol is not None):
-        raise UsageError("--close goes without --atol and --rtol")
-
-    def tolerance(dtype: str) -> Tolerance:
-        return _CLOSE.get(dtype, (0.0, 0.0)) if close else (atol or 0.0, rtol or 0.0)
-
-    exact = not close and atol is None and rtol is None
-    live = model_of(model, arg)
     options = Options(
         Globs(include or (), exclude or ()),
         section,
-        None if exact else tolerance,
+        _tolerance(atol, rtol, close=close),
         structure=structure,
         quick=quick,
         strict=strict,
         norms=stat,
     )
+    live = model_of(model, arg)
     with _opened(before, limits, structure) as first, _opened(after, limits, structure) as second:
         with output.progress(first.nbytes + second.nbytes) as progress:
             sides = Survey(first, live), Survey(second, live)
@@ -153,15 +153,28 @@ def command(
         output.write_lines(name_lines(report))
     elif not quiet:
         output.write_lines(diff_lines(report, width=output.screen_width(), show_rows=which, stat=stat))
+    _refuse_doubt(report, decided=bool(codes))
+    return exit_code(report.findings, codes) if codes else int(report.differs)
+
+
+def _tolerance(atol: float | None, rtol: float | None, *, close: bool) -> Callable[[str], Tolerance] | None:
+    """The tolerance for each dtype, None where every byte counts."""
+    if close:
+        return lambda dtype: _CLOSE.get(dtype, (0.0, 0.0))
+    if atol is None and rtol is None:
+        return None
+    return lambda dtype: (atol or 0.0, rtol or 0.0)
+
+
+def _refuse_doubt(report: DiffReport, *, decided: bool) -> None:
+    """Raise where no exit code would be true: a file is damaged, or `--quick` lacks checksums."""
+    before, after = report.before.path, report.after.path
     if report.damaged:
-        listed = first_of([show(name, 80) for name in report.damaged])
-        problem = f"damaged, it or {show(before, None)}: bytes contradict recorded CRCs: {listed}"
+        names = listed(report.damaged, 5)
+        problem = f"damaged, it or {show(before, None)}: the bytes do not match the checksums: {names}"
         raise UnreadableError(problem, path=after)
-    if codes:
-        return int(bool(codes & {finding.code for finding in report.findings}))
-    if quick and not report.differs and report.count("unchecked"):
-        raise UsageError("--quick cannot tell: recorded CRCs are missing", path=after, hint="without --quick")
-    return int(report.differs)
+    if not decided and report.options.quick and not report.differs and report.count("unchecked"):
+        raise UsageError("--quick cannot decide: checksums are missing", path=after, hint="without --quick")
 
 
 def _opened(path: str, limits: Limits, structure: bool) -> Checkpoint:

@@ -19,14 +19,12 @@ from ckpt.render.tables import row_table
 def command(
     path: OnePath,
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Dotted names.", show_default=False)],
-    json: Annotated[
-        bool, typer.Option("--json", help="JSON; one document a line for several NAMEs.")
-    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, one line per NAME.")] = False,
     limit: LimitOption = None,
 ) -> int:
-    """One value of a checkpoint, as text or JSON; the name of a tensor gives its row.
+    """Print values of a checkpoint as text or JSON. The name of a tensor prints its row.
 
-    Objects are read through without being built.
+    Objects are read without their classes.
 
     \b
     step=$(ckpt get last.ckpt global_step)

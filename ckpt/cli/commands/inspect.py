@@ -23,19 +23,29 @@ from ckpt.cli.options import (
     Tsv,
     check_table,
     codes_of,
+    exit_code,
     limits_of,
     model_of,
     opened,
 )
-from ckpt.errors import CkptError, UsageError, about
+from ckpt.cli.paths import each
+from ckpt.cli.signature import Exclusion, excluding
+from ckpt.errors import UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.inspect.inspect import InspectReport, inspect
 from ckpt.names import Globs
 from ckpt.render import inspect as render
 from ckpt.render import tables
-from ckpt.text import show
+
+_Table = Callable[[InspectReport], list[list[str]]]
+_VIEWS = ("--storages", "--values", "--imports")
 
 
+@excluding(
+    Exclusion(("--json", "--tsv", "--table")),
+    Exclusion(("--json", "--index"), _VIEWS),
+    Exclusion(("--index",), ("--tsv", "--table")),
+)
 def command(
     paths: Paths,
     json: Json = False,
@@ -43,7 +53,7 @@ def command(
     table: Table = None,
     no_header: NoHeader = False,
     everything: Annotated[
-        bool, typer.Option("--all", help="Every tensor on a line of its own, nothing folded.")
+        bool, typer.Option("--all", help="Show every tensor on its own line, nothing folded.")
     ] = False,
     depth: Annotated[
         int | None,
@@ -53,22 +63,25 @@ def command(
     exclude: Exclude = None,
     section: SectionOption = None,
     storages: Annotated[
-        bool, typer.Option("--storages", help="A row a storage: device, bytes, kind, who shares it.")
+        bool,
+        typer.Option("--storages", help="Show one row per storage: device, bytes, kind, tensors."),
     ] = False,
-    values: Annotated[bool, typer.Option("--values", help="Everything that is no tensor.")] = False,
+    values: Annotated[bool, typer.Option("--values", help="Show everything that is not a tensor.")] = False,
     imports: Annotated[
-        bool, typer.Option("--imports", help="Every name that the pickles import, and where.")
+        bool, typer.Option("--imports", help="Show every name that the pickles import, and where.")
     ] = False,
     indices: Annotated[
         str | None,
-        typer.Option("--index", metavar="N,N-N", help="Name the parameters of these numbers in a DDP error."),
+        typer.Option(
+            "--index", metavar="N,N-N", help="Name the parameters with these indices in an error of DDP."
+        ),
     ] = None,
     model: Model = None,
     arg: Arg = None,
     fail_on: FailOn = None,
     limit: LimitOption = None,
 ) -> int:
-    """What a checkpoint holds: tensors, devices, sharing, prefixes, values, imports; and how to load it.
+    """Show what a checkpoint holds: tensors, devices, sharing, prefixes, values, imports, and how to load it.
 
     Nothing in the file is run, and no tensor data is read.
 
@@ -80,80 +93,71 @@ def command(
     limits = limits_of(limit)
     codes = codes_of(fail_on, "inspect")
     select = Globs(include or (), exclude or ())
-    views = [
-        make
-        for asked, make in (
+    views: list[_Table] = [
+        view
+        for asked, view in (
             (storages, tables.storage_table),
             (values, tables.value_table),
             (imports, tables.import_table),
         )
         if asked
     ]
-    if sum((json, tsv, table is not None)) > 1:
-        raise UsageError("--json, --tsv and --table exclude each other")
-    if (tsv and len(views) > 1) or (json and views):
-        raise UsageError(
-            "one form at a time",
-            hint="--json holds everything; --tsv takes one of --storages --values --imports",
-        )
+    if tsv and len(views) > 1:
+        raise UsageError("--tsv takes one of --storages, --values and --imports")
     check_table(table)
-    asked = None
-    if indices is not None:
-        from ckpt.jobs.inspect.index import index, numbers  # here: inspect alone does not pay for it
-
-        asked = numbers(indices)
-    if asked is not None and (views or tsv or table is not None):
-        raise UsageError("--index goes alone, or with --json")
+    numbers = None if indices is None else _numbers(indices)
     live = model_of(model, arg)
-    worst = 0
-    shown = 0
-    for path in paths:
-        try:
-            with about(path), opened(path, limits) as checkpoint:
-                survey = Survey(checkpoint, live)
-                report = inspect(survey, select, section)
-                found = None if asked is None else index(survey, asked, section)
-                if json:
-                    document = report.to_json()
-                    if found is not None:
-                        document["index"] = found.to_json()
-                    output.write_json(document, one_line=len(paths) > 1)
-                elif found is not None:
-                    output.write_lines(render.index_lines(found))
-                elif tsv or table is not None:
-                    rows = (views[0] if views else tables.tensor_table)(report)
-                    if len(paths) > 1:
-                        name = show(path, None)
-                        rows = [["file", *rows[0]], *([name, *row] for row in rows[1:])]
-                    header = not no_header and (not shown or table is not None)
-                    output.write_table(rows, tsv=tsv, table=table, header=header)
-                else:
-                    _write_text(report, views, depth, everything, first=not shown)
-        except CkptError as error:
-            output.fail(error)
-            worst = 2
-            continue
-        shown += 1
-        if codes & {finding.code for finding in report.findings}:
-            worst = max(worst, 1)
-    return worst
+    several = len(paths) > 1
+    rows = output.Tables(several, tsv=tsv, table=table, header=not no_header)
+
+    def one(path: str) -> int:
+        with opened(path, limits) as checkpoint:
+            survey = Survey(checkpoint, live)
+            report = inspect(survey, select, section)
+            if numbers is not None:
+                _write_index(survey, report, numbers, section, json=json, several=several)
+            elif json:
+                output.write_json(report.to_json(), one_line=several)
+            elif rows.asked:
+                rows.write(path, (views[0] if views else tables.tensor_table)(report))
+            else:
+                output.between()
+                _write_text(report, views, depth, everything)
+        return exit_code(report.findings, codes)
+
+    return each(paths, one)
 
 
-def _write_text(
+def _numbers(text: str) -> list[int]:
+    from ckpt.jobs.inspect.index import numbers  # here: inspect alone does not pay for it
+
+    return numbers(text)
+
+
+def _write_index(
+    survey: Survey,
     report: InspectReport,
-    views: Sequence[Callable[[InspectReport], Sequence[Sequence[str]]]],
-    depth: int | None,
-    everything: bool,
+    numbers: list[int],
+    section: str | None,
     *,
-    first: bool,
+    json: bool,
+    several: bool,
 ) -> None:
+    from ckpt.jobs.inspect.index import index
+
+    found = index(survey, numbers, section)
+    if json:
+        output.write_json({**report.to_json(), "index": found.to_json()}, one_line=several)
+    else:
+        output.write_lines(render.index_lines(found))
+
+
+def _write_text(report: InspectReport, views: Sequence[_Table], depth: int | None, everything: bool) -> None:
     width = output.screen_width()
-    if not first:
-        output.write_lines([[]])
     if not views:
         output.write_lines(render.inspect_lines(report, width=width, depth=depth, everything=everything))
         return
     output.write_lines([*render.headline(report, width), *render.calls(report, width)])
-    for make in views:
+    for view in views:
         output.write_lines([[]])
-        output.write_table(make(report), tsv=False, table=None)
+        output.write_table(view(report), tsv=False, table=None)

@@ -1,4 +1,4 @@
-"""`ckpt lint`: one gate for every file: a line a finding, 1 when one is left."""
+"""`ckpt lint`: one gate for every file: one line per finding, 1 when one is left."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ import typer
 from ckpt import formats
 from ckpt.cli import output
 from ckpt.cli.options import Arg, LimitOption, RewriteJson, limits_of
+from ckpt.cli.paths import TROUBLE, worst
 from ckpt.cli.settings import LintSettings, lint_settings
+from ckpt.cli.signature import Exclusion, excluding
 from ckpt.errors import CkptError, NotOpenedError, UnsupportedError, UsageError, about
 from ckpt.evidence.survey import Survey
 from ckpt.findings import LEVELS, Finding
@@ -28,6 +30,7 @@ _SHARD = re.compile(r"-\d{5}-of-\d{5}\.(?:safetensors|bin)$")
 _MARKS = {"error": "error", "warning": "warning", "info": "notice"}
 
 
+@excluding(Exclusion(("--json", "--annotate")))
 def command(
     paths: Annotated[
         list[str],
@@ -42,32 +45,38 @@ def command(
         typer.Option(
             "--select",
             metavar="CODE",
-            help="Only these findings, of any level. Repeatable, or comma-separated.",
+            help="Report only these findings, of any level. Repeatable, or comma-separated.",
         ),
     ] = None,
     ignore: Annotated[
         list[str] | None,
-        typer.Option("--ignore", metavar="CODE", help="Not these findings. Repeatable, or comma-separated."),
+        typer.Option(
+            "--ignore", metavar="CODE", help="Ignore these findings. Repeatable, or comma-separated."
+        ),
     ] = None,
     level: Annotated[
         str | None,
-        typer.Option("--level", metavar="LEVEL", help="From error, warning or info on.  [default: warning]"),
+        typer.Option(
+            "--level",
+            metavar="LEVEL",
+            help="Report this level and above: error, warning or info.  [default: warning]",
+        ),
     ] = None,
     values: Annotated[
-        bool, typer.Option("--values", help="Read the tensors too: NaN, Inf, dead channels.")
+        bool, typer.Option("--values", help="Read the tensors too, for NaN, Inf and dead channels.")
     ] = False,
     arg: Arg = None,
     json: RewriteJson = False,
     annotate: Annotated[
         str | None,
-        typer.Option("--annotate", metavar="github", help="Lines that GitHub shows beside the change."),
+        typer.Option("--annotate", metavar="github", help="Print annotations for GitHub."),
     ] = None,
     limit: LimitOption = None,
 ) -> int:
-    """Every finding of every file, a line each; exit code 1 when a warning or an error is left.
+    """Check files and print one line per finding. Exit code 1 when a warning or an error is left.
 
-    Reads no tensor without --values. The table [tool.ckpt.lint] of the nearest pyproject.toml may set select, ignore,
-    level and values.
+    Tensors are read only with --values. The table [tool.ckpt.lint] of the nearest pyproject.toml may set select,
+    ignore, level and values.
 
     \b
     ckpt lint runs/ --ignore cuda
@@ -76,8 +85,6 @@ def command(
     limits = limits_of(limit)
     if annotate not in (None, "github"):
         raise UsageError(f"--annotate {annotate}: only github")
-    if annotate is not None and json:
-        raise UsageError("--json and --annotate exclude each other")
     settings = lint_settings(os.getcwd())
     rules = _rules(settings, select, ignore, level)
     deep = values or settings.values
@@ -92,13 +99,17 @@ def command(
         sys.stdout.writelines(_annotation(r.path, finding) + "\n" for r in reports for finding in r.findings)
     else:
         output.write_lines([line for report in reports for line in row_lines(report.path, report.findings)])
-    if any(report.error is not None for report in reports):
-        return 2
-    return int(any(finding.level != "info" for report in reports for finding in report.findings))
+    return worst(map(_code, reports))
+
+
+def _code(report: LintReport) -> int:
+    if report.error is not None:
+        return TROUBLE
+    return int(any(finding.level != "info" for finding in report.findings))
 
 
 def _annotation(path: str, finding: Finding) -> str:
-    """A command of GitHub's workflows: its text holds no line end, and no percent sign of its own."""
+    """A workflow command of GitHub, with line ends and percent signs escaped."""
     text = f"{finding.code} {safe(finding.message)}".replace("%", "%25")
     name = show(path, None).replace("%", "%25").replace(":", "%3A").replace(",", "%2C")
     return f"::{_MARKS[finding.level]} file={name}::{text}"
@@ -153,12 +164,12 @@ def _walked(folder: str) -> Iterator[str]:
 
 
 def _refuse(error: OSError) -> None:
-    """A folder that cannot be read is no folder without findings."""
+    """A folder that cannot be read is an error, not a folder without findings."""
     raise NotOpenedError(f"cannot be read: {(error.strerror or '').lower()}", path=str(error.filename))
 
 
 def _report(path: str, limits: Limits, rules: Rules, values: bool, *, found: bool = False) -> LintReport:
-    """The findings of one file. One that was only `found` in a folder and is no checkpoint has none."""
+    """The findings of one file. A file in a folder that is not a checkpoint is skipped."""
     try:
         with about(path), formats.open(path, limits) as checkpoint:
             with output.progress(checkpoint.nbytes) as progress:

@@ -6,53 +6,34 @@ from typing import Annotated
 
 import typer
 
-from ckpt.cli.options import (
-    Copy,
-    DryRun,
-    Force,
-    InPlace,
-    LimitOption,
-    OnePath,
-    Output,
-    RewriteJson,
-    SectionOption,
-    Verify,
-    limits_of,
-)
-from ckpt.cli.writing import WriteOptions, rewrite
+from ckpt.cli.options import OnePath, SectionOption
+from ckpt.cli.writing import WriteOptions, rewrite, writing
 from ckpt.jobs.rewrite.rename import rename, substitution
 
 
+@writing()
 def command(
     path: OnePath,
     sub: Annotated[
         list[str],
         typer.Option(
-            "--sub", metavar="S/A/B/", help="A substitution as in sed, by regular expression. Repeatable."
+            "--sub", metavar="S/A/B/", help="Substitute a regular expression, as in sed. Repeatable."
         ),
     ],
     section: SectionOption = None,
-    out: Output = None,
-    in_place: InPlace = False,
-    copy: Copy = False,
-    force: Force = False,
-    dry_run: DryRun = False,
-    verify: Verify = None,
-    json: RewriteJson = False,
-    limit: LimitOption = None,
+    *,
+    options: WriteOptions,
 ) -> int:
-    """Rename the tensors of a model by regular expressions, each applied after the other.
+    """Rename the tensors of a model by regular expressions, one after the other.
 
-    Module versions and the names that an optimizer keeps follow. Two names never become one.
+    Module versions and the names in an optimizer change with them. Two names never become one.
 
     \b
     ckpt rename bert.pth --sub 's/^bert\\.//' --sub 's/LayerNorm\\.gamma$/LayerNorm.weight/' -o out.pth
     """
     subs = [substitution(text) for text in sub]
-    asked = WriteOptions(out, ".renamed", in_place, copy, force, dry_run, json, verify)
     return rewrite(
         [path],
         lambda survey, limits: rename(survey, subs, limits, section=section),
-        asked,
-        limits_of(limit),
+        options._replace(suffix=".renamed"),
     )

@@ -20,17 +20,19 @@ from ckpt.cli.options import (
     Tsv,
     check_table,
     codes_of,
+    exit_code,
     limits_of,
     opened,
 )
-from ckpt.errors import CkptError, UsageError, about
+from ckpt.cli.paths import each
+from ckpt.cli.signature import Exclusion, excluding
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.check.stats import stats
 from ckpt.names import Globs
 from ckpt.render.stats import stats_lines, stats_table
-from ckpt.text import show
 
 
+@excluding(Exclusion(("--json", "--tsv", "--table")))
 def command(
     paths: Paths,
     json: Json = False,
@@ -38,13 +40,13 @@ def command(
     table: Table = None,
     no_header: NoHeader = False,
     everything: Annotated[
-        bool, typer.Option("--all", help="Every tensor of the file, on a line of its own.")
+        bool, typer.Option("--all", help="Show every tensor of the file on its own line.")
     ] = False,
     include: Include = None,
     exclude: Exclude = None,
     section: SectionOption = None,
     channels: Annotated[
-        bool, typer.Option("--channels", help="Which output channels are dead, layer by layer.")
+        bool, typer.Option("--channels", help="Show the dead output channels of each layer.")
     ] = False,
     threshold: Annotated[
         float,
@@ -53,22 +55,22 @@ def command(
             metavar="X",
             min=0,
             max=1,
-            help="Dead below X times the largest channel of its layer.",
+            help="Call a channel dead below X times the largest channel of its layer.",
         ),
     ] = 1e-3,
-    modules: Annotated[bool, typer.Option("--modules", help="How sparse each module is.")] = False,
+    modules: Annotated[bool, typer.Option("--modules", help="Show the share of zeros per module.")] = False,
     sort: Annotated[
         str,
         typer.Option(
-            "--sort", metavar="KEY", help="Order by name, min, max, mean, std, rms, zeros, nan, inf or numel."
+            "--sort", metavar="KEY", help="Sort by name, min, max, mean, std, rms, zeros, nan, inf or numel."
         ),
     ] = "name",
     fail_on: FailOn = None,
     limit: LimitOption = None,
 ) -> int:
-    """The numbers inside: min, max, mean, std, RMS, zeros, NaN, Inf of each tensor; dead channels.
+    """Measure tensors: min, max, mean, std, RMS, zeros, NaN, Inf, and dead channels.
 
-    Of the model, or of a section. Numbers are those of finite elements.
+    Without --section or --all, the model is measured. Mean, std and RMS are over finite elements.
 
     \b
     ckpt stats model.pth --channels
@@ -77,46 +79,33 @@ def command(
     """
     limits = limits_of(limit)
     codes = codes_of(fail_on, "stats")
-    if sum((json, tsv, table is not None)) > 1:
-        raise UsageError("--json, --tsv and --table exclude each other")
     check_table(table)
     select = Globs(include or (), exclude or ())
     asked = threshold if channels or "dead-channels" in codes else None
-    worst = shown = 0
-    for path in paths:
-        try:
-            with about(path), opened(path, limits) as checkpoint:
-                whole = everything and section is None
-                with output.progress(checkpoint.nbytes) as progress:
-                    report = stats(
-                        Survey(checkpoint),
-                        select,
-                        section,
-                        threshold=asked,
-                        sort=sort,
-                        everything=whole,
-                        progress=progress,
-                    )
-                checkpoint.check_unchanged()
-                if json:
-                    output.write_json(report.to_json(), one_line=len(paths) > 1)
-                elif tsv or table is not None:
-                    rows = stats_table(report)
-                    if len(paths) > 1:
-                        rows = [["file", *rows[0]], *([show(path, None), *row] for row in rows[1:])]
-                    header = not no_header and (not shown or table is not None)
-                    output.write_table(rows, tsv=tsv, table=table, header=header)
-                else:
-                    output.write_lines([[]] if shown else [])
-                    width = output.screen_width()
-                    output.write_lines(
-                        stats_lines(report, width=width, everything=everything, modules=modules)
-                    )
-        except CkptError as error:
-            output.fail(error)
-            worst = 2
-            continue
-        shown += 1
-        if codes & {finding.code for finding in report.findings}:
-            worst = max(worst, 1)
-    return worst
+    several = len(paths) > 1
+    rows = output.Tables(several, tsv=tsv, table=table, header=not no_header)
+
+    def one(path: str) -> int:
+        with opened(path, limits) as checkpoint:
+            with output.progress(checkpoint.nbytes) as progress:
+                report = stats(
+                    Survey(checkpoint),
+                    select,
+                    section,
+                    threshold=asked,
+                    sort=sort,
+                    everything=everything and section is None,
+                    progress=progress,
+                )
+            checkpoint.check_unchanged()
+        if json:
+            output.write_json(report.to_json(), one_line=several)
+        elif rows.asked:
+            rows.write(path, stats_table(report))
+        else:
+            output.between()
+            width = output.screen_width()
+            output.write_lines(stats_lines(report, width=width, everything=everything, modules=modules))
+        return exit_code(report.findings, codes)
+
+    return each(paths, one)

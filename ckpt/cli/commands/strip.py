@@ -6,53 +6,34 @@ from typing import Annotated
 
 import typer
 
-from ckpt.cli.options import (
-    Copy,
-    DryRun,
-    Force,
-    InPlace,
-    LimitOption,
-    OnePath,
-    Output,
-    RewriteJson,
-    SectionOption,
-    Verify,
-    limits_of,
-)
-from ckpt.cli.writing import WriteOptions, rewrite
+from ckpt.cli.options import OnePath, SectionOption
+from ckpt.cli.writing import WriteOptions, rewrite, writing
 from ckpt.jobs.rewrite.strip import strip
 
 
+@writing()
 def command(
     path: OnePath,
     prefix: Annotated[
         str | None,
         typer.Option(
-            "--prefix", metavar="TEXT", help="The prefix to strip; else those of wrappers are found."
+            "--prefix", metavar="TEXT", help="Strip this prefix instead of those that wrappers leave."
         ),
     ] = None,
     section: SectionOption = None,
-    out: Output = None,
-    in_place: InPlace = False,
-    copy: Copy = False,
-    force: Force = False,
-    dry_run: DryRun = False,
-    verify: Verify = None,
-    json: RewriteJson = False,
-    limit: LimitOption = None,
+    *,
+    options: WriteOptions,
 ) -> int:
-    """Take the prefixes of wrappers off the names of tensors: module., _orig_mod., nested ones too.
+    """Strip the prefixes of wrappers from the names of tensors: module., _orig_mod., also nested.
 
-    Module versions and the names that an optimizer keeps follow. Two names never become one.
+    Module versions and the names in an optimizer change with them. Two names never become one.
 
     \b
     ckpt strip ddp.pth -o model.pth
     ckpt strip lightning.ckpt --prefix model. --in-place
     """
-    asked = WriteOptions(out, ".stripped", in_place, copy, force, dry_run, json, verify)
     return rewrite(
         [path],
         lambda survey, limits: strip(survey, limits, prefix=prefix, section=section),
-        asked,
-        limits_of(limit),
+        options._replace(suffix=".stripped"),
     )

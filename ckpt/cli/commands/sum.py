@@ -1,4 +1,4 @@
-"""`ckpt sum`: a line a tensor, as sha256sum prints them."""
+"""`ckpt sum`: one line per tensor, as sha256sum prints them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def command(
     path: OnePath,
     section: SectionOption = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Every tensor of the file, under its full name.")
+        bool, typer.Option("--all", help="Print every tensor of the file, by its full name.")
     ] = False,
     limit: LimitOption = None,
 ) -> int:
-    """SHA-256 of each tensor: equal across formats for equal dtype, shape and values. `ckpt verify --sums` checks them.
+    """Print the SHA-256 of each tensor. Equal dtype, shape and values give equal sums in every format.
 
-    Of the model, under the names inside of it; or of a section.
+    Without --section or --all, the tensors of the model are printed. `ckpt verify --sums` checks them.
 
     \b
     ckpt sum model.pth > model.sums

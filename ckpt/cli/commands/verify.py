@@ -8,7 +8,9 @@ import typer
 
 from ckpt.cli import output
 from ckpt.cli.options import Json, LimitOption, Paths, limits_of, opened, plugins_allowed
-from ckpt.errors import CkptError, CutOffError, NotOpenedError, UnreadableError, UsageError, about
+from ckpt.cli.paths import each
+from ckpt.cli.signature import Exclusion, excluding
+from ckpt.errors import CkptError, CutOffError, NotOpenedError, UnreadableError, about
 from ckpt.evidence.survey import Survey
 from ckpt.formats.verify import checksums, salvage
 from ckpt.io.location import locate, read_file
@@ -21,6 +23,7 @@ from ckpt.render.verify import verify_line
 _CODES = {"intact": 0, "damaged": 1, "unreadable": 2}
 
 
+@excluding(Exclusion(("--quick", "--sums")))
 def command(
     paths: Paths,
     quick: Annotated[
@@ -45,18 +48,17 @@ def command(
     ckpt sum model.pth > model.sums; ckpt verify copy.safetensors --sums model.sums
     """
     limits = limits_of(limit)
-    if quick and stored is not None:
-        raise UsageError("--quick and --sums exclude each other")
     expected = None if stored is None else _stored(stored, limits)
-    worst = 0
-    for path in paths:
+
+    def one(path: str) -> int:
         report = _report(path, limits, quick, expected)
         if json:
             output.write_json(report.to_json(), one_line=len(paths) > 1)
         else:
             output.write_lines([verify_line(report)])
-        worst = max(worst, _CODES[report.verdict])
-    return worst
+        return _CODES[report.verdict]
+
+    return each(paths, one)
 
 
 def _stored(path: str, limits: Limits) -> list[Sum]:
