@@ -168,6 +168,8 @@ class Checkpoint:
     not_loadable: str | None = None
     """Why no torch opens the file at all, although ckpt does."""
     notices: tuple[Notice, ...] = ()
+    left_out: tuple[tuple[str, str], ...] = ()
+    """What a live model holds and no file can: names, and why."""
     parts: tuple[str, ...] = ()
     """File names of the shards, for a sharded checkpoint."""
     index_bytes: int | None = None

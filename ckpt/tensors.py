@@ -27,15 +27,14 @@ class Range(NamedTuple):
 class Computed:
     """Bytes that are made when they are written: the elements of a tensor in the order of its shape, as `dtype`.
 
-    Little-endian, conjugation and negation done. `overflowed` counts, once they were made, the finite elements that became infinite.
+    Little-endian, conjugation and negation done.
     """
 
-    __slots__ = ("dtype", "of", "overflowed")
+    __slots__ = ("dtype", "of")
 
     def __init__(self, of: TensorRef, dtype: DType) -> None:
         self.of = of
         self.dtype = dtype
-        self.overflowed = 0
 
     @property
     def size(self) -> int:

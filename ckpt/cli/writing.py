@@ -238,6 +238,7 @@ def written(saved: SavedFile | None) -> dict[str, Json] | None:
         "bytes": saved.nbytes,
         "appended": saved.appended,
         "shards": saved.shards,
+        "overflowed": saved.overflowed,
         "seconds": round(saved.seconds, 6),
         "verified": {name: round(seconds, 6) for name, seconds in saved.checks},
     }

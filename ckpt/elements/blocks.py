@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -21,12 +21,18 @@ BLOCK = 1 << 20
 """Bytes of one read."""
 
 
-def blocks(place: Place, start: int = 0, count: int | None = None) -> Iterator[bytes]:
+Tally = Callable[[int], None]
+"""Is told how many finite elements a cast made infinite."""
+
+
+def blocks(
+    place: Place, start: int = 0, count: int | None = None, tally: Tally | None = None
+) -> Iterator[bytes]:
     """The bytes of a place, or `count` of them from byte `start`, in order. Raises UnreadableError."""
     if isinstance(place, Patched):
-        yield from _patched(place, start, place.size if count is None else start + count)
+        yield from _patched(place, start, place.size if count is None else start + count, tally)
     elif isinstance(place, (Computed, Overlaid)):
-        made = _made(place) if isinstance(place, Computed) else _overlaid(place)
+        made = _made(place, tally) if isinstance(place, Computed) else _overlaid(place)
         yield from _part(made, start, place.size - start if count is None else count)
     elif place.inflated is None:
         end = place.size if count is None else start + count
@@ -36,7 +42,7 @@ def blocks(place: Place, start: int = 0, count: int | None = None) -> Iterator[b
         yield from _part(_inflated(place), start, place.inflated - start if count is None else count)
 
 
-def _patched(place: Patched, start: int, end: int) -> Iterator[bytes]:
+def _patched(place: Patched, start: int, end: int, tally: Tally | None) -> Iterator[bytes]:
     """Bytes `start` to `end` of a patched place."""
     # What is not yet spoken for, by the last piece first: an earlier one shows where no later one lies.
     free = [(start, end)]
@@ -54,7 +60,7 @@ def _patched(place: Patched, start: int, end: int) -> Iterator[bytes]:
     if place.base is not None:
         shown += [(low, high, 0, place.base) for low, high in free]
     for low, high, first, piece in sorted(shown, key=lambda row: row[0]):
-        yield from blocks(piece, low - first, high - low)
+        yield from blocks(piece, low - first, high - low, tally)
 
 
 def _size(place: Place) -> int:
@@ -198,14 +204,14 @@ def permuted(ref: TensorRef, order: tuple[int, ...]) -> TensorRef:
     )
 
 
-def _made(place: Computed) -> Iterator[bytes]:
-    place.overflowed = 0
+def _made(place: Computed, tally: Tally | None) -> Iterator[bytes]:
     if place.dtype == place.of.dtype:
         yield from elements(place.of)
         return
     for block in _whole_elements(elements(place.of), max(1, place.of.dtype.bits // 8)):
         made, overflowed = cast.cast(block, place.of.dtype, place.dtype)
-        place.overflowed += overflowed
+        if overflowed and tally is not None:
+            tally(overflowed)
         yield made
 
 
@@ -253,7 +259,7 @@ def pour(storage: Storage, sink: Sink, *, crc: bool) -> int:
             sink.copy(place.source, place.offset, storage.nbytes)
             return storage.crc or 0
     found = 0
-    for block in blocks(place, 0, storage.nbytes):
+    for block in blocks(place, 0, storage.nbytes, sink.tally):
         if crc:
             found = zlib.crc32(block, found)
         sink.write(block)

@@ -36,6 +36,8 @@ class SavedFile(NamedTuple):
     checks: tuple[tuple[str, float], ...] = ()
     seconds: float = 0.0
     shards: int | None = None
+    overflowed: int = 0
+    """Finite elements that a cast made infinite."""
 
 
 def format_for(path: str, asked: str | None) -> str:
@@ -117,7 +119,8 @@ def save(
         written = time.perf_counter()
         with about(to.path):
             done = _checked(sink.path, checkpoint, format, limits, checks)
-    return SavedFile(to.path, format, drafted.size, None, tuple(done), written - start)
+    seconds = written - start
+    return SavedFile(to.path, format, drafted.size, None, tuple(done), seconds, overflowed=sink.overflowed)
 
 
 def _checked(
@@ -187,6 +190,7 @@ def save_shards(
     drafts = [writer_of(SHARD_FORMAT).draft(part, limits) for part in parts]
     listing = shards.index_draft(parts, names)
     done: dict[str, float] = {}
+    overflowed = 0
     with ExitStack() as stack:
         # What is entered first leaves last: the index, which makes the shards one checkpoint.
         listing.write(stack.enter_context(commit.writing(index, listing.size)))
@@ -194,12 +198,14 @@ def save_shards(
             sink = stack.enter_context(commit.writing(target, drafted.size, progress))
             drafted.write(sink)
             sink.flush()
+            overflowed += sink.overflowed
             for name, seconds in _checked(sink.path, part, SHARD_FORMAT, limits, checks):
                 done[name] = done.get(name, 0.0) + seconds
         checkpoint.check_unchanged()
     total = listing.size + sum(drafted.size for drafted in drafts)
     seconds = time.perf_counter() - start - sum(done.values())
-    return SavedFile(index.path, shards.NAME, total, None, tuple(done.items()), seconds, len(parts))
+    checks_done = tuple(done.items())
+    return SavedFile(index.path, shards.NAME, total, None, checks_done, seconds, len(parts), overflowed)
 
 
 def append(checkpoint: Checkpoint, limits: Limits, *, progress: Progress | None = None) -> SavedFile:

@@ -80,6 +80,12 @@ class Sink:
         self._at = start  # what lies before is written
         self._pending = bytearray()
         self._progress = progress
+        self.overflowed = 0
+        """Finite elements that a cast made infinite on the way here."""
+
+    def tally(self, count: int) -> None:
+        """Count elements that a cast made infinite."""
+        self.overflowed += count
 
     @property
     def position(self) -> int:

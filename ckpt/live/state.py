@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ckpt.checkpoint import Checkpoint, Notice, Traits
+from ckpt.checkpoint import Checkpoint, Traits
 from ckpt.evidence.wrappers import own_name
 from ckpt.formats.pickled import Contents, checkpoint
 from ckpt.limits import Limits
@@ -170,5 +171,5 @@ def state_checkpoint(model: Any, name: str) -> Checkpoint:
     torch = require_torch()
     with torch.no_grad():
         node, left_out = state_tree(state_of(model))
-    notices = [Notice("left-out", why, (key,)) for key, why in left_out.items()]
-    return checkpoint(name, "live", TRAITS, node, Contents(notices), Limits())
+    made = checkpoint(name, "live", TRAITS, node, Contents(), Limits())
+    return replace(made, left_out=tuple(left_out.items()))

@@ -1,4 +1,4 @@
-"""`ckpt diff` as text: how many of what changed, what did not move and why, the findings, the verdict."""
+"""`ckpt diff` as text: counts, parameters that did not change and why, the findings, the verdict."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def diff_lines(
         out += finding_lines(finding, width)
     out += [[(show(note, 200), "dim")] for note in report.notes[:_ROWS]]
     for name in report.not_compared:
-        out.append([(f"not compared: {show(name, 120)}, which the other file lacks", "dim")])
+        out.append([(f"not compared: {show(name, 120)} (the other file lacks it)", "dim")])
     out.append(_verdict(report))
     return out
 
@@ -81,7 +81,7 @@ def _counts(report: DiffReport) -> list[Line]:
         if any(counts.values()):
             told = [f"{counts['changed']:,} changed", f"{counts['same']:,} unchanged"]
             if report.options.structure:
-                told = [f"{counts['same']:,} alike"]
+                told = [f"{counts['same']:,} same"]
             told += [f"{counts[status]:,} {status}" for status in STATUSES[1:-1] if counts[status]]
             rows.append((label, "   ".join(told)))
     width = max((len(label) for label, _ in rows), default=0)
@@ -89,7 +89,7 @@ def _counts(report: DiffReport) -> list[Line]:
 
 
 def _still(report: DiffReport) -> list[Line]:
-    """Parameters that did not move, by the reason; nothing when none moved either."""
+    """Parameters that did not change, by the reason; empty when no parameter changed."""
     moved = any(row.status == "changed" for row in report.rows)
     still: dict[str, list[str]] = {}
     for row in report.rows:
@@ -146,7 +146,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def _bars(report: DiffReport, width: int | None) -> list[Line]:
-    """A bar a module: its relative change, against the largest."""
+    """One bar per module: its change, relative to the largest."""
     depth = depth_that_fits(report.rows, _BARS)
     rows = modules(report.rows, depth)
     told = [row for row in rows if row.rel_l2 is not None]
@@ -166,7 +166,7 @@ def _bars(report: DiffReport, width: int | None) -> list[Line]:
 def _bar(share: float) -> str:
     eighths = round(share * _BAR_CELLS * 8)
     if share and not eighths:
-        eighths = 1  # it moved
+        eighths = 1  # a change, however small
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
@@ -197,7 +197,7 @@ def _told(row: Row) -> str:
 def change_text(change: Change) -> str:
     """`12 of 100 elements, max |Δ| 0.5 at [3, 1]`."""
     if not change.differing and change.other_bytes:
-        return f"no value differs, {plural(change.other_bytes, 'element')} in bytes only (-0.0, NaN)"
+        return f"values are equal, {plural(change.other_bytes, 'element')} differ in bytes only (-0.0, NaN)"
     share = (
         f"{change.differing:,} of {plural(change.numel, 'element')}"
         if change.differing < change.numel
@@ -239,12 +239,12 @@ def _verdict(report: DiffReport) -> Line:
     if not report.differs:
         what = "same"
         if report.options.structure:
-            what = "alike in names, shapes and dtypes; values were not compared"
+            what = "same names, shapes and dtypes; values were not compared"
         elif report.options.quick:
-            what = "same by sizes and recorded CRCs; no value was read"
+            what = "same sizes and checksums; values were not read"
         unchecked = report.count("unchecked")
         if unchecked:
-            what = f"undecided: no recorded CRC tells of {plural(unchecked, 'tensor')}; {what}"
+            what = f"undecided: {plural(unchecked, 'tensor')} have no checksum; {what}"
         return [(f"{what}: {plural(report.count('same'), 'tensor')}", "head")]
     told = [
         f"{report.count(status):,} {status}"
@@ -256,7 +256,7 @@ def _verdict(report: DiffReport) -> Line:
 
 
 def diff_table(report: DiffReport) -> list[list[str]]:
-    """A row a tensor, the header first: git's letter, names, role, elements that differ, max |Δ|."""
+    """One row per tensor, the header first: git's letter, names, role, elements that differ, max |Δ|."""
     rows = [["letter", "before", "after", "role", "differing", "max_abs"]]
     for row in report.rows:
         change = row.change
@@ -286,6 +286,6 @@ def diff_table(report: DiffReport) -> list[list[str]]:
 
 
 def name_lines(report: DiffReport) -> Sequence[Line]:
-    """The names of what differs, one a line."""
+    """The names of what differs, one per line."""
     names = [row.name for row in report.rows if row.status not in ("same", "unchecked")]
     return [[(show(name, None), "")] for name in (*names, *(row.name for row in report.values))]

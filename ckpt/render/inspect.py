@@ -61,11 +61,13 @@ def closing(report: InspectReport, width: int | None = None) -> list[Line]:
 
 
 def calls(report: InspectReport, width: int | None = None) -> list[Line]:
-    """What loading would call that is not known, broken to fit `width`: shown before everything else."""
+    """What loading would run, broken to fit `width`; it stands above everything else."""
     out: list[Line] = []
     for finding in report.findings:
         if finding.code == "called-on-load":
-            first, *more = wrapped(f"!! called-on-load: {safe(finding.message)}", width)
+            text = safe(finding.message)
+            text = text if text.startswith("DANGER") else f"! {finding.code}: {text}"
+            first, *more = wrapped(text, width)
             out.append([(first, "error")])
             out += [[(f"  {line}", "error")] for line in more]
     return out
@@ -121,7 +123,7 @@ def _places(report: InspectReport) -> str:
 
 
 def _parts(report: InspectReport, width: int | None) -> list[Line]:
-    """A line a section, when there is more than the weights; then the values, in one line."""
+    """One line per section, when there is more than the weights; then the values."""
     out: list[Line] = []
     groups: dict[tuple[str, str], list[Section]] = {}  # loose tensors under one key are one line
     for part in report.sections:
@@ -323,14 +325,14 @@ def _loading(report: InspectReport) -> list[Line]:
         out.append(
             [
                 ("device in a value: ", "dim"),
-                (f"{show(name)} = {show(text)}, which map_location leaves alone", ""),
+                (f"{show(name)} = {show(text)}, which map_location does not change", ""),
             ]
         )
     if len(report.hidden_devices) > 3:
         left = len(report.hidden_devices) - 3
         out.append([(f"… {plural(left, 'more such value')} (--json)", "dim")])
     if found.expression is None:
-        out.append([("load: ", "head"), (f"none: {safe(found.reason or '')}", "")])
+        out.append([("load: ", "head"), (safe(found.reason or ""), "")])
         if not report.checkpoint.not_loadable:
             out.append([(f"      ({command('ckpt convert FILE --plain -o OUT', path)})", "dim")])
         return out

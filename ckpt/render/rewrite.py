@@ -26,10 +26,11 @@ def rewrite_lines(report: RewriteReport, saved: SavedFile | None, *, dry_run: bo
         out.append([(f"{show(report.source.path, None)}: {report.nothing}", "")])
     out += _left("left out", report.left_out)
     out += _left("left alone", report.left_alone)
-    overflowed = report.overflowed()
+    overflowed = 0 if saved is None else saved.overflowed
     if overflowed:
         names = " and ".join(dict.fromkeys(str(c.after) for c in report.changes if c.kind == "dtype"))
-        text = f"{plural(overflowed, 'element')} became infinite: {names} does not reach them"
+        names = names or "the target's dtype"
+        text = f"{plural(overflowed, 'element')} became infinite, because {names} cannot represent them"
         out.append([(text, "warning")])
     if saved is not None:
         out += _wrote(report, saved)

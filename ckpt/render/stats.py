@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ckpt.jobs.check.stats import Row, StatsReport
 from ckpt.render.text import Line, columns, wrapped
-from ckpt.text import plural, show, show_literal
+from ckpt.text import percent, plural, show, show_literal
 
 _ROWS = 60
 _HEADER = ["name", "dtype", "shape", "min", "max", "mean", "std", "rms", "zeros", "nan", "inf", "dead"]
@@ -78,16 +78,6 @@ def _number(value: float | int | None) -> str:
     if value is None:
         return "-"
     return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
-
-
-def percent(part: int, whole: int) -> str:
-    """A share that says 100 % only of all, and 0 % only of nothing."""
-    if not part or not whole:
-        return "0 %"
-    if part == whole:
-        return "100 %"
-    share = 100 * part / whole
-    return "<0.1 %" if share < 0.1 else f"{min(share, 99.9):.1f} %"
 
 
 def stats_table(report: StatsReport) -> list[list[str]]:

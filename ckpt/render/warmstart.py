@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ckpt.jobs.rewrite.coverage import Coverage, Pairing
 from ckpt.render.text import Line, columns, wrapped
-from ckpt.text import braced, plural, show
+from ckpt.text import and_more, folded, percent, plural, show
 
 _LISTED = 6
 _MODULES = 40
@@ -16,15 +16,15 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
     """The report as a person reads it."""
     tensors, of = coverage.tensors
     loaded, whole = coverage.elements
-    parts = [f"loads {tensors:,} of {plural(of, 'tensor')}, {_percent(loaded, whole)} of elements"]
+    parts = [f"loads {tensors:,} of {plural(of, 'tensor')}, {percent(loaded, whole)} of elements"]
     in_part = (
         ("cast", coverage.of("cast")),
         ("in part", coverage.of("sliced")),
         ("tied", coverage.of("tied")),
         ("kept", coverage.of("kept")),
     )
-    parts += [f"{label}: {_folded(rows)}" for label, rows in in_part if rows]
-    parts += [f"missing: {len(coverage.of('missing')):,}", f"unexpected: {len(coverage.of('unexpected')):,}"]
+    parts += [f"{label}: {_by_reason(rows)}" for label, rows in in_part if rows]
+    parts += [f"{len(coverage.of('missing')):,} missing", f"{len(coverage.of('unexpected')):,} unexpected"]
     first, *more = wrapped("; ".join(parts), width)
     out: list[Line] = [[(first, "head")], *([(f"  {line}", "head")] for line in more)]
     aligned = [
@@ -38,52 +38,36 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
     if len(modules) > 1:
         table = [["MODULE", "TENSORS", "ELEMENTS"]]
         for name, some, all_, part, numel in modules[:_MODULES]:
-            table.append([show(name, 60) or "(the root)", f"{some:,} of {all_:,}", _percent(part, numel)])
+            table.append([show(name, 60) or "(the root)", f"{some:,} of {all_:,}", percent(part, numel)])
         out += [[], *columns(table, right=frozenset((1, 2)), width=width)]
         if len(modules) > _MODULES:
             out.append([(f"… {len(modules) - _MODULES:,} more (--json)", "dim")])
-    out += _listed("missing: the target keeps its own", coverage.of("missing"))
-    out += _listed("unexpected: nobody takes it", coverage.of("unexpected"))
+    out += _listed("not in PRETRAINED, kept as they were", coverage.of("missing"))
+    out += _listed("not in the target, ignored", coverage.of("unexpected"))
     out += [[(f"! {note}", "warning")] for note in coverage.notes]
     return out
 
 
-def _percent(part: int, whole: int) -> str:
-    """A share that says 100 % only of all, and 0 % only of nothing."""
-    if part == whole:
-        return "100 %"
-    share = 100 * part / whole
-    if share < 0.1:
-        return "0 %" if not part else "under 0.1 %"
-    return f"{min(share, 99.9):.1f} %"
-
-
-def _folded(rows: Sequence[Pairing]) -> str:
+def _by_reason(rows: Sequence[Pairing]) -> str:
     """`fc.{weight,bias} [1000] → [10]`, those with one reason together."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
         reasons.setdefault(_why(row), []).append(row.name)
     texts = []
     for why, names in reasons.items():
-        folded = braced(names)
-        more = ", …" if len(folded) > _LISTED else ""
-        texts.append(f"{', '.join(show(name, 80) for name in folded[:_LISTED])}{more} {why}".rstrip())
-    return ", ".join(texts[:_LISTED]) + (
-        f" and {len(texts) - _LISTED:,} more" if len(texts) > _LISTED else ""
-    )
+        texts.append(f"{folded(names, _LISTED)} {why}".rstrip())
+    return and_more(texts, _LISTED)
 
 
 def _why(row: Pairing) -> str:
     if row.status == "cast" and row.source is not None and row.target is not None:
         return f"{row.source.tensor.dtype.name} → {row.target.tensor.dtype.name}"
     if row.status == "sliced" and row.target is not None:
-        return f"{row.why} ({_percent(row.copied, row.target.tensor.numel)})"
+        return f"{row.why} ({percent(row.copied, row.target.tensor.numel)})"
     return row.why
 
 
 def _listed(title: str, rows: Sequence[Pairing]) -> list[Line]:
     if not rows:
         return []
-    folded = braced([row.name for row in rows])
-    text = ", ".join(show(name, 80) for name in folded[:_LISTED])
-    return [[(f"{title}: {text}{', …' if len(folded) > _LISTED else ''}", "")]]
+    return [[(f"{title}: {folded([row.name for row in rows], _LISTED)}", "")]]

@@ -13,6 +13,7 @@ from house import MODULES, NAMES, ROOT, floor_of, imports_of, reached_from
 from process import environment
 
 import ckpt
+from ckpt.findings import CATALOGUE, LEVELS, Finding, order
 
 MOST_FILES, MOST_LINES = 12, 400
 LONG = {"pickles/machine.py", "pickles/rebuild.py"}
@@ -120,3 +121,35 @@ def test_public_names_work_twice(samples: Path) -> None:
     assert sorted(ckpt.__all__) == list(ckpt.__all__)
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = ckpt.no_such_name  # type: ignore[attr-defined]
+
+
+def codes_made() -> set[str]:
+    """The codes of all findings and notices that are made, as literals in the code."""
+    found = set()
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                if node.func.id in ("Finding", "Notice") and isinstance(node.args[0], ast.Constant):
+                    found.add(node.args[0].value)
+    return found
+
+
+def test_every_code_is_in_the_catalogue_and_is_made() -> None:
+    loops = {"nan", "inf"}  # made in a loop over both
+
+    assert codes_made() | loops == set(CATALOGUE)
+    assert all(row.by for row in CATALOGUE.values())
+
+
+def test_errors_come_first() -> None:
+    levels = [LEVELS.index(row.level) for row in CATALOGUE.values()]
+    found = order([Finding("unused", ""), Finding("ranks-differ", ""), Finding("nan", "")])
+
+    assert [finding.code for finding in found] == ["ranks-differ", "nan", "unused"]
+    assert [
+        finding.code for finding in order([Finding("cuda", ""), Finding("unused", "", raised="warning")])
+    ] == [
+        "unused",
+        "cuda",
+    ]
+    assert levels[0] == 0

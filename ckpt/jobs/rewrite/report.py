@@ -13,7 +13,7 @@ from ckpt.jobs.rewrite.coverage import Coverage
 from ckpt.jobs.rewrite.plain import state_dict
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Node, Opaque, is_tuple
-from ckpt.tensors import Computed, Storage, parts_of
+from ckpt.tensors import Storage, parts_of
 from ckpt.text import Json, first_of, plural, show
 from ckpt.tree.find import children, node_at, places_of, with_unique_names
 from ckpt.tree.literals import brief
@@ -63,11 +63,6 @@ class RewriteReport(NamedTuple):
     coverage: Coverage | None = None
     """What a warm start loads."""
 
-    def overflowed(self) -> int:
-        """Elements that a cast made infinite; known once the result was written."""
-        places = (storage.place for storage in self.result.storages)
-        return sum(place.overflowed for place in places if isinstance(place, Computed))
-
     def to_json(self, output: dict[str, Json] | None, *, dry_run: bool) -> dict[str, Json]:
         """The document `ckpt.rewrite`; docs/json.md is its contract. `output` is what was written, if anything."""
         from ckpt import __version__
@@ -98,7 +93,7 @@ class RewriteReport(NamedTuple):
             ],
             "left_out": [_left_json(row) for row in self.left_out],
             "left_alone": [_left_json(row) for row in self.left_alone],
-            "overflowed": self.overflowed(),
+            "overflowed": 0 if output is None else output.pop("overflowed"),
             "verified": None if output is None else output.pop("verified"),
             **({} if self.coverage is None else {"coverage": self.coverage.to_json()}),
         }

@@ -72,12 +72,7 @@ def warmstart(given: Survey, wanted: Survey, limits: Limits, options: Options | 
         raise UsageError(
             "nothing to load: it holds no tensor of the model", path=pretrained.path, hint="--sub"
         )
-    odd = [
-        Leftover(name, notice.message)
-        for notice in target.notices
-        for name in notice.tensors
-        if target.traits.is_live
-    ]
+    odd = [Leftover(name, why) for name, why in target.left_out]
     return RewriteReport(
         "warmstart",
         source,
