@@ -215,8 +215,8 @@ def test_wrong_usage(arguments: tuple[str, ...]) -> None:
     [
         (("--json", "--tsv"), "exclude each other"),
         (("--tsv", "--table", "github"), "exclude each other"),
-        (("--json", "--values"), "one form at a time"),
-        (("--tsv", "--values", "--imports"), "one form at a time"),
+        (("--json", "--values"), "exclude each other"),
+        (("--tsv", "--values", "--imports"), "--tsv takes one of"),
         (("--table", "nope"), "no such format"),
         (("--table", "\x1b[31m"), "no such format"),
         (("--section", "nope"), "no section nope"),
@@ -335,7 +335,7 @@ RAISES = """
 import os, sys, time
 from ckpt import formats
 number = int(sys.argv.pop(1))
-def slow(path, limits=None):
+def slow(path, limits=None, **options):
     os.kill(os.getpid(), number)
     time.sleep(30)
 formats.open = slow
@@ -358,7 +358,7 @@ def test_signal(number: int, code: int, says: str, command: tuple[str, ...]) -> 
 FAILS = """
 import sys
 from ckpt import formats
-def broken(path, limits=None):
+def broken(path, limits=None, **options):
     raise {}
 formats.open = broken
 from ckpt.cli.app import main

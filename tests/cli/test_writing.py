@@ -147,7 +147,7 @@ def test_in_place_twice_is_once(tmp_path: Path) -> None:
 
     done = ckpt("rehome", "a.pth", "--in-place", cwd=tmp_path)
 
-    assert done.code == 0 and done.lines == ["a.pth: nothing to move: all is on cpu"]
+    assert done.code == 0 and done.lines == ["a.pth: nothing to move: all tensors are on cpu"]
     assert (tmp_path / "a.pth").read_bytes() == once
 
 

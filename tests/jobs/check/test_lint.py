@@ -142,7 +142,7 @@ def test_hooks_of_somebodys_code(tmp_path: Path) -> None:
     net[1].register_forward_hook(functools.partial(hook, 1))
     (finding,) = (row for row in linted(rewriting.saved(net, tmp_path / "a.pt")) if row.code == "hooks")
 
-    assert f"{hook.__module__}.hook of 0, {hook.__module__}.hook of 1: 2 hooks" in finding.message
+    assert f"{hook.__module__}.hook of 0, {hook.__module__}.hook of 1" in finding.message
     assert finding.where == ("0", "1")
 
 

@@ -403,7 +403,7 @@ def test_without_an_optimizer_nothing_is_claimed(step: tuple[Path, Path], tmp_pa
 
     assert report.findings == ()
     assert {row.reason for row in report.rows if row.status == "same"} == {
-        "no gradient, or one too small to see: these files cannot tell (ckpt.snapshot records it)"
+        "did not change; these files cannot say why (ckpt.snapshot records it)"
     }
 
 
@@ -459,7 +459,7 @@ def test_trouble(tmp_path: Path, step: tuple[Path, Path]) -> None:
     check_error(ckpt("diff", step[0], tmp_path / "none.pth"), "no such file")
     check_error(ckpt("diff", step[0], SAMPLES / "truncated.pth"), "cut off")
     check_error(ckpt("diff", step[0], step[1], "--show", "most"), "not one of auto changed")
-    check_error(ckpt("diff", step[0], step[1], "--close", "--atol", "1"), "--close goes without")
+    check_error(ckpt("diff", step[0], step[1], "--close", "--atol", "1"), "exclude each other")
     check_error(ckpt("diff", step[0], step[1], "--section", "modell"), "no section modell")
     clash = rewriting.saved(
         {"module.a.weight": torch.ones(1), "a.weight": torch.ones(2), "module.b.weight": torch.ones(1)},
