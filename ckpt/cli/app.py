@@ -135,11 +135,11 @@ def main() -> None:
     import gc
 
     gc.disable()  # one short job: its trees are needed to the end
-    for library in ("OPENBLAS", "OMP", "MKL"):  # numpy is to use our two threads, and none of its own
+    for library in ("OPENBLAS", "OMP", "MKL"):  # numpy must not start threads of its own beside ours
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     output.prepare()
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup: the job is to go on
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup: the job goes on
             signal.signal(number, _terminate)
     asked = sys.argv[1] if len(sys.argv) > 1 else ""
     code: object = 0

@@ -46,7 +46,7 @@ def _prepared(stream: TextIO | None) -> TextIO:
 
 
 def discard() -> None:
-    """Drop what is still buffered for stdout: nobody takes it, and it must not fail again at exit."""
+    """Drop what is still buffered for stdout, so that it cannot fail again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -92,7 +92,7 @@ def write_lines(lines: Sequence[Line]) -> None:
 
 
 def write_json(document: dict[str, Json], *, one_line: bool = False) -> None:
-    """A document with a row a line; on one line where several follow each other."""
+    """A document with one row per line, or all of it on one line."""
     if one_line:
         sys.stdout.write(f"{_compact(document)}\n")
         return

@@ -64,7 +64,7 @@ def excluding(*exclusions: Exclusion) -> Callable[[Command], Command]:
 def dressed(
     run: Command, command: Command, parameters: Sequence[Parameter], doc: str | None = None
 ) -> Command:
-    """A function with the signature that typer is to read, and the help of a command."""
+    """A function with the signature that typer reads and the help of a command."""
     keyword = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
     run.__doc__ = command.__doc__ if doc is None else doc
     run.__name__ = command.__name__

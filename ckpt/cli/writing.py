@@ -216,7 +216,7 @@ def _write(report: RewriteReport, to: commit.Target | None, options: WriteOption
 
 
 def _shards(out: str, force: bool) -> tuple[Callable[[str], commit.Target], str]:
-    """Where shards go, and what their names begin with: into a directory as `model`, or beside OUT by its name."""
+    """Where shards go and how their names begin: `model` in a folder, else the name of OUT."""
     if os.path.isdir(out):
         return lambda name: commit.target(os.path.join(out, name), force=force), "model"
     folder, name = os.path.split(out)

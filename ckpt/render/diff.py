@@ -79,11 +79,11 @@ def _counts(report: DiffReport) -> list[Line]:
     for role, label in _ROLES.items():
         counts = {status: report.count(status, role) for status in STATUSES}
         if any(counts.values()):
-            told = [f"{counts['changed']:,} changed", f"{counts['same']:,} unchanged"]
+            parts = [f"{counts['changed']:,} changed", f"{counts['same']:,} unchanged"]
             if report.options.structure:
-                told = [f"{counts['same']:,} same"]
-            told += [f"{counts[status]:,} {status}" for status in STATUSES[1:-1] if counts[status]]
-            rows.append((label, "   ".join(told)))
+                parts = [f"{counts['same']:,} same"]
+            parts += [f"{counts[status]:,} {status}" for status in STATUSES[1:-1] if counts[status]]
+            rows.append((label, "   ".join(parts)))
     width = max((len(label) for label, _ in rows), default=0)
     return [[(label.ljust(width + 3), "name"), (text, "")] for label, text in rows]
 
@@ -133,7 +133,7 @@ def _changes(report: DiffReport, which: str) -> list[Line]:
     out: list[Line] = [[]]
     for row, name in zip(rows, names, strict=False):
         out.append(
-            [(f"{LETTERS[row.status]} {name}{' ' * max(1, width - cells(name) + 2)}", ""), (_told(row), "")]
+            [(f"{LETTERS[row.status]} {name}{' ' * max(1, width - cells(name) + 2)}", ""), (_what(row), "")]
         )
     if len(rows) > limit:
         out.append([(f"… {len(rows) - limit:,} more (--show all, --tsv, --json)", "dim")])
@@ -149,8 +149,8 @@ def _bars(report: DiffReport, width: int | None) -> list[Line]:
     """One bar per module: its change, relative to the largest."""
     depth = depth_that_fits(report.rows, _BARS)
     rows = modules(report.rows, depth)
-    told = [row for row in rows if row.rel_l2 is not None]
-    largest = max((row.rel_l2 or 0.0 for row in told), default=0.0)
+    parts = [row for row in rows if row.rel_l2 is not None]
+    largest = max((row.rel_l2 or 0.0 for row in parts), default=0.0)
     table = [["MODULE", "TENSORS", "CHANGED", "REL. L2", ""]]
     for row in rows[:_BARS]:
         share = (row.rel_l2 or 0.0) / largest if largest else 0.0
@@ -176,7 +176,7 @@ def _name(row: Row) -> str:
     return show(row.label, 120)
 
 
-def _told(row: Row) -> str:
+def _what(row: Row) -> str:
     before, after = row.before, row.after
     if before is None or after is None:
         entry = after or before
@@ -186,12 +186,12 @@ def _told(row: Row) -> str:
         layouts = [entry.tensor.layout for entry in (before, after)]
         marks = ["" if layouts[0] == layouts[1] else f" {layout}" for layout in layouts]
         return f"{list(before.tensor.shape)}{marks[0]} → {list(after.tensor.shape)}{marks[1]}"
-    told = []
+    parts = []
     if row.status == "retyped":
-        told.append(f"{before.tensor.dtype.name} → {after.tensor.dtype.name}")
+        parts.append(f"{before.tensor.dtype.name} → {after.tensor.dtype.name}")
     if row.change is not None:
-        told.append(change_text(row.change))
-    return ", ".join(told) or (row.reason or "")
+        parts.append(change_text(row.change))
+    return ", ".join(parts) or (row.reason or "")
 
 
 def change_text(change: Change) -> str:
@@ -246,13 +246,13 @@ def _verdict(report: DiffReport) -> Line:
         if unchecked:
             what = f"undecided: {plural(unchecked, 'tensor')} have no checksum; {what}"
         return [(f"{what}: {plural(report.count('same'), 'tensor')}", "head")]
-    told = [
+    parts = [
         f"{report.count(status):,} {status}"
         for status in STATUSES
         if report.count(status) or status in ("changed", "same")
     ]
     values = f", {plural(len(report.values), 'value')}" if report.values else ""
-    return [(f"differ: {', '.join(told)}{values}", "head")]
+    return [(f"differ: {', '.join(parts)}{values}", "head")]
 
 
 def diff_table(report: DiffReport) -> list[list[str]]:

@@ -102,7 +102,7 @@ def headline(report: InspectReport, width: int | None = None) -> list[Line]:
 
 
 def _places(report: InspectReport) -> str:
-    """Where the tensors are saved: one device, or the bytes on each and what only counts steps."""
+    """Where the tensors are saved: one device, or the bytes on each device."""
     tags = {row.entry.tensor.device for row in report.rows}
     if len(tags) < 2:
         return "".join(f" on {show(tag, 40)}" for tag in tags if tag is not None)
@@ -137,8 +137,8 @@ def _parts(report: InspectReport, width: int | None) -> list[Line]:
         size = max(cells(show(name, 40)) for (name, _), _ in shown)
         for (name, kind), parts in shown:
             label = "" if kind in (name, "other") else f"{kind}, "
-            told = record_of(report.checkpoint) if kind == "snapshot" else None
-            text = label + (_part(parts, prefixes.get(name, [])) if told is None else _snapshot(told))
+            record = record_of(report.checkpoint) if kind == "snapshot" else None
+            text = label + (_part(parts, prefixes.get(name, [])) if record is None else _snapshot(record))
             label = f"  {show(name, 40).ljust(size)}  "
             first, *more = wrapped(text, None if width is None else max(width - len(label), 20), 0)
             out.append([(label, "name"), (first, "")])

@@ -1,4 +1,4 @@
-"""`ckpt stats` as text: a line a tensor, dead channels, how sparse the whole is."""
+"""`ckpt stats` as text: one line per tensor, dead channels, the share of zeros."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _number(value: float | int | None) -> str:
 
 
 def stats_table(report: StatsReport) -> list[list[str]]:
-    """A row a tensor, exact, the header first."""
+    """One row per tensor, exact, the header first."""
     rows = [list(_HEADER)]
     for row in report.rows:
         tensor, found = row.entry.tensor, row.found

@@ -50,7 +50,7 @@ def cells(text: str) -> int:
 
 
 def cut(text: str, width: int) -> str:
-    """A text of at most `width` cells, its middle left out: what tells names apart stands at both ends."""
+    """A text of at most `width` cells, its middle left out, because names differ at their ends."""
     if cells(text) <= width:
         return text
     head = (width - 1) // 2

@@ -61,7 +61,7 @@ def test_several_files_need_a_folder(tmp_path: Path) -> None:
 
     check_error(
         ckpt("rehome", "a.pth", "b.pth", "-o", "c.pth", cwd=tmp_path),
-        "not a directory, and there are several",
+        "not a folder, and there are several",
     )
     check_error(ckpt("rehome", "a.pth", "b.pth", cwd=tmp_path), "where to write? (-o dir, or --in-place)")
 

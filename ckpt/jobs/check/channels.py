@@ -17,7 +17,7 @@ _CONVOLUTION = re.compile(r"conv|features|layer|block|stem|down|encoder|backbone
 _LOOKED_UP = re.compile(
     r"(?:^|[._])(?:\w*emb(?:ed(?:ding)?)?s?|wte|wpe|\w*position\w*|relative\w*)\d*(?=[._]|$)", re.I
 )
-"""Tables of rows that are looked up: a row of zeros there is a word that nobody uses."""
+"""Embedding tables: a row of zeros there is an unused word, not a dead channel."""
 
 
 class Axis(NamedTuple):
@@ -30,7 +30,7 @@ class Axis(NamedTuple):
 def axis_of(
     name: str, ref: TensorRef, siblings: Mapping[str, tuple[int, ...]], cls: str | None
 ) -> Axis | Literal["ambiguous"] | None:
-    """Where the output channels of a weight are; None of a tensor that has none.
+    """Where the output channels of a weight are; None for a tensor without channels.
 
     `siblings` are the shapes of the tensors of the same module by the last part of their name, `cls` the class of that
     module where a file says it.
@@ -50,13 +50,13 @@ def axis_of(
         return None
     bias = siblings.get("bias")
     if kind.startswith(("ConvTranspose", "LazyConvTranspose")):
-        # In groups there are more channels than the second dimension has: only the bias tells.
+        # With groups there are more channels than the second dimension has, so the bias decides.
         return Axis(1, kind) if bias == (shape[1],) else "ambiguous"
     if kind.startswith(("Conv", "LazyConv")):
         return Axis(0, kind)
     if bias is not None and bias != (shape[0],):
         return (
-            Axis(1, "as many as the bias: a transposed convolution") if bias == (shape[1],) else "ambiguous"
+            Axis(1, "as many as the bias, a transposed convolution") if bias == (shape[1],) else "ambiguous"
         )
     if bias is not None and shape[0] != shape[1]:
         return Axis(0, "as many as the bias")

@@ -21,7 +21,7 @@ DEAD = 1e-3
 
 
 class LintReport(NamedTuple):
-    """The findings of one file, or why there are none: it could not be read."""
+    """The findings of one file, or the error if it cannot be read."""
 
     path: str
     findings: tuple[Finding, ...]

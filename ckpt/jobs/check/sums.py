@@ -58,7 +58,7 @@ def _sum(name: str, tensor: Tensor, path: str) -> Sum:
 def digest(tensor: Tensor) -> str:
     """SHA-256 of the dtype, the shape and the elements in the order of the shape, little-endian.
 
-    Of a tensor that is made of others also its layout, and the same of each part.
+    For a composite tensor its layout and each of its parts are included.
     """
     made = hashlib.sha256()
     if not isinstance(tensor, TensorRef):
@@ -90,7 +90,7 @@ def lines(found: Sequence[Sum]) -> list[str]:
 
 
 def _unescaped(match: re.Match[str]) -> str:
-    """What an escape of `show` stands for; one that is none stays as it is."""
+    """The character of an escape of `show`; other text stays unchanged."""
     if match[1] in _PLAIN:
         return _PLAIN[match[1]]
     code = int(match[1][1:], 16)

@@ -40,9 +40,9 @@ class Options(NamedTuple):
     strict: bool = False
     norms: bool = False
     progress: Callable[[int], None] | None = None
-    """Is told the bytes that were compared."""
+    """Called with the number of bytes that were compared."""
     executor: Executor | None = None
-    """Who compares; threads of this process, if nobody else."""
+    """Who compares; by default threads of this process."""
 
 
 class DiffReport(NamedTuple):
@@ -291,11 +291,11 @@ def _refuse_nothing(
     rows: list[Row],
     options: Options,
 ) -> None:
-    """Raise UsageError where a file holds tensors and none was to be compared: that is never "same"."""
+    """Raise UsageError where a file holds tensors and none is compared: that must not say "same"."""
     if rows or not (before.tensors or after.tensors):
         return
     if options.select:
-        raise UsageError("no tensor of that name to compare", path=after.path, hint="--include, --exclude")
+        raise UsageError("no tensor matches", path=after.path, hint="--include, --exclude")
     listed = [
         f"{side.path}: {', '.join(show(part.name or '(the root)', 40) for part in side.sections[:8]) or 'no tensors'}"
         for side in (before, after)

@@ -45,7 +45,7 @@ def modules(rows: Sequence[Row], depth: int | None = None) -> list[Module]:
 
 
 def depth_that_fits(rows: Sequence[Row], most: int) -> int:
-    """The deepest cut of the names that leaves at most `most` modules; 1 where none does."""
+    """The deepest cut of the names that gives at most `most` modules, or 1."""
     deepest = max((_module(row).count(".") + 1 for row in rows), default=1)
     return next((depth for depth in range(deepest, 1, -1) if len(modules(rows, depth)) <= most), 1)
 

@@ -21,8 +21,7 @@ _DEPTH = 32
 def with_moves(rows: list[Row], executor: Executor) -> list[Row]:
     """The rows with each tensor that moved to another name as one row, at the place of the new name.
 
-    Two that are equal are told apart by the end of their names, the longest first; where that leaves a choice,
-    none is made.
+    Equal tensors are paired by the end of their names, the longest first; ambiguous ones stay unpaired.
     """
     gone = {index: row.before for index, row in enumerate(rows) if row.status == "removed" and row.before}
     come = {index: row.after for index, row in enumerate(rows) if row.status == "added" and row.after}

@@ -43,14 +43,14 @@ class Side:
                 if index is not None:
                     counter = lagging.get(number, use.steps) if use.steps else None
                     self._states.setdefault(index, "never" if number in never else counter)
-        # Where an optimizer's parameters cannot be told, any tensor may be one of them.
+        # If any parameter of an optimizer is unknown, every tensor may be that parameter.
         if all(use.match.model is not None and None not in use.match.indices for use in survey.uses):
             for use in survey.uses:
                 for index in use.match.model.indices if use.match.model and use.match.slots else ():
                     self._states.setdefault(index, "absent")
 
     def doubt(self, index: int | None) -> None:
-        """Forget what an optimizer says of a tensor that moved against it, and of all whose order alone says who they are."""
+        """Forget what an optimizer says about a tensor that contradicts it, and about all that are matched by order alone."""
         for use in self._survey.uses:
             if index in use.match.indices:
                 for number, other in enumerate(use.match.indices):
@@ -77,7 +77,7 @@ class Side:
 
 
 def doubt_contradictions(rows: Sequence[Row], before: Side, after: Side) -> None:
-    """Where a parameter moved that never had a gradient, and only the order says which it is, the order may be another."""
+    """Drop claims that rest on the order of the model where a parameter without a gradient changed: the order is wrong."""
     for row in rows:
         if row.moved and before.state(row.indices[0]) == after.state(row.indices[1]) == "never":
             before.doubt(row.indices[0])

@@ -20,7 +20,7 @@ STATUSES: tuple[Status, ...] = (
     "unchecked",
     "same",
 )
-"""`unchecked` is given by `--quick` alone: no recorded CRC tells."""
+"""`unchecked` comes from `--quick` only: the file records no checksum."""
 DIFFERS = frozenset(("changed", "reshaped", "retyped", "added", "removed"))
 
 
@@ -38,9 +38,9 @@ Cause = Literal[
 
 
 class Row(NamedTuple):
-    """A tensor of one file or of both. `change` tells how its values differ, `reason` and `cause` why it did not move.
+    """A tensor of one file or of both. `change` says how its values differ, `reason` and `cause` why it did not change.
 
-    `damaged` says that the recorded CRCs contradict its bytes.
+    `damaged` says that its bytes do not match the checksums.
     """
 
     status: Status
@@ -77,7 +77,7 @@ class Row(NamedTuple):
 
 
 class ValueRow(NamedTuple):
-    """A value that is no tensor and differs; None on the side that lacks it."""
+    """A value that differs and is not a tensor; None on the side that lacks it."""
 
     status: Status
     name: str

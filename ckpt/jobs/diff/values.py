@@ -1,4 +1,4 @@
-"""Comparing what is no tensor: values at one place of both files, exactly, and those on one side only."""
+"""Comparing values that are not tensors: exactly, by their paths, and those on one side only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Values = dict[Path, Value]
 def differing_values(
     first: Survey, second: Survey, pairs: Sequence[Pair], *, outside: bool
 ) -> tuple[list[ValueRow], list[str]]:
-    """(values that differ, what only one file has at its root and nobody compares).
+    """(values that differ, keys at the root of one file only, which are not compared).
 
     Compared are the values of sections that go together and, when `outside`, those in no section of either
     file, below keys that both files have.

@@ -64,7 +64,7 @@ def get(survey: Survey, names: list[str], limits: Limits) -> list[Lookup]:
             raise UsageError(
                 f"{len(matches)} places are called {name}",
                 path=checkpoint.path,
-                hint="ckpt inspect --json tells their paths apart",
+                hint="ckpt inspect --json shows their paths",
             )
         if matches and tensor_of(matches[0][1]) is None and look(matches[0][1]).kind != "storage":
             found.append(Lookup(name, *matches[0]))

@@ -28,7 +28,7 @@ _MOST = 10_000
 
 
 def findings(checkpoint: Checkpoint) -> Iterator[Finding]:
-    """What in the values tells of the machine, or opens doors: kinds with their places. A secret is never shown."""
+    """Values that name a machine or hold a secret, by kind, with their places. A secret is never shown."""
     found: dict[str, list[str]] = {}
     example: dict[str, str] = {}
     for value in checkpoint.values:

@@ -88,12 +88,12 @@ def _by_state(survey: Survey, use: GradientUse, none: tuple[int, ...]) -> Iterab
 
 
 def _of(survey: Survey, use: GradientUse, numbers: Sequence[int]) -> tuple[str, tuple[str, ...]]:
-    """Parameters of an optimizer by their names as far as they can be told, and all of the names."""
-    indices, untold = known_indices(use, numbers)
+    """Parameters of an optimizer as text, by their names where these are known, and all of the names."""
+    indices, unknown = known_indices(use, numbers)
     other = ""
-    if untold:
+    if unknown:
         left = [str(number) for number in numbers if use.match.indices[number] is None]
-        other = f"{plural(untold, 'unknown parameter')} (the optimizer's numbers {and_more(left, 8)})"
+        other = f"{plural(unknown, 'unknown parameter')} (the optimizer's numbers {and_more(left, 8)})"
     return _text(survey, use.match.model, indices, other)
 
 

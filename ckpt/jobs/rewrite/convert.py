@@ -52,11 +52,22 @@ def convert(
 ) -> RewriteReport:
     """The checkpoint as `format`, which has these traits, holds it.
 
-    One that is no pickle gets the only model, or `section`, under its own names; `unfit` tells why it cannot hold a
-    tensor. `dtype` casts the floating tensors of models, `encoding`
+    A format that is not a pickle gets the only model, or `section`, under its own names; `unfit` says why it cannot hold
+    a tensor. `dtype` casts the floating tensors of models, `encoding`
     reads texts of Python 2. Raises UsageError, and LossError for what the format or plain classes cannot say,
     unless it may be dropped.
     """
+    if (
+        section is not None
+        and traits.is_pickle
+        and dtype is None
+        and not survey.checkpoint.traits.names_are_code
+    ):
+        raise UsageError(
+            f"--section chooses what --dtype casts; {traits.label} holds the whole checkpoint",
+            path=survey.path,
+            hint="ckpt slim FILE --section",
+        )
     if encoding is not None and encoding not in ENCODINGS:
         raise UsageError(f"--encoding {show(encoding, 40)}: not one of {' '.join(ENCODINGS)}")
     to = dtype_of(dtype)
@@ -78,6 +89,8 @@ def convert(
         if traits.is_pickle:  # the other takes one section, and names what lies beside it
             dropped += [row for part in survey.sections for row in weightless(checkpoint, part)]
         changes += [Change("plain", kind, "plain", count, "object") for kind, count in edit.made.items()]
+        if edit.lost:
+            changes.append(Change("dropped", "what cannot be made plain", "None", len(edit.lost), "object"))
     if not traits.is_pickle:
         result = Result(checkpoint, current, format, traits)
         return _to_tensors(result, unfit, changes, dropped, to, section, drop_other)
@@ -124,7 +137,7 @@ def _format_change(checkpoint: Checkpoint, format: str, tensors: int) -> list[Ch
 
 
 class Result(NamedTuple):
-    """What was read, what it has become so far, and the format that is to hold it."""
+    """What was read, its current state, and the format of the result."""
 
     checkpoint: Checkpoint
     current: Checkpoint

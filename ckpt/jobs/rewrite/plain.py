@@ -1,6 +1,6 @@
 """Trees without foreign classes: objects become dicts, lists and scalars, numpy becomes tensors and numbers.
 
-What is left needs nothing but torch to load, with weights_only=True. What cannot be told in plain words is named.
+The result loads with torch alone and weights_only=True. What cannot be made plain is listed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ckpt.tree.walk import key_text
 _OPAQUE = ("torch._C.", "builtins.getattr", "functools.partial", "numpy.")
 """What begins the names of classes whose fields are not what they are."""
 _KEY_PARTS = 1_000
-_NOT_HASHABLE: Node = Opaque("not hashable", None, (), None, 0)  # in no tree: told by its identity
+_NOT_HASHABLE: Node = Opaque("not hashable", None, (), None, 0)  # never in a tree; compared by identity
 _SCALARS = (str, int, float, bool, bytes, bytearray, type(None))
 _INT_BITS = 8 * 255
 """Ints of so many bits need an opcode that weights_only refuses."""
@@ -221,7 +221,7 @@ class Plain(Edit):
         return self._lose(call, f"a numpy array of {found.dtype.name}")
 
     def _rows(self, values: list[Node], found: NumpyArray) -> Node:
-        """The items of an array as nested lists, in its shape; that of no dimension as it is."""
+        """The items of an array as nested lists in its shape, or the item of an array without dimensions."""
         if not found.shape:
             return self._item(values[0])
         return self.shell_of(shaped(values, found.shape, found.fortran))

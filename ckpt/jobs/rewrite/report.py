@@ -48,7 +48,7 @@ class Leftover(NamedTuple):
 
 
 class RewriteReport(NamedTuple):
-    """What a command made of a checkpoint. `result` is what is to be written, `source` what was read."""
+    """What a command changes in a checkpoint. `source` was read, `result` will be written."""
 
     command: str
     source: Checkpoint
@@ -237,7 +237,7 @@ def with_unread(report: RewriteReport) -> RewriteReport:
     """The report with what no loader reads of the source, and a new file therefore lacks: bytes behind the end."""
     source = report.source
     if report.result is source:
-        return report  # nothing changes: the file is copied as it is
+        return report  # nothing changes, so the file is copied
     rows = [
         Leftover("(unread)", notice.message) for notice in source.notices if notice.code == "trailing-data"
     ]

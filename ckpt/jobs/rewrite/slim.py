@@ -143,7 +143,7 @@ class _Slim(Plain):
         return made if inner is call.args else (*args[:2], made, *args[3:])
 
     def _moved(self, ref: TensorRef) -> TensorRef | None:
-        """The same tensor over a storage without what nobody looks at, None where there is nothing to win."""
+        """The same tensor over a smaller storage, None where nothing can be saved."""
         storage = ref.storage
         if storage in self._whole or ref.dtype.bits < 8 or not isinstance(storage.place, Range):
             return None

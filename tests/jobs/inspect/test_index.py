@@ -170,8 +170,8 @@ def test_the_commands_lines(tmp_path: Path) -> None:
     assert ckpt("inspect", source, "--index", "1").lines == [
         "INDEX  NAME  SHAPE  DTYPE",
         "    1  bias  [2]    float32",
-        "of 2 parameters; likely: every tensor that nothing says to be a buffer is taken for a parameter; "
-        "assumes that nothing is frozen: requires_grad is not recorded",
+        "of 2 parameters; likely: every tensor that is not known as a buffer counts as a parameter; "
+        "assumes that no parameter is frozen (requires_grad is not recorded)",
     ]
     document = json.loads(ckpt("inspect", source, "--index", "0-1", "--json").out)
     assert [row["name"] for row in document["index"]["names"]] == ["weight", "bias"]
