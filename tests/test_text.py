@@ -1,0 +1,42 @@
+"""Text for people: lists that are cut, shares, sizes."""
+
+from __future__ import annotations
+
+import pytest
+
+from ckpt.text import and_more, count_text, folded, listed, percent, plural, size_text
+
+
+def test_the_first_of_many() -> None:
+    names = ["a", "b", "c"]
+    assert and_more(names, 3) == "a, b, c"
+    assert and_more(names, 2) == "a, b and 1 more"
+    assert and_more([*"x" * 2000], 1, "; ") == "x and 1,999 more"
+    assert and_more([], 4) == ""
+
+
+def test_names_are_made_safe() -> None:
+    assert listed(["a\x1b[31m", "b" * 100], limit=10) == "a\\x1b[31m, bbbbbbbbb…"
+    assert folded(["fc.weight", "fc.bias", "head.scale"]) == "fc.{weight,bias}, head.scale"
+    assert folded(["a.x", "b.x", "c.x"], 2) == "a.x, b.x and 1 more"
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "text"),
+    [
+        (0, 0, "0 %"),
+        (0, 9, "0 %"),
+        (9, 9, "100 %"),
+        (1, 10**6, "<0.1 %"),
+        (999_999, 10**6, "99.9 %"),
+        (1, 3, "33.3 %"),
+    ],
+)
+def test_a_share_is_all_or_nothing_only_where_it_is(part: int, whole: int, text: str) -> None:
+    assert percent(part, whole) == text
+
+
+def test_numbers() -> None:
+    assert (plural(1, "tensor"), plural(1234, "tensor")) == ("1 tensor", "1,234 tensors")
+    assert (size_text(1023), size_text(1024), size_text(1536 * 1024)) == ("1023 B", "1.00 KiB", "1.50 MiB")
+    assert (count_text(999), count_text(1000), count_text(999_999)) == ("999", "1.00 K", "1.00 M")
