@@ -74,7 +74,7 @@ CATALOGUE: dict[str, Code] = {
         Code("buffers-in-frozen", "warning", "statistics changed in a module with frozen parameters", _DIFF),
     )
 }
-"""All codes. Within a level the most serious stands first."""
+"""All codes, the most serious first."""
 
 
 class Finding(NamedTuple):
@@ -108,6 +108,6 @@ class Finding(NamedTuple):
 
 
 def order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Findings with the most serious first: by level, then in the order of the catalogue."""
+    """Findings with the most serious first: errors, then all others in the order of the catalogue."""
     rank = {code: index for index, code in enumerate(CATALOGUE)}
-    return tuple(sorted(findings, key=lambda finding: (LEVELS.index(finding.level), rank[finding.code])))
+    return tuple(sorted(findings, key=lambda finding: (finding.level != "error", rank[finding.code])))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, Signature, cleandoc, signature
 from typing import NamedTuple
 
 from ckpt.errors import UsageError
@@ -56,7 +56,9 @@ def excluding(*exclusions: Exclusion) -> Callable[[Command], Command]:
             return command(**values)
 
         text = " ".join(map(str, exclusions))
-        return dressed(run, command, list(parameters.values()), doc=f"{command.__doc__ or ''}\n\n{text}")
+        return dressed(
+            run, command, list(parameters.values()), doc=f"{cleandoc(command.__doc__ or '')}\n\n{text}"
+        )
 
     return decorate
 
