@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.errors import UsageError
 from ckpt.evidence.gradients import GradientUse, gradient_uses
 from ckpt.evidence.loading import Load, load_of
 from ckpt.evidence.matching import Match
-from ckpt.evidence.modules import UnseenParts, unseen_parts
 from ckpt.evidence.record import ModelRecord
 from ckpt.evidence.roles import Evidence, RecordMatch, Role, find_roles
 from ckpt.evidence.sections import Section, find_sections
 from ckpt.names import nearest
 from ckpt.text import show
+
+if TYPE_CHECKING:
+    from ckpt.evidence.modules import UnseenParts
 
 
 class Survey:
@@ -116,6 +119,8 @@ class Survey:
     @cached_property
     def unseen(self) -> UnseenParts:
         """What the pickled models hold that torch does not see."""
+        from ckpt.evidence.modules import unseen_parts  # here: only lint pays for it
+
         return unseen_parts(self.checkpoint)
 
     @cached_property

@@ -8,15 +8,17 @@ names as text, so that reading never loads them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ckpt.checkpoint import Checkpoint, Entry, Traits
-from ckpt.formats.draft import Draft
-from ckpt.formats.probe import Probe
-from ckpt.io.executor import Executor
-from ckpt.io.location import Location
-from ckpt.io.source import Source
 from ckpt.limits import Limits
+
+if TYPE_CHECKING:  # what writes is not loaded by who reads
+    from ckpt.formats.draft import Draft
+    from ckpt.formats.probe import Probe
+    from ckpt.io.executor import Executor
+    from ckpt.io.location import Location
+    from ckpt.io.source import Source
 
 Progress = Callable[[int], None]
 """Is told of bytes that are done."""
@@ -106,7 +108,7 @@ class Salvage(NamedTuple):
     lost: tuple[str, ...]
 
 
-Check = Callable[[Location, str], ChecksumReport]
+Check = Callable[["Location", str], ChecksumReport]
 """Checks another file in the same way; the ids of its storages begin with the text."""
 
 
