@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
 
+from ckpt import formats
+from ckpt.checkpoint import Checkpoint
 from ckpt.errors import UsageError
 from ckpt.evidence.record import ModelRecord
 from ckpt.findings import CATALOGUE
@@ -101,6 +104,16 @@ def model_of(spec: str | None, arguments: list[str] | None) -> ModelRecord | Non
     from ckpt.live.factory import record
 
     return record(spec, arguments or ())
+
+
+def plugins_allowed() -> bool:
+    """Whether formats of other distributions may be asked: CKPT_NO_PLUGINS=1 says no."""
+    return os.environ.get("CKPT_NO_PLUGINS", "") in ("", "0")
+
+
+def opened(path: str, limits: Limits) -> Checkpoint:
+    """The checkpoint at a path, as the command line and the environment say. Raises CkptError."""
+    return formats.open(path, limits, plugins=plugins_allowed())
 
 
 def limits_of(settings: list[str] | None) -> Limits:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from shlex import quote
 from typing import NamedTuple
 
-from ckpt import formats
 from ckpt.checkpoint import Checkpoint
 from ckpt.cli import output
+from ckpt.cli.options import opened
 from ckpt.errors import CkptError, LossError, UnsupportedError, UsageError, about
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save
@@ -50,7 +50,7 @@ class WriteOptions(NamedTuple):
 
 
 def rewrite(
-    paths: list[str], make: Make, asked: WriteOptions, limits: Limits, *, opened: Open = formats.open
+    paths: list[str], make: Make, asked: WriteOptions, limits: Limits, *, opened: Open = opened
 ) -> int:
     """Each PATH: read, change, write, report. Goes on after an error; the exit code of the command."""
     _check(paths, asked)

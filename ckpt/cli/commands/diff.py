@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from ckpt import formats
 from ckpt.checkpoint import Checkpoint
 from ckpt.cli import output
 from ckpt.cli.options import (
@@ -23,6 +22,7 @@ from ckpt.cli.options import (
     codes_of,
     limits_of,
     model_of,
+    opened,
 )
 from ckpt.elements.compare import Tolerance
 from ckpt.errors import UnreadableError, UsageError
@@ -167,4 +167,4 @@ def command(
 def _opened(path: str, limits: Limits, structure: bool) -> Checkpoint:
     """The checkpoint at a path; with `--structure` also what was stored of one."""
     listed = open_listing(path, limits) if structure else None
-    return formats.open(path, limits) if listed is None else listed
+    return opened(path, limits) if listed is None else listed

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ckpt import formats
 from ckpt.cli import output
-from ckpt.cli.options import LimitOption, OnePath, limits_of
+from ckpt.cli.options import LimitOption, OnePath, limits_of, opened
 from ckpt.errors import about
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.inspect.get import get
@@ -34,7 +33,7 @@ def command(
     ckpt get train.pth args.lr epoch
     """
     limits = limits_of(limit)
-    with about(path), formats.open(path, limits) as checkpoint:
+    with about(path), opened(path, limits) as checkpoint:
         found = get(Survey(checkpoint), names, limits)
         for item in found:
             if json:

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from ckpt import formats
 from ckpt.cli import output
 from ckpt.cli.options import (
     Arg,
@@ -26,6 +25,7 @@ from ckpt.cli.options import (
     codes_of,
     limits_of,
     model_of,
+    opened,
 )
 from ckpt.errors import CkptError, UsageError, about
 from ckpt.evidence.survey import Survey
@@ -109,7 +109,7 @@ def command(
     shown = 0
     for path in paths:
         try:
-            with about(path), formats.open(path, limits) as checkpoint:
+            with about(path), opened(path, limits) as checkpoint:
                 survey = Survey(checkpoint, live)
                 report = inspect(survey, select, section)
                 found = None if asked is None else index(survey, asked, section)

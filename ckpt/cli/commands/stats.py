@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from ckpt import formats
 from ckpt.cli import output
 from ckpt.cli.options import (
     Exclude,
@@ -22,6 +21,7 @@ from ckpt.cli.options import (
     check_table,
     codes_of,
     limits_of,
+    opened,
 )
 from ckpt.errors import CkptError, UsageError, about
 from ckpt.evidence.survey import Survey
@@ -85,7 +85,7 @@ def command(
     worst = shown = 0
     for path in paths:
         try:
-            with about(path), formats.open(path, limits) as checkpoint:
+            with about(path), opened(path, limits) as checkpoint:
                 whole = everything and section is None
                 with output.progress(checkpoint.nbytes) as progress:
                     report = stats(

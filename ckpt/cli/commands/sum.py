@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ckpt import formats
 from ckpt.cli import output
-from ckpt.cli.options import LimitOption, OnePath, SectionOption, limits_of
+from ckpt.cli.options import LimitOption, OnePath, SectionOption, limits_of, opened
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.check.sums import lines, sums
 
@@ -29,7 +28,7 @@ def command(
     \b
     ckpt sum model.pth > model.sums
     """
-    with formats.open(path, limits_of(limit)) as checkpoint:
+    with opened(path, limits_of(limit)) as checkpoint:
         with output.progress(checkpoint.nbytes) as progress:
             found = sums(Survey(checkpoint), section, everything=everything, progress=progress)
         checkpoint.check_unchanged()

@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from ckpt import formats
 from ckpt.cli import output
-from ckpt.cli.options import Json, LimitOption, Paths, limits_of
+from ckpt.cli.options import Json, LimitOption, Paths, limits_of, opened, plugins_allowed
 from ckpt.errors import CkptError, CutOffError, NotOpenedError, UnreadableError, UsageError, about
 from ckpt.evidence.survey import Survey
 from ckpt.formats.verify import checksums, salvage
@@ -77,14 +76,14 @@ def _stored(path: str, limits: Limits) -> list[Sum]:
 
 def _report(path: str, limits: Limits, quick: bool, expected: list[Sum] | None) -> VerifyReport:
     try:
-        with about(path), formats.open(path, limits) as checkpoint:
+        with about(path), opened(path, limits) as checkpoint:
             with output.progress(checkpoint.nbytes) as progress:
                 if expected is not None:
                     report = verify.against(checkpoint, expected, _found(Survey(checkpoint), expected))
                 else:
                     report = verify.structure(checkpoint)
                     if not quick:
-                        done = checksums(path, limits, progress)
+                        done = checksums(path, limits, progress, plugins=plugins_allowed())
                         report = verify.with_checksums(
                             report, checkpoint, done.damage, done.nbytes, done.unchecked
                         )

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ckpt import formats
 from ckpt.checkpoint import Checkpoint
-from ckpt.cli.options import Arg, DryRun, Force, LimitOption, Output, RewriteJson, Verify, limits_of
+from ckpt.cli.options import Arg, DryRun, Force, LimitOption, Output, RewriteJson, Verify, limits_of, opened
 from ckpt.cli.writing import WriteOptions, rewrite
 from ckpt.errors import UsageError
 from ckpt.evidence.survey import Survey
@@ -104,19 +103,19 @@ def command(
         out, ".warm", None, False, force, dry_run, json, verify, format=format, min_coverage=coverage
     )
 
-    def opened(path: str, limits: Limits) -> Checkpoint:
+    def target(path: str, limits: Limits) -> Checkpoint:
         if not is_factory:
-            return formats.open(path, limits)
+            return opened(path, limits)
         from ckpt.live.factory import build
         from ckpt.live.state import state_checkpoint
 
         return state_checkpoint(build(path, arg or (), device="cpu" if init else "meta"), path)
 
-    with formats.open(pretrained, limits) as given:
+    with opened(pretrained, limits) as given:
         return rewrite(
             [into],
-            lambda target, limits: warmstart(Survey(given), target, limits, options),
+            lambda survey, limits: warmstart(Survey(given), survey, limits, options),
             asked,
             limits,
-            opened=opened,
+            opened=target,
         )
