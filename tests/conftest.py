@@ -7,9 +7,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from unittest import mock
 
+import blocks
 import pytest
 from hypothesis import settings
 from process import ROOT, TIMEOUT, Run
@@ -52,6 +54,14 @@ def folder_of_all() -> Iterator[Path]:
         Path(made).chmod(0o755)
         yield Path(made)
         Path(made).chmod(0o755)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of 64 bytes wherever something is done block by block."""
+    for name, size in blocks.SMALL.items():
+        module, _, constant = name.rpartition(".")
+        monkeypatch.setattr(import_module(module), constant, size)
 
 
 @pytest.fixture
