@@ -18,6 +18,9 @@ class CkptError(Exception):
         self.path = path
         self.hint = hint
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return _again, (type(self), self.args, self.__dict__)
+
     @property
     def advice(self) -> str:
         """The problem with its hint, for whoever says the path elsewhere."""
@@ -31,6 +34,14 @@ class CkptError(Exception):
 
         hint = self.hint.replace("FILE", quote(self.path)) if self.path is not None else self.hint
         return f"{text} ({hint})"
+
+
+def _again(kind: type[CkptError], args: tuple[object, ...], fields: dict[str, object]) -> CkptError:
+    """An error that comes from another process, whatever its class takes."""
+    made = kind.__new__(kind, *args)
+    made.args = args
+    made.__dict__.update(fields)
+    return made
 
 
 class UnreadableError(CkptError):

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from unittest import mock
 
+import blocks
 import pytest
 from hypothesis import settings
-from process import ROOT, Run
+from process import ROOT, TIMEOUT, Run
 
 # The same examples each time: what passes here passes there.
 settings.register_profile("ckpt", derandomize=True, deadline=None)
@@ -38,9 +41,27 @@ def ckpt(samples: Path) -> Run:
             text=True,
             encoding="utf-8",
             check=False,
+            timeout=TIMEOUT,
         )
 
     return run
+
+
+@pytest.fixture
+def folder_of_all() -> Iterator[Path]:
+    """A folder that every user may enter, whatever the folders of the tests allow."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
+        Path(made).chmod(0o755)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of 64 bytes wherever something is done block by block."""
+    for name, size in blocks.SMALL.items():
+        module, _, constant = name.rpartition(".")
+        monkeypatch.setattr(import_module(module), constant, size)
 
 
 @pytest.fixture

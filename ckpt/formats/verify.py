@@ -40,13 +40,14 @@ def checksums(
 def salvage(path: str, limits: Limits) -> Salvage | None:
     """What is left of the file at a path, which is cut off; None where nothing can be told."""
     from ckpt.formats import FORMATS
+    from ckpt.formats.plugins import loaded
 
     try:
         source = locate(path).open()
     except CkptError:
         return None
     try:
-        for format in FORMATS:
+        for format in (*FORMATS, *loaded()):
             verifier = verifier_of(format)
             found = None if verifier is None else verifier.salvage(source, limits)
             if found is not None:

@@ -71,15 +71,19 @@ class LocalPath:
                 return sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in found)
         except OSError as error:
             raise NotOpenedError(reason(error), path=self.name) from None
+        except ValueError:
+            raise NotOpenedError("not a file name: it holds a NUL", path=self.name) from None
 
     def parent(self) -> Location:
-        return LocalPath(os.path.dirname(self.name))
+        return LocalPath(os.path.dirname(self.name) or os.curdir)
 
     def child(self, name: str, links: Links = "file") -> Location:
-        path = os.path.join(self.name, name)
-        is_link = is_plain_name(name) and os.path.islink(path)
-        if not is_plain_name(name) or (is_link and (links == "no" or not os.path.isfile(path))):
-            raise UnreadableError(f"{show(name, 80)} is not a file in this folder", path=self.name or ".")
+        path = name if self.name == os.curdir else os.path.join(self.name, name)
+        refused = not is_plain_name(name)
+        if not refused and os.path.islink(path):  # one that leads nowhere is a file that is missing
+            refused = links == "no" or (os.path.exists(path) and not os.path.isfile(path))
+        if refused:
+            raise UnreadableError(f"{show(name, 80)} is not a file in this folder", path=self.name)
         return LocalPath(path)
 
     def open(self) -> Source:

@@ -10,7 +10,7 @@ import os
 import stat
 import zlib
 from collections.abc import Sequence
-from functools import lru_cache
+from contextlib import suppress
 from typing import Protocol
 
 from ckpt.errors import CutOffError, DamagedDataError, LimitError, NotOpenedError
@@ -108,6 +108,8 @@ class BaseSource:
 class File(BaseSource):
     """A regular file, opened for reading. Raises NotOpenedError for anything else."""
 
+    _fd = -1
+
     def __init__(self, path: str) -> None:
         self.name = path
         try:
@@ -119,7 +121,7 @@ class File(BaseSource):
             raise NotOpenedError("not a file name: it holds a NUL") from None
         self._stat = os.fstat(self._fd)
         if not stat.S_ISREG(self._stat.st_mode):
-            os.close(self._fd)
+            self.close()
             raise NotOpenedError(f"not a regular file: {_kind(self._stat.st_mode)}")
         self.size = self._stat.st_size
         self.bytes_read = 0
@@ -175,9 +177,13 @@ class File(BaseSource):
             raise NotOpenedError(problem, path=self.name, hint="still being written?")
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        fd, self._fd = self._fd, -1  # whatever comes of it, it is never closed twice
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        with suppress(OSError):
+            self.close()  # one that came with a task to another process belongs to nobody else
 
 
 class Memory(BaseSource):
@@ -217,7 +223,6 @@ def open_address(address: str) -> Source:
     return File(address)
 
 
-@lru_cache(maxsize=64)
 def _reopened(address: str, identity: Identity) -> Source:
     """The source of an address in another process, where it is what it was. Raises NotOpenedError."""
     source = open_address(address)

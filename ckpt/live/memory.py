@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,6 +20,8 @@ class LiveSource(BaseSource):
     """The bytes of a storage, brought to the CPU as a whole at the first read; those of the one before are let go."""
 
     _held: tuple[LiveSource, memoryview] | None = None
+    _one = threading.Lock()
+    """Threads come one after the other: torch does not bear it that two look at one storage anew."""
 
     def __init__(self, storage: Any, device: Any, first: int, last: int) -> None:
         self._storage = storage
@@ -28,10 +31,12 @@ class LiveSource(BaseSource):
 
     def read(self, offset: int, count: int) -> bytes:
         self._check_range(offset, count)
-        if LiveSource._held is None or LiveSource._held[0] is not self:
-            LiveSource._held = None  # before the next one takes memory
-            LiveSource._held = (self, self._fetch())
-        return LiveSource._held[1][offset : offset + count].tobytes()
+        with LiveSource._one:
+            held = LiveSource._held
+            if held is None or held[0] is not self:
+                held = LiveSource._held = None  # before the next one takes memory
+                held = LiveSource._held = (self, self._fetch())
+        return held[1][offset : offset + count].tobytes()
 
     def _fetch(self) -> memoryview:
         torch = require_torch()

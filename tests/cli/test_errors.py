@@ -13,7 +13,7 @@ from pathlib import Path
 import hostile
 import opcodes as op
 import pytest
-from process import ROOT, SAMPLES, check_error, ckpt, environment, python, raw_controls
+from process import ROOT, SAMPLES, TIMEOUT, as_nobody, check_error, ckpt, environment, python, raw_controls
 
 from ckpt import __version__
 from ckpt.findings import CATALOGUE
@@ -62,29 +62,14 @@ def test_odd_path(path: str, tmp_path: Path) -> None:
     check_error(ckpt("inspect", path, cwd=tmp_path))
 
 
-AS_NOBODY = """
-import os, sys
-from ckpt.cli.app import main
-import ckpt.cli.commands.inspect, ckpt.formats.foreign
-os.setgroups([])
-os.setgid(65534)
-os.setuid(65534)
-sys.argv[:] = ["ckpt", *sys.argv[1:]]
-main()
-"""
-
-
-def test_unreadable_file(tmp_path: Path) -> None:
-    """As root permissions do not bind: the child gives its rights up."""
-    tmp_path.chmod(0o755)
-    path = tmp_path / "secret.pt"
+def test_unreadable_file(folder_of_all: Path) -> None:
+    """Permissions do not bind root: the child gives its rights up."""
+    path = folder_of_all / "secret.pt"
     path.write_bytes(hostile.GOOD)
     path.chmod(0o600 if os.getuid() == 0 else 0)
-    start = ("-c", AS_NOBODY) if os.getuid() == 0 else ("-m", "ckpt")
-    done = python(*start, "inspect", "secret.pt", "--tsv", cwd=tmp_path)
-    check_error(done, "secret.pt: no permission to read it")
+    check_error(as_nobody("inspect", "secret.pt", "--tsv", cwd=folder_of_all), "secret.pt: no permission")
     path.chmod(0o644)
-    assert python(*start, "inspect", "secret.pt", "--tsv", cwd=tmp_path).code == 0
+    assert as_nobody("inspect", "secret.pt", "--tsv", cwd=folder_of_all).code == 0
 
 
 def test_nothing_is_written(tmp_path: Path) -> None:
@@ -313,7 +298,7 @@ def test_reader_of_the_pipe_was_never_there(arguments: tuple[str, ...]) -> None:
             stdout=writing,
             stderr=subprocess.PIPE,
             env=environment(),
-            timeout=60,
+            timeout=TIMEOUT,
         )
     finally:
         os.close(writing)
@@ -326,7 +311,9 @@ def test_output_on_a_full_disk(arguments: tuple[str, ...]) -> None:
     """What was not written is never reported as done."""
     with open("/dev/full", "wb") as full:
         command = [sys.executable, "-m", "ckpt", arguments[0], str(GOOD), *arguments[1:]]
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=environment(), timeout=60)
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, env=environment(), timeout=TIMEOUT
+        )
     assert done.returncode == 2
     assert done.stderr.count(b"\n") == 1 and b"Traceback" not in done.stderr, done.stderr
 

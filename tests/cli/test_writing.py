@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 import rewriting
 import torch
-from process import SAMPLES, check_error, ckpt, environment, terminal
+from process import SAMPLES, TIMEOUT, check_error, ckpt, environment, terminal
 from torch import nn
 
 COMMANDS = ("rehome", "strip", "rename", "slim", "convert")
@@ -245,7 +245,7 @@ def test_a_bar_is_shown_for_long_work_only(tmp_path: Path) -> None:
         "    print('none' if advance is None else 'bar')\n"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=TIMEOUT
     )
     assert ran.stdout == "none\n" and ran.stderr == ""
 
@@ -260,7 +260,7 @@ def test_the_reader_of_the_pipe_goes_away(tmp_path: Path) -> None:
         env=environment(),
         stdout=write,
         stderr=subprocess.PIPE,
-        timeout=60,
+        timeout=TIMEOUT,
     )
     os.close(write)
     assert ran.returncode == 141 and ran.stderr == b"" and (tmp_path / "b.pth").exists()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from process import TIMEOUT
 
 from ckpt import formats
 from ckpt.errors import CkptError
@@ -86,7 +87,12 @@ def test_a_sample_says_what_its_row_promises(name: str) -> None:
 
 def test_the_script_makes_these_files(tmp_path: Path) -> None:
     """The same but for the last bits of what a step computes, which depend on the processor."""
-    subprocess.run([sys.executable, FOLDER / "make_samples.py", tmp_path], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, FOLDER / "make_samples.py", tmp_path],
+        check=True,
+        capture_output=True,
+        timeout=TIMEOUT,
+    )
 
     for name in FILES:
         made = tmp_path / name

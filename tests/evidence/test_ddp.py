@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import train_ddp
-from process import ROOT, ckpt, environment
+from process import ROOT, TIMEOUT, ckpt, environment
 
 RUNS = [*((kind, 1) for kind in train_ddp.KINDS), ("spare", 2), ("tied", 3)]
 
@@ -26,7 +26,7 @@ def run(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, s
     done = subprocess.run(
         [sys.executable, str(script), str(folder), kind, str(seed)],
         env=environment(),
-        timeout=120,
+        timeout=TIMEOUT,
         capture_output=True,
     )
     assert done.returncode == 1, done.stderr.decode()

@@ -182,8 +182,11 @@ def test_shards_are_one_checkpoint(shards: Path) -> None:
         assert {storage.id.partition(":")[0] for storage in folder.storages} == {"shard-1", "shard-2"}
 
 
-def test_a_missing_shard_is_named(shards: Path) -> None:
+@pytest.mark.parametrize("is_link", [False, True], ids=["missing", "a link to nothing"])
+def test_a_missing_shard_is_named(is_link: bool, shards: Path) -> None:
     (shards / "model-00002-of-00002.safetensors").unlink()
+    if is_link:
+        (shards / "model-00002-of-00002.safetensors").symlink_to("../../blobs/0123456789abcdef")
 
     with pytest.raises(
         UnreadableError, match=r"1 of 2 shards missing, with \d+ tensors: model-00002-of-00002"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import rewriting
 import torch
-from process import ckpt
+from process import TIMEOUT, ckpt
 from torch import nn
 
 SCRIPT = Path(__file__).resolve().parents[1] / "lib" / "load_old.py"
@@ -25,7 +25,7 @@ def old_python() -> str | None:
     for python in filter(None, (os.environ.get("CKPT_OLD_TORCH"), "/usr/bin/python3")):
         code = "import torch; raise SystemExit(not torch.__version__.startswith('1.'))"
         try:
-            if subprocess.run([python, "-c", code], capture_output=True, timeout=60).returncode == 0:
+            if subprocess.run([python, "-c", code], capture_output=True, timeout=TIMEOUT).returncode == 0:
                 return python
         except (OSError, subprocess.TimeoutExpired):
             continue
@@ -36,7 +36,7 @@ def seen(path: Path) -> list[str]:
     python = old_python()
     if python is None:
         pytest.skip("no torch 1 here: python3-torch of Debian, or CKPT_OLD_TORCH")
-    ran = subprocess.run([python, str(SCRIPT), str(path)], capture_output=True, text=True, timeout=90)
+    ran = subprocess.run([python, str(SCRIPT), str(path)], capture_output=True, text=True, timeout=TIMEOUT)
     assert ran.returncode == 0, ran.stderr[-1000:]
     return ran.stdout.splitlines()
 

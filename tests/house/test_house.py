@@ -10,7 +10,7 @@ from pathlib import Path
 import house
 import pytest
 from house import MODULES, NAMES, ROOT, floor_of, imports_of, reached_from
-from process import environment
+from process import TIMEOUT, environment
 
 import ckpt
 from ckpt.findings import CATALOGUE, Finding, order
@@ -122,7 +122,12 @@ def test_importing_the_package_costs_nothing() -> None:
     code = "import sys, ckpt; print(sorted(name for name in sys.modules if name.startswith('ckpt.')))"
 
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment()
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment(),
+        timeout=TIMEOUT,
     )
 
     assert done.stdout.strip() == "[]"

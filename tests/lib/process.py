@@ -20,6 +20,9 @@ SAMPLES = ROOT / "sample_checkpoints"
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 """The fixture `ckpt`: the command among the samples."""
 
+TIMEOUT = 600
+"""Seconds that a child may take: a busy machine is no failure, only one that never ends is."""
+
 _SETTINGS = (
     "NO_COLOR",
     "FORCE_COLOR",
@@ -60,7 +63,7 @@ def python(
     *arguments: str | os.PathLike[str],
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
-    timeout: float = 90,
+    timeout: float = TIMEOUT,
 ) -> Done:
     """What `python ARGUMENTS` does."""
     ran = subprocess.run(
@@ -77,6 +80,42 @@ def python(
 def ckpt(*arguments: str | os.PathLike[str], cwd: Path | None = None, **changes: str) -> Done:
     """What `ckpt ARGUMENTS` does, with some variables of the environment changed."""
     return python("-m", "ckpt", *arguments, env=environment(**changes), cwd=cwd)
+
+
+_NOBODY = """
+import importlib, os, pkgutil, sys, tempfile
+import ckpt
+from ckpt.cli import app
+for module in pkgutil.walk_packages(ckpt.__path__, "ckpt."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+sample, *arguments = sys.argv[1:]
+streams = os.dup(1), os.dup(2)
+nowhere = os.open(os.devnull, os.O_WRONLY)
+with tempfile.TemporaryDirectory() as folder:
+    for once in (["inspect", sample], ["rehome", sample, "-o", f"{folder}/x"], ["inspect", f"{folder}/y"]):
+        os.dup2(nowhere, 1), os.dup2(nowhere, 2)
+        try:
+            app.program()(once, prog_name="ckpt")
+        except SystemExit:
+            pass
+        sys.stdout.flush(), sys.stderr.flush()
+for stream, kept in enumerate(streams, 1):
+    os.dup2(kept, stream)
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+sys.argv[1:] = arguments
+app.main()
+"""
+"""`ckpt` of a user who owns nothing. It imports and uses all parts first: the checkout may be closed to others."""
+
+
+def as_nobody(*arguments: str, cwd: Path) -> Done:
+    """What `ckpt ARGUMENTS` does for a user without rights: where the tests run as root, its child gives them up."""
+    if os.geteuid():
+        return ckpt(*arguments, cwd=cwd)
+    return python("-c", _NOBODY, SAMPLES / "train_cuda.pth", *arguments, cwd=cwd)
 
 
 def terminal(*arguments: str | os.PathLike[str], columns: int = 80, **changes: str) -> str:

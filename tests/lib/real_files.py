@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from process import TIMEOUT
 
 CACHE = Path(os.environ.get("CKPT_TEST_CACHE") or Path.home() / ".cache" / "torch-ckpt-tests")
 WHEELS = {
@@ -89,9 +90,9 @@ def _fetch(wheel: str) -> str:
         ]
         command = [sys.executable, "-m", "pip", "download", *options, "--dest", folder, "-r", str(pins)]
         try:
-            ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            ended = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
         except subprocess.TimeoutExpired:
-            return f"{requirement} cannot be fetched: pip took over a minute"
+            return f"{requirement} cannot be fetched: pip took too long"
         if "DO NOT MATCH THE HASHES" in ended.stderr:
             raise AssertionError(f"the index gives another {name} than the one that the tests know")
         if ended.returncode:

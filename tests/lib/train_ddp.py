@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from process import TIMEOUT
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -96,7 +97,7 @@ def main() -> None:
     if rank is not None:
         store = dist.FileStore(str(folder / "store"), 2)
         dist.init_process_group(
-            "gloo", store=store, rank=int(rank), world_size=2, timeout=timedelta(seconds=60)
+            "gloo", store=store, rank=int(rank), world_size=2, timeout=timedelta(seconds=TIMEOUT)
         )
         torch.set_num_threads(1)
         train(folder, kind, seed)

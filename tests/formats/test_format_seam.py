@@ -1,0 +1,454 @@
+"""Whatever is a Format does what the protocol says, and one of another distribution goes through every command."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import get_type_hints
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+from process import ROOT, Done, check_error, ckpt
+
+from ckpt import formats
+from ckpt.checkpoint import Traits
+from ckpt.errors import CkptError
+from ckpt.formats.format import CanAppend, CanVerify, CanWrite, Format
+
+# --- the formats of the table -----------------------------------------------------------------------------------------
+
+
+def members(protocol: type) -> set[str]:
+    """The names that an implementation of a protocol has."""
+    functions = {
+        name for name, value in vars(protocol).items() if callable(value) and not name.startswith("_")
+    }
+    return functions | get_type_hints(protocol).keys()
+
+
+def test_the_protocols_ask_for_something() -> None:
+    assert members(Format) == {"NAME", "SUFFIXES", "TRAITS", "WRITER", "VERIFIER", "sniff", "read"}
+    assert members(CanWrite) == {"losses", "unfit", "draft", "compare", "compare_bytes"}
+    assert members(CanAppend) == {"append", "end_before"} and members(CanVerify) == {"checksums", "salvage"}
+
+
+@pytest.mark.parametrize("format", formats.FORMATS, ids=lambda format: format.NAME)
+def test_a_format_of_the_table_is_all_that_it_says(format: Format) -> None:
+    assert {name for name in members(Format) if not hasattr(format, name)} == set()
+    assert isinstance(format.NAME, str) and format.NAME.lower() == format.NAME
+    assert isinstance(format.SUFFIXES, tuple) and all(suffix.startswith(".") for suffix in format.SUFFIXES)
+    assert isinstance(format.TRAITS, Traits) and format.TRAITS.label
+    for name, protocols in (
+        (format.WRITER, (CanWrite, CanAppend) if format.TRAITS.in_place else (CanWrite,)),
+        (format.VERIFIER, (CanVerify,)),
+    ):
+        if name:
+            module = import_module(name)
+            for protocol in protocols:
+                assert {
+                    each for each in members(protocol) if not callable(getattr(module, each, None))
+                } == set()
+
+
+def test_names_are_unique_and_found() -> None:
+    names = [format.NAME for format in formats.FORMATS]
+
+    assert len(set(names)) == len(names)
+    assert all(formats.by_name(format.NAME) is format for format in formats.FORMATS)
+    assert set(formats.written_formats()) == {format.NAME for format in formats.FORMATS if format.WRITER}
+    for format in formats.FORMATS:
+        assert isinstance(formats.verifier_of(format), ModuleType | None)
+        assert (formats.appender_of(format.NAME) is not None) == format.TRAITS.in_place
+        if format.WRITER:
+            assert formats.writer_of(format.NAME).__name__ == format.WRITER
+
+
+# --- a format of another distribution ---------------------------------------------------------------------------------
+
+READER = '''
+"""TOY1: the word and a line end, a line of JSON (name -> shape), float32 of all tensors, little-endian."""
+import json, os, pathlib
+from math import prod
+if os.environ.get("TOY_MARK"):
+    pathlib.Path(os.environ["TOY_MARK"]).touch()
+from ckpt.checkpoint import Checkpoint, Entry, Traits
+from ckpt.dtypes import BY_NAME, contiguous
+from ckpt.errors import CutOffError
+from ckpt.nodes import Dict
+from ckpt.tensors import Range, Storage, tensor_ref
+
+NAME = "toy"
+SUFFIXES = (".toy",)
+TRAITS = Traits("toy file", "toy.load({path})", keeps_ties=False)
+WRITER = "toy_writer"
+VERIFIER = "toy_verifier"
+MAGIC = b"TOY1\\n"
+
+
+def sniff(probe):
+    return probe.head.startswith(MAGIC)
+
+
+def shapes_of(source):
+    data = source.read(0, min(source.size, 65536))
+    end = data.index(b"\\n", len(MAGIC)) + 1
+    return json.loads(data[len(MAGIC) : end]), end
+
+
+def read(probe, limits):
+    shapes, at = shapes_of(probe.file)
+    root, entries, storages = Dict(), [], []
+    dtype = BY_NAME["float32"]
+    for name, shape in shapes.items():
+        size = 4 * prod(shape)
+        if at + size > probe.size:
+            raise CutOffError("cut off: its last tensors are not here")
+        storage = Storage(f"{probe.mark}{len(storages)}", None, dtype, size, Range(probe.file, at, size))
+        ref = tensor_ref(storage, dtype, tuple(shape), contiguous(tuple(shape)), 0)
+        root.keys.append(name)
+        root.values.append(ref)
+        entries.append(Entry((name,), name, ref))
+        storages.append(storage)
+        at += size
+    return Checkpoint(path=probe.path, format=NAME, traits=TRAITS, nbytes=probe.size, root=root,
+                      tensors=tuple(entries), storages=tuple(storages), sources=(probe.file,))
+'''
+
+WRITER = """
+import json
+from ckpt.elements.blocks import elements, place_of, pour, same_bytes
+from ckpt.errors import WriteError
+from ckpt.formats.draft import Draft
+from ckpt.tensors import Storage, TensorRef
+from toy_format import MAGIC
+
+
+def unfit(entry):
+    tensor = entry.tensor
+    return None if isinstance(tensor, TensorRef) and tensor.dtype.name == "float32" else "no float32"
+
+
+def losses(checkpoint):
+    return [*(entry.name for entry in checkpoint.tensors if unfit(entry)), *(v.name for v in checkpoint.values)]
+
+
+def draft(checkpoint, limits):
+    shapes = {entry.name: list(entry.tensor.shape) for entry in checkpoint.tensors}
+    head = MAGIC + json.dumps(shapes).encode() + b"\\n"
+
+    def write(sink):
+        sink.write(head)
+        for entry in checkpoint.tensors:
+            ref = entry.tensor
+            if ref.numel:
+                pour(Storage(entry.name, None, ref.dtype, ref.nbytes, place_of(ref)), sink, crc=False)
+
+    return Draft(len(head) + sum(entry.tensor.nbytes for entry in checkpoint.tensors), write)
+
+
+def compare(planned, written):
+    if [(e.name, e.tensor.shape) for e in planned.tensors] != [(e.name, e.tensor.shape) for e in written.tensors]:
+        raise WriteError("other tensors")
+
+
+def compare_bytes(planned, written):
+    for one, two in zip(planned.tensors, written.tensors, strict=True):
+        if not same_bytes(elements(one.tensor), elements(two.tensor)):
+            raise WriteError(f"other bytes in {one.name}")
+"""
+
+VERIFIER = '''
+from math import prod
+from ckpt.formats.format import ChecksumReport, Damage, Salvage
+from toy_format import MAGIC, shapes_of
+
+
+def checksums(probe, limits, executor, progress, check):
+    """A byte of all ones, four times, is what this format never holds."""
+    shapes, at = shapes_of(probe.file)
+    damage = []
+    for number, shape in enumerate(shapes.values()):
+        if b"\\xff\\xff\\xff\\xff" in probe.file.read(at, 4 * prod(shape)):
+            damage.append(Damage("bytes that cannot be", f"{probe.mark}{number}"))
+        at += 4 * prod(shape)
+    return ChecksumReport(probe.size, tuple(damage), 0)
+
+
+def salvage(source, limits):
+    if source.read(0, min(5, source.size)) != MAGIC:
+        return None
+    shapes, at = shapes_of(source)
+    whole, lost = [], []
+    for name, shape in shapes.items():
+        at += 4 * prod(shape)
+        (whole if at <= source.size else lost).append(name)
+    return Salvage(tuple(whole), tuple(lost))
+'''
+
+
+def toy_file(path: Path, tensors: dict[str, torch.Tensor]) -> Path:
+    shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
+    data = b"".join(tensor.numpy().astype("<f4").tobytes() for tensor in tensors.values())
+    path.write_bytes(b"TOY1\n" + json.dumps(shapes).encode() + b"\n" + data)
+    return path
+
+
+def read_toy(path: Path) -> dict[str, torch.Tensor]:
+    """A toy file without anything of ckpt."""
+    magic, head, data = path.read_bytes().split(b"\n", 2)
+    assert magic == b"TOY1"
+    found, at = {}, 0
+    for name, shape in json.loads(head).items():
+        count = int(np.prod(shape, dtype=np.int64))
+        found[name] = torch.from_numpy(np.frombuffer(data, "<f4", count, at).reshape(shape).copy())
+        at += 4 * count
+    assert at == len(data)
+    return found
+
+
+def state(seed: int = 0) -> dict[str, torch.Tensor]:
+    chance = torch.Generator().manual_seed(seed)
+    return {
+        "module.conv.weight": torch.randn(4, 3, 3, 3, generator=chance),
+        "module.conv.bias": torch.randn(4, generator=chance),
+        "module.fc.weight": torch.randn(2, 4, generator=chance),
+    }
+
+
+def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+class Toy:
+    """A folder with a toy file, and the command where its distribution is installed."""
+
+    def __init__(self, folder: Path, entry: str = "toy_format") -> None:
+        self.site = folder / "site"
+        (self.site / "toy-1.0.dist-info").mkdir(parents=True)
+        (self.site / "toy-1.0.dist-info" / "METADATA").write_text(
+            "Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n"
+        )
+        (self.site / "toy-1.0.dist-info" / "entry_points.txt").write_text(f"[ckpt.formats]\ntoy = {entry}\n")
+        for name, text in (("toy_format", READER), ("toy_writer", WRITER), ("toy_verifier", VERIFIER)):
+            (self.site / f"{name}.py").write_text(text)
+        self.work = folder / "work"
+        self.work.mkdir()
+        self.file = toy_file(self.work / "a.toy", state())
+        self.mark = folder / "mark"
+
+    def run(self, *arguments: str, **changes: str) -> Done:
+        """What `ckpt ARGUMENTS` does among the toy files; `mark` is there once the toy's module was imported."""
+        self.mark.unlink(missing_ok=True)
+        return ckpt(
+            *arguments,
+            cwd=self.work,
+            **{"PYTHONPATH": f"{ROOT}:{self.site}", "TOY_MARK": str(self.mark), **changes},
+        )
+
+    def json(self, *arguments: str, code: int = 0) -> dict[str, object]:
+        done = self.run(*arguments, "--json")
+        assert done.code == code and not done.err, done
+        found: dict[str, object] = json.loads(done.out)
+        return found
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Toy:
+    return Toy(tmp_path)
+
+
+def test_inspect(toy: Toy) -> None:
+    found = toy.json("inspect", "a.toy")
+
+    assert found["file"]["format"] == "toy"  # type: ignore[index]
+    rows = {row["name"]: row["shape"] for row in found["tensors"]}  # type: ignore[attr-defined]
+    assert rows == {name: list(tensor.shape) for name, tensor in state().items()}
+    text = toy.run("inspect", "a.toy").out.decode()
+    assert "toy file" in text and 'toy.load("a.toy")' in text
+    assert toy.mark.exists()
+
+
+def test_get(toy: Toy) -> None:
+    done = toy.run("get", "a.toy", "module.fc.weight")
+
+    assert done.code == 0 and "float32" in done.lines[0] and "module.fc.weight" in done.lines[0]
+
+
+def test_diff_with_itself_with_another_and_with_other_formats(toy: Toy) -> None:
+    toy_file(toy.work / "same.toy", state())
+    toy_file(toy.work / "other.toy", {**state(), "module.conv.bias": state()["module.conv.bias"] + 1})
+    torch.save(state(), toy.work / "same.pt")
+    safetensors.numpy.save_file(
+        {name: tensor.numpy() for name, tensor in state().items()}, toy.work / "same.safetensors"
+    )
+
+    for other in ("a.toy", "same.toy", "same.pt", "same.safetensors"):
+        assert toy.run("diff", "a.toy", other).code == 0, other
+        assert toy.run("diff", other, "a.toy").code == 0, other
+    done = toy.run("diff", "--name-only", "a.toy", "other.toy")
+    assert done.code == 1 and done.lines == ["module.conv.bias"]
+    assert toy.run("diff", "--structure", "a.toy", "other.toy").code == 0
+
+
+def test_warmstart_on_both_sides(toy: Toy) -> None:
+    target = {
+        "conv.weight": torch.zeros(4, 3, 3, 3),
+        "conv.bias": torch.zeros(4),
+        "head.weight": torch.zeros(5, 4),
+    }
+    expected = {
+        "conv.weight": state()["module.conv.weight"],
+        "conv.bias": state()["module.conv.bias"],
+        "head.weight": target["head.weight"],
+    }
+    torch.save(target, toy.work / "target.pt")
+    toy_file(toy.work / "target.toy", target)
+    torch.save(state(), toy.work / "given.pt")
+
+    assert toy.run("warmstart", "a.toy", "--into", "target.pt", "-o", "from.pt").code == 0
+    assert toy.run("warmstart", "given.pt", "--into", "target.toy", "-o", "into.toy").code == 0
+    assert toy.run("warmstart", "a.toy", "--into", "target.toy", "-o", "both.toy").code == 0
+
+    assert same(torch.load(toy.work / "from.pt"), expected)
+    assert same(read_toy(toy.work / "into.toy"), expected) and same(read_toy(toy.work / "both.toy"), expected)
+
+
+def test_stats(toy: Toy) -> None:
+    rows = {row["name"]: row for row in toy.json("stats", "a.toy")["tensors"]}  # type: ignore[attr-defined]
+
+    assert rows.keys() == state().keys()
+    for name, tensor in state().items():
+        assert rows[name]["mean"] == pytest.approx(tensor.double().mean().item())
+        assert rows[name]["max"] == tensor.max().item()
+
+
+def test_lint_never_asks_other_distributions(toy: Toy) -> None:
+    """It is a gate for files that come from anywhere."""
+    done = toy.run("lint", "a.toy")
+
+    assert done.code == 2 and len(done.complaints) == 1 and not toy.mark.exists()
+    torch.save({"a.weight": torch.ones(2)}, toy.work / "b.pt")
+    assert toy.run("lint", ".").code == 0 and not toy.mark.exists()
+
+
+def test_verify_a_whole_a_damaged_and_a_cut_file(toy: Toy) -> None:
+    assert toy.json("verify", "a.toy")["verdict"] == "ok"
+    data = toy.file.read_bytes()
+    (toy.work / "damaged.toy").write_bytes(data[:-4] + b"\xff\xff\xff\xff")
+    damaged = toy.json("verify", "damaged.toy", code=1)
+    assert damaged["verdict"] == "damaged"
+    assert [row["tensors"] for row in damaged["problems"]] == [["module.fc.weight"]]  # type: ignore[attr-defined]
+    assert toy.json("verify", "--quick", "damaged.toy")["verdict"] == "ok"
+    (toy.work / "cut.toy").write_bytes(data[:-4])
+    cut = toy.json("verify", "cut.toy", code=1)
+    assert cut["verdict"] == "damaged"
+    assert (cut["whole"], cut["lost"]) == (["module.conv.weight", "module.conv.bias"], ["module.fc.weight"])
+
+
+def test_sum_and_verify_sums(toy: Toy) -> None:
+    torch.save(state(), toy.work / "same.pt")
+    done = toy.run("sum", "a.toy")
+
+    assert done.code == 0 and done.out == toy.run("sum", "same.pt").out and len(done.lines) == 3
+    (toy.work / "sums").write_bytes(done.out)
+    assert toy.run("verify", "--sums", "sums", "a.toy").code == 0
+    toy_file(toy.work / "other.toy", state(1))
+    assert toy.run("verify", "--sums", "sums", "other.toy").code == 1
+
+
+def test_rename_and_strip(toy: Toy) -> None:
+    assert toy.run("rename", "a.toy", "--sub", "s/conv/first/", "-o", "renamed.toy").code == 0
+    assert toy.run("strip", "a.toy", "-o", "stripped.toy").code == 0
+
+    renamed = {name.replace("conv", "first"): tensor for name, tensor in state().items()}
+    assert same(read_toy(toy.work / "renamed.toy"), renamed)
+    stripped = {name.removeprefix("module."): tensor for name, tensor in state().items()}
+    assert same(read_toy(toy.work / "stripped.toy"), stripped)
+
+
+def test_rewriting_in_place(toy: Toy) -> None:
+    """The format appends nothing: the file is written anew, and put in its place."""
+    assert toy.run("strip", "a.toy", "--in-place").code == 0
+
+    stripped = {name.removeprefix("module."): tensor for name, tensor in state().items()}
+    assert same(read_toy(toy.file), stripped)
+
+
+@pytest.mark.parametrize("further", [(), ("--verify", "crc")], ids=["", "--verify crc"])
+def test_rehome_and_slim_keep_what_they_do_not_change(further: tuple[str, ...], toy: Toy) -> None:
+    for command in ("rehome", "slim"):
+        done = toy.run(command, "a.toy", "-o", f"{command}.toy", *further)
+        assert done.code == 0, done
+        assert same(read_toy(toy.work / f"{command}.toy"), state())
+    assert toy.run("strip", "a.toy", "-o", "stripped.toy", *further).code == 0
+
+
+def test_convert_to_the_formats_of_the_table(toy: Toy) -> None:
+    assert toy.run("convert", "a.toy", "-o", "b.safetensors", "--verify", "crc").code == 0
+    assert toy.run("convert", "a.toy", "--to", "torch-zip", "-o", "b.pt", "--verify", "crc").code == 0
+    assert toy.run("convert", "a.toy", "--to", "torch-legacy", "-o", "c.pt").code == 0
+
+    loaded = safetensors.numpy.load_file(toy.work / "b.safetensors")
+    assert same({name: torch.from_numpy(array) for name, array in loaded.items()}, state())
+    assert same(torch.load(toy.work / "b.pt"), state()) and same(torch.load(toy.work / "c.pt"), state())
+
+
+# --- when other distributions are asked -------------------------------------------------------------------------------
+
+
+def test_no_plugin_is_imported_where_a_format_of_the_table_knows_the_file(toy: Toy) -> None:
+    torch.save(state(), toy.work / "b.pt")
+
+    for arguments in (
+        ("inspect", "b.pt"),
+        ("diff", "b.pt", "b.pt"),
+        ("stats", "b.pt"),
+        ("verify", "b.pt"),
+        ("strip", "b.pt", "-o", "c.pt", "--verify", "crc"),
+        ("convert", "b.pt", "-o", "c.safetensors"),
+    ):
+        assert toy.run(*arguments).code == 0, arguments
+        assert not toy.mark.exists(), arguments
+
+
+def test_the_environment_says_no(toy: Toy) -> None:
+    for arguments in (("inspect", "a.toy"), ("verify", "a.toy"), ("strip", "a.toy", "-o", "b.toy")):
+        done = toy.run(*arguments, CKPT_NO_PLUGINS="1")
+        assert done.code == 2 and not toy.mark.exists()
+        assert not (toy.work / "b.toy").exists()
+    check_error(toy.run("inspect", "a.toy", CKPT_NO_PLUGINS="1"))
+
+
+def test_python_asks_only_where_it_is_told_to(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(toy.site))
+    monkeypatch.setenv("TOY_MARK", str(toy.mark))
+
+    with pytest.raises(CkptError):
+        formats.open(str(toy.file))
+    assert not toy.mark.exists()
+
+
+def test_a_file_that_nobody_knows_is_refused_as_without_plugins(toy: Toy) -> None:
+    (toy.work / "page.pt").write_bytes(b"<!DOCTYPE html>\n<html></html>\n")
+
+    assert toy.run("inspect", "page.pt").err == toy.run("inspect", "page.pt", CKPT_NO_PLUGINS="1").err
+
+
+@pytest.mark.parametrize(
+    "entry", ["no_such_module", "toy_format:no_such_name", "broken", "broken_syntax", "exits"]
+)
+def test_a_plugin_that_does_not_load_is_one_line(entry: str, tmp_path: Path) -> None:
+    toy = Toy(tmp_path, entry)
+    (toy.site / "broken.py").write_text("raise RuntimeError('two\\nlines \\x1b[31m')\n")
+    (toy.site / "broken_syntax.py").write_text("def (:\n")
+    (toy.site / "exits.py").write_text("raise ImportError('no GPU here')\n")
+
+    line = check_error(toy.run("inspect", "a.toy"))
+    assert "toy" in line
+    torch.save(state(), toy.work / "b.pt")
+    assert toy.run("inspect", "b.pt").code == 0, "a file that is known needs nobody else"
+    assert toy.run("inspect", "a.toy", CKPT_NO_PLUGINS="1").code == 2

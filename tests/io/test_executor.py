@@ -1,0 +1,394 @@
+"""Whatever is an Executor does what the protocol says, and figures are the same whoever does the work.
+
+A further one joins the table.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import oracle
+import processes
+import pytest
+import rewriting
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckpt import formats
+from ckpt.errors import CutOffError, LimitError, NotOpenedError, UnreadableError, UsageError
+from ckpt.evidence.survey import Survey
+from ckpt.formats.verify import checksums
+from ckpt.io import executor as executors
+from ckpt.io.executor import Executor, Serial, Task, Threads, spans
+from ckpt.jobs.check.stats import stats
+from ckpt.jobs.check.sums import sums
+from ckpt.jobs.diff.diff import Options, diff
+from ckpt.limits import Limits
+
+pytestmark = oracle.QUIET
+
+EXECUTORS: dict[str, Callable[[ProcessPoolExecutor], Executor]] = {
+    "Serial": lambda pool: Serial(),
+    "Threads(1)": lambda pool: Threads(1),
+    "Threads(2)": lambda pool: Threads(2),
+    "Threads(8)": lambda pool: Threads(8),
+    "Threads()": lambda pool: Threads(),
+    "Processes": lambda pool: processes.Processes(pool),
+}
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ProcessPoolExecutor]:
+    """Two processes that share nothing with this one."""
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as made:
+        yield made
+
+
+@pytest.fixture(params=EXECUTORS)
+def executor(request: pytest.FixtureRequest, pool: ProcessPoolExecutor) -> Executor:
+    return EXECUTORS[request.param](pool)
+
+
+# --- all of them ------------------------------------------------------------------------------------------------------
+
+
+def test_results_come_in_the_order_of_the_tasks(executor: Executor) -> None:
+    tasks = [Task(round, (number + 0.25, 1)) for number in range(40)]
+
+    assert executor.run(tasks) == [round(number + 0.25, 1) for number in range(40)]
+
+
+def test_the_first_task_may_be_the_slowest(executor: Executor) -> None:
+    tasks = [Task(time.sleep, (0.3,)), *(Task(abs, (-number,)) for number in range(1, 10))]
+
+    assert executor.run(tasks) == [None, *range(1, 10)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_few_tasks(count: int, executor: Executor) -> None:
+    seen: list[int] = []
+
+    assert executor.run([Task(abs, (-7,), 5)] * count, seen.append) == [7] * count
+    assert seen == [5] * count
+
+
+def test_progress_is_told_each_task_from_one_thread(executor: Executor) -> None:
+    seen: list[int] = []
+    told_by: set[int] = set()
+
+    def progress(nbytes: int) -> None:
+        seen.append(nbytes)
+        told_by.add(threading.get_ident())
+
+    executor.run([Task(abs, (number,), 10 * number) for number in range(30)], progress)
+
+    assert seen == [10 * number for number in range(30)] and told_by == {threading.get_ident()}
+
+
+def test_the_first_error_in_the_order_of_the_tasks_is_raised(executor: Executor) -> None:
+    """Also where a later task fails sooner."""
+    seen: list[int] = []
+    tasks: list[Task[Any]] = [
+        Task(abs, (-1,), 1),
+        Task(processes.fail_slowly, ("first",), 2),
+        Task(int, ("second",), 4),
+        Task(abs, (-1,), 8),
+        Task(int, ("third",), 16),
+    ]
+
+    with pytest.raises(LookupError, match="first"):
+        executor.run(tasks, seen.append)
+    assert seen == [1]
+
+
+def test_an_executor_can_be_used_again_after_an_error(executor: Executor) -> None:
+    with pytest.raises(ValueError):
+        executor.run([Task(int, ("x",)), Task(int, ("1",))])
+    assert executor.run([Task(int, ("1",)), Task(int, ("2",))]) == [1, 2]
+
+
+def test_no_task_is_begun_long_after_one_failed() -> None:
+    begun: list[int] = []
+
+    def work(number: int) -> None:
+        begun.append(number)
+        if not number:
+            raise LookupError
+        time.sleep(0.05)
+
+    with pytest.raises(LookupError):
+        Threads(2).run([Task(work, (number,)) for number in range(100)])
+    assert len(begun) < 50
+
+
+# --- how work is cut --------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.integers(0, 5000),
+    st.sampled_from([1, 2, 4, 8, 16]),
+    st.integers(1, 300),
+    st.sampled_from([1, 64, 999]),
+)
+def test_spans_hold_every_element_once(numel: int, size: int, step: int, span: int) -> None:
+    with mock.patch.object(executors, "SPAN", span):
+        found = spans(numel, size, step)
+
+    assert [at for first, last in found for at in range(first, last)] == list(range(numel))
+    assert all(first % step == 0 for first, _ in found)
+    assert all(last % step == 0 for _, last in found[:-1])
+    assert all((last - first) * size <= max(span, step * size) for first, last in found)
+    assert found and (numel == 0 or all(last > first for first, last in found))
+
+
+def test_a_tensor_of_many_gigabytes_is_many_tasks() -> None:
+    found = spans(10**10, 4, 1 << 17)
+
+    assert len(found) == -(-(10**10) // (1 << 24)) and found[0] == (0, 1 << 24)
+
+
+# --- the law: figures are the same whoever does the work --------------------------------------------------------------
+
+DTYPES = (
+    *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e5m2, torch.float8_e4m3fn),
+    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
+    *(torch.complex64, torch.complex128),
+)
+NUMEL = 1003
+"""Elements of a tensor: with small blocks dozens of tasks, the last of them not full."""
+
+
+def name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def made(dtype: torch.dtype, seed: int) -> torch.Tensor:
+    chance = torch.Generator().manual_seed(seed)
+    if dtype.is_complex:
+        parts = torch.randn(NUMEL, 2, generator=chance, dtype=torch.float64)
+        return torch.view_as_complex(parts).to(dtype)
+    return (torch.randn(NUMEL, generator=chance, dtype=torch.float64) * 7).to(dtype)
+
+
+def states() -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Two states of one model: tensors that are equal, changed in places, changed all over; odd numbers, dead channels."""
+    before: dict[str, torch.Tensor] = {}
+    after: dict[str, torch.Tensor] = {}
+    for number, dtype in enumerate(DTYPES):
+        values = made(dtype, number)
+        partly = values.clone()
+        for at in (NUMEL - 1, 500):
+            partly[at] = made(dtype, 99)[at - 1]
+        for kind, other in (("same", values), ("partly", partly), ("fully", made(dtype, number + 50))):
+            before[f"{name_of(dtype)}_{kind}.bias"] = values.clone()
+            after[f"{name_of(dtype)}_{kind}.bias"] = other.clone()
+    odd = made(torch.float32, 7)
+    odd[[3, 400, 401, 1002]] = torch.tensor([float("nan"), float("inf"), -float("inf"), float("nan")])
+    before["odd.bias"] = odd
+    after["odd.bias"] = odd.clone()
+    after["odd.bias"][[3, 5, 400]] = torch.tensor([1.0, float("nan"), 2.0])
+    before["zeros.bias"] = torch.zeros(NUMEL)
+    after["zeros.bias"] = -torch.zeros(NUMEL)
+    before["empty.bias"] = after["empty.bias"] = torch.zeros(0)
+    before["scalar"] = after["scalar"] = torch.tensor(3.5)
+    conv = torch.randn(12, 5, 3, 3, generator=torch.Generator().manual_seed(1))
+    conv[[0, 7, 11]] = 0
+    before["conv.weight"], after["conv.weight"] = conv, conv * 1.5
+    before["deconv.weight"] = after["deconv.weight"] = conv.clone()
+    before["deconv.bias"] = after["deconv.bias"] = torch.ones(5)
+    before["fc.weight"] = after["fc.weight"] = conv.reshape(12, 45).double()
+    before["last.weight"] = conv.to(memory_format=torch.channels_last)
+    after["last.weight"] = (conv + 1).to(memory_format=torch.channels_last)
+    before["strided.weight"], after["strided.weight"] = (
+        conv.reshape(12, 45)[:, ::2],
+        conv.reshape(12, 45)[:, ::2],
+    )
+    before["conj.bias"] = made(torch.complex64, 3).conj()
+    after["conj.bias"] = made(torch.complex64, 4).conj()
+    before["sparse.weight"] = after["sparse.weight"] = torch.eye(40).to_sparse()
+    return before, after
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Both states, as a zip and as the format before it."""
+    folder = tmp_path_factory.mktemp("states")
+    before, after = states()
+    return [
+        rewriting.saved(before, folder / "before.pt"),
+        rewriting.saved(after, folder / "after.pt"),
+    ]
+
+
+def reports(files: list[Path], executor: Executor) -> dict[str, str]:
+    """What every job that has tasks says: floats as text tell every bit."""
+    one, two = (str(path) for path in files)
+    found = {}
+    with formats.open(one) as before, formats.open(two) as after:
+        for name, options in {
+            "diff": Options(),
+            "diff --stat": Options(norms=True),
+            "diff --close": Options(tolerance=lambda dtype: (1e-5, 1e-3)),
+        }.items():
+            report = diff(Survey(before), Survey(after), options._replace(executor=executor))
+            found[name] = json.dumps(report.to_json()) + repr([(row.name, row.change) for row in report.rows])
+        for path, checkpoint in (("before", before), ("after", after)):
+            numbers = stats(Survey(checkpoint), threshold=1e-3, everything=True, executor=executor)
+            found[f"stats {path}"] = json.dumps(numbers.to_json()) + repr(
+                [(row.label, vars(row.found) if row.found else None) for row in numbers.rows]
+            )
+            found[f"sums {path}"] = repr(sums(Survey(checkpoint), everything=True, executor=executor))
+    found["verify"] = repr(checksums(one, Limits(), executor=executor))
+    return found
+
+
+class Counting(Serial):
+    """Counts the tasks, and says how many bytes each reads."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def run(self, tasks: Any, progress: Any = None) -> Any:
+        self.sizes += [task.nbytes for task in tasks]
+        return super().run(tasks, progress)
+
+
+def test_a_tensor_is_many_tasks_where_spans_are_small(small_blocks: None, files: list[Path]) -> None:
+    counting = Counting()
+    with formats.open(str(files[0])) as checkpoint:
+        stats(Survey(checkpoint), everything=True, executor=counting)
+
+    assert len(counting.sizes) > 1000
+    whole = [size for size in counting.sizes if size > 16 * 16]
+    assert len(whole) == 3, "what lies in strides, and what is conjugated, is read as a whole"
+
+
+@pytest.mark.parametrize("size", ["small", "shipped"])
+def test_reports_are_the_same_bit_for_bit(
+    size: str, executor: Executor, files: list[Path], request: pytest.FixtureRequest
+) -> None:
+    if size == "small":
+        request.getfixturevalue("small_blocks")
+
+    expected, found = reports(files, Serial()), reports(files, executor)
+
+    for job, text in expected.items():
+        assert found[job] == text, job
+
+
+def test_progress_is_told_all_bytes_that_are_read(
+    small_blocks: None, executor: Executor, files: list[Path]
+) -> None:
+    with formats.open(str(files[0])) as one, formats.open(str(files[1])) as two:
+        seen: list[int] = []
+        found = stats(Survey(one), everything=True, executor=executor, progress=seen.append)
+        assert (
+            sum(seen)
+            == sum(row.entry.tensor.nbytes for row in found.rows if row.entry.name != "sparse.weight")
+            + 40 * 4
+        )
+        seen.clear()
+        diff(Survey(one), Survey(two), Options(executor=executor, progress=seen.append))
+        assert sum(seen) == sum(entry.tensor.nbytes for side in (one, two) for entry in side.tensors)
+        seen.clear()
+        sums(Survey(one), everything=True, executor=executor, progress=seen.append)
+        assert sum(seen) == sum(entry.tensor.nbytes for entry in one.tensors)
+
+
+@pytest.mark.parametrize("span", [16, 192, 1000, 1 << 26])
+@pytest.mark.parametrize("elements", [7, 16, 1 << 17])
+def test_statistics_agree_with_torch(
+    span: int, elements: int, files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ckpt.io.executor.SPAN", span)
+    monkeypatch.setattr("ckpt.elements.spans.ELEMENTS", elements)
+    before, _ = states()
+
+    with formats.open(str(files[0])) as checkpoint:
+        report = stats(Survey(checkpoint), threshold=1e-3, everything=True)
+
+    seen = 0
+    for row in report.rows:
+        tensor = before[row.label]
+        values = (tensor.to_dense() if tensor.is_sparse else tensor).flatten()
+        if tensor.is_sparse:
+            values = values[values != 0]
+        wide = values.abs().double() if values.is_complex() else values.double()
+        finite = wide[wide.isfinite()]
+        assert row.found is not None, row.label
+        assert row.found.numel == len(wide) and row.found.finite == len(finite)
+        assert row.found.nan == int(wide.isnan().sum()) and row.found.inf == int(wide.isinf().sum())
+        assert row.found.zeros == int((wide == 0).sum())
+        if not len(finite):
+            assert row.mean is None
+            continue
+        seen += 1
+        close = 1e-12 if not values.is_complex() else 1e-6
+        assert row.found.low == pytest.approx(finite.min().item(), rel=close)
+        assert row.found.high == pytest.approx(finite.max().item(), rel=close)
+        assert row.mean == pytest.approx(
+            finite.mean().item(), rel=1e-6 if values.is_complex() else 1e-10, abs=1e-12
+        )
+        assert row.rms == pytest.approx(finite.square().mean().sqrt().item(), rel=close)
+        if len(finite) > 1:
+            assert row.std == pytest.approx(finite.std().item(), rel=max(close, 1e-11))
+    assert seen == len(before) - 1, "all but the empty one"
+
+
+@pytest.mark.parametrize("elements", [7, 16, 64, 1 << 17])
+def test_dead_channels_are_found_however_work_is_cut(
+    elements: int, executor: Executor, files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spans end in the middle of a channel: 45 elements here, 9 there."""
+    monkeypatch.setattr("ckpt.io.executor.SPAN", 4 * elements)
+    monkeypatch.setattr("ckpt.elements.spans.ELEMENTS", elements)
+
+    with formats.open(str(files[0])) as checkpoint:
+        report = stats(Survey(checkpoint), threshold=1e-3, everything=True, executor=executor)
+
+    dead = {row.label: row.channels.dead for row in report.rows if row.channels is not None}
+    for name in ("conv.weight", "fc.weight", "last.weight", "strided.weight"):
+        assert dead[name] == (0, 7, 11), name
+    assert dead["deconv.weight"] == (), "along its second dimension none is dead"
+
+
+@pytest.mark.parametrize("size", ["small", "shipped"])
+def test_a_file_that_is_cut_stops_all_work(
+    size: str, executor: Executor, files: list[Path], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if size == "small":
+        request.getfixturevalue("small_blocks")
+    path = tmp_path / "a.pt"
+    data = files[0].read_bytes()
+    for job in (stats, sums):
+        path.write_bytes(data)
+        with formats.open(str(path)) as checkpoint:
+            survey = Survey(checkpoint)
+            path.write_bytes(data[:5000])
+            with pytest.raises(NotOpenedError):
+                job(survey, everything=True, executor=executor)
+
+
+def test_errors_keep_what_they_say_on_their_way_between_processes(pool: ProcessPoolExecutor) -> None:
+    for error in (
+        UnreadableError("broken", path="a.pt", hint="look"),
+        CutOffError("cut off", path="a.pt"),
+        UsageError("no"),
+        LimitError("a header of 5 bytes", "header-bytes", 4),
+    ):
+        with pytest.raises(type(error)) as caught:
+            processes.Processes(pool).run([Task(processes.fail, (error,))] * 2)
+        assert (str(caught.value), caught.value.path, caught.value.hint) == (
+            str(error),
+            error.path,
+            error.hint,
+        )

@@ -1,0 +1,192 @@
+"""Whatever is a Location does what the protocol says. A further one joins the table."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ckpt.errors import NotOpenedError, UnreadableError
+from ckpt.io.location import Links, LocalPath, Location, locate
+
+LOCATIONS: dict[str, Callable[[Path], Location]] = {"LocalPath": lambda path: LocalPath(str(path))}
+"""For each implementation what makes one of a path of a folder that the test fills."""
+
+LINKS: tuple[Links, ...] = ("file", "no")
+
+
+@pytest.fixture(params=LOCATIONS)
+def at(request: pytest.FixtureRequest) -> Callable[[Path], Location]:
+    return LOCATIONS[request.param]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """b.bin, a.bin and A.bin, a folder `sub` with a file, next to a file outside."""
+    made = tmp_path / "folder"
+    (made / "sub").mkdir(parents=True)
+    for name in ("b.bin", "a.bin", "A.bin", "sub/inner.bin"):
+        (made / name).write_bytes(name.encode())
+    (tmp_path / "outside.bin").write_bytes(b"outside")
+    return made
+
+
+def content(location: Location) -> bytes:
+    source = location.open()
+    try:
+        return source.read(0, source.size)
+    finally:
+        source.close()
+
+
+def test_the_usual_location_is_a_path_of_this_machine(folder: Path) -> None:
+    found = locate(str(folder))
+
+    assert isinstance(found, LocalPath) and found.name == str(folder)
+
+
+def test_what_it_is(at: Callable[[Path], Location], folder: Path) -> None:
+    assert at(folder).is_folder() and not at(folder).is_file()
+    assert at(folder / "a.bin").is_file() and not at(folder / "a.bin").is_folder()
+    assert not at(folder / "none").is_file() and not at(folder / "none").is_folder()
+    os.mkfifo(folder / "fifo")
+    assert not at(folder / "fifo").is_file() and not at(folder / "fifo").is_folder()
+    (folder / "link").symlink_to("a.bin")
+    assert at(folder / "link").is_file()
+
+
+def test_the_name_is_as_it_was_typed(at: Callable[[Path], Location], folder: Path) -> None:
+    assert at(folder).name == str(folder)
+
+
+def test_names_are_sorted_and_those_of_folders_end_with_a_slash(
+    at: Callable[[Path], Location], folder: Path
+) -> None:
+    (folder / "linked").symlink_to("sub")
+    (folder / "dangling").symlink_to("nowhere")
+
+    assert at(folder).names() == ["A.bin", "a.bin", "b.bin", "dangling", "linked/", "sub/"]
+    assert at(folder / "sub").names() == ["inner.bin"]
+
+
+@pytest.mark.parametrize("name", ["none", "a.bin", "a\0b", ""])
+def test_what_is_no_folder_has_no_names(
+    name: str, at: Callable[[Path], Location], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+
+    with pytest.raises(NotOpenedError):
+        LocalPath(name).names()
+
+
+def test_the_parent_is_the_folder_that_it_lies_in(at: Callable[[Path], Location], folder: Path) -> None:
+    parent = at(folder / "a.bin").parent()
+
+    assert parent.is_folder() and parent.names() == at(folder).names()
+    assert content(parent.child("b.bin")) == b"b.bin"
+    assert content(at(folder / "sub" / "inner.bin").parent().parent().child("a.bin")) == b"a.bin"
+
+
+def test_the_parent_of_a_bare_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the folder where the command runs; names beside it stay bare, as a person would type them."""
+    monkeypatch.chdir(folder)
+
+    parent = LocalPath("a.bin").parent()
+
+    assert parent.is_folder() and parent.names() == ["A.bin", "a.bin", "b.bin", "sub/"]
+    assert parent.child("b.bin").name == "b.bin" and content(parent.child("b.bin")) == b"b.bin"
+    assert not LocalPath("").is_folder()
+
+
+def test_children(at: Callable[[Path], Location], folder: Path) -> None:
+    for links in LINKS:
+        assert content(at(folder).child("a.bin", links)) == b"a.bin"
+        assert at(folder).child("sub", links).is_folder()
+        assert content(at(folder).child("sub", links).child("inner.bin", links)) == b"sub/inner.bin"
+
+
+def test_a_child_that_is_missing_is_no_file(at: Callable[[Path], Location], folder: Path) -> None:
+    for links in LINKS:
+        missing = at(folder).child("none", links)
+        assert not missing.is_file() and not missing.is_folder()
+        with pytest.raises(NotOpenedError):
+            missing.open()
+
+
+@pytest.mark.parametrize("links", LINKS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", ".", "..", "/", "../outside.bin", "sub/inner.bin", "sub/../a.bin", "./a.bin", "a.bin/"),
+        *("/etc/passwd", "..\\outside.bin", "sub\\inner.bin", "\\\\server\\share", "a.bin\0", "\0", "a\0/b"),
+    ],
+    ids=ascii,
+)
+def test_no_name_leads_out_of_a_folder(
+    name: str, links: Links, at: Callable[[Path], Location], folder: Path
+) -> None:
+    with pytest.raises(UnreadableError):
+        at(folder).child(name, links)
+
+
+@pytest.mark.parametrize("name", ["...", "..a", "a..b", " ", "~", "a:b", "-", "größe", "a\nb", "*"])
+def test_odd_names_are_names(name: str, at: Callable[[Path], Location], folder: Path) -> None:
+    (folder / name).write_bytes(b"odd")
+
+    assert content(at(folder).child(name)) == b"odd" and name in at(folder).names()
+
+
+def test_a_link_to_a_file_is_followed_where_links_may_be(
+    at: Callable[[Path], Location], folder: Path
+) -> None:
+    """The cache of Hugging Face is made of them: they lead to blobs in another folder."""
+    (folder / "link").symlink_to("../outside.bin")
+    (folder / "twice").symlink_to("link")
+
+    for name in ("link", "twice"):
+        assert content(at(folder).child(name)) == content(at(folder).child(name, "file")) == b"outside"
+        with pytest.raises(UnreadableError):
+            at(folder).child(name, "no")
+
+
+@pytest.mark.parametrize("target", ["sub", "..", "/", "fifo", "/dev/zero", "/dev/null"])
+@pytest.mark.parametrize("links", LINKS)
+def test_a_link_to_anything_else_is_refused(
+    links: Links, target: str, at: Callable[[Path], Location], folder: Path
+) -> None:
+    os.mkfifo(folder / "fifo")
+    (folder / "link").symlink_to(target)
+
+    with pytest.raises(UnreadableError):
+        at(folder).child("link", links)
+
+
+@pytest.mark.parametrize("target", ["nowhere", "link", "a.bin/x"])
+def test_a_link_to_nothing_is_a_file_that_is_missing(
+    target: str, at: Callable[[Path], Location], folder: Path
+) -> None:
+    """A blob that is not in the cache: a reader of shards says which are missing, and how much is lost."""
+    (folder / "link").symlink_to(target)
+
+    missing = at(folder).child("link")
+
+    assert not missing.is_file() and not missing.is_folder()
+    with pytest.raises(NotOpenedError):
+        missing.open()
+    with pytest.raises(UnreadableError):
+        at(folder).child("link", "no")
+
+
+@pytest.mark.parametrize("name", ["none", "sub", "fifo", "socket"])
+def test_only_files_are_opened(
+    name: str, at: Callable[[Path], Location], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)  # the path of a socket is short
+    os.mkfifo("fifo")
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind("socket")
+        with pytest.raises(NotOpenedError):
+            at(folder / name).open()

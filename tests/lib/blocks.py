@@ -1,0 +1,40 @@
+"""The sizes of blocks, and sizes so small that a few elements are many blocks.
+
+With the sizes that are shipped alone a loop over blocks passes its tests with a wrong offset, or without its body.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+SMALL = {
+    "ckpt.elements.blocks.BLOCK": 64,
+    "ckpt.elements.cast.BLOCK": 64,
+    "ckpt.elements.spans.ELEMENTS": 16,
+    "ckpt.io.commit.BLOCK": 64,
+    "ckpt.io.commit._SMALL": 16,
+    "ckpt.io.commit._KERNEL_COPY": 40,
+    "ckpt.io.executor.SPAN": 192,
+    "ckpt.formats.archive._STEP": 64,
+    "ckpt.formats.torch_zip.verify._STEP": 64,
+}
+"""Module and constant -> bytes; of `spans.ELEMENTS` elements."""
+
+LARGE = 3 << 20
+"""Bytes that are several blocks, or at least more than one, of the sizes that are shipped."""
+
+
+def set_sizes(sizes: dict[str, int]) -> None:
+    """Set constants for good: in a process of its own."""
+    for name, value in sizes.items():
+        module, _, constant = name.rpartition(".")
+        setattr(import_module(module), constant, value)
+
+
+def sizes() -> dict[str, int]:
+    """The sizes as they are now."""
+    found = {}
+    for name in SMALL:
+        module, _, constant = name.rpartition(".")
+        found[name] = getattr(import_module(module), constant)
+    return found
