@@ -1,4 +1,4 @@
-"""A checkpoint: its tree, the flat views of it, and what its format keeps of it."""
+"""A checkpoint: its tree, the flat views of the tree, and the traits of its format."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Role = Literal["parameter", "buffer"]
 
 
 class Entry(NamedTuple):
-    """A tensor at a place of the tree. `path` is exact; `name` is for people, under state-dict names.
+    """A tensor in the tree. `path` is exact; `name` is the state-dict name for people.
 
-    `kind` is what the format itself says (a module's `_parameters`, TorchScript's lists), None where it
-    says nothing; `source` names that evidence. `registered` is False below a plain list, dict or attribute
-    of a module, where state_dict() does not look; `persistent` is False for buffers that it leaves out.
+    `kind` is what the format itself says (a module's `_parameters`, TorchScript's lists), or None; `source` names
+    that evidence. `registered` is False below a plain list, dict or attribute of a module, where state_dict() does
+    not look. `persistent` is False for buffers that state_dict() leaves out.
     """
 
     path: Path
@@ -34,10 +34,10 @@ class Entry(NamedTuple):
 
 
 class Value(NamedTuple):
-    """Something at a place of the tree that is no tensor: a scalar, a list of scalars, an object by its class.
+    """A value in the tree that is not a tensor: a scalar, a list of scalars, or an object by its class.
 
-    `node` is the inert node for scalars and lists of them, None for objects (their `fields` follow as rows
-    of their own) and for repeats, whose first place is `same_as`.
+    `node` is the inert node of scalars and lists of scalars. It is None for objects, whose `fields` follow as rows
+    of their own, and for repeats, which name the first occurrence in `same_as`.
     """
 
     path: Path
@@ -49,25 +49,25 @@ class Value(NamedTuple):
 
 
 class Import(NamedTuple):
-    """A name that a pickle of the checkpoint imports, and the names of the places that use it."""
+    """A name that a pickle of the checkpoint imports, and the names in the tree that use it."""
 
     module: str
     name: str
     group: Literal["known", "unknown", "called"]
     where: tuple[str, ...]
     calls: tuple[str, ...] = ()
-    """The calls made of it while loading, as inert text: `posix.system('touch x')`."""
+    """The calls of this name while loading, as text: `posix.system('touch x')`."""
 
 
 class Refusal(NamedTuple):
-    """One reason why `torch.load(weights_only=True)` refuses a pickle, and where it meets it."""
+    """One reason why `torch.load(weights_only=True)` refuses a pickle, and where in the tree."""
 
     reason: str
     where: tuple[str, ...]
 
 
 class Notice(NamedTuple):
-    """What the reader noticed and read on: a code of the catalogue of findings, and the sentence."""
+    """An oddity that the reader noticed while it read on: a code of the catalogue of findings, and a sentence."""
 
     code: str
     message: str
@@ -75,11 +75,11 @@ class Notice(NamedTuple):
 
 
 class Container(NamedTuple):
-    """A node of the tree that has children: what `sections` decides by.
+    """A node of the tree with children. `find_sections` uses it.
 
-    `type` is its type (`dict`, `OrderedDict`, a class name), `keys` those of its children that are text or
-    ints; `first` and `last` bound its tensors in `Checkpoint.tensors`; `is_module` when it is a pickled
-    nn.Module, `has_metadata` when it is a state dict with `_metadata`.
+    `type` is its type (`dict`, `OrderedDict`, a class name), `keys` are its keys that are strings or ints. `first`
+    and `last` bound its tensors in `Checkpoint.tensors`. `is_module` is set for a pickled nn.Module, `has_metadata`
+    for a state dict with `_metadata`.
     """
 
     path: Path
@@ -94,39 +94,39 @@ class Container(NamedTuple):
 
 
 class Traits(NamedTuple):
-    """What a format is and keeps, as plain values: what code outside of `formats` asks instead of a name."""
+    """The traits of a format, as plain values. Code outside `formats` asks them instead of the format's name."""
 
     label: str
-    """What people call it: `PyTorch zip`."""
+    """Its name for people: `PyTorch zip`."""
     load: str = ""
-    """How Python opens a file: an expression with the fields `path` and `options`, empty where nothing does."""
+    """The Python expression that opens a file, with the fields `path` and `options`; empty without one."""
     is_pickle: bool = False
-    """Whether a loader unpickles it, so that it holds any object of Python."""
+    """Whether loaders unpickle it, so that it can hold any Python object."""
     keeps_order: bool = True
-    """Whether its tensors stand in the order of the model."""
+    """Whether its tensors are in the order of the model."""
     keeps_devices: bool = False
-    """Whether it says where each tensor was saved."""
+    """Whether it records the device of each tensor."""
     keeps_ties: bool = True
-    """Whether tensors that share memory do so in the file; else its metadata may name them."""
+    """Whether tensors that share memory share it in the file too. If not, its metadata may name them."""
     has_checksums: bool = False
     names_are_code: bool = False
-    """Whether code in the file names its tensors and devices, so that they cannot be changed apart from it."""
+    """Whether code in the file names its tensors and devices, so that they cannot be changed without the code."""
     in_place: bool = False
     """Whether a rewrite may append to the file."""
     has_views: bool = False
     """Whether its persistent ids may be views of storages (torch before 0.4)."""
     is_live: bool = False
-    """Whether the tensors are those of this process."""
+    """Whether the tensors are in this process."""
 
 
 class Origin:
-    """What a format keeps of the file for its own writer: the directory of an archive, say. Formats derive from it."""
+    """Base class for what a format keeps of a file for its writer, such as the directory of an archive."""
 
     __slots__ = ()
 
 
 class DeclaredSection(NamedTuple):
-    """A section as a document names it. Its tensors are those at `first` to `last`."""
+    """A section that a document declares, with the tensors `first` to `last`."""
 
     path: Path
     name: str
@@ -136,7 +136,7 @@ class DeclaredSection(NamedTuple):
 
 
 class Declared(NamedTuple):
-    """What a stored listing says of its sections and roles. `roles` are (role, trust, source, note) of each tensor."""
+    """The sections and roles in a stored listing. `roles` holds (role, trust, source, note) of each tensor."""
 
     sections: tuple[DeclaredSection, ...]
     roles: tuple[tuple[str, str, str, str], ...]
@@ -144,9 +144,9 @@ class Declared(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint as it lies in its file. A context manager: leaving it closes the file.
+    """A checkpoint in a file. It is a context manager; leaving it closes the file.
 
-    `root` is the tree in file order; `tensors`, `values` and `containers` are its flat views. Edits
+    `root` is the tree in file order. `tensors`, `values` and `containers` are its flat views. Edits
     return a new Checkpoint over the same sources.
     """
 
@@ -162,37 +162,37 @@ class Checkpoint:
     imports: tuple[Import, ...] = ()
     byteorder: str = "little"
     weights_only: tuple[Refusal, ...] | None = None
-    """Reasons why weights_only refuses it; empty: it loads; None: no pickle is loaded."""
+    """Why weights_only refuses it. Empty when it loads, None when no pickle is loaded."""
     encoding: str | None = None
-    """The `encoding=` that torch.load needs, when the default fails."""
+    """The `encoding=` that torch.load needs when the default fails."""
     not_loadable: str | None = None
-    """Why no torch opens the file at all, although ckpt does."""
+    """Why torch cannot load the file at all, although ckpt reads it."""
     notices: tuple[Notice, ...] = ()
     left_out: tuple[tuple[str, str], ...] = ()
     """What a live model holds and no file can: names, and why."""
     parts: tuple[str, ...] = ()
-    """File names of the shards, for a sharded checkpoint."""
+    """The file names of the shards of a sharded checkpoint."""
     index_bytes: int | None = None
-    """Bytes of all tensors, as the index of the shards says it."""
+    """Bytes of all tensors, from the index of the shards."""
     sources: tuple[Source, ...] = ()
-    """The files that it was read from: `close` closes them."""
+    """The files of the checkpoint. `close` closes them."""
     origin: Origin | None = None
     declared: Declared | None = None
     is_edited: bool = False
-    """Whether the tree is another than that of the file."""
+    """Whether the tree differs from that of the file."""
 
     @property
     def source(self) -> Source | None:
-        """The file, where the checkpoint is one."""
+        """The file, when the checkpoint is a single file."""
         return self.sources[0] if len(self.sources) == 1 and not self.parts else None
 
     def check_unchanged(self) -> None:
-        """Raise NotOpenedError when a file that its bytes come from was written to since it was opened."""
-        found = {id(source): source for source in self.sources}
+        """Raise NotOpenedError when a file with its bytes has changed since it was opened."""
+        sources = {id(source): source for source in self.sources}
         for storage in self.storages:
-            found.update((id(source), source) for source in sources_of(storage.place))
+            sources.update((id(source), source) for source in sources_of(storage.place))
         with about(self.path):
-            for source in found.values():
+            for source in sources.values():
                 source.check_unchanged()
 
     def close(self) -> None:

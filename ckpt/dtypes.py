@@ -1,6 +1,6 @@
 """One table of element types: torch's name, the safetensors name, the storage class, the width in bits.
 
-torch's names are the vocabulary everywhere: text, TSV and JSON. Never imports torch.
+Text, TSV and JSON all use torch's names. Never imports torch.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ Kind = Literal["float", "int", "bool", "complex", "quantized", "bits"]
 
 
 class DType(NamedTuple):
-    """An element type. `bits` is the width of one element as its shape counts them."""
+    """An element type. `bits` is the width of one element, as counted by the shape."""
 
     name: str
     bits: int
     kind: Kind
     safetensors: str | None = None
     storage: str | None = None
-    """Class of the typed storages that torch saves (`FloatStorage`); None for those it saves untyped."""
+    """The class of the typed storages that torch saves (`FloatStorage`); None for types that it saves untyped."""
 
     def nbytes(self, numel: int) -> int:
-        """Bytes that hold `numel` elements."""
+        """The number of bytes of `numel` elements."""
         return (numel * self.bits + 7) // 8
 
 

@@ -1,4 +1,4 @@
-"""What goes wrong for a user: the file, the problem, the way out. One line each, never a traceback."""
+"""Errors for users: the file, the problem, and a hint, in one line without a traceback."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 
 class CkptError(Exception):
-    """A failure that has a name: `path: problem (hint)`.
+    """An error with the text `path: problem (hint)`.
 
-    Rooms that do not know the file's name raise without it; `about` puts it in front.
+    Code that does not know the file's name raises it without a path; `about` adds the path.
     """
 
     def __init__(self, problem: str, *, path: str | None = None, hint: str | None = None) -> None:
@@ -23,14 +23,14 @@ class CkptError(Exception):
 
     @property
     def advice(self) -> str:
-        """The problem with its hint, for whoever says the path elsewhere."""
+        """The problem with its hint, without the path."""
         return f"{self.problem} ({self.hint})" if self.hint else self.problem
 
     def __str__(self) -> str:
         text = self.problem if self.path is None else f"{self.path}: {self.problem}"
         if self.hint is None:
             return text
-        from shlex import quote  # here: most runs have no error
+        from shlex import quote  # imported here, because most runs have no error
 
         hint = self.hint.replace("FILE", quote(self.path)) if self.path is not None else self.hint
         return f"{text} ({hint})"
@@ -45,7 +45,7 @@ def _again(kind: type[CkptError], args: tuple[object, ...], fields: dict[str, ob
 
 
 class UnreadableError(CkptError):
-    """The file is missing, damaged, hostile or ambiguous: nothing true can be said about its content."""
+    """The file is missing, damaged, hostile or ambiguous, so its content is unknown."""
 
 
 class CutOffError(UnreadableError):
@@ -53,19 +53,19 @@ class CutOffError(UnreadableError):
 
 
 class DamagedDataError(UnreadableError):
-    """Bytes that the container read do not give what it recorded of them: a checksum, an inflated size."""
+    """The bytes do not match what the container recorded of them: a checksum, or an inflated size."""
 
 
 class NotOpenedError(UnreadableError):
-    """The file could not be looked at: it is not there, or may not be read. Nothing is known about it."""
+    """The file could not be opened or read: it is missing, or there is no permission."""
 
 
 class UnsupportedError(CkptError):
-    """The file was recognised, and is not a checkpoint or not one that this version reads."""
+    """The file was recognised but is not a checkpoint, or not one that this version reads."""
 
 
 class LimitError(CkptError):
-    """The file needs more than a limit allows; the hint names the flag that raises it."""
+    """The file needs more than a limit allows. The hint names the flag that raises the limit."""
 
     def __init__(self, what: str, limit: str, allowed: int) -> None:
         super().__init__(f"{what} (more than {allowed:,})", hint=f"--limit {limit}=N raises this")
@@ -73,20 +73,20 @@ class LimitError(CkptError):
 
 
 class UsageError(CkptError):
-    """What was asked for is not there, or contradicts itself."""
+    """The request names something that does not exist, or contradicts itself."""
 
 
 class WriteError(CkptError):
-    """The result cannot be written; whatever was there before still is."""
+    """The result cannot be written. An earlier file is unchanged."""
 
 
 class LossError(CkptError):
-    """The format that was asked for cannot hold everything; nothing was written."""
+    """The requested format cannot hold everything. Nothing was written."""
 
 
 @contextmanager
 def about(path: str) -> Iterator[None]:
-    """Put the file's name in front of errors from rooms that do not know it."""
+    """Add the path to errors from code that does not know it."""
     try:
         yield
     except CkptError as error:

@@ -1,4 +1,4 @@
-"""How much one file may cost: the bounds of the reader, as one frozen value.
+"""The limits on reading one file, as one immutable value.
 
 The defaults keep memory under 1 GB and time linear in the file's size. `--limit NAME=VALUE` raises one.
 """
@@ -21,22 +21,22 @@ _SUFFIXES: dict[str, int] = {
 
 
 class Limits(NamedTuple):
-    """Bounds on reading. Bytes where the name says bytes, else a count."""
+    """Limits on reading. Names with `bytes` count bytes, all others count items."""
 
     pickle_bytes: int = 256 * 2**20
-    """One pickle, uncompressed; 20,000 tensors take 2 MB, but arrays and tokenizers live in pickles too."""
+    """The size of one uncompressed pickle. 20,000 tensors take 2 MB, but pickles also hold arrays and tokenizers."""
     operations: int = 20_000_000
-    """Opcodes of one pickle; about 30 a tensor."""
+    """Opcodes of one pickle, about 30 per tensor."""
     values: int = 3_000_000
-    """Strings, containers and objects of one pickle; about 12 a tensor."""
+    """Strings, containers and objects of one pickle, about 12 per tensor."""
     paths: int = 1_000_000
-    """Places of the tree that hold a tensor, a value or a container: it may unfold to far more than the file."""
+    """Paths of the tree to a tensor, a value or a container. A tree may expand far beyond the size of its file."""
     repeats: int = 200_000
-    """Those of them that lie in containers met again."""
+    """Paths inside containers that occur more than once."""
     name_characters: int = 300_000_000
-    """Characters in the names of all those places together."""
+    """Characters in the names of all paths together."""
     globals: int = 10_000
-    """Distinct names that one pickle imports; real files have under 100."""
+    """Distinct names that one pickle imports. Real files have under 100."""
     depth: int = 200
     """Containers inside containers."""
     entries: int = 1_000_000
@@ -44,7 +44,7 @@ class Limits(NamedTuple):
     directory_bytes: int = 64 * 2**20
     """The central directory of a zip archive."""
     header_bytes: int = 100_000_000
-    """The header of a safetensors file; 100 MB is the format's own limit."""
+    """The header of a safetensors file. 100 MB is the limit of the format itself."""
     index_bytes: int = 64 * 2**20
     """The JSON index of a sharded checkpoint."""
     nesting: int = 4
@@ -63,7 +63,7 @@ class Limits(NamedTuple):
 
 
 def number_of(value: str) -> int | None:
-    """A number with an optional unit (`5GB`, `1GiB`, `2M`), None when the text is none."""
+    """A number with an optional unit (`5GB`, `1GiB`, `2M`); None for any other text."""
     digits = value.rstrip("KMGTiBkmgtb")
     factor = _SUFFIXES.get(value[len(digits) :].upper())
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 18 or factor is None:

@@ -9,13 +9,13 @@ from fnmatch import translate
 from ckpt.text import TEXT_LIMIT
 
 Key = str | int
-"""One step of a path; keys of other types travel as `NamedKey`."""
+"""One step of a path. Keys of other types become a `NamedKey`."""
 
 
 class NamedKey(str):
-    """A key that is neither a string nor an int (bytes, float, tuple, object …), by a text that names it.
+    """A key that is neither a string nor an int (bytes, float, tuple, object …), as a text that names it.
 
-    `kind` is the type that the file gave it.
+    `kind` is its type in the file.
     """
 
     __slots__ = ("kind",)
@@ -31,7 +31,7 @@ Path = tuple[Key, ...]
 
 
 def dotted(path: Sequence[Key]) -> str:
-    """The name that a path reads as: its keys joined with dots. Two paths may share one name."""
+    """The name of a path: its keys joined with dots. Two paths may share one name."""
     return ".".join([key if type(key) is str else str(key) for key in path])
 
 
@@ -45,7 +45,7 @@ def natural(text: str) -> tuple[tuple[int, int | str], ...]:
 
 
 class Globs:
-    """`--include` and `--exclude`: shell patterns on dotted names; `*` crosses dots."""
+    """`--include` and `--exclude`: shell patterns on dotted names. `*` also matches dots."""
 
     def __init__(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:
         self._include = _union(include)
@@ -55,7 +55,7 @@ class Globs:
         return self._include is not None or self._exclude is not None
 
     def match(self, *names: str) -> bool:
-        """Whether any of the names that one tensor goes by is included, and none excluded."""
+        """Whether one of the names of a tensor is included and none is excluded."""
         if self._include is not None and not any(self._include.match(name) for name in names):
             return False
         return self._exclude is None or not any(self._exclude.match(name) for name in names)
@@ -66,11 +66,11 @@ def _union(patterns: Sequence[str]) -> re.Pattern[str] | None:
 
 
 def nearest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
-    """The names most like `name`, best first: those that end in it, then those that end in something alike."""
+    """The names most like `name`, best first: those that end with it, then those with a similar end."""
     pool = list(dict.fromkeys(names))
     found = [other for other in pool if other.endswith(f".{name}")]
     if len(found) < count and len(name) <= TEXT_LIMIT:
-        from difflib import get_close_matches  # here: only a typo pays for it
+        from difflib import get_close_matches  # imported here, because only a typo needs it
 
         depth = name.count(".") + 1
         ends: dict[str, str] = {}
@@ -79,6 +79,6 @@ def nearest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
                 ends.setdefault(".".join(other.split(".")[-depth:]), other)
         last = name.rpartition(".")[2]
         for end in get_close_matches(name, ends, 4 * count):
-            if get_close_matches(last, [end.rpartition(".")[2]]):  # not alike by what stands before it only
+            if get_close_matches(last, [end.rpartition(".")[2]]):  # the last part itself must be similar
                 found.append(ends[end])
     return list(dict.fromkeys(found))[:count]

@@ -1,4 +1,4 @@
-"""The inert tree of a pickle: its nodes. Nothing here is an object of the file's classes."""
+"""The nodes of the inert tree of a pickle. None is an instance of a class that the file names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ckpt.names import NamedKey
 from ckpt.tensors import Composite, Storage, TensorRef
 
 # A node is a Python scalar, a list, a tuple, or one of the classes below (a ByteStr is a str). Nodes are
-# compared by identity: one object in the file is one node here, however often met.
+# compared by identity: one object in the file is one node here, even when it occurs several times.
 Node: TypeAlias = (
     "bool | int | float | str | bytes | bytearray | list[Node] | tuple[Node, ...]"
     " | Dict | Set | Global | PersistentId | Opaque | TensorRef | Composite | None"
@@ -18,7 +18,7 @@ Node: TypeAlias = (
 
 
 class ByteStr(str):
-    """A Python 2 `str`: bytes, held as their latin-1 text; `.raw` gives them back."""
+    """A Python 2 `str`: bytes, held as latin-1 text. `.raw` gives the bytes."""
 
     __slots__ = ()
 
@@ -28,7 +28,7 @@ class ByteStr(str):
 
     @property
     def text(self) -> str:
-        """What it most likely says: its UTF-8, or its latin-1 when it is no UTF-8."""
+        """Its likely text: decoded as UTF-8, or as latin-1 when it is not UTF-8."""
         try:
             return self.raw.decode("utf-8")
         except UnicodeDecodeError:
@@ -36,7 +36,7 @@ class ByteStr(str):
 
 
 class Dict:
-    """A dict as its pairs in file order, never hashed: a file may hold keys that cannot be."""
+    """A dict as its pairs in file order. Keys are never hashed, because a file may hold unhashable keys."""
 
     __slots__ = ("keys", "values")
 
@@ -51,7 +51,7 @@ class Dict:
 
 
 class Set:
-    """A set as its items in file order, never hashed."""
+    """A set as its items in file order. Items are never hashed."""
 
     __slots__ = ("frozen", "items")
 
@@ -65,10 +65,10 @@ class Set:
 
 
 class Global:
-    """A name that the pickle imports. One node a distinct pair; `offset` is the byte of its first opcode.
+    """A name that the pickle imports. There is one node per pair of module and name; `offset` is its first opcode.
 
-    `protocol` is that of the pickle: it decides how a loader looks the name up (below 3, `copy_reg` is
-    `copyreg`; from 4 on, a dotted name is one of attributes).
+    `protocol` is that of the pickle and decides how a loader looks the name up: below 3, `copy_reg` means
+    `copyreg`; from 4 on, a dotted name means attributes.
     """
 
     __slots__ = ("module", "name", "offset", "protocol")
@@ -85,9 +85,9 @@ class Global:
 
 
 class PersistentId:
-    """What torch keeps outside the pickle: a storage, or the class of a module in a legacy file.
+    """An object that torch keeps outside the pickle: a storage, or the class of a module in a legacy file.
 
-    `shift` is where its view of the storage begins, in elements: 0 but for views that torch wrote before 0.4.
+    `shift` is where its view of the storage begins, in elements. It is 0 except for views of torch before 0.4.
     """
 
     __slots__ = ("meaning", "offset", "pid", "shift")
@@ -100,11 +100,11 @@ class PersistentId:
 
 
 class Opaque:
-    """An object that the pickle asked for and did not get: a call of `func` with `args`, and what came after.
+    """An object that is not built: a call of `func` with `args`, and the changes after it.
 
-    `how` is the opcode that made it. `states` are the arguments of BUILD (nearly always none or one),
-    `items` what was appended, `keys` and `values` what was set by item. `meaning` is what
-    `pickles.rebuild` found it to stand for: a TensorRef, a Composite, a Nested checkpoint, or None.
+    `how` is the opcode of the call. `states` are the arguments of BUILD (nearly always none or one), `items` the
+    appended items, `keys` and `values` the items set by key. `meaning` comes from `pickles.rebuild`: a TensorRef,
+    a Composite, a Nested checkpoint, or None.
     """
 
     __slots__ = ("args", "func", "how", "items", "keys", "kwargs", "meaning", "offset", "states", "values")
@@ -117,7 +117,7 @@ class Opaque:
         self.args = args
         self.kwargs = kwargs
         self.offset = offset
-        # Tuples until there is something: most calls are tensors, and an empty list costs as much as a call.
+        # Empty tuples at first, because most calls are tensors and an empty list costs as much as a call.
         self.states: Sequence[Node] = ()
         self.items: Sequence[Node] = ()
         self.keys: Sequence[Node] = ()
@@ -148,7 +148,7 @@ class Opaque:
 
     @property
     def class_name(self) -> str:
-        """The dotted name of what made it: `argparse.Namespace`; `(the result of a call)` when that is itself an object."""
+        """The dotted name of its function: `argparse.Namespace`, or `(the result of a call)` if that is an object."""
         func = self.func.meaning if type(self.func) is PersistentId else self.func
         if type(func) is Global:
             return func.qualified
@@ -161,18 +161,18 @@ class Opaque:
 
 @dataclass(frozen=True, slots=True)
 class Nested:
-    """A whole checkpoint inside a pickle (`torch.storage._load_from_bytes`): its root stands in for the call."""
+    """A whole checkpoint inside a pickle (`torch.storage._load_from_bytes`). Its root replaces the call."""
 
     root: Node
 
 
 def is_tuple(node: Node) -> TypeGuard[tuple[Node, ...]]:
-    """Whether a node is a tuple of nodes. To mypy, what is a tuple may be a TensorRef still: that is one too."""
+    """Whether a node is a tuple of nodes. A TensorRef is a tuple as well, which mypy cannot rule out by itself."""
     return type(node) is tuple
 
 
 def key_of(node: Node, index: int) -> str | int:
-    """The step that a dict's key stands for in a path. `index` is its position among the keys."""
+    """The step of a path for a key of a dict. `index` is its position among the keys."""
     if type(node) is str:
         return node
     if type(node) is int and -(2**63) <= node < 2**63:
@@ -192,7 +192,7 @@ def key_of(node: Node, index: int) -> str | int:
         return NamedKey(node.qualified, "global")
     if type(node) is Opaque:
         if node.class_name == "_codecs.encode" and node.args and type(node.args[0]) is str:
-            data = node.args[0][:100].encode("latin-1", "replace")  # how protocol 2 says bytes
+            data = node.args[0][:100].encode("latin-1", "replace")  # protocol 2 writes bytes this way
             return NamedKey(data.decode("utf-8", "backslashreplace"), "bytes")
         what = "tensor" if node.meaning is not None else node.class_name.rpartition(".")[2]
         return NamedKey(f"<{what} {index}>", node.class_name)

@@ -1,4 +1,4 @@
-"""Storages, the tensors that look into them, and where their bytes are. Nothing here reads a byte of tensor data."""
+"""Storages, the tensors that view them, and where their bytes are. Nothing here reads tensor data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ckpt.io.source import Source
 
 
 class Range(NamedTuple):
-    """Bytes of a source: `size` of them at `offset`, deflated when `inflated` is not None (their true size).
+    """`size` bytes of a source at `offset`. They are deflated when `inflated`, their full size, is not None.
 
     `big` says that their elements are big-endian.
     """
@@ -25,9 +25,9 @@ class Range(NamedTuple):
 
 
 class Computed:
-    """Bytes that are made when they are written: the elements of a tensor in the order of its shape, as `dtype`.
+    """Bytes computed at the time of writing: the elements of a tensor in the order of its shape, as `dtype`.
 
-    Little-endian, conjugation and negation done.
+    They are little-endian, with conjugation and negation resolved.
     """
 
     __slots__ = ("dtype", "of")
@@ -42,8 +42,8 @@ class Computed:
 
 
 class Overlaid:
-    """The elements of a tensor in the order of its shape, as its dtype, with the block that `over` has in common with it
-    taken from there: the elements whose index lies within both shapes, which have as many dimensions.
+    """The elements of a tensor in the order of its shape, with the elements whose index is also within the shape of
+    `over` taken from `over`. Both have the same number of dimensions.
     """
 
     __slots__ = ("of", "over")
@@ -58,9 +58,9 @@ class Overlaid:
 
 
 class Patched:
-    """The bytes of a place with pieces of it taken from elsewhere; where pieces overlap, the later one counts.
+    """The bytes of a place with pieces from other places. Where pieces overlap, the later one counts.
 
-    `pieces` are (first byte, place); `base` is None where nothing is left of it.
+    `pieces` are (first byte, place). `base` is None when the pieces cover all of it.
     """
 
     __slots__ = ("base", "pieces", "size")
@@ -75,7 +75,7 @@ Place = Range | Computed | Overlaid | Patched
 
 
 def sources_of(place: Place | None) -> Iterator[Source]:
-    """The sources that the bytes of a place come from."""
+    """The sources of the bytes of a place."""
     todo = [place]
     while todo:
         each = todo.pop()
@@ -90,11 +90,11 @@ def sources_of(place: Place | None) -> Iterator[Source]:
 
 
 class Storage(NamedTuple):
-    """A block of elements that tensors look into. **Identity is sharing**: one object, one memory.
+    """A block of elements that tensors view. **Identity is sharing**: tensors with the same object share memory.
 
-    `id` is unique in its checkpoint. `device` is the tag as the file has it (`cuda:0`), or None where the
-    format keeps none. `nbytes` is what its tensors see, `place` where it lies (None: nowhere, as on `meta`),
-    `crc` the checksum that the container recorded.
+    `id` is unique in its checkpoint. `device` is the tag in the file (`cuda:0`), or None when the format has no
+    tags. `nbytes` is its size, `place` says where its bytes are (None without bytes, as on `meta`), `crc` is the
+    checksum that the container recorded.
     """
 
     id: str
@@ -116,11 +116,11 @@ Geometry = tuple[DType, tuple[int, ...], tuple[int, ...], int, bool, bool]
 
 
 class TensorRef(NamedTuple):
-    """A strided view of a storage; `tensor_ref` makes one. Compared by identity.
+    """A strided view of a storage, made by `tensor_ref` and compared by identity.
 
-    `offset` and `stride` count elements. `nbytes` are the bytes of its elements, counted once each: what a
-    contiguous copy would take. `extent` are the bytes of the storage that it looks at, first and one past the
-    last; they lie within the storage. `requires_grad` is what the file records, None where it records nothing.
+    `offset` and `stride` count elements. `nbytes` is the size of a contiguous copy. `extent` gives the bytes of the
+    storage that it views: first, and one past the last; they lie within the storage. `requires_grad` is None when
+    the file does not record it.
     """
 
     storage: Storage
@@ -174,7 +174,7 @@ def tensor_ref(
     offset: int,
     requires_grad: bool | None = None,
 ) -> TensorRef:
-    """A view with its sizes worked out; whether its extent lies within the storage is the caller's to check."""
+    """A view with its sizes computed. The caller must check that its extent lies within the storage."""
     numel = prod(shape)
     bits = dtype.bits
     if numel:
@@ -191,10 +191,10 @@ def tensor_ref(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Composite:
-    """A tensor that is made of others: sparse, quantized, nested, a wrapper subclass, a bare storage.
+    """A tensor that consists of others: sparse, quantized, nested, a wrapper subclass, a bare storage.
 
-    `layout` says which (`sparse_coo`, `quantized`, `nested`, `wrapper`, `storage` …), `detail` what the
-    parts do not (the quantization scheme, the subclass). `device` is the tag recorded beside the parts.
+    `layout` names its kind (`sparse_coo`, `quantized`, `nested`, `wrapper`, `storage` …), `detail` adds the
+    quantization scheme or the subclass. `own_device` is the tag recorded beside the parts.
     """
 
     layout: str
@@ -207,7 +207,7 @@ class Composite:
     is_buffer: bool = False
     detail: str | None = None
     elements: int | None = None
-    """Elements, where the shape does not tell (ragged rows)."""
+    """The number of elements, when the shape does not give it (ragged rows)."""
 
     @property
     def numel(self) -> int:
@@ -215,7 +215,7 @@ class Composite:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its parts; without parts in storages, those of its elements."""
+        """The bytes of its parts, or of its elements when it has no parts."""
         if self.parts:
             return sum(part.nbytes for _, part in self.parts)
         return self.dtype.nbytes(self.numel)
@@ -229,5 +229,5 @@ Tensor = TensorRef | Composite
 
 
 def parts_of(tensor: Tensor) -> tuple[TensorRef, ...]:
-    """The tensors in storages that a tensor is made of: itself, where it is one."""
+    """The strided tensors of a tensor: its parts, or the tensor itself."""
     return (tensor,) if isinstance(tensor, TensorRef) else tuple(part for _, part in tensor.parts)

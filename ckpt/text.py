@@ -1,6 +1,6 @@
-"""Text for people: made printable, shortened, counted. One home for each.
+"""Text for people: escaping, shortening, sizes, counts and lists.
 
-Every string that came from a file passes `show` on its way to a terminal; nothing here trusts its input.
+Every string from a file passes `show` on its way to a terminal. Nothing here trusts its input.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json
 """A JSON document, or a part of one."""
 
 TEXT_LIMIT = 200
-"""Characters of one string from a file that text and messages show."""
+"""How many characters of one string from a file text and messages show."""
 
 
-# Control characters, line separators, bidi marks, zero-width and tag characters, surrogates: what moves the
-# cursor, reorders or hides text. The backslash is doubled so that an escape can be told from its source.
+# Control characters, line separators, bidi marks, zero-width and tag characters, surrogates: they move the
+# cursor, reorder text or hide it. The backslash is doubled so that an escape is unambiguous.
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
     "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff\U000e0000-\U000e0fff\\\\]"
@@ -28,14 +28,14 @@ _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
 
 
 def show(text: str, limit: int | None = TEXT_LIMIT) -> str:
-    """`text` as one line that is safe on a terminal: escapes for what is not printable, cut at `limit`."""
+    """`text` as one line that is safe on a terminal: unprintable characters escaped, cut at `limit`."""
     if limit is not None and len(text) > limit:
         return f"{_escaped(text[: limit - 1])}…"
     return _escaped(text)
 
 
 def show_literal(text: str) -> str:
-    """A text that holds Python literals already, made safe: as `show`, with its backslashes as they are."""
+    """Like `show`, for text that already holds Python literals: backslashes stay as they are."""
     if text.isascii() and text.isprintable():
         return text
     return _UNPRINTABLE.sub(lambda match: "\\" if match[0] == "\\" else _escape(match), text)
@@ -56,7 +56,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def braced(names: Sequence[str]) -> list[str]:
-    """Names with siblings that follow each other in braces: `fc.weight`, `fc.bias` -> `fc.{weight,bias}`."""
+    """Names with consecutive siblings in braces: `fc.weight`, `fc.bias` -> `fc.{weight,bias}`."""
     groups: list[tuple[str, list[str]]] = []
     for name in names:
         parent, _, leaf = name.rpartition(".")
@@ -75,7 +75,7 @@ _LISTED = 5
 
 
 def size_text(nbytes: int) -> str:
-    """Bytes as `12.6 GiB`; below 1 KiB exactly, as `8 B`."""
+    """Bytes as `12.6 GiB`, or exactly below 1 KiB, as `8 B`."""
     if nbytes < 1024:
         return f"{nbytes} B"
     value, unit = float(nbytes), 0
@@ -86,7 +86,7 @@ def size_text(nbytes: int) -> str:
 
 
 def count_text(count: int) -> str:
-    """A count as `25.6 M`; below 1,000 exactly."""
+    """A count as `25.6 M`, or exactly below 1,000."""
     if count < 1000:
         return str(count)
     value, unit = float(count), 0
@@ -106,13 +106,13 @@ def plural(count: int, noun: str) -> str:
 
 
 def first_of(texts: Sequence[str]) -> str:
-    """The first of many in one line, and how many more there are: `a; b; c; d; e and 3 more`."""
+    """The first five texts in one line, and the number of further ones: `a; b; c; d; e and 3 more`."""
     more = f" and {len(texts) - _LISTED:,} more" if len(texts) > _LISTED else ""
     return "; ".join(texts[:_LISTED]) + more
 
 
 def and_more(texts: Sequence[str], count: int, joint: str = ", ") -> str:
-    """The first `count` texts in one line, and how many more there are: `a, b and 3 more`."""
+    """The first `count` texts in one line, and the number of further ones: `a, b and 3 more`."""
     more = f" and {len(texts) - count:,} more" if len(texts) > count else ""
     return joint.join(texts[:count]) + more
 

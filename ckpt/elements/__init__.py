@@ -1,1 +1,1 @@
-"""The elements of tensors: read in blocks, cast, measured, compared."""
+"""The elements of tensors: reading in blocks, casting, measuring, comparing."""

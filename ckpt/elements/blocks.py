@@ -1,4 +1,4 @@
-"""The bytes of storages: read in blocks, inflated, swapped, gathered or cast on the way, or copied by the kernel."""
+"""The bytes of storages: read in blocks, inflated, swapped, gathered or cast, or copied by the kernel."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def blocks(
 
 def _patched(place: Patched, start: int, end: int, tally: Tally | None) -> Iterator[bytes]:
     """Bytes `start` to `end` of a patched place."""
-    # What is not yet spoken for, by the last piece first: an earlier one shows where no later one lies.
+    # The spans that no piece covers yet. The last piece comes first, because later pieces cover earlier ones.
     free = [(start, end)]
     shown: list[tuple[int, int, int, Place]] = []
     for first, piece in reversed(place.pieces):
@@ -64,12 +64,12 @@ def _patched(place: Patched, start: int, end: int, tally: Tally | None) -> Itera
 
 
 def _size(place: Place) -> int:
-    """The bytes that a place gives."""
+    """The number of bytes of a place, inflated."""
     return place.inflated if isinstance(place, Range) and place.inflated is not None else place.size
 
 
 def _overlaid(place: Overlaid) -> Iterator[bytes]:
-    """The elements of a tensor with a block of another's: both are held in memory."""
+    """The elements of a tensor with a block of another tensor. Both are held in memory."""
     base, over = b"".join(elements(place.of)), b"".join(elements(place.over))
     if place.over.dtype != place.of.dtype:
         over, _ = cast.cast(over, place.over.dtype, place.of.dtype)
@@ -90,7 +90,7 @@ def _part(whole: Iterator[bytes], start: int, count: int) -> Iterator[bytes]:
 
 
 def _inflated(place: Range) -> Iterator[bytes]:
-    """The bytes of a deflated record: exactly as many as its directory says."""
+    """The bytes of a deflated record. Their number must be the one in the directory."""
     machine = zlib.decompressobj(-15)
     left = place.inflated or 0
     try:
@@ -105,7 +105,7 @@ def _inflated(place: Range) -> Iterator[bytes]:
                     yield made
                 data = machine.unconsumed_tail
     except zlib.error:
-        raise DamagedDataError("a record with damaged deflate data") from None
+        raise DamagedDataError("the deflate data of a record is damaged") from None
     if left or not machine.eof:
         raise DamagedDataError("a deflated record holds less than the archive records")
 
@@ -115,12 +115,12 @@ _CACHED = 64 << 20
 
 @lru_cache(maxsize=1)
 def _whole(place: Range) -> bytes:
-    """A deflated record that several views look into, inflated once."""
+    """A deflated record, inflated once for the several views of it."""
     return b"".join(_inflated(place))
 
 
 def _read(place: Place, start: int, count: int) -> Iterator[bytes]:
-    """`blocks` for a tensor: others may look into the same storage."""
+    """`blocks` for a tensor, which may share its storage with others."""
     if isinstance(place, Range) and place.inflated is not None and place.inflated <= _CACHED:
         yield _whole(place)[start : start + count]
     else:
@@ -128,7 +128,7 @@ def _read(place: Place, start: int, count: int) -> Iterator[bytes]:
 
 
 def elements(ref: TensorRef) -> Iterator[bytes]:
-    """The elements of a tensor in the order of its shape: little-endian, conjugation and negation done."""
+    """The elements of a tensor in the order of its shape, little-endian, with conjugation and negation resolved."""
     if not ref.numel:
         return
     place = ref.storage.place
@@ -156,7 +156,7 @@ def elements(ref: TensorRef) -> Iterator[bytes]:
 
 
 def _whole_elements(found: Iterator[bytes], width: int) -> Iterator[bytes]:
-    """The same bytes in blocks that end where an element ends."""
+    """The same bytes in blocks of whole elements."""
     rest = b""
     for block in found:
         block = rest + block if rest else block
@@ -166,7 +166,7 @@ def _whole_elements(found: Iterator[bytes], width: int) -> Iterator[bytes]:
 
 
 def same_bytes(one: Iterator[bytes], two: Iterator[bytes]) -> bool:
-    """Whether two streams of blocks hold the same bytes, however they are cut. Stops where they differ."""
+    """Whether two streams hold the same bytes, in blocks of any size. Stops at the first difference."""
     one, two = filter(None, one), filter(None, two)
     left = right = b""
     while True:
@@ -181,7 +181,7 @@ def same_bytes(one: Iterator[bytes], two: Iterator[bytes]) -> bool:
 
 
 def is_dense(ref: TensorRef) -> bool:
-    """Whether the elements lie side by side in the order of the shape."""
+    """Whether the elements are contiguous in the order of the shape."""
     step = 1
     for size, stride in zip(reversed(ref.shape), reversed(ref.stride), strict=True):
         if size != 1 and stride != step:
@@ -191,7 +191,7 @@ def is_dense(ref: TensorRef) -> bool:
 
 
 def memory_order(ref: TensorRef) -> tuple[int, ...]:
-    """The dimensions in the order in which they lie in memory, the outermost first."""
+    """The dimensions in the order of memory, the outermost first."""
     return tuple(
         sorted(range(len(ref.shape)), key=lambda place: (-ref.stride[place], -ref.shape[place], place))
     )
@@ -216,7 +216,7 @@ def _made(place: Computed, tally: Tally | None) -> Iterator[bytes]:
 
 
 def place_of(ref: TensorRef, dtype: DType | None = None) -> Place:
-    """Where the elements of a tensor are, in the order of its shape: a range where they lie so, else computed."""
+    """Where the elements of a tensor are, in the order of its shape: a range if they are contiguous, else computed."""
     place = ref.storage.place
     first, last = ref.extent
     if (
@@ -231,13 +231,13 @@ def place_of(ref: TensorRef, dtype: DType | None = None) -> Place:
 
 
 def is_big(storage: Storage) -> bool:
-    """Whether the bytes of a storage are big-endian, where that makes a difference."""
+    """Whether the bytes of a storage are big-endian and its elements have more than one byte."""
     place = storage.place
     return isinstance(place, Range) and place.big and (storage.dtype is None or storage.dtype.bits > 8)
 
 
 def little(storage: Storage) -> Storage:
-    """A storage with little-endian bytes. One without a type stays as it is: torch never swaps those."""
+    """A storage with little-endian bytes. An untyped storage stays as it is, because torch never swaps it."""
     if not is_big(storage) or storage.dtype is None:
         return storage
     count = storage.nbytes * 8 // storage.dtype.bits
@@ -246,10 +246,10 @@ def little(storage: Storage) -> Storage:
 
 
 def pour(storage: Storage, sink: Sink, *, crc: bool) -> int:
-    """Write the bytes of a storage; their CRC-32 when it is asked for, else 0.
+    """Write the bytes of a storage, and return their CRC-32 if `crc` is set, else 0.
 
-    One that the container recorded is handed on, and the kernel copies the range; else it is computed.
-    Raises UnreadableError when a deflated record does not have the CRC that was recorded.
+    With a recorded CRC the kernel copies the range and that CRC is returned; else it is computed.
+    Raises UnreadableError when a deflated record does not match its recorded CRC.
     """
     place = storage.place
     assert place is not None
@@ -265,12 +265,14 @@ def pour(storage: Storage, sink: Sink, *, crc: bool) -> int:
         sink.write(block)
     whole = isinstance(place, Range) and place.inflated == storage.nbytes
     if crc and whole and storage.crc not in (None, found):
-        raise DamagedDataError(f"storage {storage.id}: damaged, its bytes do not match the recorded CRC")
+        raise DamagedDataError(
+            f"storage {storage.id} is damaged: its bytes do not match the recorded checksum"
+        )
     return found
 
 
 class _Buffers(threading.local):
-    """What each thread reads into, the same memory each time."""
+    """The buffers of each thread. The same memory is used each time."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[int, int], bytearray] = {}
@@ -289,19 +291,19 @@ _BUFFERS = _Buffers()
 
 
 def buffer(side: int, size: int) -> bytearray:
-    """A buffer of exactly `size` bytes: each thread has its own for each `side`, the same memory each time."""
+    """A buffer of exactly `size` bytes. Each thread has one per `side` and uses the same memory each time."""
     return _BUFFERS.take(side, size)
 
 
 def same_ranges(one: Source, first: int, two: Source, second: int, count: int) -> bool:
-    """Whether `count` bytes of two sources are the same, from `first` and from `second` on. Stops where they differ."""
+    """Whether `count` bytes from `first` in one source equal those from `second` in the other. Stops early."""
     if count >= BLOCK:
         left, right = buffer(0, BLOCK), buffer(1, BLOCK)
         views = memoryview(left), memoryview(right)
         for at in range(0, count - count % BLOCK, BLOCK):
             one.read_into(first + at, views[0])
             two.read_into(second + at, views[1])
-            if left != right:  # compared whole: of views, Python compares item by item
+            if left != right:  # whole buffers, because Python compares memoryviews item by item
                 return False
     rest = count % BLOCK
     return not rest or one.read(first + count - rest, rest) == two.read(second + count - rest, rest)

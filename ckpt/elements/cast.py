@@ -1,4 +1,4 @@
-"""Values: blocks of bytes in, blocks of bytes or numbers out, with numpy. Reads no file, knows no checkpoint."""
+"""Converting elements with numpy: blocks of bytes in, blocks of bytes or numbers out. Reads no file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BLOCK = 4 << 20
 
 
 def swapped(block: bytes, dtype: DType) -> bytes:
-    """Elements of the other byte order; a complex number is two of half its width."""
+    """Elements in the other byte order. A complex number is two numbers of half its width."""
     width = dtype.bits // (16 if dtype.kind == "complex" else 8)
     if width < 2:
         return block
@@ -31,9 +31,9 @@ def swapped(block: bytes, dtype: DType) -> bytes:
 def gathered(
     data: bytes | bytearray, dtype: DType, shape: tuple[int, ...], stride: tuple[int, ...]
 ) -> Iterator[bytes]:
-    """The elements of a strided view in the order of its shape, in blocks; the view begins where `data` does.
+    """The elements of a strided view in the order of its shape, in blocks. The view begins where `data` does.
 
-    Strides in elements; the width of an element is a whole number of bytes.
+    Strides are in elements. The width of an element is a whole number of bytes.
     """
     import numpy as np
 
@@ -56,7 +56,7 @@ def _blocks(view: Array) -> Iterator[bytes]:
 
 
 def resolved(block: bytes, dtype: DType, *, conj: bool, neg: bool) -> bytes:
-    """Elements with a pending conjugation and negation carried out, as torch's resolve_conj and resolve_neg do."""
+    """Elements with the conjugation and negation resolved, as torch's resolve_conj and resolve_neg do."""
     import numpy as np
 
     if dtype.kind == "complex":
@@ -72,16 +72,16 @@ def resolved(block: bytes, dtype: DType, *, conj: bool, neg: bool) -> bytes:
         return (
             -np.frombuffer(block, f"<{'u' if dtype.name.startswith('u') else 'i'}{dtype.bits // 8}")
         ).tobytes()
-    # The sign is one bit, of bfloat16 as well.
+    # The sign is one bit, also in bfloat16.
     return (np.frombuffer(block, f"<u{dtype.bits // 8}") ^ (1 << (dtype.bits - 1))).tobytes()
 
 
 CASTS = ("bfloat16", "float16", "float32")
-"""dtypes that `--dtype` makes."""
+"""The dtypes of `--dtype`."""
 
 
 def can_cast(source: DType, to: DType) -> bool:
-    """Whether `cast` makes these elements of those."""
+    """Whether `cast` converts from `source` to `to`."""
     known = source.name in CASTABLE or source.kind == "bool" or (source.kind == "int" and source.bits >= 8)
     return (known and to.name in (*CASTS, "float64")) or (
         source.kind in ("int", "bool") and to.kind == "int" and min(source.bits, to.bits) >= 8
@@ -89,9 +89,9 @@ def can_cast(source: DType, to: DType) -> bool:
 
 
 def cast(block: bytes, source: DType, to: DType) -> tuple[bytes, int]:
-    """(elements as another dtype, how many finite ones became infinite), as torch's `copy_` does it.
+    """(elements as another dtype, how many finite ones became infinite), like torch's `copy_`.
 
-    Rounds to the nearest, ties to even; from float64 by way of float32. Ints wrap around.
+    Rounds to nearest, ties to even; float64 goes through float32. Ints wrap around.
     """
     import numpy as np
 
@@ -122,7 +122,7 @@ def cast(block: bytes, source: DType, to: DType) -> tuple[bytes, int]:
 
 
 def overlaid(base: bytes, shape: tuple[int, ...], over: bytes, other: tuple[int, ...], dtype: DType) -> bytes:
-    """The elements of a tensor, those whose index lies within `other` too taken from `over`, which has that shape."""
+    """The elements of a tensor, with those whose index is within `other` taken from `over`, which has that shape."""
     import numpy as np
 
     width = dtype.bits // 8
@@ -133,7 +133,7 @@ def overlaid(base: bytes, shape: tuple[int, ...], over: bytes, other: tuple[int,
 
 
 def _floats(block: bytes | memoryview, dtype: DType) -> Array:
-    """Floating elements as float32, float64 as it is."""
+    """Floating elements as float32, but float64 unchanged."""
     import numpy as np
 
     if dtype.name in ("float64", "float32", "float16"):
@@ -162,7 +162,7 @@ _FLOAT8 = {
     "float8_e5m2fnuz": (5, 2, 16, False, False),
 }
 CASTABLE = frozenset(("float64", "float32", "float16", "bfloat16", "float8_e8m0fnu", *_FLOAT8))
-"""dtypes that `cast` takes."""
+"""The floating dtypes that `cast` accepts."""
 
 
 @cache
@@ -200,14 +200,14 @@ def _table(name: str) -> Array:
 
 
 def has_numbers(dtype: DType) -> bool:
-    """Whether `numbers` takes elements of this type."""
+    """Whether `numbers` accepts elements of this type."""
     return not (dtype.bits < 8 or dtype.kind in ("bits", "quantized") or dtype.name.startswith("float4"))
 
 
 def numbers(block: bytes | memoryview, dtype: DType, row: int = 0) -> Array:
-    """Elements as numbers that numpy can compute with; floats narrower than float32 as float32.
+    """Elements as numbers that numpy can compute with. Floats narrower than float32 become float32.
 
-    The result is only good until the thread asks for another of the same `row`.
+    The result is valid until the thread calls again with the same `row`.
     """
     import numpy as np
 
@@ -216,7 +216,7 @@ def numbers(block: bytes | memoryview, dtype: DType, row: int = 0) -> Array:
         np.copyto(words, np.frombuffer(block, "<u2"))
         words <<= 16
         return words.view("<f4")
-    if dtype.name == "float16":  # by a table: twice as fast as numpy's own conversion
+    if dtype.name == "float16":  # a table is twice as fast as numpy's own conversion
         found = scratch().words(row, len(block) // 2).view("<f4")
         return np.take(_halves(), np.frombuffer(block, "<u2"), out=found, mode="clip")
     if dtype.kind == "float":
@@ -234,7 +234,7 @@ def numbers(block: bytes | memoryview, dtype: DType, row: int = 0) -> Array:
 
 
 class _Scratch(threading.local):
-    """Rows that each thread computes in, the same ones each time: new memory would cost more than the numbers."""
+    """Rows for the computations of each thread. They are reused, because new memory costs more than the arithmetic."""
 
     def __init__(self) -> None:
         self._wide: dict[int, Array] = {}
@@ -250,7 +250,7 @@ class _Scratch(threading.local):
         return self._wide[row][:size]
 
     def ones(self, size: int) -> Array:
-        """A row of `size` float64 that are 1: the dot product with it is a sum."""
+        """A row of `size` ones in float64. The dot product with it is a sum."""
         import numpy as np
 
         if len(self._ones) < size:
@@ -269,5 +269,5 @@ class _Scratch(threading.local):
 
 @cache
 def scratch() -> _Scratch:
-    """The rows of the thread that asks."""
+    """The rows of the calling thread."""
     return _Scratch()

@@ -1,4 +1,4 @@
-"""Comparing two tensors: bytes first, then numbers; what the checksums of their files say."""
+"""Comparing two tensors: bytes first, then numbers; or by the checksums of their files."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from ckpt.tensors import Composite, Range, Storage, Tensor, TensorRef, parts_of
 
 
 class Change(NamedTuple):
-    """What changed in a tensor whose shape stayed, over its elements in the order of the shape.
+    """What changed in a tensor that kept its shape, over its elements in the order of the shape.
 
-    `max_abs` is over finite elements, `at` its index; `squares` are the sum of the squared differences, `reference`
-    that of the elements before. None where there is nothing to compute with.
+    `max_abs` is over finite elements, `at` its index. `squares` is the sum of the squared differences, `reference`
+    the sum of the squared elements before. They are None when there are no numbers to compute with.
     """
 
     differing: int
@@ -39,7 +39,7 @@ class Change(NamedTuple):
     nan: tuple[int, int] = (0, 0)
     inf: tuple[int, int] = (0, 0)
     close: bool = False
-    """Whether all elements agree within the tolerance that was asked for."""
+    """Whether all elements agree within the given tolerance."""
 
     @property
     def rms(self) -> float | None:
@@ -48,7 +48,7 @@ class Change(NamedTuple):
 
     @property
     def rel_l2(self) -> float | None:
-        """The norm of the difference over that of the tensor before; None where that is zero and something changed."""
+        """The norm of the difference divided by that of the tensor before; None when that is 0 and something changed."""
         if self.squares is None or self.reference is None:
             return None
         if not isfinite(self.squares) or not isfinite(self.reference):
@@ -59,30 +59,30 @@ class Change(NamedTuple):
 
 
 Tolerance = tuple[float, float]
-"""(absolute, relative), as torch.testing.assert_close has them."""
+"""(absolute, relative), as in torch.testing.assert_close."""
 
 
 # --- the plan of a comparison -----------------------------------------------------------------------------------------
 
 
 class _Part(NamedTuple):
-    """Two tensors in storages, laid out so that little has to be read; or a change that is known without reading."""
+    """Two tensors in storages, arranged so that little must be read; or a change that is known without reading."""
 
     one: TensorRef
     two: TensorRef
     times: int
     """How often the tensor repeats what is read."""
     order: tuple[int, ...]
-    """The dimensions in the order in which they are read."""
+    """The dimensions in the order of reading."""
     shape: tuple[int, ...]
     tolerance: Tolerance | None
     always: bool
     known: bool = False
-    """Whether nothing has to be read: `change` is the answer."""
+    """Whether nothing must be read, because `change` is the answer."""
     change: Change | None = None
 
     def tasks(self) -> list[Task[Difference | None]]:
-        """What has to be done: spans of the elements."""
+        """The tasks of the comparison: spans of the elements."""
         if self.known:
             return []
         made = []
@@ -93,7 +93,7 @@ class _Part(NamedTuple):
         return made
 
     def result(self, found: Sequence[Difference | None]) -> Change | None:
-        """The change, from what its tasks found."""
+        """The change, from the results of its tasks."""
         if self.known:
             return self.change
         if all(each is None for each in found):
@@ -105,7 +105,7 @@ class _Part(NamedTuple):
             assert each is not None
             whole.merge(each)
         at = None if whole.at is None else _index(whole.at, self.shape, self.order)
-        # Where no two finite elements differ, there is a change and no number for it.
+        # If no two finite elements differ, there is a change but no number for it.
         is_finite = at is not None or not whole.differing
         times = self.times
         return Change(
@@ -130,10 +130,10 @@ class Comparison(NamedTuple):
     parts: tuple[_Part, ...]
     always: bool
     is_other: bool = False
-    """Whether they are made of other parts, so that everything may differ."""
+    """Whether they consist of other parts, so that everything may differ."""
 
     def result(self, changes: Sequence[Change | None]) -> Change | None:
-        """What changed in the tensor, from what changed in its parts."""
+        """The change of the tensor, from the changes of its parts."""
         if self.is_other:
             return _all_of(self.before)
         found = {
@@ -146,7 +146,7 @@ class Comparison(NamedTuple):
         )
         if values is not None and (len(found) == 1 or self.always):
             return values
-        # Indices differ: element by element there is nothing to compute with.
+        # The indices differ, so elements cannot be compared one by one.
         moved = _all_of(self.before)
         return moved if values is None else moved._replace(nan=values.nan, inf=values.inf)
 
@@ -158,16 +158,16 @@ def plan(
     *,
     always: bool = False,
 ) -> Comparison:
-    """How two tensors of one shape are compared. Raises UnsupportedError for one that unfolds to too much.
+    """How two tensors of one shape are compared. Raises UnsupportedError for a tensor that expands too far.
 
-    With `always` the numbers of equal ones are worked out as well.
+    With `always` the numbers are computed for equal tensors too.
     """
     pairs = list(zip(parts_of(before), parts_of(after), strict=False))
     same_parts = len(parts_of(before)) == len(parts_of(after)) and all(
         one.shape == two.shape for one, two in pairs
     )
     if isinstance(before, Composite) and isinstance(after, Composite) and before.detail != after.detail:
-        same_parts = False  # another scale, another class: the same bytes mean something else
+        same_parts = False  # with another scale or class, the same bytes mean something else
     if not same_parts:
         return Comparison(before, (), (), always, is_other=True)
     labels = ("",) if isinstance(before, TensorRef) else tuple(label for label, _ in before.parts)
@@ -183,7 +183,7 @@ def _part(
     if not before.numel or before.storage.place is after.storage.place is None:
         return as_it_is
     if before.storage.place is None or after.storage.place is None:
-        return as_it_is._replace(change=_all_of(before))  # on meta on one side only
+        return as_it_is._replace(change=_all_of(before))  # only one side is on meta
     one, two, times = without_repeats(before, after)
     refuse_unfolded(one)
     refuse_unfolded(two)
@@ -196,12 +196,12 @@ def compare_all(
     executor: Executor | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Change | None]:
-    """What changed in each, None where every byte is the same. Raises UnreadableError when a file ends before."""
+    """The change of each, None when every byte is the same. Raises UnreadableError when a file is cut off."""
     executor = executor or Serial()
     parts = [part for comparison in comparisons for part in comparison.parts]
     tasks = [part.tasks() for part in parts]
     found = _regrouped(executor.run([task for row in tasks for task in row], progress), tasks)
-    # The norm of a tensor is over all of it: where some spans differ, those that do not are measured too.
+    # The norm covers the whole tensor, so if some spans differ, the equal ones are measured too.
     again = [
         Task(compare_span, (*task.arguments[:3], True))
         for row, results in zip(tasks, found, strict=True)
@@ -237,7 +237,7 @@ def compare(
     *,
     always: bool = False,
 ) -> Change | None:
-    """What changed between two tensors of one shape, None when every byte is the same.
+    """The change between two tensors of one shape, None when every byte is the same.
 
     Tensors without data (on meta) are the same. Raises as `plan` and `compare_all` do.
     """
@@ -245,14 +245,14 @@ def compare(
 
 
 def _all_of(tensor: Tensor) -> Change:
-    """Everything may differ, and there are no numbers to tell by how much."""
+    """A change in which everything may differ, without numbers."""
     return Change(tensor.numel, 0, tensor.numel)
 
 
 def _straightened(before: TensorRef, after: TensorRef) -> tuple[TensorRef, TensorRef, tuple[int, ...]]:
-    """Both with their dimensions in the order in which they lie in memory, where that is one, and that order.
+    """Both tensors with their dimensions in the order of memory, if they share one, and that order.
 
-    Tensors that are channels-last, or transposed, on both sides are then read from first to last.
+    Tensors that are channels-last or transposed on both sides are then read from first to last.
     """
     order = tuple(range(len(before.shape)))
     if before.stride == after.stride and not is_dense(before):
@@ -269,7 +269,7 @@ def _straightened(before: TensorRef, after: TensorRef) -> tuple[TensorRef, Tenso
 def compare_span(
     before: TensorRef, after: TensorRef, tolerance: Tolerance | None, always: bool
 ) -> Difference | None:
-    """What two tensors of one shape differ in; None when every byte is the same and that is all that is asked."""
+    """The difference of two tensors of one shape; None when every byte is the same and `always` is not set."""
     if before.dtype == after.dtype and not always and _same_bytes(before, after):
         return None
     found = Difference()
@@ -294,20 +294,20 @@ def _same_bytes(before: TensorRef, after: TensorRef) -> bool:
 
 
 def _index(at: int, shape: Sequence[int], order: tuple[int, ...]) -> tuple[int, ...]:
-    """The index of an element, from its number in the order in which `shape` was read."""
+    """The index of an element, from its number in the order of reading."""
     out = [0] * len(shape)
     for place, size in zip(reversed(order), reversed(shape), strict=True):
         at, out[place] = divmod(at, size)
     return tuple(out)
 
 
-# --- what containers recorded -----------------------------------------------------------------------------------------
+# --- recorded checksums -----------------------------------------------------------------------------------------------
 
 
 def recorded_same(before: Tensor, after: Tensor) -> bool | None:
-    """Whether two tensors of one shape and dtype are the same by the recorded CRCs alone; None where they cannot tell.
+    """Whether two tensors of one shape and dtype are the same by their recorded CRCs; None if the CRCs cannot say.
 
-    Reads nothing. A CRC is that of a whole storage: it tells of a tensor only where both look at theirs alike.
+    Reads nothing. A CRC covers a whole storage, so both tensors must be the same view of their storages.
     """
     told = [_recorded_same(one, two) for one, two in zip(parts_of(before), parts_of(after), strict=False)]
     if len(parts_of(before)) != len(parts_of(after)) or None in told:
@@ -327,7 +327,7 @@ def _recorded_same(one: TensorRef, two: TensorRef) -> bool | None:
 
 
 def contradicted(before: Tensor, after: Tensor, *, same: bool) -> bool:
-    """Whether the recorded CRCs say otherwise than the bytes, which were compared: then one of the files is damaged."""
+    """Whether the recorded CRCs contradict the comparison of the bytes. Then one of the files is damaged."""
     for one, two in zip(parts_of(before), parts_of(after), strict=False):
         told = _recorded_same(one, two) if _whole(one) and one.numel else None
         if told is not None and told != same and (same or len(parts_of(before)) == 1):
@@ -342,7 +342,7 @@ def _view(ref: TensorRef) -> tuple[object, ...]:
 
 
 def _whole(ref: TensorRef) -> bool:
-    """Whether a tensor looks at every byte of a storage that is all of its record."""
+    """Whether a tensor covers its whole storage, and the storage its whole record."""
     return ref.extent == (0, ref.storage.nbytes) and ref.nbytes == ref.storage.nbytes and _is_all(ref.storage)
 
 

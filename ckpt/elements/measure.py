@@ -1,4 +1,4 @@
-"""Numbers of tensors, gathered block by block: what two differ in, what one holds. Sums in float64, with numpy."""
+"""Statistics of one tensor and of the difference of two, block by block with numpy. Sums are in float64."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class Difference:
-    """What two tensors of one shape differ in, gathered block by block; sums in float64.
+    """The difference of two tensors of one shape, added up block by block. Sums are in float64.
 
-    `differing` counts elements whose values differ, NaN equal to NaN; `other_bytes` those that are equal as
-    values and have other bytes (-0.0 and 0.0, another NaN). `largest` is max |Δ| over finite elements, `at`
-    the index where it is, in the order of the blocks. `squares` are the sum of Δ², `reference` that of the
-    elements before, both over finite ones.
+    `differing` counts elements with different values; NaN equals NaN. `other_bytes` counts equal values with
+    different bytes (-0.0 and 0.0, another NaN). `largest` is max |Δ| over finite elements, `at` its index in the
+    order of the blocks. `squares` is the sum of Δ², `reference` the sum of the squared elements before, both over
+    finite elements.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Difference:
         dtypes: tuple[DType, DType],
         tolerance: tuple[float, float] | None,
     ) -> None:
-        """Take in the next elements of both; `tolerance` is (absolute, relative)."""
+        """Add the next elements of both. `tolerance` is (absolute, relative)."""
         import numpy as np
 
         with np.errstate(all="ignore"):
@@ -56,7 +56,7 @@ class Difference:
             if not (narrow and self._add_finite(one, two, differing, tolerance)):
                 differing -= self._add_any(one, two, unequal, tolerance)
                 narrow = False
-            # Where all finite values differ, all bytes do: nothing more to look at.
+            # If all finite values differ, all bytes differ too.
             other = 0
             if dtypes[0] == dtypes[1] and not (narrow and differing == len(one)):
                 other = _unequal_bytes(before, after, dtypes[0]) - differing
@@ -65,7 +65,7 @@ class Difference:
         self.numel += len(one)
 
     def merge(self, later: Difference) -> None:
-        """Take in what the elements that follow differ in."""
+        """Add the difference of the elements that follow."""
         if later.largest > self.largest and later.at is not None:
             self.largest, self.at = later.largest, self.numel + later.at
         self.numel += later.numel
@@ -80,7 +80,7 @@ class Difference:
     def _add_finite(
         self, one: Array, two: Array, differing: int, tolerance: tuple[float, float] | None
     ) -> bool:
-        """The common case in few passes: False when there is a NaN or an infinity, and nothing was taken in."""
+        """The common case in few passes. Returns False, and adds nothing, when there is a NaN or an infinity."""
         import numpy as np
 
         wide, delta = scratch().wide(0, len(one)), scratch().wide(1, len(one))
@@ -106,7 +106,7 @@ class Difference:
         return True
 
     def _add_any(self, one: Array, two: Array, unequal: Array, tolerance: tuple[float, float] | None) -> int:
-        """Any numbers. Returns how many elements are NaN on both sides, which are no difference."""
+        """Any numbers. Returns how many elements are NaN on both sides, because these do not differ."""
         import numpy as np
 
         both_nan = 0
@@ -140,9 +140,9 @@ class Difference:
 
 
 class Summary:
-    """The numbers of a tensor, gathered block by block; sums in float64, over finite elements.
+    """Statistics of a tensor, added up block by block. Sums are in float64, over finite elements.
 
-    Of complex elements the magnitudes are taken. `low` and `high` are None until there is a finite element.
+    Complex elements count by their magnitude. `low` and `high` are None until there is a finite element.
     """
 
     def __init__(self) -> None:
@@ -159,7 +159,7 @@ class Summary:
         self.inf = 0
 
     def add(self, block: bytes | memoryview, dtype: DType) -> None:
-        """Take in the next elements."""
+        """Add the next elements."""
         import numpy as np
 
         with np.errstate(all="ignore"):
@@ -194,14 +194,14 @@ class Summary:
         self._join(len(wide), mean, float(np.dot(delta, delta)))
 
     def _join(self, count: int, mean: float, spread: float) -> None:
-        """Take in a part with a mean of its own (Chan, Golub and LeVeque 1979)."""
+        """Add a part with its own mean (Chan, Golub and LeVeque 1979)."""
         apart, both = mean - self.mean, self.finite + count
         self.spread += spread + apart * apart * self.finite * count / both
         self.mean += apart * count / both
         self.finite = both
 
     def merge(self, later: Summary) -> None:
-        """Take in the numbers of the elements that follow."""
+        """Add the statistics of the elements that follow."""
         self.numel += later.numel
         self.zeros += later.zeros
         self.nan += later.nan
@@ -214,7 +214,7 @@ class Summary:
         self._join(later.finite, later.mean, later.spread)
 
     def repeated(self, times: int) -> None:
-        """Count every element so many times."""
+        """Count every element `times` times."""
         self.numel *= times
         self.finite *= times
         self.zeros *= times
@@ -225,7 +225,7 @@ class Summary:
 
 
 class Channels:
-    """The sum of the magnitudes of each channel: elements in the order of the shape, `inner` at a time of one.
+    """The sum of the magnitudes of each channel. In the order of the shape, `inner` elements in a row share a channel.
 
     `first` is the number of the first element that is added.
     """
@@ -238,11 +238,11 @@ class Channels:
         self._at = first
 
     def merge(self, later: Channels) -> None:
-        """Take in the sums of other elements."""
+        """Add the sums of other elements."""
         self.sums += later.sums
 
     def add(self, block: bytes | memoryview, dtype: DType) -> None:
-        """Take in the next elements."""
+        """Add the next elements."""
         import numpy as np
 
         values = numbers(block, dtype)
@@ -258,21 +258,21 @@ class Channels:
 
 
 class ChannelLayout(NamedTuple):
-    """How the channels of a weight lie in the order of its elements: how many, `inner` elements at a time of one."""
+    """The channels of a weight: their number, and how many elements in a row belong to one (`inner`)."""
 
     channels: int
     inner: int
 
 
 class Measurement(NamedTuple):
-    """The numbers of a tensor, and the sums of its channels where they were asked for."""
+    """The statistics of a tensor, and the sums of its channels if they were requested."""
 
     summary: Summary
     channels: Channels | None = None
 
 
 def measure_tasks(ref: TensorRef, layout: ChannelLayout | None = None) -> list[Task[Measurement]]:
-    """What has to be done for the numbers of a tensor. Raises UnsupportedError for one that unfolds to too much."""
+    """The tasks for the statistics of a tensor. Raises UnsupportedError for a tensor that expands too far."""
     if not ref.numel:
         return []
     refuse_unfolded(ref)
@@ -284,7 +284,7 @@ def measure_tasks(ref: TensorRef, layout: ChannelLayout | None = None) -> list[T
 
 
 def measure_span(ref: TensorRef, layout: ChannelLayout | None, first: int) -> Measurement:
-    """The numbers of a tensor; its first element is number `first` of the one that channels are counted in."""
+    """The statistics of a part of a tensor. Its first element is number `first` of the tensor with the channels."""
     summary = Summary()
     channels = None if layout is None else Channels(layout.channels, layout.inner, first)
     for block in numbered_blocks(ref, 2):
@@ -295,7 +295,7 @@ def measure_span(ref: TensorRef, layout: ChannelLayout | None, first: int) -> Me
 
 
 def merged(parts: Sequence[Measurement]) -> Measurement:
-    """The measurement of a whole, from those of its parts in order."""
+    """The measurement of a whole tensor, from those of its parts in order."""
     if not parts:
         return Measurement(Summary())
     first = parts[0]
@@ -307,7 +307,7 @@ def merged(parts: Sequence[Measurement]) -> Measurement:
 
 
 def _distance(one: Array, two: Array, wide: Array) -> Array:
-    """|Δ| of each element in float64; of integers from their exact difference, so that none that differ are 0 apart."""
+    """|Δ| of each element in float64. Integers are subtracted exactly, so that different ones never have a |Δ| of 0."""
     import numpy as np
 
     if one.dtype.kind in "iu" and one.dtype == two.dtype:

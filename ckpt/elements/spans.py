@@ -1,4 +1,4 @@
-"""The elements of a tensor in the least that has to be read: once each, in spans that are tasks, in blocks to compute with."""
+"""Reading only what is needed of a tensor: each element once, in spans for tasks and blocks for computing."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from ckpt.io import executor
 from ckpt.tensors import Range, TensorRef
 
 ELEMENTS = 1 << 17
-"""Elements that are computed with at once: large enough that threads do not wait for each other."""
+"""Elements per step of computing: large enough that threads do not wait for each other."""
 UNFOLDED = 1 << 36
-"""Bytes to which a tensor may unfold beyond its storage (strides that repeat elements) and still be read."""
+"""How many bytes beyond its storage a tensor with repeating strides may expand to and still be read."""
 
 
 def cuts(*refs: TensorRef) -> list[tuple[int, int]]:
-    """The (first, last) elements of the tasks that tensors of one shape make. They depend on the tensors alone."""
+    """The (first, last) elements of each task for tensors of one shape. They depend on the tensors alone."""
     numel = refs[0].numel
     if not all(map(_can_cut, refs)):
         return [(0, numel)]
     return executor.spans(numel, max(ref.dtype.bits for ref in refs) // 8, ELEMENTS)
 
 
-# --- the same elements with less to read ------------------------------------------------------------------------------
+# --- the same elements with fewer reads -------------------------------------------------------------------------------
 
 
 def without_repeats(before: TensorRef, after: TensorRef) -> tuple[TensorRef, TensorRef, int]:
-    """Both with dimensions that both only repeat (stride 0) once, and how many times they repeat."""
+    """Both tensors without the repetitions (stride 0) that they share, and the number of repetitions."""
     repeated = [
         size > 1 and one == two == 0
         for size, one, two in zip(before.shape, before.stride, after.stride, strict=True)
@@ -40,16 +40,16 @@ def without_repeats(before: TensorRef, after: TensorRef) -> tuple[TensorRef, Ten
 
 
 def refuse_unfolded(ref: TensorRef) -> None:
-    """Raise UnsupportedError for a view that unfolds to far more than there is to read."""
+    """Raise UnsupportedError for a view that expands far beyond its storage."""
     if ref.nbytes > ref.storage.nbytes + UNFOLDED:
         raise UnsupportedError(
-            f"a view of {ref.storage.nbytes:,} bytes that unfolds to {ref.nbytes:,} is not read",
-            hint="--exclude it, or --structure where there is one",
+            f"a view of {ref.storage.nbytes:,} bytes expands to {ref.nbytes:,} bytes, too many to read",
+            hint="leave it out with --exclude, or use --structure where it exists",
         )
 
 
 def once(ref: TensorRef) -> tuple[TensorRef, int]:
-    """A tensor with the dimensions that only repeat it (stride 0) once, and how many times they do."""
+    """A tensor without its repetitions (stride 0), and the number of repetitions."""
     one, _, times = without_repeats(ref, ref)
     return one, times
 
@@ -65,7 +65,7 @@ def _can_cut(ref: TensorRef) -> bool:
 
 
 def slice_of(ref: TensorRef, first: int, last: int) -> TensorRef:
-    """The elements `first` to `last` of a tensor whose elements lie side by side; all of it as it is."""
+    """The elements `first` to `last` of a contiguous tensor. The whole tensor is returned as it is."""
     if (first, last) == (0, ref.numel):
         return ref
     count, width = last - first, ref.dtype.bits // 8
@@ -84,7 +84,7 @@ def slice_of(ref: TensorRef, first: int, last: int) -> TensorRef:
 
 
 def numbered_blocks(ref: TensorRef, side: int) -> Iterator[bytes | memoryview]:
-    """The elements of a tensor in blocks of ELEMENTS, each only good until the thread asks for the next of that `side`."""
+    """The elements of a tensor in blocks of ELEMENTS. Each is valid until the thread's next block of that `side`."""
     size = ELEMENTS * (ref.dtype.bits // 8)
     place = place_of(ref)
     if isinstance(place, Range):

@@ -1,4 +1,4 @@
-"""The names under which the tensors of two models go together."""
+"""The names by which the tensors of two models are paired."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ckpt.evidence.wrappers import unwrapped_name, usual_prefix
 from ckpt.text import show
 
 Rule = Callable[[str], str]
-"""A name -> the name to align by."""
+"""A name -> the name to compare."""
 
 
 def as_it_is(name: str) -> str:
@@ -21,7 +21,7 @@ def as_it_is(name: str) -> str:
 def named(
     section: Section, rule: Rule, path: str, keep: Callable[[Entry], bool] | None = None
 ) -> dict[str, int]:
-    """Name inside a section, by a rule -> index in `Checkpoint.tensors`. Raises UsageError when two would be one.
+    """Name inside a section, by a rule -> index in `Checkpoint.tensors`. Raises UsageError when two names become one.
 
     `keep` says which tensors count.
     """
@@ -38,14 +38,14 @@ def named(
 
 
 def both_called(one: str, two: str, name: str) -> str:
-    """What is wrong when two names become one."""
+    """The problem when two names become one."""
     return f"{show(one, 80)} and {show(two, 80)} would both be called {show(name, 80)}"
 
 
 class Alignment:
-    """The tensors of a section by each name that they may go by: the own one, and the one without wrappers.
+    """The tensors of a section by each name that they may have: their own, and the one without wrappers.
 
-    `rule` is applied to either; where two tensors would become one, that way is `None`.
+    `rule` is applied to both. A way is None when two tensors would get one name.
     """
 
     def __init__(
@@ -68,12 +68,12 @@ class Alignment:
         return self.ways[way] or named(self._section, self._rules[way], self._path, self._keep)
 
     def prefix(self, way: int) -> str:
-        """What a way takes off the front of most names."""
+        """The prefix that a way removes from most names."""
         return usual_prefix(self._section.names()) if way else ""
 
 
 def best_ways(one: Alignment, two: Alignment) -> tuple[int, int]:
-    """The ways of both sides under which most names agree; of equally many, those that change the least."""
+    """The ways of both sides with the most common names; on a tie, the ways that change the least."""
     best, most = (0, 0), -1
     for first, mine in enumerate(one.ways):
         for second, other in enumerate(two.ways):

@@ -1,4 +1,4 @@
-"""Device tags: which ones torch knows, and where devices hide in values, out of the reach of map_location."""
+"""Device tags: which ones torch knows, and which ones are in values, where map_location does not reach."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ckpt.nodes import is_tuple
 from ckpt.tree.view import look
 
 KINDS = ("cuda", "mps", "xpu", "npu", "hpu", "mlu", "musa", "xla", "mtia", "privateuseone")
-"""Devices other than the CPU that torch, or a backend of it, restores tensors to."""
+"""Devices besides the CPU to which torch, or one of its backends, restores tensors."""
 ACCELERATOR = re.compile(rf"(?:{'|'.join(KINDS)})(?::\d{{1,3}})?")
 _LISTED = 64
-"""Devices are looked for in lists of at most this many items: of GPUs, not of data."""
+"""The longest lists that are searched for devices: lists of GPUs, not of data."""
 
 
 class HiddenDevice(NamedTuple):
-    """A device that sits in a value: the name of its place, the device, the type of the value."""
+    """A device in a value: the name of the value, the device, the type of the value."""
 
     name: str
     device: str
@@ -27,7 +27,7 @@ class HiddenDevice(NamedTuple):
 
 
 def checked(tag: str) -> str:
-    """A tag that torch.load restores tensors to. Raises UsageError for any other."""
+    """A tag to which torch.load restores tensors. Raises UsageError for any other."""
     if tag == "cpu" or ACCELERATOR.fullmatch(tag):
         return tag
     hint = (
@@ -39,7 +39,7 @@ def checked(tag: str) -> str:
 
 
 def hidden_devices(values: Iterable[Value]) -> tuple[HiddenDevice, ...]:
-    """Devices other than the CPU in values: torch.device objects, and texts that are a device and nothing else."""
+    """Devices besides the CPU in values: torch.device objects, and strings that name only a device."""
     found: list[HiddenDevice] = []
     for value in values:
         node = value.node

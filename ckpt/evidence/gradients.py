@@ -1,7 +1,7 @@
-"""Who had a gradient: what an optimizer's state says of each parameter, and nothing beyond that.
+"""Which parameters had a gradient, as far as the state of an optimizer says so.
 
-Adam and its like make the state of a parameter at its first gradient, and count its steps; Adagrad makes it at the
-start, and counts. An optimizer without state, or with one for all, says nothing.
+Adam and similar optimizers create the state of a parameter at its first gradient and count its steps. Adagrad
+creates it at the start and counts. An optimizer without state, or with one state for all, says nothing.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _COUNTERS = {"float32": "<f", "float64": "<d", "int64": "<q", "int32": "<i", "fl
 
 
 class GradientUse(NamedTuple):
-    """What the state of one optimizer says. `never` are the parameters that never had a gradient, by their number:
-    without state, or with a counter that never moved; `lagging` those whose counter is behind `steps`, each with it.
+    """What the state of one optimizer says. `never` are the numbers of the parameters that never had a gradient: they
+    have no state, or a counter of 0. `lagging` are those with a counter below `steps`, each with its counter.
     """
 
     match: Match
@@ -32,7 +32,7 @@ class GradientUse(NamedTuple):
 
 
 def gradient_uses(matches: Iterable[Match]) -> tuple[GradientUse, ...]:
-    """What each optimizer's state says. Reads counters of no dimension, and no other tensor data."""
+    """What the state of each optimizer says. Reads only step counters, no other tensor data."""
     return tuple(_use(match) for match in matches)
 
 
@@ -56,7 +56,7 @@ def _use(match: Match) -> GradientUse:
 
 
 def _counter(node: Node) -> float | None:
-    """The value of a step counter: a number, or a tensor of no dimension."""
+    """The value of a step counter: a number, or a tensor with one element."""
     tensor = tensor_of(node)
     if isinstance(tensor, TensorRef):
         form = _COUNTERS.get(tensor.dtype.name)
@@ -68,9 +68,9 @@ def _counter(node: Node) -> float | None:
 
 
 def without_gradient(match: RecordMatch) -> tuple[int, ...]:
-    """The indices of the parameters that required a gradient and had none when a snapshot was taken.
+    """The indices of the parameters that required a gradient but had none when the snapshot was taken.
 
-    Empty when no parameter had one: then nothing was propagated backward yet.
+    Empty when no parameter had a gradient, because backward had not run yet.
     """
     if not match.record.has_gradients:
         return ()
@@ -83,6 +83,6 @@ def without_gradient(match: RecordMatch) -> tuple[int, ...]:
 
 
 def known_indices(use: GradientUse, numbers: Iterable[int]) -> tuple[list[int], int]:
-    """The indices of some of an optimizer's parameters in `Checkpoint.tensors`, and how many have no known one."""
+    """The indices of some parameters of an optimizer in `Checkpoint.tensors`, and how many have no known index."""
     indices = [use.match.indices[number] for number in numbers]
     return [index for index in indices if index is not None], sum(index is None for index in indices)

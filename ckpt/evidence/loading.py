@@ -1,6 +1,6 @@
-"""How to open a checkpoint in Python: one expression that can be pasted, as this file needs it.
+"""How to open a checkpoint in Python: one expression for this file, ready to paste.
 
-Never `weights_only=False` beside a name that is not known: then there is no expression, and a reason.
+A file with unknown names gets a reason instead of an expression, never `weights_only=False`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from typing import NamedTuple
 from ckpt.checkpoint import Checkpoint, Refusal
 from ckpt.evidence.sections import Section
 from ckpt.names import NamedKey, Path
+from ckpt.text import and_more
 
 
 class Load(NamedTuple):
-    """The expression (`torch.load(...)["model"]`), or None and the `reason`; `note` is a comment beside it."""
+    """The expression (`torch.load(...)["model"]`), or None with the `reason`. `note` is a comment beside it."""
 
     expression: str | None
     note: str | None = None
@@ -22,22 +23,24 @@ class Load(NamedTuple):
 
 
 _PACKAGES = frozenset(("easydict", "lightning", "lightning_fabric", "omegaconf", "pytorch_lightning", "yacs"))
-"""Packages of known names that may be missing where torch is not."""
+"""Packages of known names that may be missing where torch is installed."""
 
 
 def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
-    """How to open the checkpoint, down to its model when there is just one."""
+    """How to open the checkpoint, down to its model when there is only one."""
     if checkpoint.not_loadable:
         return Load(None, reason=checkpoint.not_loadable)
     template = checkpoint.traits.load
-    if checkpoint.traits.names_are_code:  # its own loader, which imports nothing
+    if checkpoint.traits.names_are_code:  # its own loader imports nothing
         return Load(template.format(path=literal(checkpoint.path), options=""))
     strange = [row for row in checkpoint.imports if row.group != "known"]
     if strange:
         called = next((row for row in strange if row.group == "called"), None)
         row = called or strange[0]
-        verb = "calls" if called else "imports"
-        return Load(None, reason=f"loading {verb} {row.module}.{row.name}, which ckpt does not know")
+        name = f"{row.module}.{row.name}"
+        if called:
+            return Load(None, reason=f"loading calls {name}, which ckpt does not know")
+        return Load(None, reason=f"needs {name} from the author's code")
     refused = checkpoint.weights_only
     options = ['map_location="cpu"']
     if refused:
@@ -57,10 +60,11 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
 
 
 def refusals_text(refused: tuple[Refusal, ...]) -> str:
-    """The first reason with its place, and how many more there are."""
-    where = f" at {refused[0].where[0] or 'the root'}" if refused[0].where else ""
-    more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
-    return f"{refused[0].reason}{where}{more}"
+    """The first reason with its place, and the number of further reasons."""
+    reasons = [
+        f"{row.reason} at {row.where[0] or 'the root'}" if row.where else row.reason for row in refused
+    ]
+    return and_more(reasons, 1)
 
 
 _SUBSCRIPTED = frozenset(("dict", "OrderedDict", "list", "tuple"))
@@ -94,7 +98,7 @@ def _sharded(checkpoint: Checkpoint, options: str) -> str:
 
 
 def subscript(path: Path) -> str | None:
-    """A path as Python subscripts (`["model"]`), None when a key of it cannot be written so."""
+    """A path as Python subscripts (`["model"]`); None when a key cannot be written as one."""
     if any(isinstance(key, NamedKey) for key in path):
         return None
     if "_parameters" in path or "_modules" in path or "_buffers" in path:
@@ -103,7 +107,7 @@ def subscript(path: Path) -> str | None:
 
 
 def literal(text: str) -> str:
-    """A string as Python source that is plain ASCII or printable, in double quotes where that reads better."""
+    """A string as Python source in ASCII, in double quotes unless it contains them."""
     quoted = ascii(text)
     if quoted.startswith("'") and '"' not in quoted:
         return f'"{quoted[1:-1]}"'

@@ -1,8 +1,8 @@
-"""Which tensor of the model each parameter of an optimizer is: by name, or by order and the shapes of its state.
+"""Matching the parameters of an optimizer to the tensors of the model: by name, or by order and shapes.
 
-An optimizer's state knows its parameters by number, in the order in which they were handed to it: that of the
-model, without buffers, each tied one once, frozen ones perhaps left out, perhaps in groups. A parameter is said
-to be a tensor only when every order-preserving assignment that fits says so.
+The state of an optimizer numbers its parameters in the order in which it got them. That is the order of the model:
+without buffers, each tied tensor once, frozen ones perhaps left out, perhaps in groups. A parameter is matched to a
+tensor only when every order-preserving assignment that fits agrees.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _ELEMENTWISE = (
 )
 """State that has the shape of its parameter (torch/optim)."""
 _FACTORS = (("row_var", "col_var"), ("exp_avg_sq_row", "exp_avg_sq_col"))
-"""Adafactor's state for matrices: torch's keeps the reduced dimension, Hugging Face's drops it."""
+"""State of Adafactor for matrices: torch keeps the reduced dimension, Hugging Face drops it."""
 
 
 class Slot(NamedTuple):
-    """A parameter as an optimizer knows it. `shape` is what its state tells, `step` its counter, where it has one."""
+    """A parameter of an optimizer. `shape` comes from its state, `step` is its counter if it has one."""
 
     key: Node
     name: str | None
@@ -48,14 +48,14 @@ class Slot(NamedTuple):
     has_state: bool
     step: Node = None
     keeps_state: bool = True
-    """Whether its group keeps state at all: SGD keeps none for a group without momentum."""
+    """Whether its group keeps state at all. SGD without momentum keeps no state."""
 
 
 class Match(NamedTuple):
     """The parameters of one optimizer, in its order, and the indices of their tensors in `Checkpoint.tensors`.
 
-    An index is None where several assignments fit, or none. `exact` says that the optimizer holds as many
-    parameters as the model has tensors that may be one.
+    An index is None when no assignment fits, or when several do. `exact` says that the optimizer has as many
+    parameters as the model has candidates.
     """
 
     optimizer: Section
@@ -72,7 +72,7 @@ class Match(NamedTuple):
 def matches(
     checkpoint: Checkpoint, sections: tuple[Section, ...], buffers: Sequence[bool]
 ) -> tuple[Match, ...]:
-    """A match for each optimizer. `buffers` says of each tensor whether it is sure not to be a parameter."""
+    """A match for each optimizer. `buffers` says for each tensor whether it is surely not a parameter."""
     models = [section for section in sections if section.kind == "model"]
     found = []
     for section in sections:
@@ -85,9 +85,9 @@ def matches(
 
 
 def recorded(handed: OptimizerRecord, name: str, model: Section, indices: dict[str, int]) -> Match:
-    """The match of an optimizer that a snapshot describes; `indices` are those of the model's tensors by name.
+    """The match of an optimizer that a snapshot describes. `indices` are those of the model's tensors by name.
 
-    Parameters that are not the model's are left out.
+    Parameters that do not belong to the model are left out.
     """
     mine = [number for number, known in enumerate(handed.names) if known in indices]
     slots = tuple(
@@ -121,7 +121,7 @@ def _is_flat(optimizer: Section) -> bool:
 
 
 def is_by_order(checkpoint: Checkpoint, match: Match, number: int) -> bool:
-    """Whether only the order says which tensor a parameter is: another one of its group could be it by shape."""
+    """Whether only the order decides which tensor a parameter is, because another tensor has the same shape."""
     index = match.indices[number]
     if match.by_name or index is None:
         return False
@@ -133,7 +133,7 @@ def is_by_order(checkpoint: Checkpoint, match: Match, number: int) -> bool:
 
 
 def _groups(section: Section) -> list[list[Slot]]:
-    """The parameters of an optimizer, group by group, in the order in which torch numbers them."""
+    """The parameters of an optimizer, group by group, in torch's order of their numbers."""
     parts = dict(children(section.node))
     state = {_key(key): node for key, node in children(parts.get("state"))}
     momentum_only = {str(key) for node in state.values() for key, _ in children(node)} <= {"momentum_buffer"}
@@ -169,7 +169,7 @@ def _slot(key: Node, name: str | None, state: Node) -> Slot:
 
 
 def _shape(fields: dict[str, Node]) -> tuple[int, ...] | None:
-    """The shape of a parameter, as its state tells it."""
+    """The shape of a parameter, from its state."""
     shapes = {name: tensor.shape for name, node in fields.items() if (tensor := tensor_of(node)) is not None}
     for row, column in _FACTORS:
         if row in shapes and column in shapes and shapes[row] and shapes[column]:
@@ -209,7 +209,7 @@ def _match(
 
 
 def _named_indices(checkpoint: Checkpoint, model: Section, slots: tuple[Slot, ...]) -> list[int | None]:
-    """The indices that the names of slots name, empty unless the model has most of them."""
+    """The indices of the tensors that the slots name; empty unless the model has most of them."""
     if not slots or slots[0].name is None:
         return []
     indices = {
@@ -220,7 +220,7 @@ def _named_indices(checkpoint: Checkpoint, model: Section, slots: tuple[Slot, ..
 
 
 def _candidates(checkpoint: Checkpoint, model: Section, buffers: Sequence[bool]) -> list[int]:
-    """The indices of a model's tensors that may be parameters, each tied one once."""
+    """The indices of the tensors of a model that may be parameters, each tied tensor once."""
     seen: set[tuple[object, ...]] = set()
     indices = []
     for index, entry in zip(model.indices, model.entries, strict=True):
@@ -238,11 +238,11 @@ def _candidates(checkpoint: Checkpoint, model: Section, buffers: Sequence[bool])
 def _assign(
     groups: list[list[Slot]], indices: list[int], shapes: list[tuple[int, ...]]
 ) -> list[int | None] | None:
-    """The index of each slot that is the same in every assignment that fits; None when none fits at all.
+    """For each slot the index on which all fitting assignments agree. None when no assignment fits.
 
-    The groups share the indices: what one group is sure to take, no other may.
+    The groups share the indices: an index that one group surely takes is closed to the others.
     """
-    taken: dict[int, int] = {}  # index of a index -> the group that is sure to have it
+    taken: dict[int, int] = {}  # position in `indices` -> the group that surely takes it
     decided: list[list[int | None]] = [[None] * len(group) for group in groups]
     while True:
         before = len(taken)
@@ -260,7 +260,7 @@ def _assign(
 
 
 def _ends(group: list[Slot], free: list[int], shapes: list[tuple[int, ...]]) -> list[tuple[int, int]] | None:
-    """The first and the last index that each slot can have when order is kept, None when some slot has none."""
+    """The first and the last index that each slot can have in this order; None when a slot has no index."""
     firsts = _greedy(group, free, shapes)
     lasts = _greedy(group[::-1], free[::-1], shapes)
     if firsts is None or lasts is None:

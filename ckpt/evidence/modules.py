@@ -1,4 +1,4 @@
-"""The modules of a pickled model, walked as torch would walk the live one: what is registered, and what torch does not see."""
+"""The modules of a pickled model, walked as torch walks a live model: what is registered, and what torch does not see."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ _VISITS = 1_000_000
 
 
 class Hook(NamedTuple):
-    """A hook of a module that is a function of somebody's code: loading needs it."""
+    """A hook of a module that is a function of unknown code. Loading needs that code."""
 
     module: str
     function: str
 
 
 class UnseenParts(NamedTuple):
-    """What a pickled model holds that torch does not see, or sees twice."""
+    """The parts of a pickled model that torch does not see, or sees twice."""
 
     loose: tuple[LooseModule, ...]
     plain_tensors: tuple[str, ...]
     """Tensors that are plain attributes: neither parameters nor buffers."""
     twice: tuple[tuple[str, str], ...]
-    """(a name, the other name) of modules that are registered under two."""
+    """(a name, the other name) of modules that are registered under two names."""
     hooks: tuple[Hook, ...]
 
 
 def unseen_parts(checkpoint: Checkpoint) -> UnseenParts:
-    """What the pickled models of a checkpoint hold that torch does not see. Reads no tensor."""
+    """The parts of the pickled models in a checkpoint that torch does not see. Reads no tensor."""
     loose: list[LooseModule] = []
     plain: list[str] = []
     twice: list[tuple[str, str]] = []
@@ -90,7 +90,7 @@ class _Model:
             todo += reversed(below)
 
     def loose(self, container: Node, place: str) -> Iterator[LooseModule]:
-        """The modules and Parameters in a plain container, and in those inside of it."""
+        """The modules and Parameters in a plain container, and in the containers inside it."""
         todo = [(container, place, 0)]
         while todo and len(self._seen) < _VISITS:
             node, at, depth = todo.pop()
@@ -119,7 +119,7 @@ class _Model:
                 todo += reversed(below)
 
     def _loose_module(self, node: Node, view: View, at: str) -> LooseModule | None:
-        """A module in a plain container; None for one that has nothing that could be missed."""
+        """A module in a plain container; None for one without parameters and buffers."""
         inside = None
         lost = held = 0
         todo = [node]
@@ -141,7 +141,7 @@ class _Model:
 
 
 def _container(node: Node, view: View) -> View:
-    """An object of a subclass of list, dict or tuple as that; any other as it is."""
+    """The view of an object whose class derives from list, dict or tuple as one of these; else the view itself."""
     if view.kind != "object" or type(node) is not Opaque:
         return view
     if node.items:
@@ -154,12 +154,12 @@ def _container(node: Node, view: View) -> View:
 
 
 def _text(key: Node, number: int) -> str:
-    """A key as Python writes it."""
+    """A key as Python source."""
     return repr(str(key)) if isinstance(key, str) else str(key_of(key, number))
 
 
 def _registered(view: View) -> dict[str, list[tuple[str, Node]]]:
-    """What a module registers: its parameters, buffers and children that are not None, by their names."""
+    """What a module registers: its parameters, buffers and children that are not None, by name."""
     state = dict(zip(view.keys, view.children, strict=True))
     found: dict[str, list[tuple[str, Node]]] = {}
     for attribute in REGISTERED:
@@ -176,7 +176,7 @@ def _attributes(view: View) -> Iterator[tuple[str, Node]]:
 
 
 def _hooks(place: str, view: View) -> Iterator[Hook]:
-    """The hooks of a module that are functions of names that are not known."""
+    """The hooks of a module that are functions with unknown names."""
     for key, child in zip(view.keys, view.children, strict=True):
         if key not in HOOKS:
             continue

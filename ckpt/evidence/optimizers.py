@@ -1,4 +1,4 @@
-"""What an optimizer's state says of itself: its kind by the names of its buffers, how much of it has state."""
+"""What the state of an optimizer says: its kind, from the names of its state, and how many parameters have state."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ckpt.nodes import Node
 from ckpt.tree.find import children
 from ckpt.tree.view import look
 
-# State names -> the family of optimizers that keeps them; the first that fits.
+# State names -> the family of optimizers that keeps them. The first that fits counts.
 _FAMILIES: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset(("exp_avg", "exp_avg_sq")), "Adam-like"),
     (frozenset(("exp_avg", "exp_inf")), "Adamax"),
@@ -26,7 +26,7 @@ _FAMILIES: tuple[tuple[frozenset[str], str], ...] = (
 
 
 class Optimizer(NamedTuple):
-    """The state of one optimizer. `parameters` were handed to it, `with_state` of them have state."""
+    """The state of one optimizer. It has `parameters` parameters, and `with_state` of them have state."""
 
     family: str | None
     parameters: int
@@ -35,7 +35,7 @@ class Optimizer(NamedTuple):
 
 
 def optimizer(section: Section) -> Optimizer | None:
-    """What an optimizer section holds, None when it is not laid out as torch does."""
+    """What an optimizer section holds; None when it does not have torch's layout."""
     parts = dict(children(section.node))
     if "state" not in parts or "param_groups" not in parts:
         return None
@@ -56,7 +56,7 @@ def optimizer(section: Section) -> Optimizer | None:
 
 
 def named_parts(node: Node) -> list[Node]:
-    """The parts of an optimizer's state that name parameters: `state`, when its keys are names, and the lists of names."""
+    """The parts of an optimizer that name parameters: `state`, which may have names as keys, and the lists of names."""
     parts = dict(children(node))
     found = [parts["state"]] if "state" in parts else []
     for _, group in children(parts.get("param_groups")):

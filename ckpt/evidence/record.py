@@ -1,7 +1,7 @@
-"""What a live model says of itself: the record that `ckpt.snapshot` leaves in a file, and that `--model` makes.
+"""The record of a live model, which `ckpt.snapshot` leaves in a file and `--model` makes.
 
 A record is columns of plain values under the key `ckpt`, so that `weights_only=True` loads it. Reading it trusts
-nothing: what is not laid out as written here is no record.
+nothing: data with another layout is not a record.
 """
 
 from __future__ import annotations
@@ -18,25 +18,26 @@ from ckpt.tree.view import SCALARS, look
 KEY = "ckpt"
 """The key of the record at the root of the file."""
 STATE_DICT = "state_dict"
-"""The key of the tensors beside it."""
+"""The key of the tensors beside the record."""
 VERSION = 1
 
 
 class TensorRecord(NamedTuple):
-    """One tensor of a model. `gradient` is the norm of its gradient, None where there was none."""
+    """One tensor of a model. `gradient` is the norm of its gradient, None without a gradient."""
 
     role: Literal["parameter", "buffer"]
     device: str
     requires_grad: bool
     gradient: float | None = None
     is_sharded: bool = False
-    """Whether it is one rank's part of a larger one: other ranks hold other values."""
+    """Whether it is the part of one rank, so that other ranks hold other values."""
 
 
 class OptimizerRecord(NamedTuple):
-    """One optimizer: the names of its parameters in its order (None: not the model's), who has state, its counters.
+    """One optimizer: the names of its parameters in its order (None for a parameter of another model), which of them
+    have state, and their step counters.
 
-    `fields` are the names of what it keeps for a parameter.
+    `fields` are the names of the state that it keeps per parameter.
     """
 
     cls: str
@@ -45,26 +46,26 @@ class OptimizerRecord(NamedTuple):
     steps: tuple[float | None, ...]
     fields: tuple[str, ...]
     keeps_state: tuple[bool, ...] = ()
-    """Whether its group keeps state at all: SGD keeps none for a group without momentum."""
+    """Whether its group keeps state at all. SGD without momentum keeps no state."""
 
 
 class LooseModule(NamedTuple):
     """A module or a Parameter in a plain list, tuple, dict or set of a module, at `place` (`blocks[0]`).
 
-    `registered` is the name under which the module knows it nevertheless; None when nothing does.
+    `registered` is the name under which it is registered elsewhere; None when it is not registered.
     """
 
     place: str
     kind: str
-    """`module` or `parameter`; of a snapshot, what the file says."""
+    """`module` or `parameter`. In a snapshot it is whatever the file says."""
     cls: str
     parameters: int
     registered: str | None
 
 
 class ModelRecord(NamedTuple):
-    """What a model says: its tensors under unwrapped state-dict names, its parameters in the order of
-    `model.parameters()`, its modules with their classes; of a snapshot also who had a gradient.
+    """The record of a model: its tensors under unwrapped state-dict names, its parameters in the order of
+    `model.parameters()`, its modules with their classes. A snapshot also records the gradients.
     """
 
     source: Literal["snapshot", "model"]
@@ -72,26 +73,26 @@ class ModelRecord(NamedTuple):
     parameters: tuple[str, ...]
     modules: dict[str, str]
     ignored: frozenset[str] = frozenset()
-    """Parameters that DDP was told to leave alone: it does not number them."""
+    """Parameters that DDP ignores. It does not number them."""
     wrappers: tuple[str, ...] = ()
     optimizers: tuple[OptimizerRecord, ...] = ()
     loose: tuple[LooseModule, ...] = ()
     left_out: tuple[tuple[str, str], ...] = ()
-    """What the file does not hold of the state dict, and why."""
+    """What the file lacks of the state dict, and why."""
     rank: int = 0
     world_size: int = 1
     training: bool = True
     torch: str = ""
     shapes: dict[str, tuple[int, ...]] = {}  # noqa: RUF012  # never written to
-    """The shapes of the tensors, of a live model."""
+    """The shapes of the tensors. Only for a live model."""
     plain_tensors: tuple[str, ...] = ()
-    """Tensors that are plain attributes of the modules of a live model."""
+    """Tensors that are plain attributes of modules. Only for a live model."""
     twice: tuple[tuple[str, str], ...] = ()
-    """(a name, the other name) of the modules of a live model that are registered under two."""
+    """(a name, the other name) of modules that are registered under two names. Only for a live model."""
 
     @property
     def has_gradients(self) -> bool:
-        """Whether any parameter had a gradient: before backward none has, and that says nothing."""
+        """Whether any parameter had a gradient. Before backward no parameter has one, which says nothing."""
         return any(known.gradient is not None for known in self.tensors.values())
 
     @property
@@ -140,7 +141,7 @@ def columns(record: ModelRecord) -> dict[str, Json]:
 
 
 def _columns(fields: Sequence[str], rows: Collection[tuple[Json, ...]]) -> dict[str, list[Json]]:
-    """A list of values for each field of rows."""
+    """One list of values per field of the rows."""
     return {field: [row[place] for row in rows] for place, field in enumerate(fields)}
 
 
@@ -160,7 +161,7 @@ _LOOSE = ("place", "kind", "class", "parameters", "registered")
 
 
 class _NotOursError(Exception):
-    """A value that `columns` would not have written."""
+    """A value that `columns` does not write."""
 
 
 def _record(fields: dict[str | int, Node]) -> ModelRecord:

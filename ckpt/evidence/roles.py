@@ -1,8 +1,8 @@
-"""Parameter or buffer: what the file itself says of each tensor, and on what evidence.
+"""Parameter or buffer: what the file says about each tensor, and with what evidence.
 
-Strongest first: the module, TorchScript's lists, Parameters and `param_names` (certain); siblings and dtypes
-(strong), as is an optimizer's order where it leaves one way only; well-known names (likely); else unknown, which
-callers treat as a parameter and say so.
+Strongest first: the module, TorchScript's lists, Parameters and `param_names` (certain); siblings, dtypes, and the
+order of an optimizer when only one assignment fits (strong); well-known names (likely). Everything else is unknown;
+callers treat it as a parameter and say so.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Trust = Literal["certain", "strong", "likely", "none"]
 
 
 class Role(NamedTuple):
-    """What a tensor is. `source` names the kind of evidence, `note` says it in words."""
+    """What a tensor is. `source` names the kind of evidence, `note` describes it."""
 
     role: RoleName
     trust: Trust
@@ -33,15 +33,15 @@ class Role(NamedTuple):
 
 
 _CERTAIN = {
-    "module": "listed by the module that is pickled here",
-    "torchscript": "listed by the class in the archive's code",
+    "module": "listed by the module in this file",
+    "torchscript": "listed by the code in this file",
     "Parameter": "saved as a Parameter",
     "Buffer": "saved as a Buffer",
 }
 _BATCH_NORM = frozenset(("running_mean", "running_var", "num_batches_tracked"))
 _UNKNOWN = Role("unknown", "none", "none", "a state dict does not say; treated as a parameter")
 _STATE = Role("optimizer", "certain", "section")
-_HANDED = Role("parameter", "certain", "optimizer", "handed to the optimizer that is pickled here")
+_HANDED = Role("parameter", "certain", "optimizer", "a parameter of the optimizer in this file")
 _LIKELY_BUFFERS = frozenset(
     [
         "position_ids",
@@ -60,26 +60,26 @@ _LIKELY_BUFFERS = frozenset(
         "causal_mask",
     ]
 )
-# Packed weights of quantized models are integers and no buffers of the usual kind.
+# Packed weights of quantized models are integers, but not ordinary buffers.
 _QUANTIZED_NAMES = frozenset(("qweight", "qzeros", "g_idx", "weight", "weight_packed", "scales"))
 
 
 class RecordMatch(NamedTuple):
-    """A record of a live model, the section of the file that it is about, and the indices of its tensors there."""
+    """A record of a live model, the section of the file that it describes, and the indices of its tensors there."""
 
     record: ModelRecord
     section: Section
     indices: dict[str, int]
 
     def known(self) -> dict[int, TensorRecord]:
-        """What the record says of the tensor at each index."""
+        """Index of a tensor -> its row of the record."""
         return {index: self.record.tensors[name] for name, index in self.indices.items()}
 
 
 class Evidence(NamedTuple):
-    """The role of each of `checkpoint.tensors`, in the same order, and what the optimizers know of them.
+    """The role of each of `checkpoint.tensors`, in the same order, and the matches of the optimizers.
 
-    `record` is what a snapshot or a live model says, where there is one.
+    `record` comes from a snapshot or a live model, if there is one.
     """
 
     roles: list[Role]
@@ -90,9 +90,9 @@ class Evidence(NamedTuple):
 def find_roles(
     checkpoint: Checkpoint, sections: tuple[Section, ...], model: ModelRecord | None = None
 ) -> Evidence:
-    """What the file says of its tensors, the optimizers' order and state included; `model` is the live one.
+    """What the file says about its tensors, also by the order and state of its optimizers. `model` is a live model.
 
-    Raises UsageError when the model is another than that of the file.
+    Raises UsageError when the model does not fit the file.
     """
     match = _record_match(checkpoint, sections, model)
     if checkpoint.declared is not None:
@@ -126,9 +126,9 @@ _SOURCES = {"snapshot": ("snapshot", "recorded by ckpt.snapshot"), "model": ("mo
 def _record_match(
     checkpoint: Checkpoint, sections: tuple[Section, ...], model: ModelRecord | None
 ) -> RecordMatch | None:
-    """The record of a live model, else of the snapshot that the file is, with its section."""
+    """The record of the file, if it is a snapshot, else that of the live model, with its section."""
     own = record_of(checkpoint)
-    record = own or model  # a snapshot knows all that its model says, and more
+    record = own or model  # a snapshot records everything that its model says
     if record is None:
         return None
     best: RecordMatch | None = None
@@ -146,8 +146,8 @@ def _record_match(
     if model is not None and own is None and (best is None or 2 * len(best.indices) < len(model.tensors)):
         lost = next((name for name in model.tensors if best is None or name not in best.indices), "")
         raise UsageError(
-            f"not the model that --model builds: {len(best.indices) if best else 0:,} of its {len(model.tensors):,}"
-            f" tensors are here, {show(lost, 80)} is not",
+            f"not the model that --model builds: the file has {len(best.indices) if best else 0:,} of its"
+            f" {len(model.tensors):,} tensors and lacks {show(lost, 80)}",
             path=checkpoint.path,
         )
     if best is not None and record.source == "model":
@@ -155,8 +155,8 @@ def _record_match(
             shape = checkpoint.tensors[index].tensor.shape
             if shape != record.shapes.get(name, shape):
                 raise UsageError(
-                    f"not the model that --model builds: {show(name, 80)} is {list(shape)} here and"
-                    f" {list(record.shapes[name])} there",
+                    f"not the model that --model builds: {show(name, 80)} has shape {list(shape)} in the file"
+                    f" and {list(record.shapes[name])} in the model",
                     path=checkpoint.path,
                     hint="--arg K=V",
                 )
@@ -201,7 +201,7 @@ def _role(entry: Entry, name: str, siblings: dict[str, set[str]], named: frozens
         if leaf in _BATCH_NORM:
             return Role("buffer", "strong", "batchnorm", "statistics of a normalization layer")
         if leaf in ("weight", "bias"):
-            # Without the counter it may be a frozen batch norm, which has nothing but buffers.
+            # Without the counter it may be a frozen batch norm, which has only buffers.
             trust: Trust = "strong" if "num_batches_tracked" in beside else "likely"
             return Role("parameter", trust, "batchnorm", "beside the statistics of a normalization layer")
     if "parametrizations" in parent.split("."):
@@ -225,7 +225,7 @@ def _role(entry: Entry, name: str, siblings: dict[str, set[str]], named: frozens
 
 
 def _optimizer_names(sections: tuple[Section, ...]) -> frozenset[str]:
-    """Names that optimizers give their parameters: `param_names` (torch 2.6), or state keyed by name (FSDP)."""
+    """Names of parameters in optimizers: `param_names` (torch 2.6), or the keys of the state (FSDP)."""
     names: set[str] = set()
     for section in sections:
         if section.kind != "optimizer":

@@ -1,7 +1,7 @@
 """What the parts of a checkpoint are: model, optimizer, scheduler, scaler, ema, rng, snapshot, other.
 
-Structure decides first (a dict with `state` and `param_groups`, a mapping of dotted names to tensors, a
-pickled module), then well-known keys. Never the values.
+The structure decides first (a dict with `state` and `param_groups`, a mapping of dotted names to tensors, a pickled
+module), then well-known keys. Values never decide.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ckpt.names import Path, dotted
 from ckpt.nodes import Node
 
 OTHER_SHARE = 0.01
-"""A candidate for a model with under this share of the largest one's elements (`{mean, std}`) is other."""
+"""A candidate with less than this share of the elements of the largest model (`{mean, std}`) is other."""
 
 _KINDS = {
     **dict.fromkeys(("optimizer", "optimizers", "optim", "optims"), "optimizer"),
@@ -24,7 +24,7 @@ _KINDS = {
     **dict.fromkeys(("scaler", "scalers", "amp", "gradscaler"), "scaler"),
     **dict.fromkeys(("rng", "rngs", "random"), "rng"),
 }
-"""Words that say what a part is, when the key is made of nothing else but those of `_FILLING`."""
+"""Words that give the kind of a part, when all other words of the key are in `_FILLING`."""
 _FILLING = frozenset(
     [
         "state",
@@ -44,7 +44,7 @@ _FILLING = frozenset(
 )
 _EMA = frozenset(("ema", "averaged", "shadow", "swa"))
 _WHOLE = frozenset(("state_dict", "model_state_dict", "model", "params", "weights", "net"))
-"""Keys of a model beside other things: a dict that has one is not the model itself."""
+"""Keys that hold a model beside other things. A dict with such a key is not the model itself."""
 _TENSOR_NAMES = re.compile(
     r"(?:weight|bias|gamma|beta|kernel|embedding|running_|num_batches_tracked)\w*|\w*_?(?:weight|bias)"
 )
@@ -56,9 +56,9 @@ _MODEL = re.compile(
 
 
 class Section(NamedTuple):
-    """A part of a checkpoint. All of its `entries` lie below `path`; the first is `first` in `Checkpoint.tensors`.
+    """A part of a checkpoint. All its `entries` are below `path`; `first` is the index of the first one.
 
-    `node` is it in the tree, `numel` and `nbytes` are the elements and bytes of its tensors.
+    `node` is its node in the tree, `numel` and `nbytes` count the elements and bytes of its tensors.
     """
 
     path: Path
@@ -73,7 +73,7 @@ class Section(NamedTuple):
 
     @property
     def tensors(self) -> int:
-        """How many tensors it has."""
+        """The number of its tensors."""
         return len(self.entries)
 
     @property
@@ -82,11 +82,11 @@ class Section(NamedTuple):
         return range(self.first, self.first + len(self.entries))
 
     def names(self) -> list[str]:
-        """The names of its tensors inside of it."""
+        """The names of its tensors, relative to it."""
         return [self.relative(entry.name) for entry in self.entries]
 
     def relative(self, name: str) -> str:
-        """The name, inside this section, of a tensor that lies in it."""
+        """The name of one of its tensors, relative to it."""
         return name[len(self.name) + 1 :] if self.path else name
 
 
@@ -101,7 +101,7 @@ def section_of(
     is_module: bool = False,
     node: Node = None,
 ) -> Section:
-    """The section of the tensors `first` to `last`, with its sums."""
+    """The section of the tensors `first` to `last`, with its totals."""
     entries = checkpoint.tensors[first:last]
     numel = sum(entry.tensor.numel for entry in entries)
     nbytes = sum(entry.tensor.nbytes for entry in entries)
@@ -109,7 +109,7 @@ def section_of(
 
 
 def find_sections(checkpoint: Checkpoint) -> tuple[Section, ...]:
-    """The parts of a checkpoint in file order; they do not overlap. A bare state dict is one, at the root."""
+    """The parts of a checkpoint in file order, without overlap. A bare state dict is one section at the root."""
     if checkpoint.declared is not None:
         return tuple(section_of(checkpoint, *row) for row in checkpoint.declared.sections)
     finder = _Finder(checkpoint)
@@ -128,7 +128,7 @@ class _Finder:
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
         self._containers = checkpoint.containers
-        # What lies above an optimizer: a list of them, say.
+        # Paths above an optimizer, such as a list of optimizers.
         self._above_optimizers = {
             row.path[:depth]
             for row in self._containers
@@ -165,7 +165,7 @@ class _Finder:
         return found
 
     def rest(self, found: list[Section]) -> list[Section]:
-        """A section `other` for each top-level key with tensors that belong to none of those found."""
+        """A section for each top-level key with tensors outside the sections found, usually of the kind `other`."""
         taken = [False] * len(self._checkpoint.tensors)
         for section in found:
             taken[section.first : section.first + section.tensors] = [True] * section.tensors
@@ -190,7 +190,7 @@ class _Finder:
         return sections
 
     def _kind(self, row: Container) -> str | None:
-        """The kind of the section that a container is, None when it is not one but may hold some."""
+        """The kind of a container that is a section; None when it is not, though it may hold sections."""
         if {"state", "param_groups"} <= set(row.keys):
             return "optimizer"
         if row.path == (KEY,) and record_of(self._checkpoint) is not None:
@@ -207,7 +207,7 @@ class _Finder:
         return None
 
     def _is_state_dict(self, row: Container) -> bool:
-        """A mapping whose children are tensors, with dotted names or below a key that says model."""
+        """Whether it maps names to tensors, with dotted names or below a key for a model."""
         depth = len(row.path) + 1
         entries = self._checkpoint.tensors[row.first : row.last]
         direct = [entry for entry in entries if len(entry.path) == depth and isinstance(entry.path[-1], str)]
@@ -220,12 +220,12 @@ class _Finder:
             return False
         if _says_model(row.path):
             return True
-        # Without dots and without a key above: {"weight": ..., "bias": ...}, not {"images": ..., "labels": ...}.
+        # Without dots and without a key above: {"weight": ..., "bias": ...} but not {"images": ..., "labels": ...}.
         alike = any(_TENSOR_NAMES.fullmatch(str(entry.path[-1])) for entry in direct)
         return not row.path and len(direct) == len(row.keys) and alike
 
     def _is_nested_model(self, row: Container) -> bool:
-        """A mapping below a key that says model, all of whose several parts hold tensors and none is a whole."""
+        """Whether it is below a key for a model, and has several parts that all hold tensors and are not sections."""
         depth = len(row.path)
         if not _says_model(row.path) or row.type in ("list", "tuple") or row.path in self._above_optimizers:
             return False
@@ -246,7 +246,7 @@ def _words(key: object) -> list[str]:
 
 
 def _kind_of_key(path: Path) -> str | None:
-    """The kind that the last key of a path says by itself: `optimizer_states`, `lr_scheduler`, `rng_state`."""
+    """The kind that the last key of a path names: `optimizer_states`, `lr_scheduler`, `rng_state`."""
     if not path:
         return None
     words = [

@@ -1,4 +1,4 @@
-"""What a checkpoint says about itself, each thing worked out once, when it is first asked for."""
+"""What a checkpoint says about itself. Each property is computed once, at its first use."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ckpt.evidence.record import ModelRecord
 from ckpt.evidence.roles import Evidence, RecordMatch, Role, find_roles
 from ckpt.evidence.sections import Section, find_sections
 from ckpt.names import nearest
-from ckpt.text import show
+from ckpt.text import and_more, show
 
 if TYPE_CHECKING:
     from ckpt.evidence.modules import UnseenParts
 
 
 class Survey:
-    """A checkpoint with what it says of its parts, roles, gradients and how to load it.
+    """A checkpoint with its parts, roles and gradients, and how to load it.
 
-    `model` is what a live model of the same kind says. Whatever reads it raises UsageError where that is another model
-    than the file's. Nothing here reads tensor data but step counters.
+    `model` is the record of a live model. What uses it raises UsageError when it does not fit the file. Only step
+    counters are read, no other tensor data.
     """
 
     def __init__(self, checkpoint: Checkpoint, model: ModelRecord | None = None) -> None:
@@ -44,7 +44,7 @@ class Survey:
 
     @cached_property
     def sections(self) -> tuple[Section, ...]:
-        """The parts in file order; they do not overlap."""
+        """The parts in file order, without overlap."""
         return find_sections(self.checkpoint)
 
     @property
@@ -53,34 +53,34 @@ class Survey:
         return [section for section in self.sections if section.kind == "model"]
 
     def section(self, name: str) -> Section:
-        """The section of a name. Raises UsageError with the nearest ones."""
+        """The section with this name. Raises UsageError with the nearest names."""
         for section in self.sections:
             if section.name == name:
                 return section
         names = [section.name for section in self.sections]
-        listed = ", ".join(show(other, 60) or "(the root)" for other in nearest(name, names) or names[:8])
+        listed = and_more([show(other, 60) or "(the root)" for other in nearest(name, names) or names], 8)
         raise UsageError(f"no section {name}", path=self.path, hint=f"sections: {listed or 'none'}")
 
     def weights(self, name: str | None) -> list[Section]:
-        """The sections of weights, averaged ones too, or the one that is asked for. Raises UsageError without any."""
+        """The sections of weights, averaged ones too, or the named one. Raises UsageError without any."""
         if name is not None:
             return [self.section(name)]
         chosen = [section for section in self.sections if section.kind in ("model", "ema")]
         if not chosen:
-            raise UsageError("holds no model that could be told from the rest", path=self.path)
+            raise UsageError("ckpt finds no model in this file", path=self.path)
         return chosen
 
     def only_model(self, name: str | None) -> Section:
-        """The section that is asked for, or the only model. Raises UsageError with the list of those that there are."""
+        """The named section, or the only model. Raises UsageError with the list of models."""
         if name is not None:
             return self.section(name)
         chosen = self.models or [section for section in self.sections if section.kind == "ema"]
-        if not chosen:  # a file of nothing but tensors
+        if not chosen:  # a file of tensors only
             chosen = [section for section in self.sections if section.kind == "other" and not section.path]
         if not chosen:
-            raise UsageError("holds no model that could be told from the rest", path=self.path)
+            raise UsageError("ckpt finds no model in this file", path=self.path)
         if len(chosen) > 1:
-            listed = ", or ".join(f"--section {show(section.name, 60)}" for section in chosen[:8])
+            listed = and_more([f"--section {show(section.name, 60)}" for section in chosen], 8, ", or ")
             raise UsageError(f"holds {len(chosen)} models", path=self.path, hint=listed)
         return chosen[0]
 
@@ -102,23 +102,23 @@ class Survey:
 
     @property
     def record(self) -> RecordMatch | None:
-        """What a snapshot or a live model says, where there is one."""
+        """The record of a snapshot or a live model, if there is one."""
         return self._evidence.record
 
     @cached_property
     def uses(self) -> tuple[GradientUse, ...]:
-        """Who had a gradient, as the state of each optimizer says it."""
+        """Which parameters had a gradient, by the state of each optimizer."""
         return gradient_uses(self.matches)
 
     @property
     def knows_gradients(self) -> bool:
-        """Whether anything here can tell who had a gradient."""
+        """Whether anything in the file says which parameters had a gradient."""
         kinds = {section.kind for section in self.sections}
         return self.model is not None or not kinds.isdisjoint(("optimizer", "snapshot"))
 
     @cached_property
     def unseen(self) -> UnseenParts:
-        """What the pickled models hold that torch does not see."""
+        """The parts of the pickled models that torch does not see."""
         from ckpt.evidence.modules import unseen_parts  # here: only lint pays for it
 
         return unseen_parts(self.checkpoint)

@@ -11,14 +11,14 @@ WRAPPERS = {
     "_checkpoint_wrapped_module": "activation checkpointing",
     "_forward_module": "Lightning or DeepSpeed",
 }
-"""Attribute names under which wrappers keep the model they wrap, and who writes them."""
+"""The attributes under which wrappers keep their model -> who writes them."""
 
 
 _WRAPPED = tuple(f"{part}." for part in WRAPPERS)
 
 
 def wrapper_prefix(name: str) -> str:
-    """The wrappers' attributes that `name` begins with, with the last dot: `_orig_mod.module.`, or ``."""
+    """The attributes of wrappers at the start of `name`, with the last dot: `_orig_mod.module.`, or ``."""
     if not name.startswith(_WRAPPED):
         return ""
     end = 0
@@ -30,10 +30,10 @@ def wrapper_prefix(name: str) -> str:
 
 
 def inner_wrappers(name: str) -> list[tuple[str, str]]:
-    """The wrappers' attributes inside `name`, after its leading ones, each with the name up to its dot.
+    """The attributes of wrappers inside `name`, after the leading ones, each with the name up to its dot.
 
-    Only those that no model is likely to use itself: `model._orig_mod.fc.weight` -> `_orig_mod`,
-    `model._orig_mod.`. Of an attribute that comes twice, the first.
+    Only attributes that models hardly use themselves: `model._orig_mod.fc.weight` -> `_orig_mod`,
+    `model._orig_mod.`. An attribute that comes twice is listed once, where it comes first.
     """
     found: dict[str, str] = {}
     at = len(wrapper_prefix(name))
@@ -45,14 +45,14 @@ def inner_wrappers(name: str) -> list[tuple[str, str]]:
 
 
 def own_name(name: str) -> str:
-    """`name` without the attributes of wrappers that no model would use itself: `a._orig_mod.b` -> `a.b`."""
+    """`name` without the attributes of wrappers that models do not use themselves: `a._orig_mod.b` -> `a.b`."""
     if "_" not in name:
         return name
     return ".".join(part for part in name.split(".") if part not in WRAPPERS or not part.startswith("_"))
 
 
 def unwrapped_name(name: str) -> str:
-    """`name` without the attributes of wrappers: all leading ones, and inside those that no model would use."""
+    """`name` without the attributes of wrappers: all leading ones, and inner ones that models do not use."""
     rest = name[len(wrapper_prefix(name)) :]
     if "._" not in rest:
         return rest
@@ -61,7 +61,7 @@ def unwrapped_name(name: str) -> str:
 
 
 def usual_prefix(names: Iterable[str]) -> str:
-    """What `unwrapped_name` takes off the front of most names; of equally many, the one seen first."""
+    """The prefix that `unwrapped_name` removes from most names; on a tie, the one seen first."""
     gone: dict[str, int] = {}
     for name in names:
         plain = unwrapped_name(name)

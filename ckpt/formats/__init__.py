@@ -1,7 +1,7 @@
-"""The table of formats, and the door: `open` finds the format by content and reads it.
+"""The table of formats, and `open`, which finds the format of a file by content and reads it.
 
-Order decides: the first that recognises a file reads it; `foreign` refuses the rest by name. Formats of other
-distributions are asked only where no format of the table knows the file.
+The first format that recognises a file reads it; `foreign` names and refuses the rest. Formats of other
+distributions are asked only when no format of the table recognises the file.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ def open(path: str, limits: Limits | None = None, *, plugins: bool = False) -> C
     """The checkpoint at a path: a file, an index of shards, or a folder that holds one.
 
     Nothing that the file names is run, imported or written, and no tensor data is read. With `plugins`, formats of
-    other distributions (entry points `ckpt.formats`) are asked for a file that no built-in format knows. Raises
-    CkptError with the path in front.
+    other distributions (entry points `ckpt.formats`) are asked for a file that no built-in format recognises.
+    Raises CkptError with the path in front.
     """
     return _open(locate(path), limits or Limits(), plugins, "")
 
 
 def _open(location: Location, limits: Limits, plugins: bool, mark: str) -> Checkpoint:
     collecting = gc.isenabled()
-    gc.disable()  # a tree of a million nodes, none of them garbage: the collector would double the time
+    gc.disable()  # a tree of a million nodes has no garbage: the collector would double the time
     probe = None
     try:
         probe = probe_at(location, limits, plugins, mark)
@@ -61,12 +61,12 @@ def _open(location: Location, limits: Limits, plugins: bool, mark: str) -> Check
 
 
 def probe_at(location: Location, limits: Limits, plugins: bool = False, mark: str = "") -> Probe:
-    """A look at a location for all formats. Raises CkptError."""
+    """The probe of a location, for all formats. Raises CkptError."""
     return Probe(location, limits, lambda other, mark: _open(other, limits, plugins, mark), mark)
 
 
 def format_of(probe: Probe, plugins: bool = False) -> Format:
-    """The format that recognises a file; `foreign`, which refuses it by name, where none does."""
+    """The format that recognises a file; else `foreign`, which names and refuses it."""
     return next((format for format in _asked(plugins) if format.sniff(probe)), foreign)
 
 
@@ -79,35 +79,35 @@ def _asked(plugins: bool) -> Iterator[Format]:
 
 
 def by_name(name: str) -> Format | None:
-    """The format of a name: one of the table, or one of another distribution that was asked before."""
+    """The format with this name: one of the table, or one of another distribution that was loaded before."""
     from ckpt.formats.plugins import loaded
 
     return next((format for format in (*FORMATS, *loaded()) if name == format.NAME), None)
 
 
 def written_formats() -> dict[str, Format]:
-    """The formats of the table that are written, by their names, the usual one first."""
+    """The formats of the table that ckpt writes, by name, the usual one first."""
     return {format.NAME: format for format in FORMATS if format.WRITER}
 
 
 def writer_of(name: str) -> CanWrite:
-    """The module that writes a format. Raises UsageError where none does."""
+    """The module that writes a format. Raises UsageError when there is none."""
     found = by_name(name)
     if found is None or not found.WRITER:
         raise UsageError(
-            f"{name}: not a format that is written", hint="formats: " + " ".join(written_formats())
+            f"{name}: ckpt does not write this format", hint="formats: " + " ".join(written_formats())
         )
     return cast(CanWrite, _module(found.WRITER))
 
 
 def appender_of(name: str) -> CanAppend | None:
-    """The module that rewrites a format in place, None where it has to be written anew."""
+    """The module that rewrites a format in place; None when the file must be written anew."""
     found = by_name(name)
     return cast(CanAppend, _module(found.WRITER)) if found is not None and found.TRAITS.in_place else None
 
 
 def verifier_of(format: Format) -> CanVerify | None:
-    """The module that checks the bytes of a format, None where it has none."""
+    """The module that checks the bytes of a format, None when there is none."""
     return cast(CanVerify, _module(format.VERIFIER)) if format.VERIFIER else None
 
 

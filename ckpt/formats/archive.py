@@ -1,7 +1,7 @@
-"""The directory of a zip archive, read as torch reads it and stricter: what two parsers could see differently
-is refused. Layout: PKWARE APPNOTE 6.3; what torch accepts: caffe2/serialize/inline_container.cc.
+"""Reads the directory of a zip archive as torch does, but more strictly: it refuses an archive that two parsers
+could read differently. Layout: PKWARE APPNOTE 6.3; what torch accepts: caffe2/serialize/inline_container.cc.
 
-Not a format of the table: torch-zip, TorchScript and others are made of it. No record is read here.
+Not a format of the table: torch-zip, TorchScript and others use it. It reads no record.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _END64 = Struct("<4sQ2H2I4Q")
 _LOCATOR = Struct("<4sIQI")
 LOCAL_MAGIC, CENTRAL_MAGIC, DESCRIPTOR_MAGIC = b"PK\x03\x04", b"PK\x01\x02", b"PK\x07\x08"
 _FOLDER = 0x10
-"""The bit of the external attributes by which torch tells a folder (miniz, `mz_zip_reader_is_file_a_directory`)."""
+"""The bit of the external attributes that marks a folder to torch (miniz, `mz_zip_reader_is_file_a_directory`)."""
 _REFUSED_FLAGS = 0x2061  # encrypted, patched, strongly encrypted, masked headers
 
 
 class Record(NamedTuple):
-    """One file of the archive. `offset` is where its data begins, `stored` the bytes that it takes there."""
+    """One file of the archive. Its data begins at `offset` and takes `stored` bytes there."""
 
     name: str
     offset: int
@@ -69,23 +69,23 @@ class Archive(NamedTuple):
         if record.deflated:
             data = inflate(data, record.size, what)
         if record.crc is not None and crc32(data) != record.crc:
-            raise DamagedDataError(f"{what}: damaged, its bytes do not match the recorded CRC")
+            raise DamagedDataError(f"{what} is damaged: its bytes do not match the recorded checksum")
         return data
 
 
 def read_archive(source: Source, limits: Limits) -> Archive:
-    """The directory of a zip archive. Raises UnreadableError when it is cut off or could be read two ways."""
+    """The directory of a zip archive. Raises UnreadableError when it is cut off or ambiguous."""
     if source.size < 4 or source.read(0, 4) != LOCAL_MAGIC:
-        raise UnreadableError("a zip archive that does not begin with its first record")
+        raise UnreadableError("the zip archive does not begin with its first record")
     count, size, offset, trailer = _find_end(source)
     if count > limits.entries:
-        raise LimitError(f"a zip archive of {count:,} records", "entries", limits.entries)
+        raise LimitError(f"the zip archive has {count:,} records", "entries", limits.entries)
     if size > limits.directory_bytes:
-        raise LimitError(f"a zip directory of {size:,} bytes", "directory-bytes", limits.directory_bytes)
+        raise LimitError(f"the zip directory has {size:,} bytes", "directory-bytes", limits.directory_bytes)
     if offset + size != trailer:
         raise UnreadableError(
-            f"the zip directory ends at byte {offset + size:,}, its end record is at {trailer:,}",
-            hint="two archives glued together, or bytes put in front?",
+            f"the zip directory ends at byte {offset + size:,}, but its end record is at {trailer:,}",
+            hint="two archives joined, or bytes put in front?",
         )
     records = _parse_directory(source, source.read(offset, size), count, offset)
     notices = _check_names(records)
@@ -102,11 +102,11 @@ def read_archive(source: Source, limits: Limits) -> Archive:
             root = holding[0].partition("/")[0]
             outside = sum(not record.name.startswith(f"{root}/") for record in records)
             if outside:
-                text = f"{plural(outside, 'record')} outside {show(root, 40)}/: torch refuses such an archive"
+                text = f"{plural(outside, 'record')} outside {show(root, 40)}/: torch refuses the archive"
                 notices.append(Notice("container", text))
         elif len(holding) > 1:
             raise UnreadableError(
-                "an archive with two roots: " + ", ".join(show(name, 60) for name in holding[:2])
+                "the archive has two roots: " + ", ".join(show(name, 60) for name in holding[:2])
             )
     return Archive(source, root, {record.name: record for record in records}, tuple(notices), outside)
 
@@ -115,7 +115,7 @@ def _find_end(source: Source) -> tuple[int, int, int, int]:
     """(entries, directory bytes, directory offset, offset of the first end record)."""
     span = min(source.size, _END.size)
     tail = source.read(source.size - span, span)
-    if not tail.startswith(b"PK\x05\x06"):  # a comment, or no end record: only then is more of the file read
+    if not tail.startswith(b"PK\x05\x06"):  # a comment, or no end record: only then more of the file is read
         span = min(source.size, 65_535 + _END.size)
         tail = source.read(source.size - span, span)
     at = tail.rfind(b"PK\x05\x06")
@@ -129,47 +129,47 @@ def _find_end(source: Source) -> tuple[int, int, int, int]:
         whole = interrupted(source)
         if whole is not None:
             raise UnreadableError(
-                f"interrupted in-place rewrite, the first {whole:,} bytes are whole",
+                f"an in-place rewrite was interrupted, the first {whole:,} bytes are intact",
                 hint="ckpt rehome --undo FILE",
             )
         stray = tail.rfind(b"PK\x05\x06")
         if stray >= 0 and span - stray >= _END.size and CENTRAL_MAGIC in tail[:stray]:
             extra = span - stray - _END.size
-            raise UnreadableError(f"a zip archive with {extra:,} bytes after its end record")
+            raise UnreadableError(f"the zip archive has {extra:,} bytes after its end record")
         raise CutOffError(
-            f"cut off: a zip archive without its directory, the file ends at {source.size:,} bytes",
+            f"cut off: the zip archive has no directory, the file ends at {source.size:,} bytes",
             hint="an unfinished download or save?",
         )
     end = source.size - span + at
     _, disk, start, here, count, size, offset, _ = _END.unpack_from(tail, at)
     if disk or start or here != count:
-        raise UnreadableError("a zip archive in several parts")
+        raise UnreadableError("the zip archive is split into several parts")
     if end >= _LOCATOR.size + 4 and source.read(end - _LOCATOR.size, 4) == b"PK\x06\x07":
         return _find_end64(source, end, (count, size, offset))
     if count == 0xFFFF or 0xFFFFFFFF in (size, offset):
-        raise UnreadableError("a zip archive without the zip64 record that it needs")
+        raise UnreadableError("the zip archive lacks the zip64 record that it needs")
     return count, size, offset, end
 
 
 _SEARCHED = 512 << 20
-"""Bytes before the end of a file in which the end of an older archive is looked for."""
+"""How many bytes before the end of a file are searched for the end of an older archive."""
 _STEP = 1 << 20
 
 
 MARK = b"CK"
-"""Tag of the extra field of a record that was appended in place; its eight bytes say where the archive ended before."""
+"""Tag of the extra field of a record that was appended in place. Its eight bytes hold the old end of the archive."""
 
 
 def interrupted(source: Source) -> int | None:
-    """Where the archive ends that an interrupted in-place rewrite left whole, None when there is none.
+    """The end of the archive before an in-place rewrite that was interrupted; None without such a rewrite.
 
-    Behind its end lies the header of an appended record, or what there is of one; zeros are bytes that never
-    came to the disk.
+    After that end comes the header of an appended record, or its beginning. Zeros are bytes that never
+    reached the disk.
     """
     high = source.size
     while high > max(0, source.size - _SEARCHED):
         low = max(0, high - _STEP)
-        # The step before overlaps by an end record, so that none is missed between two.
+        # The steps overlap by one end record, so that no end record is missed between two steps.
         data = source.read(low, min(source.size, high + _END.size) - low)
         at = data.rfind(b"PK\x05\x06")
         while at >= 0:
@@ -182,16 +182,16 @@ def interrupted(source: Source) -> int | None:
 
 
 def appended_at(source: Source, record: Record) -> int | None:
-    """Where the archive ended before a record was appended to it in place, None for a record that was not."""
+    """The end of the archive before this record was appended in place; None for a record that was not appended."""
     return record.header if record.header and _is_appended(source, record.header) else None
 
 
 def _is_appended(source: Source, end: int) -> bool:
-    """Whether the bytes behind an end are those that an in-place rewrite appends, or the beginning of them."""
+    """Whether the bytes after an end are what an in-place rewrite appends, or the beginning of it."""
     left = source.size - end
     head = source.read(end, min(left, LOCAL_HEADER.size))
     if not any(head):
-        return left >= LOCAL_HEADER.size  # a few zeros are no record
+        return left >= LOCAL_HEADER.size  # a few zeros are not a record
     if not head.startswith(LOCAL_MAGIC[: len(head)]):
         return False
     if len(head) < LOCAL_HEADER.size:
@@ -206,7 +206,7 @@ def _is_appended(source: Source, end: int) -> bool:
 
 
 def _end_at(source: Source, at: int) -> int | None:
-    """Where an archive ends whose end record is at `at`, None when the record does not agree with a directory."""
+    """The end of the archive with its end record at `at`; None when the record and the directory disagree."""
     if source.size - at < _END.size:
         return None
     found = _END.unpack(source.read(at, _END.size))
@@ -224,7 +224,7 @@ def _end_at(source: Source, at: int) -> int | None:
 def _find_end64(source: Source, end: int, plain: tuple[int, int, int]) -> tuple[int, int, int, int]:
     _, disk, at, disks = _LOCATOR.unpack(source.read(end - _LOCATOR.size, _LOCATOR.size))
     if disk or disks > 1 or at + _END64.size > end - _LOCATOR.size:
-        raise UnreadableError("a zip archive with a damaged zip64 locator")
+        raise UnreadableError("the zip64 locator of the archive is damaged")
     found = _END64.unpack(source.read(at, _END64.size))
     signature, length, disk, start, here, count, size, offset = found[0], found[1], *found[4:]
     if (
@@ -234,12 +234,12 @@ def _find_end64(source: Source, end: int, plain: tuple[int, int, int]) -> tuple[
         or start
         or here != count
     ):
-        raise UnreadableError("a zip archive with a damaged zip64 end record")
+        raise UnreadableError("the zip64 end record of the archive is damaged")
     for value, short, full in zip(
         (count, size, offset), plain, (0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF), strict=True
     ):
         if short not in (value, full):
-            raise UnreadableError("a zip archive whose two end records disagree")
+            raise UnreadableError("the two end records of the zip archive disagree")
     return count, size, offset, at
 
 
@@ -248,7 +248,7 @@ def _parse_directory(source: Source, data: bytes, count: int, directory: int) ->
     at, size = 0, len(data)
     for _ in range(count):
         if at + _CENTRAL.size > size:
-            raise UnreadableError(f"the zip directory holds fewer than the {count:,} records that it counts")
+            raise UnreadableError(f"the zip directory holds fewer records than its count of {count:,}")
         signature, flags, method, crc, stored, full, names, extras, comment, disk, attributes, header = (
             _CENTRAL.unpack_from(data, at)
         )
@@ -262,21 +262,21 @@ def _parse_directory(source: Source, data: bytes, count: int, directory: int) ->
             extra = data[begin + names : begin + names + extras]
             full, stored, header = _zip64(extra, full, stored, header, name)
         elif disk:
-            raise UnreadableError("a zip archive in several parts")
+            raise UnreadableError("the zip archive is split into several parts")
         if flags & _REFUSED_FLAGS:
             raise _refusal(name, " is encrypted or patched")
         if full and attributes & _FOLDER:
-            raise _refusal(name, " is marked as a folder, and holds data: torch reads something else")
+            raise _refusal(name, " is marked as a folder but holds data: torch reads it differently")
         if method not in (0, 8):
-            raise _refusal(name, f" is packed by method {method}, torch knows 0 and 8")
+            raise _refusal(name, f" uses compression method {method}, torch reads only 0 and 8")
         if method == 0 and stored != full:
-            raise _refusal(name, " is stored, and has two sizes")
-        # torch writes 0 for "not computed" (set_crc32_options(False)); of an empty record 0 is the true one.
+            raise _refusal(name, " is not compressed but has two sizes")
+        # torch writes 0 when it computes no CRC (set_crc32_options(False)); an empty record really has a CRC of 0.
         checksum = crc if crc or not full else None
         offset = _data_offset(source, name, raw, flags, method, stored, full, header, directory)
         records.append(Record(name, offset, stored, full, method == 8, checksum, header, flags))
     if at != size:
-        raise UnreadableError(f"the zip directory holds more than the {count:,} records that it counts")
+        raise UnreadableError(f"the zip directory holds more records than its count of {count:,}")
     return records
 
 
@@ -302,7 +302,7 @@ def _data_offset(
     if signature != LOCAL_MAGIC or names != len(raw) or local_method != method or not local.endswith(raw):
         raise _refusal(name, ": its local header and the directory disagree")
     if local_stored != stored or local_full != full:
-        # With a data descriptor (bit 3) the sizes stand behind the data, and 0 or a zip64 mark here.
+        # With a data descriptor (bit 3) the sizes come after the data, and 0 or a zip64 mark is here.
         unknown = (0, 0xFFFFFFFF) if (local_flags | flags) & 8 else (0xFFFFFFFF,)
         if local_stored not in (stored, *unknown) or local_full not in (full, *unknown):
             raise _refusal(name, ": its local header and the directory give different sizes")
@@ -320,11 +320,11 @@ def _refusal(name: str, problem: str) -> UnreadableError:
 
 def _decode(raw: bytes) -> str:
     if b"\0" in raw:
-        raise UnreadableError("a record name with a NUL in it")
+        raise UnreadableError("a record name contains a NUL byte")
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
-        raise UnreadableError(f"a record name that is not UTF-8: {show(raw.decode('latin-1'), 80)}") from None
+        raise UnreadableError(f"a record name is not UTF-8: {show(raw.decode('latin-1'), 80)}") from None
 
 
 def _zip64(extra: bytes, full: int, stored: int, header: int, name: str) -> tuple[int, int, int]:
@@ -358,12 +358,12 @@ def _check_names(records: list[Record]) -> list[Notice]:
             seen[folded] = record.name
         elif seen[folded] == record.name:
             raise UnreadableError(
-                f"two records called {show(record.name, 80)}: a duplicate could hide either"
+                f"two records are called {show(record.name, 80)}: readers may pick either one"
             )
         else:
             both = f"{show(seen[folded], 60)} and {show(record.name, 60)}"
             notices.append(
-                Notice("container", f"records that differ only in case: {both}; torch takes either")
+                Notice("container", f"two records differ only in case: {both}; torch may read either one")
             )
     return notices
 

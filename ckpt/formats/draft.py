@@ -1,4 +1,4 @@
-"""What the writers of pickle formats share: the plan of a file, and the names of its storages."""
+"""What the writers of pickle formats share: the plan of a file, and the keys of its storages."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Draft(NamedTuple):
 
 
 class Keys:
-    """The keys of the storages of one file, given as the pickle names them; `storages` in that order.
+    """Gives the storages of one file their keys, in the order of the pickle. `storages` keeps that order.
 
-    A storage keeps the key that it had, where that is a key and no other one has it; else it gets a number.
+    A storage keeps its key when that is valid and free; else it gets a number.
     """
 
     def __init__(self, storages: Iterable[Storage]) -> None:
@@ -48,7 +48,7 @@ class Keys:
 
 
 def numel(storage: Storage, cls: Global) -> int:
-    """Elements of a storage as its class counts them: bytes for an untyped one, and below a byte an element."""
+    """Elements of a storage as its class counts them. Untyped storages and elements below one byte count bytes."""
     if storage.dtype is None or cls.name.endswith("UntypedStorage"):
         return storage.nbytes
     return storage.nbytes // max(1, storage.dtype.bits // 8)

@@ -1,6 +1,6 @@
-"""Files that are no checkpoint, or none that this version reads: each is recognised and named.
+"""Names the files that are not checkpoints, or that this version does not read.
 
-`NOT_YET` holds the place of readers to come. Nothing is read beyond the first bytes and a zip directory.
+`NOT_YET` lists formats that get readers later. Only the first bytes and a zip directory are read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ckpt.text import plural
 
 NAME = "foreign"
 SUFFIXES: tuple[str, ...] = ()
-TRAITS = Traits("no checkpoint")
+TRAITS = Traits("not a checkpoint")
 WRITER = VERIFIER = ""
 
 _SMALL = 1 << 20
@@ -43,31 +43,31 @@ NOT_YET: dict[str, str] = {
     "deepspeed": "a DeepSpeed checkpoint",
     "megatron": "a Megatron checkpoint",
 }
-"""Names of formats -> what they are, for those that are recognised and not read yet."""
+"""Name of a format -> what it is, for the formats that are recognised and not supported yet."""
 
 
 def _not_yet(name: str, hint: str | None = None) -> UnsupportedError:
-    return UnsupportedError(f"{NOT_YET[name]}: not read yet", hint=hint)
+    return UnsupportedError(f"{NOT_YET[name]} is not supported yet", hint=hint)
 
 
 # --- files ----------------------------------------------------------------------------------------------------
 
 _MAGICS: tuple[tuple[bytes, str, str | None], ...] = (
     (b"version https://git-lfs", "a Git LFS pointer, not the file", "git lfs pull"),
-    (b"\x1f\x8b", "gzip around a file", "gunzip it first"),
+    (b"\x1f\x8b", "compressed with gzip", "gunzip it first"),
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it first"),
-    (b"BZh", "bzip2 around a file", "bunzip2 it first"),
-    (b"\xfd7zXZ\0", "xz around a file", "unxz it first"),
-    (b"\x28\xb5\x2f\xfd", "zstd around a file", "unzstd it first"),
+    (b"BZh", "compressed with bzip2", "bunzip2 it first"),
+    (b"\xfd7zXZ\0", "compressed with xz", "unxz it first"),
+    (b"\x28\xb5\x2f\xfd", "compressed with zstd", "unzstd it first"),
     (b"Rar!", "a RAR archive", "unpack it first"),
-    (b"\x89HDF\r\n\x1a\n", "not a checkpoint of torch: HDF5 (Keras?)", None),
-    (b"GGUF", "not a checkpoint of torch: GGUF (llama.cpp)", None),
+    (b"\x89HDF\r\n\x1a\n", "not a PyTorch checkpoint: HDF5 (Keras?)", None),
+    (b"GGUF", "not a PyTorch checkpoint: GGUF (llama.cpp)", None),
     (b"\x93NUMPY", "not a checkpoint: a numpy array (.npy)", None),
     (b"\x89PNG", "not a checkpoint: a PNG picture", None),
     (b"\xff\xd8\xff", "not a checkpoint: a JPEG picture", None),
     (b"%PDF", "not a checkpoint: a PDF", None),
     (b"\x7fELF", "not a checkpoint: a program (ELF)", None),
-    (b"PYTORCH1", "a TorchScript preview of before torch 1.0, which no torch reads", None),
+    (b"PYTORCH1", "a TorchScript preview from before torch 1.0; no torch release reads it", None),
     (b"PK\x05\x06", "not a checkpoint: an empty zip archive", None),
 )
 _HTML = (b"<!doctype", b"<html", b"<head")
@@ -96,26 +96,26 @@ def _file(probe: Probe) -> CkptError:
     if text.startswith(b"<?xml"):
         return UnsupportedError("not a checkpoint: XML", hint="the error message of a server?")
     if head[4:8] in (b"PTMF", b"FF01"):
-        return UnsupportedError("a flatbuffer of the mobile interpreter: not a checkpoint")
+        return UnsupportedError("not a checkpoint: a flatbuffer of the mobile interpreter")
     if _is_onnx(head):
-        return UnsupportedError("not a checkpoint of torch: ONNX")
+        return UnsupportedError("not a PyTorch checkpoint: ONNX")
     if (
         (head[:1] == b"\x80" and len(head) > 1 and head[1] <= 5)
         or head[:3] in (b"(dp", b"(lp")
         or head[:2] in (b"}q", b"]q")
     ):
-        return UnsupportedError("a plain pickle, not one of torch.save", hint="ckpt never runs a pickle")
+        return UnsupportedError("a plain pickle, not written by torch.save", hint="ckpt never runs a pickle")
     if text.startswith((b"{", b"[")):
         what = "JSON"
         hint = None
         if b'"weight_map"' in head:
             hint = "name it *.index.json to read the shards that it lists"
         elif b'"ckpt.inspect"' in head:
-            what, hint = "a listing of one (inspect --json)", "ckpt diff --structure compares it"
+            what, hint = "a listing from ckpt inspect --json", "ckpt diff --structure compares it"
         return UnsupportedError(f"not a checkpoint: {what}", hint=hint)
     if _is_text(head):
         return UnsupportedError("not a checkpoint: a text file")
-    return UnsupportedError("not a checkpoint: no format of torch or safetensors begins like this")
+    return UnsupportedError("not a checkpoint: its first bytes match no known format")
 
 
 def _archive(archive: Archive) -> CkptError:
@@ -127,7 +127,7 @@ def _archive(archive: Archive) -> CkptError:
     if archive.find("data.pkl") is not None:
         return _not_yet("torch-zip-1.4", "torch 1.4 reads it")
     if any(name.endswith("/data.pkl") or name == "data.pkl" for name in names):
-        return UnreadableError("a torch archive whose data.pkl does not lie in its first folder")
+        return UnreadableError("the torch archive has data.pkl outside its first folder")
     if "model.json" in inner and any(name.startswith("tensors/") for name in inner):
         return _not_yet("torchscript-1.0", "torch.jit.load, then torch.jit.save")
     if ".data/extern_modules" in inner or ".data/python_version" in inner:
@@ -139,12 +139,12 @@ def _archive(archive: Archive) -> CkptError:
     if "[Content_Types].xml" in flat:
         return UnsupportedError("not a checkpoint: an office document")
     if any(name.lower().endswith((".pth", ".pt", ".safetensors", ".ckpt", ".bin")) for name in names):
-        return UnsupportedError("a zip archive around checkpoints", hint="unzip it first")
+        return UnsupportedError("a zip archive of checkpoints", hint="unzip it first")
     return UnsupportedError("not a checkpoint: a zip archive without data.pkl")
 
 
 def _tar(probe: Probe) -> CkptError:
-    # Member headers are 512 bytes: name, size in octal at 124; the first three say whether it is torch's.
+    # Member headers are 512 bytes: name, size in octal at 124; the first three names show whether torch wrote it.
     names: list[bytes] = []
     at = 0
     while at + 512 <= probe.size and len(names) < 8:
@@ -158,7 +158,7 @@ def _tar(probe: Probe) -> CkptError:
         except ValueError:
             break
     if {b"storages", b"tensors", b"pickle"} & set(names):
-        return _not_yet("torch-tar", "torch.load it with a torch that you trust it to, and save it again")
+        return _not_yet("torch-tar", "if you trust it, torch.load it and save it again")
     return UnsupportedError("a tar archive", hint="unpack it first")
 
 
@@ -203,7 +203,7 @@ def _directory(folder: Location) -> CkptError:
     files = [name for name in names if name.endswith((".pth", ".pt", ".ckpt", ".bin", ".safetensors"))]
     if files:
         return UnsupportedError(
-            f"a directory without an index, it holds {plural(len(files), 'checkpoint file')}",
+            f"a directory without an index; it holds {plural(len(files), 'checkpoint file')}",
             hint=f"name one, such as {files[0]}",
         )
     return UnsupportedError("a directory without a checkpoint")

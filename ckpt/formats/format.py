@@ -1,8 +1,8 @@
 """What a format is: the protocols that its modules implement.
 
 A format is one folder here and one word in the table of `formats/__init__`. Its reader is a module, or an object of
-another distribution, with the names of `Format`; what writes it and what checks its bytes are modules that the reader
-names as text, so that reading never loads them.
+another distribution, with the names of `Format`. The reader names its writer and its verifier as text, so that
+reading never loads them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:  # what writes is not loaded by who reads
     from ckpt.io.source import Source
 
 Progress = Callable[[int], None]
-"""Is told of bytes that are done."""
+"""Called with the number of bytes that are done."""
 
 
 class Format(Protocol):
-    """A format that is read. Recognition goes by content; of several formats the first that knows a file reads it."""
+    """A format that ckpt reads. Files are recognised by content; the first format that recognises a file reads it."""
 
     NAME: str
     """The name in JSON, and of `--to`."""
@@ -36,13 +36,13 @@ class Format(Protocol):
     TRAITS: Traits
 
     WRITER: str
-    """The module that writes it (`CanWrite`), empty where none does."""
+    """The module that writes it (`CanWrite`); empty when there is none."""
 
     VERIFIER: str
-    """The module that checks its bytes (`CanVerify`), empty where none does."""
+    """The module that checks its bytes (`CanVerify`); empty when there is none."""
 
     def sniff(self, probe: Probe) -> bool:
-        """Whether the file is of this format. Raises UnreadableError when it is, and is damaged."""
+        """Whether the file has this format. Raises UnreadableError when it does but is damaged."""
         ...
 
     def read(self, probe: Probe, limits: Limits) -> Checkpoint:
@@ -54,11 +54,11 @@ class CanWrite(Protocol):
     """The module that writes a format."""
 
     def losses(self, checkpoint: Checkpoint) -> list[str]:
-        """What the format cannot hold, one line each; asked before anything is written."""
+        """What the format cannot hold, one line each. Called before anything is written."""
         ...
 
     def unfit(self, entry: Entry) -> str | None:
-        """Why the format cannot hold a tensor, None where it can."""
+        """Why the format cannot hold a tensor; None when it can."""
         ...
 
     def draft(self, checkpoint: Checkpoint, limits: Limits) -> Draft:
@@ -66,35 +66,35 @@ class CanWrite(Protocol):
         ...
 
     def compare(self, planned: Checkpoint, written: Checkpoint) -> None:
-        """Raise WriteError unless a written file, read again, holds what was planned. Reads no tensor data."""
+        """Raise WriteError unless the written file holds what was planned. Reads no tensor data."""
         ...
 
     def compare_bytes(self, planned: Checkpoint, written: Checkpoint) -> None:
-        """Raise WriteError unless every byte of a tensor in a written file is that of its source."""
+        """Raise WriteError unless every byte of a tensor in the written file equals its source."""
         ...
 
 
 class CanAppend(Protocol):
-    """The module that writes a format with the trait `in_place`: a rewrite may go behind the end of the file."""
+    """The module that writes a format with the trait `in_place`: a rewrite may append to the file."""
 
     def append(self, checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, bytes]:
-        """What goes behind the end, and, once that is on the disk, what makes it valid. Raises CkptError."""
+        """(the bytes to append, the bytes that make them valid once they are on the disk). Raises CkptError."""
         ...
 
     def end_before(self, source: Source, limits: Limits) -> int | None:
-        """Where the file ended before its last rewrite, whole or interrupted; None where there was none."""
+        """Where the file ended before its last rewrite, complete or interrupted; None without a rewrite."""
         ...
 
 
 class Damage(NamedTuple):
-    """Something that is not as the file itself records it: what, and which storage of the checkpoint it is."""
+    """Data that differs from what the file records of it, and the id of its storage."""
 
     what: str
     storage: str | None = None
 
 
 class ChecksumReport(NamedTuple):
-    """What was held against a checksum: `nbytes`, the damage, and the bytes of tensors that have no checksum."""
+    """The result of a comparison with checksums: bytes compared, damage, and bytes of tensors without a checksum."""
 
     nbytes: int
     damage: tuple[Damage, ...]
@@ -102,18 +102,18 @@ class ChecksumReport(NamedTuple):
 
 
 class Salvage(NamedTuple):
-    """The tensors of a cut file: those whose bytes are all there, and those that are lost."""
+    """The tensors of a file that is cut off: the whole ones, and the lost ones."""
 
     whole: tuple[str, ...]
     lost: tuple[str, ...]
 
 
 Check = Callable[["Location", str], ChecksumReport]
-"""Checks another file in the same way; the ids of its storages begin with the text."""
+"""Checks another file in the same way. The ids of its storages begin with the text."""
 
 
 class CanVerify(Protocol):
-    """The module that holds a file against what it records of itself."""
+    """The module that compares a file with what it records of itself."""
 
     def checksums(
         self,
@@ -123,12 +123,12 @@ class CanVerify(Protocol):
         progress: Progress | None,
         check: Check,
     ) -> ChecksumReport:
-        """Every checksum that the file records, held against its bytes; `check` does so for a file of several.
+        """Compare every checksum in the file with its bytes. `check` does so for another file of the same checkpoint.
 
         Reads the whole file. Raises CkptError.
         """
         ...
 
     def salvage(self, source: Source, limits: Limits) -> Salvage | None:
-        """What is left of a file that is cut off, None where nothing can be told."""
+        """What is left of a file that is cut off; None when that cannot be known."""
         ...

@@ -1,6 +1,6 @@
 """A stored `inspect --json` as a checkpoint without bytes: names, shapes, dtypes, for `diff --structure`.
 
-Not a format of the table: only who asks for a listing gets one, so that none is ever taken for a checkpoint.
+Not a format of the table: only `open_listing` reads it, so a listing is never mistaken for a checkpoint.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SCHEMA = "ckpt.inspect"
 
 
 def open_listing(path: str, limits: Limits) -> Checkpoint | None:
-    """The listing at a path; None when it is no JSON. Raises CkptError for JSON that is none of `inspect`."""
+    """The listing at a path; None when the file is not JSON. Raises CkptError for JSON that `inspect` did not write."""
     location = locate(path)
     if location.is_folder() or path.endswith(".index.json"):
         return None
@@ -35,19 +35,17 @@ def open_listing(path: str, limits: Limits) -> Checkpoint | None:
             data = read_limited(source, limits.index_bytes, "index-bytes", "the listing")
         if data.count(b'"schema"', 0, 1 << 20) == 0:
             return None
-        document = parse_json(data, "listing (one document of inspect --json is needed)")
+        document = parse_json(data, "listing (expected one document of ckpt inspect --json)")
         assert isinstance(document, dict)  # it begins with {
         schema = document.get("schema")
         if not isinstance(schema, dict) or schema.get("name") != _SCHEMA:
-            raise UnreadableError(
-                "a document of ckpt that lists no tensors", hint="ckpt inspect --json makes one"
-            )
+            raise UnreadableError("not a listing of tensors", hint="ckpt inspect --json writes one")
         if schema.get("version") != 1:
-            raise UnreadableError(f"a listing of another version: {show(str(schema.get('version')), 20)}")
+            raise UnreadableError(f"unknown version of a listing: {show(str(schema.get('version')), 20)}")
         try:
             return _checkpoint(path, document)
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise UnreadableError("a listing that is not laid out as docs/json.md says") from None
+            raise UnreadableError("invalid listing: it does not follow docs/json.md") from None
 
 
 _ROLES = frozenset(("parameter", "buffer", "optimizer", "other", "unknown"))
@@ -84,7 +82,7 @@ def _checkpoint(path: str, document: dict[str, Json]) -> Checkpoint:
         tensors=entries,
         storages=(),
         declared=Declared(tuple(sections), tuple(_role(row) for row in rows)),
-        not_loadable="a listing of a checkpoint, without its bytes",
+        not_loadable="a listing has no tensor data to load",
     )
 
 

@@ -1,6 +1,6 @@
 """What every pickle-based format does once it knows where the storages are: pickle -> Checkpoint.
 
-Not a format of the table; torch-zip, legacy and TorchScript end here.
+Not a format of the table; torch-zip, legacy and TorchScript use it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ckpt.pickles import imports, machine, weights_only
 from ckpt.pickles.machine import MachineError, Pickle
 from ckpt.pickles.rebuild import Rebuilder
 from ckpt.tensors import Storage, TensorRef
-from ckpt.text import show
+from ckpt.text import and_more, show
 from ckpt.tree.find import with_unique_names
 from ckpt.tree.literals import call_text
 from ckpt.tree.walk import Flat, flatten
@@ -26,10 +26,10 @@ ReadNested = Callable[[bytes, "Contents", Limits, int], Node]
 
 
 class Contents:
-    """The pickles of one file, with those nested in them, and every storage that they name, by its id.
+    """The pickles of one file, nested ones too, and every storage that they name, by its id.
 
-    `read_nested` reads a checkpoint that lies in the bytes of a pickle, as the loader of the format would. `mark` is what
-    the ids of all storages begin with, `streams` counts those nested.
+    `read_nested` reads a checkpoint in the bytes of a pickle, as the loader of the format would. `mark` is the
+    prefix of all storage ids, `streams` counts the nested checkpoints.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Contents:
 
 
 def run(data: bytes, limits: Limits, start: int = 0) -> Pickle:
-    """`machine.run`; a damaged pickle is refused with the unknown names that it imported until then."""
+    """`machine.run`. The error of a damaged pickle names the unknown imports that came before the damage."""
     try:
         return machine.run(data, limits, start)
     except MachineError as error:
@@ -55,9 +55,9 @@ def run(data: bytes, limits: Limits, start: int = 0) -> Pickle:
 
 
 def _unknown(names: Iterable[Global]) -> str | None:
-    """What a file that is refused would have imported, for the hint of the error."""
+    """What a refused file would have imported, for the hint of the error."""
     unknown = [show(name.qualified, 60) for name in names if not imports.is_known(name)]
-    return f"it imports {', '.join(unknown[:5])}" if unknown else None
+    return f"it imports {and_more(unknown, 5)}" if unknown else None
 
 
 def interpret(
@@ -75,7 +75,7 @@ def interpret(
 
     def nested(data: bytes) -> Node:
         if depth >= limits.nesting or contents.read_nested is None:
-            raise LimitError("checkpoints nested in the pickles of checkpoints", "nesting", limits.nesting)
+            raise LimitError("checkpoints are nested too deep in pickles", "nesting", limits.nesting)
         return contents.read_nested(data, contents, limits, depth + 1)
 
     Rebuilder(nested).annotate(pickle)
@@ -106,15 +106,14 @@ def checkpoint(
     flat.values, value_marks = with_unique_names(flat.values)
     for marks, of in ((tensor_marks, [mark for _, mark in tensor_marks]), (value_marks, [])):
         if marks:
-            more = f", and {len(marks) - 1:,} more" if len(marks) > 1 else ""
-            text = f"two paths read as {marks[0][0]}: the second is called {marks[0][1]}{more}"
-            contents.notices.append(Notice("ambiguous-name", text, tuple(of)))
+            listed = and_more([f"{name} (the second is shown as {mark})" for name, mark in marks], 1)
+            contents.notices.append(Notice("ambiguous-name", f"two paths have the name {listed}", tuple(of)))
     if refusals is None:
         refusals = _refusals(contents, flat)
     not_loadable = not_loadable or contents.not_loadable
     unhashable = [pickle.unhashable for pickle in contents.pickles if pickle.unhashable is not None]
     if unhashable and not_loadable is None:
-        not_loadable = f"the dict at byte {unhashable[0]:,} of its pickle has a key that cannot be hashed"
+        not_loadable = f"the dict at byte {unhashable[0]:,} of the pickle has an unhashable key"
     encoding = "latin1" if not_loadable is None and contents.bytestrings else None
     return Checkpoint(
         path=path,
@@ -138,7 +137,7 @@ def checkpoint(
 
 
 def _storages(contents: Contents, flat: Flat) -> tuple[Storage, ...]:
-    """Every storage: those that persistent ids name, then those that only tensors know (on meta)."""
+    """Every storage: first those that persistent ids name, then those that only tensors name (on meta)."""
     found = {id(storage): storage for storage in contents.storages.values()}
     for entry in flat.tensors:
         tensor = entry.tensor

@@ -1,6 +1,6 @@
-"""Formats of other distributions: the entry points of the group `ckpt.formats`, each a module or object as `Format` says.
+"""Formats of other distributions: the entry points of the group `ckpt.formats`, each an implementation of `Format`.
 
-Loading one runs code of an installed distribution; nothing that a checkpoint names decides which.
+Loading one runs code of an installed distribution. A checkpoint cannot choose which.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _loaded: list[Format] = []
 
 @cache
 def plugin_formats() -> tuple[Format, ...]:
-    """The formats of other distributions, in the order of their names. Raises UsageError for one that does not load."""
+    """The formats of other distributions, by name. Raises UsageError for one that does not load."""
     from importlib.metadata import entry_points
 
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
@@ -27,11 +27,11 @@ def plugin_formats() -> tuple[Format, ...]:
         except Exception as error:  # whatever the code of the distribution raises
             raise UsageError(
                 f"the format {show(entry.name, 60)} does not load: {show(str(error), 200)}",
-                hint="CKPT_NO_PLUGINS=1 leaves it out",
+                hint="CKPT_NO_PLUGINS=1 turns plugins off",
             ) from None
     return tuple(_loaded)
 
 
 def loaded() -> tuple[Format, ...]:
-    """Those that were asked for so far."""
+    """The formats that were loaded so far."""
     return tuple(_loaded)

@@ -15,10 +15,10 @@ HEAD_BYTES = 4096
 
 
 class Probe:
-    """One location, looked at once for all formats. `source` is None for a folder.
+    """One location, opened once for all formats. `source` is None for a folder.
 
-    `open` reads another location in the same way: a format of several files is handed it. `mark` is what the ids of
-    the storages begin with, so that those of several files stay apart.
+    `open` reads another location in the same way, for a format of several files. `mark` is the prefix of the
+    storage ids, so that the ids of several files stay apart.
     """
 
     def __init__(
@@ -36,16 +36,18 @@ class Probe:
 
     @property
     def file(self) -> Source:
-        """The file. Only for formats that are files."""
+        """The file. Only for formats of one file."""
         assert self.source is not None
         return self.source
 
     @cached_property
     def archive(self) -> Archive | None:
-        """The directory of a zip archive, None for anything else; a damaged one raises UnreadableError."""
+        """The directory of a zip archive, None for other files. Raises UnreadableError when it is damaged."""
         if self.source is None or not self.head.startswith(b"PK\x03\x04"):
             return None
-        if self.path.endswith(".distcp"):  # several archives in a row; its directory says where each begins
+        if self.path.endswith(
+            ".distcp"
+        ):  # several archives in a row; the DCP metadata says where each begins
             return None
         return read_archive(self.source, self.limits)
 

@@ -1,4 +1,4 @@
-"""Writing checkpoints: the draft of a format, put into place only after our own reader found in it what was planned."""
+"""Writing checkpoints: a file takes its place only after our own reader found in it what was planned."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ckpt.io import commit
 from ckpt.io.commit import Progress, Target
 from ckpt.io.location import locate
 from ckpt.limits import Limits
-from ckpt.text import first_of
+from ckpt.text import and_more, first_of
 
 SHARD_FORMAT = shards.FORMAT
 """The format of the files that `save_shards` writes."""
 Check = Callable[[str, Checkpoint], None]
-"""A check of a file that is written and not yet in place: its path, and what was planned. Raises CkptError."""
+"""Checks a written file before it takes its place: its path, and what was planned. Raises CkptError."""
 
 
 class SavedFile(NamedTuple):
@@ -41,56 +41,56 @@ class SavedFile(NamedTuple):
 
 
 def format_for(path: str, asked: str | None) -> str:
-    """The format to write: the one that is asked for, or that of the suffix. Raises UsageError."""
+    """The format to write: the one asked for, else the one of the suffix. Raises UsageError."""
     formats = written_formats()
     if asked is not None:
         if asked not in formats:
             raise UsageError(
-                f"--to {asked}: not a format that is written", hint="formats: " + " ".join(formats)
+                f"--to {asked}: ckpt does not write this format", hint="formats: " + " ".join(formats)
             )
         if _contradicts(path, asked):
-            raise UsageError(f"--to {asked}, and the ending says otherwise", path=path)
+            raise UsageError(f"the ending does not fit --to {asked}", path=path)
         return asked
     found = next((name for name, format in formats.items() if path.endswith(format.SUFFIXES)), None)
     if found is None:
-        raise UsageError("the suffix says no format", path=path, hint="--to " + " or --to ".join(formats))
+        raise UsageError("the ending names no format", path=path, hint="--to " + " or --to ".join(formats))
     return found
 
 
 def _contradicts(path: str, name: str) -> bool:
-    """Whether the ending of a path is that of other formats, and not of this one."""
+    """Whether the ending of a path belongs to other formats and not to this one."""
     endings = {name: path.endswith(format.SUFFIXES) for name, format in written_formats().items()}
     return any(endings.values()) and not endings.get(name, True)
 
 
 def is_written(name: str) -> bool:
-    """Whether checkpoints are written in a format."""
+    """Whether ckpt writes a format."""
     format = by_name(name)
     return format is not None and bool(format.WRITER)
 
 
 def traits_of(name: str) -> Traits:
-    """The traits of a format that is written. Raises UsageError for any other."""
+    """The traits of a format that ckpt writes. Raises UsageError for any other."""
     format = by_name(name)
     if format is None or not format.WRITER:
         raise UsageError(
-            f"{name}: not a format that is written", hint="formats: " + " ".join(written_formats())
+            f"{name}: ckpt does not write this format", hint="formats: " + " ".join(written_formats())
         )
     return format.TRAITS
 
 
 def own_format(checkpoint: Checkpoint) -> str:
-    """The format that a checkpoint is in, else the usual one."""
+    """The format of a checkpoint when ckpt writes it, else the usual one."""
     return checkpoint.format if is_written(checkpoint.format) else next(iter(written_formats()))
 
 
 def same_format(path: str, checkpoint: Checkpoint) -> str:
-    """The format for a checkpoint whose content stays: its own; for one of several files that of the suffix."""
+    """The format for a checkpoint whose content stays: its own, or that of the suffix for several files."""
     name = checkpoint.format
     if not is_written(name):
         return format_for(path, None)
     if _contradicts(path, name):
-        raise UsageError(f"the content is {name}, the ending says otherwise", path=path, hint="ckpt convert")
+        raise UsageError(f"the content is {name}, the ending does not fit", path=path, hint="ckpt convert")
     return name
 
 
@@ -103,10 +103,10 @@ def save(
     progress: Progress | None = None,
     checks: dict[str, Check] | None = None,
 ) -> SavedFile:
-    """Write a checkpoint; it appears whole, or not at all. Raises CkptError, LossError for what would be lost.
+    """Write a checkpoint. It appears whole or not at all. Raises CkptError, LossError for what would be lost.
 
-    What was written is read by our own reader and compared with what was planned, then by `checks`, before it
-    takes its place.
+    Our own reader reads the written file and compares it with the plan, then `checks` run; only then does the
+    file take its place.
     """
     refuse_losses(checkpoint, format)
     start = time.perf_counter()
@@ -126,7 +126,7 @@ def save(
 def _checked(
     path: str, planned: Checkpoint, format: str, limits: Limits, checks: dict[str, Check] | None
 ) -> list[tuple[str, float]]:
-    """Run the checks of a file that is not yet in place: their names, and the seconds that each took."""
+    """Run the checks of a file that is not yet in place: their names, and the seconds of each."""
     done: list[tuple[str, float]] = []
     for name, check in {"structure": check_structure(format, limits), **(checks or {})}.items():
         begin = time.perf_counter()
@@ -145,7 +145,7 @@ def check_structure(format: str, limits: Limits) -> Check:
         except WriteError:
             raise
         except CkptError as error:
-            raise differs(f"it reads as: {error.problem}") from None
+            raise differs(f"it cannot be read back, {error.problem}") from None
 
     return check
 
@@ -156,11 +156,11 @@ def _is_of_others(format: str) -> bool:
 
 
 def check_weights_only(path: str, planned: Checkpoint) -> None:
-    """Raise WriteError unless torch.load(weights_only=True) takes a written file."""
+    """Raise WriteError unless torch.load(weights_only=True) loads a written file."""
     with open(path) as written:
         if written.weights_only or written.not_loadable:
             reasons = [refusal.reason for refusal in written.weights_only or ()]
-            raise differs(f"weights_only refuses {', '.join(reasons[:3]) or written.not_loadable}")
+            raise differs(f"weights_only refuses {and_more(reasons, 3) or written.not_loadable}")
 
 
 def check_bytes(path: str, planned: Checkpoint) -> None:
@@ -179,9 +179,9 @@ def save_shards(
     progress: Progress | None = None,
     checks: dict[str, Check] | None = None,
 ) -> SavedFile:
-    """Write safetensors in shards with an index, which takes its place last. `to` gives the target of a name.
+    """Write safetensors in shards with an index. The index takes its place last. `to` gives the target of a name.
 
-    One that fits into a single file is one, without an index. Raises CkptError.
+    A checkpoint that fits into one shard is a single file without an index. Raises CkptError.
     """
     refuse_losses(checkpoint, SHARD_FORMAT)
     parts = shards.split(checkpoint, shard_bytes)
@@ -197,7 +197,7 @@ def save_shards(
     done: dict[str, float] = {}
     overflowed = 0
     with ExitStack() as stack:
-        # What is entered first leaves last: the index, which makes the shards one checkpoint.
+        # The context entered first is left last: so the index, which completes the checkpoint, comes last.
         listing.write(stack.enter_context(commit.writing(index, listing.size)))
         for part, drafted, target in zip(parts, drafts, targets, strict=True):
             sink = stack.enter_context(commit.writing(target, drafted.size, progress))
@@ -214,21 +214,21 @@ def save_shards(
 
 
 def append(checkpoint: Checkpoint, limits: Limits, *, progress: Progress | None = None) -> SavedFile:
-    """Rewrite a checkpoint at the end of its file, in time that does not grow with the file. Raises CkptError.
+    """Rewrite a checkpoint at the end of its file. The time does not grow with the file. Raises CkptError.
 
-    The new end is checked by our own reader before a byte of it is written.
+    Our own reader checks the new end before a byte of it is written.
     """
     source, appender = checkpoint.source, appender_of(checkpoint.format)
     if source is None or appender is None:
         raise UnsupportedError(
-            f"{checkpoint.format} is not changed in place", path=checkpoint.path, hint="-o OUT"
+            f"{checkpoint.format} files cannot be changed in place", path=checkpoint.path, hint="-o OUT"
         )
     start = time.perf_counter()
     content, validity = appender.append(checkpoint, limits)
     checked = time.perf_counter()
     with commit.appending(source, progress) as sink:
         sink.write(content)
-        sink.sync()  # before what makes it valid
+        sink.sync()  # the content must be on the disk before the bytes that make it valid
         sink.write(validity)
     more = len(content) + len(validity)
     seconds = time.perf_counter() - checked
@@ -237,9 +237,9 @@ def append(checkpoint: Checkpoint, limits: Limits, *, progress: Progress | None 
 
 
 def undo(path: str, limits: Limits) -> tuple[int, int]:
-    """Take back the last in-place rewrite of a file, whole or interrupted: (bytes before, bytes after).
+    """Undo the last in-place rewrite of a file, complete or interrupted: (bytes before, bytes after).
 
-    Raises UsageError when there is none.
+    Raises UsageError when there is no such rewrite.
     """
     source = locate(path).open()
     try:
@@ -250,7 +250,7 @@ def undo(path: str, limits: Limits) -> tuple[int, int]:
         source.close()
     end = next((end for end in ends if end is not None), None)
     if end is None:
-        raise UsageError("there is no in-place rewrite to take back", path=path)
+        raise UsageError("there is no in-place rewrite to undo", path=path)
     commit.truncate(path, end)
     return size, end
 
@@ -267,7 +267,7 @@ def refuse_losses(checkpoint: Checkpoint, format: str) -> None:
 
 
 def _same_file(checkpoint: Checkpoint, format: str) -> Draft | None:
-    """The file itself, when nothing in it changes."""
+    """A copy of the file itself, when nothing in it changes."""
     source = checkpoint.source
     if checkpoint.is_edited or checkpoint.format != format or source is None:
         return None

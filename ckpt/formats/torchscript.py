@@ -1,6 +1,6 @@
 """TorchScript archives (torch.jit.save since 1.4): `data.pkl`, `constants.pkl`, code. Read-only.
 
-Which attribute is a parameter and which a buffer stands in the code, in lists that are read as text.
+Lists in the code say which attribute is a parameter and which is a buffer. They are read as text.
 Layout: torch/csrc/jit/serialization/{export_module,import,python_print}.cpp.
 """
 
@@ -54,7 +54,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     for name, folder, prefix in (("data.pkl", "data", ""), ("constants.pkl", "constants", "constants:")):
         record = archive.find(name)
         if record is None:
-            raise UnreadableError(f"a TorchScript archive without {name}")
+            raise UnreadableError(f"the TorchScript archive lacks {name}")
         pickle = run(archive.read(record, limits.pickle_bytes, "pickle-bytes"), limits)
         storages = StorageFolder(archive, folder, contents, prefix, big=byteorder_of(archive) == "big")
         interpret(pickle, contents, limits, storages.resolve, 0)
@@ -81,7 +81,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         limits,
         source=probe.file,
         byteorder=byteorder_of(archive),
-        refusals=(Refusal("a TorchScript archive: torch.jit.load opens it", ()),),
+        refusals=(Refusal("a TorchScript archive, which torch.jit.load opens", ()),),
         flat=flat,
     )
 
@@ -106,14 +106,14 @@ def _kinds(archive: Archive, limits: Limits) -> dict[str, dict[str, Role]]:
 
 
 def _with_kind(entry: Entry, root: object, kinds: dict[str, dict[str, Role]]) -> Entry:
-    """The entry with what the class of the object that holds it says of its attribute."""
+    """The entry with the kind that the class of its object gives this attribute."""
     owner = _owner(root, entry.path)
     kind = kinds.get(owner, {}).get(str(entry.path[-1])) if owner and entry.path else None
     return entry if kind is None else entry._replace(kind=kind, source="torchscript")
 
 
 def _owner(root: object, path: Path) -> str | None:
-    """The class of the object whose attribute the last key of a path is."""
+    """The class of the object that has the last key of a path as an attribute."""
     node = root
     for key in path[:-1]:
         if type(node) is not Opaque or not node.states or type(node.states[0]) is not Dict:

@@ -1,4 +1,4 @@
-"""Holding a file against what it records of itself, whatever its format."""
+"""Comparing a file of any format with what it records of itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def checksums(
     plugins: bool = False,
     executor: Executor | None = None,
 ) -> ChecksumReport:
-    """Every checksum that the file at a path records, held against its bytes; of shards, each file. Raises CkptError."""
+    """Compare every checksum in the file at a path, or in each of its shards, with its bytes. Raises CkptError."""
     worker = executor or Threads()
 
     def check(location: Location, mark: str) -> ChecksumReport:
@@ -38,7 +38,7 @@ def checksums(
 
 
 def salvage(path: str, limits: Limits) -> Salvage | None:
-    """What is left of the file at a path, which is cut off; None where nothing can be told."""
+    """What is left of the file at a path when it is cut off; None when that cannot be known."""
     from ckpt.formats import FORMATS
     from ckpt.formats.plugins import loaded
 

@@ -1,4 +1,4 @@
-"""What a written pickle is held against before it takes its place: the plan, and the bytes of the source."""
+"""Comparing a written pickle with the plan, and with the bytes of its source, before it takes its place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ckpt.tree.view import look
 
 
 def compare(planned: Checkpoint, written: Checkpoint) -> None:
-    """Raise WriteError unless a written pickle holds the tensors, the sharing and the values that were planned."""
+    """Raise WriteError unless a written pickle has the tensors, the sharing and the values of the plan."""
     if len(planned.tensors) != len(written.tensors):
         raise differs(f"{len(written.tensors):,} tensors, {len(planned.tensors):,} were planned")
     ours: dict[Storage, int] = {}
@@ -41,7 +41,7 @@ def compare(planned: Checkpoint, written: Checkpoint) -> None:
 
 
 def compare_bytes(planned: Checkpoint, written: Checkpoint) -> None:
-    """Raise WriteError unless every byte of a storage in a written pickle is that of its source."""
+    """Raise WriteError unless every byte of a storage in a written pickle equals its source."""
     seen: set[Storage] = set()
     for entry, other in zip(planned.tensors, written.tensors, strict=True):
         for one, two in zip(parts_of(entry.tensor), parts_of(other.tensor), strict=True):
@@ -49,7 +49,7 @@ def compare_bytes(planned: Checkpoint, written: Checkpoint) -> None:
                 continue
             seen.add(one.storage)
             if not same_bytes(_bytes(one.storage), _bytes(two.storage)):
-                raise differs(f"the bytes of {show(entry.name, 80)} are not those of the source")
+                raise differs(f"the bytes of {show(entry.name, 80)} differ from the source")
 
 
 def _bytes(storage: Storage) -> Iterator[bytes]:
@@ -72,7 +72,7 @@ def _same_value(one: Value, two: Value) -> bool:
 
 
 def differs(what: str) -> WriteError:
-    """The error of a file that is not what was planned."""
+    """The error for a written file that differs from the plan."""
     return WriteError(
-        f"what was written is not what was planned, and was not kept: {what}", hint="a bug in ckpt"
+        f"the written file differs from the plan and was not kept: {what}", hint="a bug in ckpt"
     )

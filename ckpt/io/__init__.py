@@ -1,1 +1,1 @@
-"""Bytes come and go here: where they are read from, how they are written, who does the work."""
+"""Reading and writing bytes: sources, locations, safe writing, and executors."""

@@ -1,7 +1,7 @@
-"""Writing so that nothing is lost: a file appears whole or not at all, and what it replaces stays until then.
+"""Writing without loss: a file appears whole or not at all, and the file that it replaces stays until then.
 
-A new file is written beside its target under another name, its space reserved first, forced to the disk,
-renamed, and the folder forced to the disk. Appending in place can be taken back until it is complete.
+A new file gets its space reserved, is written beside its target under another name, forced to the disk, and
+renamed; then the folder is forced to the disk. Appending in place can be undone until it is complete.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ SUFFIX = ".ckpt-tmp"
 BLOCK = 4 << 20
 """Bytes that one read or write moves."""
 _SMALL = 64 << 10
-"""Ranges up to this many bytes are gathered: a call of the kernel for each would cost more than the copy."""
+"""Ranges up to this size are gathered, because one system call for each would cost more than the copy."""
 _KERNEL_COPY = 256 << 20
 
 Progress = Callable[[int], None]
 
 
 class Target(NamedTuple):
-    """Where a file is to be written: the path as given, the file that it stands for, what is there now."""
+    """Where a file is written: the path as given, the real path behind links, and the file that is there now."""
 
     path: str
     real: str
@@ -39,9 +39,9 @@ class Target(NamedTuple):
 
     @property
     def warning(self) -> str | None:
-        """What replacing the file leaves behind."""
+        """What stays behind when the file is replaced."""
         if self.replaced is not None and self.replaced.st_nlink > 1:
-            return "it has other names (hard links), which keep the old content"
+            return "its other hard links keep the old content"
         return None
 
 
@@ -59,11 +59,11 @@ def target(path: str, *, force: bool) -> Target:
         raise WriteError(f"cannot be written: {_reason(error)}", path=path) from None
     if found is not None:
         if not stat.S_ISREG(found.st_mode):
-            raise WriteError("not a regular file: it is never replaced", path=path)
+            raise WriteError("not a regular file: ckpt does not replace it", path=path)
         if not force:
             raise UsageError("exists", path=path, hint="--force to replace")
         if not os.access(real, os.W_OK):
-            raise WriteError("is read-only: it is not replaced", path=path)
+            raise WriteError("read-only: ckpt does not replace it", path=path)
     if not os.path.isdir(folder):
         raise WriteError("there is no such folder", path=os.path.dirname(path) or folder)
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -72,12 +72,12 @@ def target(path: str, *, force: bool) -> Target:
 
 
 class Sink:
-    """Where bytes are written to, one after the other, from byte `start` of a file on."""
+    """Writes bytes in order, from byte `start` of a file on."""
 
     def __init__(self, fd: int, path: str, start: int = 0, progress: Progress | None = None) -> None:
         self.path = path
         self._fd = fd
-        self._at = start  # what lies before is written
+        self._at = start  # everything before is written
         self._pending = bytearray()
         self._progress = progress
         self.overflowed = 0
@@ -122,7 +122,7 @@ class Sink:
                 if self._progress is not None:
                     self._progress(moved)
         except (OSError, AttributeError):
-            pass  # not between these file systems; of a real error the plain way tells what it is
+            pass  # these file systems cannot; a real error comes up again in the plain way
         while offset < end:
             step = min(end - offset, BLOCK)
             self._write(source.read(offset, step))
@@ -131,13 +131,13 @@ class Sink:
                 self._progress(step)
 
     def flush(self) -> None:
-        """Hand what was gathered to the operating system."""
+        """Pass the gathered bytes to the operating system."""
         if self._pending:
             data, self._pending = self._pending, bytearray()
             self._write(data)
 
     def sync(self) -> None:
-        """Force all bytes to the disk. A failure is final: the kernel may have dropped what it could not write."""
+        """Force all bytes to the disk. A failure is final, because the kernel may have dropped the unwritten bytes."""
         self.flush()
         os.fsync(self._fd)
 
@@ -150,14 +150,14 @@ class Sink:
 
 
 class MemorySink(Sink):
-    """A sink that keeps what is written, for bytes that are checked before they go to a file."""
+    """A sink in memory, for bytes that are checked before they go to a file."""
 
     def __init__(self, start: int = 0) -> None:
         super().__init__(-1, "", start)
         self._kept = bytearray()
 
     def taken(self) -> bytes:
-        """What was written since the last time."""
+        """What was written since the last call."""
         self.flush()
         kept, self._kept = bytes(self._kept), bytearray()
         return kept
@@ -169,7 +169,7 @@ class MemorySink(Sink):
 
 @contextmanager
 def writing(to: Target, size: int, progress: Progress | None = None) -> Iterator[Sink]:
-    """A sink of `size` bytes; leaving the block without an error puts the file in place. Raises WriteError.
+    """A sink of `size` bytes. Leaving the block without an error puts the file in place. Raises WriteError.
 
     Inside the block the file can be read at `sink.path`.
     """
@@ -179,7 +179,7 @@ def writing(to: Target, size: int, progress: Progress | None = None) -> Iterator
     keep = False
     try:
         fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-        fcntl.flock(fd, fcntl.LOCK_SH)  # who meets it can tell that somebody is at work
+        fcntl.flock(fd, fcntl.LOCK_SH)  # other runs see that this file is in use
         _reserve(fd, size)
         sink = Sink(fd, temporary, progress=progress)
         yield sink
@@ -196,7 +196,7 @@ def writing(to: Target, size: int, progress: Progress | None = None) -> Iterator
                 raise UsageError("exists", path=to.path, hint="--force to replace") from None
             keep = True
             problem = f"cannot be put in place: {_reason(error)}"
-            raise WriteError(problem, path=to.path, hint=f"the whole file is at {temporary}") from None
+            raise WriteError(problem, path=to.path, hint=f"the complete file is at {temporary}") from None
         _sync_folder(folder)
     except OSError as error:
         raise _failed(error, to, size) from error
@@ -213,7 +213,7 @@ def _put(temporary: str, to: Target) -> None:
         os.replace(temporary, to.real)
         return
     try:
-        os.link(temporary, to.real)  # unlike a rename, it never takes the place of a file
+        os.link(temporary, to.real)  # unlike a rename, it never replaces a file
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EACCES):
             raise
@@ -223,7 +223,7 @@ def _put(temporary: str, to: Target) -> None:
 
 
 def _reserve(fd: int, size: int) -> None:
-    """Take the space now, so that a full disk fails in the first millisecond."""
+    """Reserve the space now, so that a full disk fails at once."""
     if not size:
         return
     try:
@@ -249,9 +249,9 @@ def _sync_folder(folder: str) -> None:
 
 @contextmanager
 def appending(source: Source, progress: Progress | None = None) -> Iterator[Sink]:
-    """A sink at the end of a file that was opened for reading; leaving the block with an error takes all back.
+    """A sink at the end of a file that was opened for reading. An error inside the block restores the old size.
 
-    Raises WriteError, also when another process is at the same work or the file has changed.
+    Raises WriteError, also when another process rewrites the file or the file has changed.
     """
     size, path = source.size, source.name
     fd = -1
@@ -295,7 +295,7 @@ def truncate(path: str, size: int) -> None:
 
 
 def left_over(path: str) -> list[tuple[str, int]]:
-    """Temporary files of killed runs beside a target: their paths and bytes. Those in use are not named."""
+    """Temporary files of killed runs beside a target: their paths and sizes. Files in use are left out."""
     folder, name = os.path.split(os.path.realpath(path))
     mine = re.compile(rf"\.{re.escape(name[:200])}\.[0-9a-f]{{12}}{re.escape(SUFFIX)}")
     found: list[tuple[str, int]] = []
@@ -327,7 +327,7 @@ def _reason(error: Exception) -> str:
     known = {
         errno.ENOSPC: "the disk is full",
         errno.EDQUOT: "the quota is used up",
-        errno.EFBIG: "larger than files may be here",
+        errno.EFBIG: "too large for this file system",
         errno.EIO: "the disk reports an error",
         errno.EROFS: "the file system is read-only",
         errno.EACCES: "no permission",
@@ -338,5 +338,5 @@ def _reason(error: Exception) -> str:
         errno.ENOTDIR: "there is no such folder",
     }
     if not isinstance(error, OSError):
-        return "not a file name: it holds a NUL"
-    return known.get(error.errno or 0) or (error.strerror or "an error of the system").lower()
+        return "not a file name: it contains a NUL byte"
+    return known.get(error.errno or 0) or (error.strerror or "a system error").lower()

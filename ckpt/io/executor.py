@@ -1,4 +1,4 @@
-"""Who does the work: tasks that know all that they need, so that threads, processes and a cluster differ in a few lines."""
+"""Running tasks. A task holds all that it needs, so it can run in a thread, another process or a cluster."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 SPAN = 64 << 20
-"""Bytes that one task reads at most, where its work can be cut."""
+"""The most bytes that one task reads, where its work can be split."""
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 
 class Task(Generic[R]):
-    """A call of a function of a module with plain arguments: it pickles where its sources have an address.
+    """A call of a module's function with plain arguments. It pickles when its sources have an address.
 
-    `nbytes` are the bytes that it reads. How work is cut into tasks depends on the files alone, and results are
-    merged in the order of the tasks: figures are the same for any executor and any number of workers.
+    `nbytes` are the bytes that it reads. The split into tasks depends on the files alone, and results merge in the
+    order of the tasks. So results are the same for any executor and any number of workers.
     """
 
     __slots__ = ("arguments", "function", "nbytes")
@@ -32,15 +32,15 @@ class Task(Generic[R]):
 
 
 class Executor(Protocol):
-    """Runs tasks. The first error that a task raises, in their order, is raised."""
+    """Runs tasks. Raises the first error of a task, in their order."""
 
     def run(self, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None) -> list[R]:
-        """The results in the order of the tasks. `progress` is told the bytes of each that is done, from one thread."""
+        """The results in the order of the tasks. `progress` gets the bytes of each finished task, from one thread."""
         ...
 
 
 class Serial:
-    """One task after the other."""
+    """Runs one task after the other."""
 
     def run(self, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None) -> list[R]:
         results = []
@@ -52,7 +52,7 @@ class Serial:
 
 
 class Threads:
-    """Threads of this process: reading, comparing, checksums and numpy let the others run."""
+    """Runs tasks in threads of this process: reading, comparing, checksums and numpy release the GIL."""
 
     def __init__(self, count: int | None = None) -> None:
         self.count = min(8, cpus()) if count is None else count
@@ -83,6 +83,6 @@ def cpus() -> int:
 
 
 def spans(numel: int, size: int, step: int) -> list[tuple[int, int]]:
-    """The (first, last) elements of the tasks that `numel` elements of `size` bytes make, each a multiple of `step`."""
+    """Split `numel` elements of `size` bytes into (first, last) spans for tasks, each a multiple of `step`."""
     count = max(step, SPAN // max(1, size) // step * step)
     return [(at, min(at + count, numel)) for at in range(0, numel, count)] or [(0, 0)]

@@ -1,4 +1,4 @@
-"""What a user typed: a file or a folder, and what lies beside or inside of it."""
+"""What a user typed: a file or a folder, and the files beside or inside it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ckpt.limits import Limits
 from ckpt.text import show
 
 Links = Literal["file", "no"]
-"""Whether a child may be a link to a regular file (the Hugging Face cache is made of them), or no link at all."""
+"""Whether a child may be a link to a regular file, as in the Hugging Face cache, or must not be a link."""
 
 
 class Location(Protocol):
-    """A file or a folder, here or remote. A reader of several files reaches them through nothing else.
+    """A file or a folder, local or remote. A reader of several files opens them only through a location.
 
-    Children are reached by plain names only: what a file names can never lead out of its folder.
+    Children have plain names only, so a name in a file can never lead out of its folder.
     """
 
     @property
@@ -32,15 +32,15 @@ class Location(Protocol):
         ...
 
     def names(self) -> list[str]:
-        """What lies in a folder, sorted; names of folders end with a slash. Raises NotOpenedError."""
+        """The names in a folder, sorted. Names of folders end with a slash. Raises NotOpenedError."""
         ...
 
     def parent(self) -> Location:
-        """The folder that it lies in."""
+        """The folder that contains it."""
         ...
 
     def child(self, name: str, links: Links = "file") -> Location:
-        """What a plain name stands for in this folder. Raises UnreadableError for a name that leads elsewhere."""
+        """The location of a plain name in this folder. Raises UnreadableError for a name that leads elsewhere."""
         ...
 
     def open(self) -> Source:
@@ -49,7 +49,7 @@ class Location(Protocol):
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a name is that of a file in a folder, and no path."""
+    """Whether a name is a plain file name and not a path."""
     return name not in ("", ".", "..") and not any(mark in name for mark in "/\\\0")
 
 
@@ -91,7 +91,7 @@ class LocalPath:
 
 
 def locate(path: str) -> Location:
-    """The location that a path stands for."""
+    """The location of a path."""
     return LocalPath(path)
 
 

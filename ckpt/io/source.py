@@ -1,6 +1,6 @@
-"""Where bytes are read from: a regular file, bytes in memory, a file with more behind its end.
+"""Where bytes are read from: a regular file, bytes in memory, a file with more bytes after its end.
 
-Files are read with `pread`, never through a map: a file that is cut while we look gives a short read, not a signal.
+Files are read with `pread`, never with mmap: a file that shrinks meanwhile gives a short read, not a signal.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from typing import Protocol
 from ckpt.errors import CutOffError, DamagedDataError, LimitError, NotOpenedError
 
 Identity = tuple[int | str, ...]
-"""What tells two states of a source apart, as plain values: device, inode, size and times of a file, or an ETag."""
+"""Plain values that identify one state of a source: device, inode, size and times of a file, or an ETag."""
 
 
 class Source(Protocol):
     """Bytes that can be read at any offset. Offsets and sizes are in bytes.
 
-    A source never changes while it is read: `check_unchanged` says so afterwards. Reads may come from several
-    threads at once. A source pickles as its address and its identity; where `address` is None it does not pickle.
+    A source must not change while it is read; `check_unchanged` checks that afterwards. Several threads may read
+    at once. A source pickles as its address and its identity; without an address it does not pickle.
     """
 
     @property
     def name(self) -> str:
-        """What people call it: the path as given, a URL."""
+        """Its name for people: the path as given, or a URL."""
         ...
 
     @property
     def size(self) -> int: ...
 
     def read(self, offset: int, count: int) -> bytes:
-        """Exactly `count` bytes at `offset`. Raises CutOffError when the source ends before, NotOpenedError."""
+        """Exactly `count` bytes at `offset`. Raises CutOffError when the source ends earlier, NotOpenedError."""
         ...
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
@@ -43,23 +43,23 @@ class Source(Protocol):
         ...
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """The bytes of each (offset, count), in order; several ranges may become one request. Raises as `read` does."""
+        """The bytes of each (offset, count), in order. Several ranges may become one request. Raises as `read` does."""
         ...
 
     def check_unchanged(self) -> None:
-        """Raise NotOpenedError when the source was written to since it was opened."""
+        """Raise NotOpenedError when the source has changed since it was opened."""
         ...
 
     def close(self) -> None: ...
 
     @property
     def fd(self) -> int | None:
-        """A descriptor that the kernel can copy from; None where there is none."""
+        """A descriptor that the kernel can copy from; None without one."""
         ...
 
     @property
     def address(self) -> str | None:
-        """What `open_address` opens the same source by, in another process too; None for memory."""
+        """The address with which `open_address` opens the same source, also in another process; None for memory."""
         ...
 
     @property
@@ -67,7 +67,7 @@ class Source(Protocol):
 
 
 class BaseSource:
-    """A source that can `read`, with the rest of the contract done the plain way."""
+    """A source that only needs `read`. The rest of the contract uses it."""
 
     name = "(memory)"
     size = 0
@@ -101,8 +101,8 @@ class BaseSource:
 
     def _check_range(self, offset: int, count: int, path: str | None = None) -> None:
         if offset < 0 or count < 0 or offset + count > self.size:
-            needed = f"bytes {offset:,} to {offset + count:,} needed, ends at {self.size:,}"
-            raise CutOffError(f"cut off: {needed}", path=path)
+            span = f"bytes {offset:,} to {offset + count:,} are needed"
+            raise CutOffError(f"cut off: {span}, it ends at {self.size:,}", path=path)
 
 
 class File(BaseSource):
@@ -113,12 +113,12 @@ class File(BaseSource):
     def __init__(self, path: str) -> None:
         self.name = path
         try:
-            # O_NONBLOCK: opening a FIFO that nobody writes to must not hang.
+            # O_NONBLOCK: opening a FIFO without a writer must not hang.
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
         except OSError as error:
             raise NotOpenedError(reason(error)) from None
         except ValueError:
-            raise NotOpenedError("not a file name: it holds a NUL") from None
+            raise NotOpenedError("not a file name: it contains a NUL byte") from None
         self._stat = os.fstat(self._fd)
         if not stat.S_ISREG(self._stat.st_mode):
             self.close()
@@ -187,7 +187,7 @@ class File(BaseSource):
 
 
 class Memory(BaseSource):
-    """Bytes that are already in memory: a checkpoint inside a pickle."""
+    """Bytes in memory, such as a checkpoint inside a pickle."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -199,7 +199,7 @@ class Memory(BaseSource):
 
 
 class Extended(BaseSource):
-    """A source as it would be with bytes behind its end."""
+    """A source with more bytes after its end."""
 
     def __init__(self, source: Source, more: bytes) -> None:
         self._source = source
@@ -219,12 +219,12 @@ class Extended(BaseSource):
 
 
 def open_address(address: str) -> Source:
-    """The source that has this address. Raises NotOpenedError."""
+    """The source with this address. Raises NotOpenedError."""
     return File(address)
 
 
 def _reopened(address: str, identity: Identity) -> Source:
-    """The source of an address in another process, where it is what it was. Raises NotOpenedError."""
+    """The source of an address in another process. Raises NotOpenedError when it has changed."""
     source = open_address(address)
     if source.identity != identity:
         source.close()
@@ -233,7 +233,7 @@ def _reopened(address: str, identity: Identity) -> Source:
 
 
 def inflate(data: bytes, size: int, what: str) -> bytes:
-    """Raw deflate data as the `size` bytes it must give, never more. Raises DamagedDataError."""
+    """Inflate raw deflate data to exactly `size` bytes. Raises DamagedDataError for any other size."""
     machine = zlib.decompressobj(-15)
     try:
         out = machine.decompress(data, size + 1)
@@ -245,7 +245,7 @@ def inflate(data: bytes, size: int, what: str) -> bytes:
 
 
 def read_limited(source: Source, limit: int, limit_name: str, what: str) -> bytes:
-    """All bytes of a source that must not hold more than `limit`. Raises LimitError."""
+    """All bytes of a source. Raises LimitError when it has more than `limit`."""
     if source.size > limit:
         raise LimitError(f"{what} has {source.size:,} bytes", limit_name, limit)
     return source.read(0, source.size)

@@ -1,4 +1,4 @@
-"""The one door to torch: what needs the library itself, and nothing that files can answer without it."""
+"""The only folder that imports torch: what needs the library itself and cannot be read from files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A written file, loaded by torch and held against its source."""
+"""Loading a written file with torch and comparing it with its source."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ckpt.tree.metadata import aliases
 def check_by_torch(path: str, planned: Checkpoint) -> None:
     """Load a written file with torch and compare every tensor with its source.
 
-    Raises WriteError when they differ, UsageError where torch is missing, or where loading would import names
-    that ckpt does not know: it never does.
+    Raises WriteError when they differ. Raises UsageError without torch, or when loading would import names that
+    ckpt does not know, because ckpt never imports those.
     """
     torch = require_torch()
     with open(path) as written:
@@ -58,12 +58,12 @@ def _load(torch: Any, path: str, written: Checkpoint) -> Any:
         warnings.simplefilter("ignore")
         try:
             return torch.load(path, map_location="cpu", weights_only=not written.weights_only, **options)
-        except Exception as error:  # whatever torch raises: the file is not kept
-            raise WriteError(f"torch does not load what was written: {show(str(error), 200)}") from None
+        except Exception as error:  # whatever torch raises, the file is not kept
+            raise WriteError(f"torch does not load the written file: {show(str(error), 200)}") from None
 
 
 def _at(loaded: Any, path: Path) -> Any:
-    """What lies at a path of a loaded object: items of containers, attributes of objects."""
+    """The object at a path of a loaded object: an item of a container, or an attribute."""
     found = loaded
     for key in path:
         try:
@@ -74,7 +74,7 @@ def _at(loaded: Any, path: Path) -> Any:
 
 
 def _bytes(torch: Any, tensor: Any) -> bytes:
-    """The elements of a tensor in the order of its shape; of the storage, for not every dtype can be viewed."""
+    """The elements of a tensor in the order of its shape. Read from the storage, because some dtypes have no view."""
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     begin = plain.storage_offset() * plain.itemsize
     whole = torch.empty(0, dtype=torch.uint8).set_(plain.untyped_storage())
@@ -82,4 +82,6 @@ def _bytes(torch: Any, tensor: Any) -> bytes:
 
 
 def _differs(name: str) -> WriteError:
-    return WriteError(f"torch reads another {show(name, 80)} than the source holds; nothing was kept")
+    return WriteError(
+        f"torch loads {show(name, 80)} with other content than the source; the file was not kept"
+    )

@@ -1,6 +1,6 @@
-"""`--model file.py:factory`: building the user's own model, on the meta device, so that nothing is allocated.
+"""`--model file.py:factory`: building the user's own model on the meta device, which allocates nothing.
 
-This runs code that the user names on the command line; nothing that a checkpoint names is ever run.
+This runs code that the user names on the command line. Code that a checkpoint names is never run.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from ckpt.text import show
 
 
 def record(spec: str, arguments: Sequence[str] = ()) -> ModelRecord:
-    """What the model says of itself that a callable makes; built on the meta device. Raises UsageError."""
+    """The record of the model that a callable makes on the meta device. Raises UsageError."""
     return describe(build(spec, arguments, device="meta"))
 
 
 def build(spec: str, arguments: Sequence[str] = (), *, device: str) -> Any:
     """The nn.Module that `file.py:factory` or `pkg.mod:factory` makes, with `name=value` arguments.
 
-    What the user's code prints goes to stderr. Raises UsageError for whatever goes wrong in it.
+    Output of the user's code goes to stderr. Its errors become a UsageError.
     """
     torch = require_torch()
     where, colon, name = spec.rpartition(":")
     if not colon or not where or not name:
-        raise UsageError(f"--model {show(spec, 80)}: not FILE.py:FACTORY or PACKAGE.MODULE:FACTORY")
+        raise UsageError(f"--model {show(spec, 80)}: expected FILE.py:FACTORY or PACKAGE.MODULE:FACTORY")
     known = _keywords(arguments)
     with redirect_stdout(sys.stderr):
         module = _module(spec, where)
@@ -43,9 +43,7 @@ def build(spec: str, arguments: Sequence[str] = (), *, device: str) -> Any:
         if isinstance(factory, torch.nn.Module):
             return factory
         if not callable(factory):
-            raise UsageError(
-                f"--model {show(spec, 80)}: of type {type(factory).__name__}, which cannot be called"
-            )
+            raise UsageError(f"--model {show(spec, 80)}: '{type(factory).__name__}' object is not callable")
         made = _made(torch, spec, factory, known, device)
     if not isinstance(made, torch.nn.Module):
         raise UsageError(f"--model {show(spec, 80)}: returned a {type(made).__name__}, not a torch.nn.Module")
@@ -58,20 +56,22 @@ def _made(torch: Any, spec: str, factory: Any, known: dict[str, Any], device: st
             return factory(**known)
     except BaseException as error:
         _let_through(error)
-        if device == "meta" and "meta" in str(error):  # it looks at values: `torch.linspace(...).tolist()`
+        if device == "meta" and "meta" in str(
+            error
+        ):  # the model reads values: `torch.linspace(...).tolist()`
             return _made(torch, spec, factory, known, "cpu")
         raise _failed(spec, error) from error
 
 
 def _keywords(arguments: Sequence[str]) -> dict[str, Any]:
-    """`width=64` as a keyword: the value as a Python literal where it is one, else as text. Raises UsageError."""
+    """`width=64` as a keyword. The value is a Python literal if it reads as one, else text. Raises UsageError."""
     from ast import literal_eval
 
     found: dict[str, Any] = {}
     for argument in arguments:
         name, equals, text = argument.partition("=")
         if not equals or not name.isidentifier():
-            raise UsageError(f"--arg {show(argument, 80)}: not NAME=VALUE")
+            raise UsageError(f"--arg {show(argument, 80)}: expected NAME=VALUE")
         try:
             found[name] = literal_eval(text)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -88,8 +88,8 @@ def _module(spec: str, where: str) -> Any:
             sys.path.insert(0, os.getcwd())  # as `python -m` does
             return import_module(where)
         if not os.path.isfile(where):
-            raise UsageError(f"--model {show(spec, 80)}: no such file as {show(where, 80)}")
-        # As `python file.py` does: what lies beside the file can be imported.
+            raise UsageError(f"--model {show(spec, 80)}: {show(where, 80)} does not exist")
+        # As with `python file.py`, modules beside the file can be imported.
         sys.path.insert(0, os.path.dirname(os.path.abspath(where)))
         name = os.path.splitext(os.path.basename(where))[0]
         name = f"_{name}_of_model" if name in sys.modules else name
@@ -106,7 +106,7 @@ def _module(spec: str, where: str) -> Any:
 
 
 def _let_through(error: BaseException) -> None:
-    """Raise what is no failure of the user's code: an interrupt, a signal."""
+    """Raise again what is not a failure of the user's code: an interrupt, a signal."""
     if isinstance(error, KeyboardInterrupt) or type(error).__module__.startswith("ckpt."):
         raise error
 

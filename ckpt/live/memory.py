@@ -1,4 +1,4 @@
-"""Tensors of a live process as the tensor references that files have: their bytes are fetched when they are written."""
+"""Tensors of a live process as tensor references. Their bytes are fetched when they are written."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ckpt.live import require_torch
 from ckpt.tensors import Range, Storage, TensorRef, tensor_ref
 
 _ALIGN = 16
-"""Bytes of the widest element: where a part of a storage may begin, whatever looks into it."""
+"""Bytes of the widest element. A part of a storage begins at a multiple of it, so that every dtype fits."""
 
 
 class LiveSource(BaseSource):
-    """The bytes of a storage, brought to the CPU as a whole at the first read; those of the one before are let go."""
+    """The bytes of a storage, copied to the CPU as a whole at the first read. The copy of the last one is released."""
 
     _held: tuple[LiveSource, memoryview] | None = None
     _one = threading.Lock()
@@ -34,7 +34,7 @@ class LiveSource(BaseSource):
         with LiveSource._one:
             held = LiveSource._held
             if held is None or held[0] is not self:
-                held = LiveSource._held = None  # before the next one takes memory
+                held = LiveSource._held = None  # release it before the next one is allocated
                 held = LiveSource._held = (self, self._fetch())
         return held[1][offset : offset + count].tobytes()
 
@@ -45,15 +45,15 @@ class LiveSource(BaseSource):
 
     @staticmethod
     def release() -> None:
-        """Let go of the last one."""
+        """Release the last copy."""
         LiveSource._held = None
 
 
 def unfit(tensor: Any) -> str | None:
-    """Why a tensor is not strided memory of this process that can be read; None when it is."""
+    """Why a tensor is not readable strided memory of this process; None when it is."""
     torch = require_torch()
     if torch.nn.parameter.is_lazy(tensor):
-        return "uninitialized: a lazy module that has not been run"
+        return "uninitialized: its lazy module has not run yet"
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
         return "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
     if str(tensor.dtype).removeprefix("torch.") not in BY_NAME:
@@ -62,24 +62,24 @@ def unfit(tensor: Any) -> str | None:
         held = tensor.untyped_storage().nbytes()
         here = tensor.device.type == "meta" or not tensor.numel() or tensor.data_ptr() != 0
     except (RuntimeError, NotImplementedError):
-        return f"{type(tensor).__name__}, without a storage"
+        return f"{type(tensor).__name__}, which has no storage"
     if _is_wrapper(tensor) or not here:
-        return f"{type(tensor).__name__}, which is made of others"
+        return f"{type(tensor).__name__}, which wraps other tensors"
     if tensor.device.type != "meta" and held < _extent(tensor)[1]:
-        return f"{type(tensor).__name__}, whose memory is not here"
+        return f"{type(tensor).__name__}, whose data is not in this process"
     return None
 
 
 def _is_wrapper(tensor: Any) -> bool:
-    """Whether a tensor is a subclass that holds others and has no memory of its own."""
+    """Whether a tensor is a subclass that holds other tensors and has no memory of its own."""
     flatten = getattr(type(tensor), "__tensor_flatten__", None)
     return flatten is not None
 
 
 def references(tensors: Iterable[Any]) -> dict[int, TensorRef]:
-    """A reference for each tensor by its id, tagged cpu: those that share memory share a storage.
+    """A reference per tensor, by its id, tagged cpu. Tensors that share memory share a storage.
 
-    A storage holds the bytes from the first to the last that one of them looks at. All must be fit.
+    A storage holds the bytes from the first to the last that one of its tensors uses. All tensors must be fit.
     """
     tensors = list(tensors)
     extents: dict[int, tuple[int, int]] = {}
@@ -122,7 +122,7 @@ def _dtype(tensor: Any) -> DType:
 
 
 def _extent(tensor: Any) -> tuple[int, int]:
-    """The bytes of its storage that a tensor looks at: first, and one past the last; (0, 0) without elements."""
+    """The bytes of its storage that a tensor uses: first, and one past the last; (0, 0) without elements."""
     if not tensor.numel():
         return 0, 0
     first = tensor.storage_offset()
@@ -131,11 +131,11 @@ def _extent(tensor: Any) -> tuple[int, int]:
 
 
 def tensor(ref: TensorRef, data: bytes) -> Any:
-    """A new torch.Tensor on the CPU with the elements of a reference, which are `data` in the order of its shape."""
+    """A new torch.Tensor on the CPU for a reference. `data` are its elements in the order of its shape."""
     torch = require_torch()
     dtype = vars(torch).get(ref.dtype.name)
     if dtype is None or ref.dtype.bits < 8 or ref.dtype.kind == "quantized":
-        raise UnsupportedError(f"this torch makes no plain tensor of {ref.dtype.name}")
+        raise UnsupportedError(f"this torch has no plain tensors of {ref.dtype.name}")
     if not ref.numel:
         return torch.empty(ref.shape, dtype=dtype)
     return torch.frombuffer(bytearray(data), dtype=torch.uint8).view(dtype).reshape(ref.shape)

@@ -1,6 +1,6 @@
-"""What a live model says of itself: its tensors, its parameters in order, its modules, and who hides in plain lists.
+"""The record of a live model: its tensors, its parameters in order, its modules, and modules in plain lists.
 
-No collective is ever called, and nothing of the model is changed.
+It calls no collective and does not change the model.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _WRAPPERS = frozenset(
 )
 """Classes of torch that wrap a model."""
 _DEPTH = 8
-"""Containers inside of containers in which modules are looked for."""
+"""How deep nested containers are searched for modules."""
 _STATE_KEYS = 50
 
 
 def unwrapped(model: Any) -> tuple[Any, tuple[str, ...]]:
-    """The model inside of its wrappers, and their classes, the outermost first."""
+    """The model inside its wrappers, and their classes, the outermost first."""
     found: list[str] = []
     while _class(model).startswith("torch.") and type(model).__name__ in _WRAPPERS:
         found.append(_class(model))
@@ -35,13 +35,13 @@ def unwrapped(model: Any) -> tuple[Any, tuple[str, ...]]:
 def describe(
     model: Any, optimizers: Sequence[Any] = (), *, state: State | None = None, gradients: bool = False
 ) -> ModelRecord:
-    """The record of a model; `state` is that of `state_of`. Gradients are looked at when they are asked for."""
+    """The record of a model. `state` is the result of `state_of`. Gradients are read only with `gradients`."""
     torch = require_torch()
     ignored = _ignored(model)
     inner, wrappers = unwrapped(model)
     state = state_of(inner) if state is None else state
     tensors = {name: value for name, value in state.values.items() if isinstance(value, torch.Tensor)}
-    # A hook may have renamed, copied or left out what it saves: by the tensor itself, else by its name.
+    # A hook may have renamed, copied or left out what it saves: match by the tensor itself, else by its name.
     held = {id(value): name for name, value in reversed(tensors.items())}
     own = {state.name_of(name): p for name, p in inner.named_parameters(remove_duplicate=False)}
     parameters = {
@@ -90,7 +90,7 @@ def _class(thing: Any) -> str:
 
 
 def _ignored(model: Any) -> set[str]:
-    """The names of the parameters that DDP was told to leave alone."""
+    """The names of the parameters that DDP ignores."""
     while type(model).__name__ == "OptimizedModule":
         model = model._orig_mod
     return (
@@ -101,7 +101,7 @@ def _ignored(model: Any) -> set[str]:
 
 
 def _norms(torch: Any, parameters: dict[int, Any]) -> dict[int, float]:
-    """The norm of each gradient, by the id of its parameter; brought over once a device."""
+    """The norm of each gradient, by the id of its parameter, in one transfer per device."""
     waiting: dict[Any, list[tuple[int, Any, Any]]] = {}
     with torch.no_grad():
         for marker, parameter in parameters.items():
@@ -111,7 +111,7 @@ def _norms(torch: Any, parameters: dict[int, Any]) -> dict[int, float]:
             gradient = gradient.to_local() if hasattr(gradient, "to_local") else gradient
             if gradient.layout is not torch.strided:
                 gradient = gradient.coalesce().values() if gradient.is_sparse else gradient.to_dense()
-            # Of narrow floats the squares would vanish, and "zero" be said of what is not.
+            # The squares of narrow floats would underflow, and a small gradient would count as zero.
             wide = None if gradient.device.type == "mps" else torch.float64
             if gradient.is_complex():
                 gradient = torch.view_as_real(gradient.resolve_conj())
@@ -137,7 +137,7 @@ def _norms(torch: Any, parameters: dict[int, Any]) -> dict[int, float]:
 def _handed(torch: Any, optimizer: Any, names: dict[int, str]) -> OptimizerRecord:
     groups = getattr(optimizer, "param_groups", None)
     if groups is None:
-        raise UsageError(f"{_class(optimizer)} is no optimizer: it has no param_groups")
+        raise UsageError(f"{_class(optimizer)} is not an optimizer: it has no param_groups")
     states = [optimizer.state.get(parameter) or {} for group in groups for parameter in group["params"]]
     fields = tuple(dict.fromkeys(str(key) for state in states for key in list(state)[:_STATE_KEYS]))
     return OptimizerRecord(
@@ -155,7 +155,7 @@ def _handed(torch: Any, optimizer: Any, names: dict[int, str]) -> OptimizerRecor
 
 
 def _steps(torch: Any, counters: list[Any]) -> Iterator[float | None]:
-    """Step counters as numbers, brought over once a device."""
+    """Step counters as numbers, in one transfer per device."""
     by_device: dict[Any, list[Any]] = {}
     for step in counters:
         if isinstance(step, torch.Tensor) and step.numel() == 1 and step.device.type != "meta":
@@ -176,7 +176,7 @@ def _steps(torch: Any, counters: list[Any]) -> Iterator[float | None]:
 
 
 def loose(model: Any) -> Iterator[LooseModule]:
-    """The modules and Parameters that lie in plain containers of a model's modules: torch does not look there."""
+    """The modules and Parameters in plain containers of a model's modules, which torch does not search."""
     torch = require_torch()
     modules = {id(module): name for name, module in model.named_modules()}
     parameters = {id(parameter) for _, parameter in model.named_parameters()}
@@ -202,7 +202,7 @@ def loose(model: Any) -> Iterator[LooseModule]:
 
 
 def _plain_tensors(model: Any) -> Iterator[str]:
-    """The tensors that are plain attributes of a model's modules: state_dict and .to() do not see them."""
+    """The tensors that are plain attributes of a model's modules. state_dict() and .to() do not see them."""
     torch = require_torch()
     for name, module in model.named_modules():
         if not type(module).__module__.startswith("torch.nn"):
@@ -218,13 +218,13 @@ def _twice(model: Any) -> Iterator[tuple[str, str]]:
     for name, module in model.named_modules(remove_duplicate=False):
         first = seen.setdefault(id(module), name)
         if first != name:
-            if name.rpartition(".")[0] not in again:  # not what lies inside of one
+            if name.rpartition(".")[0] not in again:  # not the modules inside a repeated one
                 yield name, first
             again.add(name)
 
 
 def _loose_module(item: Any, place: str, modules: dict[int, str], parameters: set[int]) -> LooseModule | None:
-    """A module in a plain container; None for one that has nothing that could be missed."""
+    """A module in a plain container; None for one without parameters and buffers."""
     inside = next((modules[id(child)] for child in item.modules() if id(child) in modules), None)
     lost = sum(id(parameter) not in parameters for parameter in item.parameters())
     if not any(True for _ in item.parameters()) and not any(True for _ in item.buffers()):
@@ -236,7 +236,7 @@ _CONTAINERS = (list, tuple, set, frozenset, dict, deque)
 
 
 def _below(container: Any, place: str, depth: int) -> Iterable[tuple[str, Any]]:
-    """What lies in a container and in those inside of it, with the Python text of its place."""
+    """The items of a container and of the containers inside it, each with the Python text of its place."""
     if depth > _DEPTH:
         return
     pairs = container.items() if isinstance(container, dict) else enumerate(container)

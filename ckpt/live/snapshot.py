@@ -1,6 +1,6 @@
-"""`ckpt.snapshot`: a live model as an ordinary file of torch, with what a state dict does not say beside it.
+"""`ckpt.snapshot`: a live model as an ordinary file of torch, with what a state dict lacks beside it.
 
-Written with our own emitter and zip writer, one storage at a time brought to the CPU; no collective is called.
+Our own emitter and zip writer write it and copy one storage at a time to the CPU. No collective is called.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ Ranks = int | Literal["all"]
 def snapshot(
     model: Any, path: str | os.PathLike[str], optimizer: Any = None, *, ranks: Ranks = 0
 ) -> str | None:
-    """Write a model as it is now; the path of the file, or None on a rank that writes none.
+    """Write a model as it is now. Returns the path of the file, or None on a rank that writes no file.
 
-    The file is one that `torch.load(weights_only=True)` takes: `state_dict`, with names free of wrappers and every
-    tensor tagged cpu, and beside it the record `ckpt`: devices, roles, requires_grad, who had a gradient, what each
-    optimizer was handed and holds state for, the modules, and those that hide in plain lists.
+    `torch.load(weights_only=True)` loads the file. It holds `state_dict`, with names free of wrappers and every
+    tensor tagged cpu, and the record `ckpt`: devices, roles, requires_grad, which parameters had a gradient, the
+    parameters and the state of each optimizer, the modules, and modules in plain lists.
 
-    Call it before forward, for BatchNorm moves in forward; then after `step()` and before `zero_grad()`, with the
-    optimizer (or a list of them), while the gradients are still there. In a distributed run one rank writes,
-    `ranks` says which; with "all" each writes `after.rank1.pth` and so on. An existing file is replaced. What a
-    pickle of plain tensors cannot hold is left out, recorded, and warned about. Raises CkptError.
+    Call it before forward, because BatchNorm changes in forward. Call it again after `step()` and before
+    `zero_grad()`, with the optimizer (or a list of them), while the gradients are still there. In a distributed run
+    the rank `ranks` writes; with "all" each rank writes `after.rank1.pth` and so on. An existing file is replaced.
+    What a pickle of plain tensors cannot hold is left out, recorded, and reported as a warning. Raises CkptError.
     """
     torch = require_torch()
     if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"a torch.nn.Module is needed, not {type(model).__name__}")
+        raise TypeError(f"expected a torch.nn.Module, not {type(model).__name__}")
     rank, world_size = _rank(torch)
     if ranks not in ("all", rank):
         return None

@@ -18,7 +18,7 @@ from ckpt.tensors import TensorRef
 
 
 class State(NamedTuple):
-    """What `state_dict()` gives, holding the model's own tensors; `name_of` is what it calls a name of the model."""
+    """The result of `state_dict()` with the model's own tensors. `name_of` maps a name of the model to its name here."""
 
     values: dict[str, Any]
     metadata: dict[str, Any]
@@ -28,8 +28,8 @@ class State(NamedTuple):
 def state_of(model: Any) -> State:
     """The state dict of a model under unwrapped names.
 
-    Of a model whose shards `state_dict()` would gather, or whose own `state_dict()` gives something else, that of its
-    modules.
+    The modules are walked instead when `state_dict()` would gather the shards of all ranks, or when it does not
+    return a state dict.
     """
     found = None if any(map(is_fsdp, model.modules())) else _asked(model)
     metadata = {} if found is None else getattr(found, "_metadata", None) or {}
@@ -46,7 +46,7 @@ def state_of(model: Any) -> State:
 
 
 def _asked(model: Any) -> Mapping[str, Any] | None:
-    """What `state_dict()` gives, None when it is no mapping of names to values of which one is a tensor."""
+    """The result of `state_dict()`; None when it is not a mapping of names to values with a tensor among them."""
     torch = require_torch()
     try:
         found = model.state_dict(keep_vars=True)
@@ -63,7 +63,7 @@ def is_fsdp(module: Any) -> bool:
 
 
 def _walked(model: Any) -> dict[str, Any]:
-    """A state dict without the hooks of FSDP, which would gather the shards of all ranks."""
+    """A state dict without the hooks of FSDP, because they would gather the shards of all ranks."""
     found: dict[str, Any] = {}
     for name, module in model.named_modules():
         prefix = f"{name}." if name else ""
@@ -80,7 +80,7 @@ def _walked(model: Any) -> dict[str, Any]:
 
 
 def state_tree(state: State) -> tuple[Node, dict[str, str]]:
-    """(the state dict as it will be pickled, every tensor tagged cpu; what it lacks, and why)."""
+    """(the state dict to pickle, with every tensor tagged cpu; what is left out, and why)."""
     tensors: dict[int, Any] = {}
     left_out: dict[str, str] = {}
     for name, value in state.values.items():
@@ -98,13 +98,13 @@ def state_tree(state: State) -> tuple[Node, dict[str, str]]:
             try:
                 node.set([name], [plain_node(value, known)])
             except NotPlainError:
-                left_out[name] = f"a {type(value).__name__}, which is no plain value"
+                left_out[name] = f"a {type(value).__name__}, which is not a plain value"
     versions = ordered_dict()
     for name, fields in state.metadata.items():
         try:
             versions.set([name], [plain_node(fields)])
         except NotPlainError:
-            left_out[f"_metadata of {name}"] = "no plain values"
+            left_out[f"_metadata of {name}"] = "not plain values"
     attributes = Dict()
     attributes.set(["_metadata"], [versions])
     node.build(attributes)
@@ -112,7 +112,7 @@ def state_tree(state: State) -> tuple[Node, dict[str, str]]:
 
 
 def _local(tensor: Any) -> Any:
-    """The part of a distributed tensor that is here."""
+    """The part of a distributed tensor on this rank."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
@@ -134,11 +134,11 @@ def _tensors(value: Any, depth: int) -> Iterator[Any]:
 
 
 class NotPlainError(Exception):
-    """A value that only a class could hold."""
+    """A value that is not plain."""
 
 
 def plain_node(value: Any, refs: Mapping[int, TensorRef] | None = None, depth: int = 0) -> Node:
-    """Values that weights_only takes as inert nodes, tensors by `refs`. Raises NotPlainError for anything else."""
+    """A value as inert nodes, with tensors from `refs`. Raises NotPlainError for what weights_only refuses."""
     torch = require_torch()
     if value is None or type(value) in (bool, int, float, str, bytes, bytearray):
         scalar: Node = value
@@ -167,7 +167,7 @@ def plain_node(value: Any, refs: Mapping[int, TensorRef] | None = None, depth: i
 
 
 def state_checkpoint(model: Any, name: str) -> Checkpoint:
-    """The state dict of a model as a checkpoint called `name`, of the format `live`: its bytes are in this process."""
+    """The state dict of a model as a checkpoint called `name` of the format `live`, with its bytes in this process."""
     torch = require_torch()
     with torch.no_grad():
         node, left_out = state_tree(state_of(model))

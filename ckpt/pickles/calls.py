@@ -12,21 +12,21 @@ from ckpt.tensors import Storage, TensorRef
 
 
 def is_typed(storage: Storage) -> bool:
-    """Whether torch saves the storage under the class of its elements; else as bytes."""
+    """Whether torch saves the storage under the class of its elements, not as bytes."""
     dtype = storage.dtype
     # torch 2 saves complex32 as bytes, although it still reads the class that 1.x wrote.
     return dtype is not None and dtype.storage is not None and dtype.name != "complex32"
 
 
 def storage_class(storage: Storage) -> Global:
-    """The class that a storage is saved under."""
+    """The class under which torch saves a storage."""
     if storage.dtype is not None and storage.dtype.storage is not None and is_typed(storage):
         return Global("torch", storage.dtype.storage)
     return Global("torch.storage", "UntypedStorage")
 
 
 def rebuild_call(ref: TensorRef) -> Opaque:
-    """`_rebuild_tensor_v2` or `_v3` of a tensor, inside of `_rebuild_parameter` for a Parameter."""
+    """`_rebuild_tensor_v2` or `_v3` of a tensor, inside `_rebuild_parameter` for a Parameter."""
     requires_grad = bool(ref.requires_grad)
     if ref.storage.place is None:
         args: tuple[Node, ...] = (Global("torch", ref.dtype.name), ref.shape, ref.stride, requires_grad)
@@ -68,7 +68,7 @@ DEVICE_ARGUMENT = {
 
 
 def with_device(call: Opaque, moved: Callable[[Node], Node]) -> tuple[Node, ...]:
-    """The arguments of a call with its device, if it carries one, as `moved` gives it."""
+    """The arguments of a call, with its device, if it has one, replaced by `moved`."""
     func, args = call.func, call.args
     if type(func) is not Global:
         return args
@@ -89,7 +89,7 @@ def _replaced(args: tuple[Node, ...], position: int, moved: Callable[[Node], Nod
 
 
 def device(tag: str) -> Opaque:
-    """`torch.device(tag)`, as it is pickled."""
+    """The pickled form of `torch.device(tag)`."""
     kind, _, index = tag.partition(":")
     args: tuple[Node, ...] = (kind, int(index)) if index else (kind,)
     return Opaque("reduce", Global("torch", "device"), args, None, 0)

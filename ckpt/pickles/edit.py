@@ -1,7 +1,7 @@
-"""A tree with changes: a copy that keeps everything else, with its order, its sharing and its cycles.
+"""Changing a tree: a copy with changes that keeps the order, the sharing and the cycles of everything else.
 
-An edit says what to change by overriding a method; the meaning of every call that was copied is found again by
-the same code that reads files, so that no edit can make a tensor that reaches outside its storage.
+A subclass of `Edit` overrides a method to say what changes. The code that reads files finds the meaning of every
+copied call again, so an edit cannot make a tensor that reaches outside its storage.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _LEAVES = frozenset((type(None), bool, int, float, str, bytes, bytearray, ByteSt
 
 
 DROPPED: Node = Opaque("dropped", None, (), None, 0)
-"""What `instead` says of a node that is to be None. It is in no tree: it is told by its identity."""
+"""What `instead` returns for a node that becomes None. It is compared by identity and never part of a tree."""
 
 
 class Edit:
-    """Copies trees. One edit shares what it copied between all trees that it is given."""
+    """Copies trees. One edit shares its copies between all trees that it is given."""
 
     def __init__(self) -> None:
         self._copies: dict[int, Node] = {}
@@ -28,14 +28,14 @@ class Edit:
         self._todo: list[tuple[Node, Node]] = []
         self._calls: list[tuple[int, Opaque]] = []
 
-    # --- what an edit may say ---------------------------------------------------------------------------------
+    # --- what an edit may override ----------------------------------------------------------------------------
 
     def instead(self, node: Node) -> Node | None:
-        """What takes the place of a node; None to go on with a copy, the node itself to leave all of it as it is."""
+        """What replaces a node: None for a copy, the node itself to keep it and all below it unchanged."""
         return None
 
     def storage(self, storage: Storage) -> Storage:
-        """The storage that takes the place of one."""
+        """The storage that replaces a storage."""
         return storage
 
     def arguments(self, call: Opaque) -> tuple[Node, ...]:
@@ -43,7 +43,7 @@ class Edit:
         return call.args
 
     def keys(self, node: Dict | Opaque, keys: Sequence[Node]) -> Sequence[Node]:
-        """The keys of a dict, as many as before."""
+        """The keys of a dict. Their number must stay the same."""
         return keys
 
     def state(self, call: Opaque, state: Node) -> Node:
@@ -51,7 +51,7 @@ class Edit:
         return state
 
     def leaf(self, node: Node) -> Node:
-        """A scalar that is an item of a list, tuple, dict or object; never a key, nor an argument of a call."""
+        """A scalar that is an item of a list, tuple, dict or object, but not a key or an argument of a call."""
         return node
 
     # --- the copy ---------------------------------------------------------------------------------------------
@@ -62,14 +62,14 @@ class Edit:
         while self._todo:
             self._fill(*self._todo.pop())
         rebuilder = Rebuilder(lambda data: None)
-        # Inner calls first: in a pickle they come before those that take them.
+        # Inner calls first: in a pickle they come before the calls that use them.
         for _, call in sorted(self._calls, key=lambda row: row[0]):
             rebuilder.set_meaning(call)
         self._calls.clear()
         return made
 
     def copy_of(self, node: Node) -> Node:
-        """The copy of a node, for what an edit puts together itself; its parts may follow later."""
+        """The copy of a node, for an edit that builds its own nodes. Its parts may follow later."""
         if type(node) in _LEAVES:
             return node
         known = self._copies.get(id(node))
@@ -85,13 +85,13 @@ class Edit:
         return made
 
     def shell_of(self, node: Node, like: Opaque | None = None) -> Node:
-        """A new node with the edited parts of `node`, which need not be in the tree: its parts may follow later.
+        """A new node with the edited parts of `node`, which need not be in the tree. Its parts may follow later.
 
-        A call that takes the place of a tensor's names it as `like`.
+        A call that replaces the call of a tensor names the old call as `like`.
         """
         made: Node
         if is_tuple(node):
-            # Nothing can be put into it later. Tuples are nested 64 deep at most, all else is a shell by now.
+            # A tuple cannot be filled later. Tuples nest 64 deep at most; everything else is a shell by now.
             items = tuple([self._item(item) for item in node])
             return node if all(map(_is, items, node)) else items
         if type(node) is list:
@@ -107,7 +107,7 @@ class Edit:
             if type(node.meaning) is Storage:
                 named.meaning = storage = self.storage(node.meaning)
                 if storage.dtype is not node.meaning.dtype:
-                    named.pid = None  # it names the class of the old one
+                    named.pid = None  # it names the class of the old storage
             return named
         elif type(node) is Opaque:
             made = Opaque(node.how, node.func, (), None, node.offset)
@@ -142,7 +142,7 @@ class Edit:
             made.values = [self._item(value) for value in node.values]
         if type(node.meaning) is Nested:
             root = self.copy_of(node.meaning.root)
-            made.meaning = Nested(root)  # without arguments: its bytes are made anew
+            made.meaning = Nested(root)  # without arguments, because its bytes are written anew
             return
         made.args = self._arguments(self.arguments(node))
         if node.meaning is not None:

@@ -1,8 +1,8 @@
-"""An inert tree -> the bytes of a pickle, at protocol 2: what every torch since 0.4 and weights_only read.
+"""An inert tree -> the bytes of a pickle at protocol 2, which every torch since 0.4 and weights_only read.
 
-The counterpart of `machine`: what it read comes out as the same object, with its order, its sharing and its
-cycles. Opcodes are chosen as CPython's pickler chooses them (Modules/_pickle.c), so that what torch wrote comes
-out byte for byte; those that weights_only refuses are used only for what no other opcode can say. No recursion.
+The counterpart of `machine`: a tree that it read is written as the same object, with its order, its sharing and
+its cycles. Opcodes are chosen as CPython's pickler does (Modules/_pickle.c), so a pickle of torch is written
+again byte for byte. Opcodes that weights_only refuses are used only where there is no other. No recursion.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ckpt.pickles.calls import rebuild_call
 from ckpt.tensors import Storage, TensorRef
 
 BATCH = 1000
-"""Items that one APPENDS or SETITEMS takes."""
+"""Items of one APPENDS or SETITEMS."""
 
 _INT32, _UINT16, _UINT32, _DOUBLE = (Struct(code) for code in ("<i", "<H", "<I", ">d"))
 _TUPLES = {1: b"\x85", 2: b"\x86", 3: b"\x87"}
 
 
 class StorageId(NamedTuple):
-    """How a storage is named in the pickle: its class, its key, its device tag, and its elements."""
+    """The name of a storage in the pickle: its class, its key, its device tag, and its number of elements."""
 
     cls: Global
     key: str
@@ -34,12 +34,12 @@ class StorageId(NamedTuple):
 
 
 class _Raw(bytes):
-    """Opcodes that are due when all that was pushed after them is written."""
+    """Opcodes to write after everything that was pushed later."""
 
 
 @final
 class _Close:
-    """The end of a tuple, a set or a call: the opcode, and what takes it all back in a cycle."""
+    """The end of a tuple, a set or a call: the opcode, and the opcodes that undo it in a cycle."""
 
     __slots__ = ("node", "opcode", "undo")
 
@@ -57,10 +57,10 @@ def emit(
     *,
     legacy: bool = False,
 ) -> bytes:
-    """The pickle of a tree. `storage_id` names the storages, `nested` writes checkpoints inside of it.
+    """The pickle of a tree. `storage_id` names the storages, `nested` writes checkpoints inside it.
 
-    `legacy` keeps what only the format before 1.6 can say: views of storages, classes with their source.
-    Raises LimitError when the pickle would be longer than the limits let a reader take.
+    `legacy` keeps what only the format before 1.6 has: views of storages, classes with their source.
+    Raises LimitError when the pickle would exceed the limit for reading it.
     """
     return _Emitter(storage_id, nested, limits, legacy).run(root)
 
@@ -81,8 +81,8 @@ class _Emitter:
         self._memo: dict[int, bytes] = {}  # id of a node -> the opcode that gets it
         self._names: dict[tuple[str, str, int], bytes] = {}
         self._slots = 0
-        self._made: dict[int, Node] = {}  # nodes made here for others: calls for tensors, bytes, sets
-        self._alive: list[Node | Storage] = []  # ids of the memo must stay taken
+        self._made: dict[int, Node] = {}  # nodes that replace others: calls for tensors, bytes, sets
+        self._alive: list[Node | Storage] = []  # keeps the ids of the memo taken
         self._texts: dict[str, str] = {}
         self._keys: dict[int, bytes] = {}  # id of a storage -> the opcode that gets its key
 
@@ -98,7 +98,7 @@ class _Emitter:
             elif type(node) is _Raw:
                 out += node
             elif type(node) is tuple:
-                self._tuple(cast("tuple[Node, ...]", node), todo)  # to mypy it may be a TensorRef still
+                self._tuple(cast("tuple[Node, ...]", node), todo)  # for mypy it may still be a TensorRef
             elif type(node) is _Close:
                 self._close(node, todo)
             elif type(node) is Opaque:
@@ -118,7 +118,7 @@ class _Emitter:
             else:
                 self._container(node, todo)
             if len(out) > self._limit:
-                raise LimitError("the pickle to be written is too long", "pickle-bytes", self._limit)
+                raise LimitError("the new pickle is too long", "pickle-bytes", self._limit)
         out += b"."
         return bytes(out)
 
@@ -128,7 +128,7 @@ class _Emitter:
         self._memo[id(node)] = self._slot()
 
     def _slot(self) -> bytes:
-        """Write PUT for what is on the stack; the opcode that gets it again."""
+        """Write PUT for the top of the stack, and return the opcode that gets it again."""
         slot = self._slots
         self._slots = slot + 1
         if slot < 256:
@@ -138,7 +138,7 @@ class _Emitter:
         self._out += b"r" + number
         return b"j" + number
 
-    # --- one method a kind of node ----------------------------------------------------------------------------
+    # --- one method per kind of node --------------------------------------------------------------------------
 
     def _container(self, node: Node, todo: list[Node | _Close]) -> None:
         out = self._out
@@ -159,7 +159,7 @@ class _Emitter:
             todo.append(self._stand_in(node))
 
     def _stand_in(self, node: Node) -> Node:
-        """A call that makes what no opcode of protocol 2 says."""
+        """A call that makes a node without an opcode of its own in protocol 2."""
         made = self._made.get(id(node))
         if made is None:
             if isinstance(node, TensorRef):
@@ -180,7 +180,7 @@ class _Emitter:
         return made
 
     def _text(self, text: str) -> str:
-        """One object for each text that is made here, so that the memo finds it again."""
+        """One object per text that is made here, so that the memo finds it again."""
         return self._texts.setdefault(text, text)
 
     def _tuple(self, node: tuple[Node, ...], todo: list[Node | _Close]) -> None:
@@ -198,7 +198,7 @@ class _Emitter:
             todo.extend(reversed(node))
 
     def _global(self, node: Global) -> None:
-        # From protocol 3 on, names mean what they say; below, Python 3 translates those of Python 2.
+        # From protocol 3 on, names are taken literally; below, Python 3 translates names of Python 2.
         translated = node.protocol >= 3 and (
             _is_python2_name(node.module, node.name) or (node.protocol >= 4 and "." in node.name)
         )
@@ -225,7 +225,7 @@ class _Emitter:
             todo.append(node.pid)
 
     def _storage(self, storage: Storage, node: PersistentId, view: Node, todo: list[Node | _Close]) -> None:
-        # The tuple is new for each use, as in torch; its key is one text a storage.
+        # As in torch, the tuple is new for each use; its key is one text per storage.
         out = self._out
         cls, key, device, numel = self._storage_id(storage, node)
         out += b"("
@@ -265,7 +265,7 @@ class _Emitter:
             self._out += known
             return
         args = node.args
-        if type(node.meaning) is Nested and not args:  # it was edited: its bytes are made anew
+        if type(node.meaning) is Nested and not args:  # it was edited, so its bytes are written anew
             args = (self._nested(node.meaning.root),)
             self._alive.append(args)
         if node.how in ("obj", "inst"):
@@ -282,7 +282,7 @@ class _Emitter:
     def _close(self, close: _Close, todo: list[Node | _Close]) -> None:
         node = close.node
         known = self._memo.get(id(node))
-        if known is not None:  # a cycle: its own parts have made it already
+        if known is not None:  # a cycle: its own parts have written it already
             self._out += close.undo + known
             return
         self._out += close.opcode
@@ -305,7 +305,7 @@ def _int(value: int) -> bytes:
     if -(2**31) <= value < 2**31:
         return b"J" + _INT32.pack(value)
     data = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
-    if value < 0 and data[-1] == 0xFF and data[-2] & 0x80:  # as CPython: no byte more than is needed
+    if value < 0 and data[-1] == 0xFF and data[-2] & 0x80:  # like CPython, no more bytes than needed
         data = data[:-1]
     return (
         b"\x8a" + bytes((len(data),)) + data if len(data) < 256 else b"\x8b" + _INT32.pack(len(data)) + data
@@ -324,13 +324,13 @@ def _name_opcodes(module: str, name: str) -> bytes:
 
 
 def _is_python2_name(module: str, name: str) -> bool:
-    """Whether Python 3 reads a name of a pickle below protocol 3 as another one (Lib/_compat_pickle.py)."""
+    """Whether Python 3 translates this name in a pickle below protocol 3 (Lib/_compat_pickle.py)."""
     from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 
     return module in IMPORT_MAPPING or (module, name) in NAME_MAPPING
 
 
-# --- batches, each as CPython's pickler makes them for that type ----------------------------------------------------
+# --- batches, as CPython's pickler makes them for each type -----------------------------------------------------------
 
 
 def _list_batches(items: Sequence[Node]) -> Iterator[Node]:
@@ -351,7 +351,7 @@ def _dict_batches(keys: Sequence[Node], values: Sequence[Node]) -> Iterator[Node
     for start in range(0, len(keys), BATCH):
         yield from _pairs(keys[start : start + BATCH], values[start : start + BATCH])
     if keys and not len(keys) % BATCH:
-        yield _Raw(b"(u")  # it looks for a next batch, and finds none
+        yield _Raw(b"(u")  # CPython looks for one more batch, which is empty
 
 
 def _item_batches(items: Sequence[Node]) -> Iterator[Node]:

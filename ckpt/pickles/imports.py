@@ -1,8 +1,7 @@
 """The names that a pickle imports, in three groups: known, unknown, and called while loading.
 
-Known is a closed list of names whose loading runs nothing but torch's, numpy's and Python's own
-reconstruction. Everything else is unknown, not bad: there is no list of bad names, for such a list is never
-complete.
+Known is a closed list of names: loading them runs only the reconstruction code of torch, numpy and Python.
+Everything else is unknown, not bad. There is no list of bad names, because such a list is never complete.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _RENAMED = {"xrange": "range", "long": "int", "unicode": "str", "unichr": "chr"}
 
 
 def python3_name(module: str, name: str) -> str:
-    """The dotted name under which Python 3 and numpy 1 know what older or newer ones wrote."""
+    """The dotted name in Python 3 and numpy 1 of what older or newer versions wrote."""
     if module.startswith("numpy._core."):
         module = "numpy.core." + module[12:]
     elif module == "__builtin__":
@@ -187,7 +186,7 @@ def _table() -> frozenset[str]:
 
 
 KNOWN = _table()
-"""Dotted names, in the words of Python 3 and numpy 1."""
+"""Dotted names, as Python 3 and numpy 1 have them."""
 
 _CALLS_AN_ARGUMENT = frozenset(
     (
@@ -198,7 +197,7 @@ _CALLS_AN_ARGUMENT = frozenset(
         "numpy.random._pickle.__randomstate_ctor",
     )
 )
-"""Known functions that call what they are handed."""
+"""Known functions that call their arguments."""
 _LOOKED_INTO = _CALLS_AN_ARGUMENT | {"_codecs.encode"}
 
 
@@ -208,13 +207,13 @@ def is_known(node: Node) -> bool:
 
 
 _KEPT = 1_000
-"""Calls that are kept of each name."""
+"""The most calls that are kept per name."""
 
 
 def calls_of_unknown(pickle: Pickle) -> dict[Global, list[Opaque]]:
-    """The calls that loading would make of names that are not known, by the name that is called.
+    """The calls of unknown names that loading would make, by the called name.
 
-    An object that is made without calling (NEWOBJ runs `__new__` of a class only) does not count.
+    Objects made without a call do not count: NEWOBJ runs only the `__new__` of a class.
     """
     found: dict[Global, list[Opaque]] = {}
     known = {name for name in pickle.globals.values() if is_known(name)}
@@ -229,7 +228,7 @@ def calls_of_unknown(pickle: Pickle) -> dict[Global, list[Opaque]]:
                     if type(arg) is Global and not is_known(arg) and not _is_plain_class(func, call, arg):
                         found.setdefault(arg, []).append(call)
             elif func.name == "encode" and as_bytes(call) is None:
-                found.setdefault(func, []).append(call)  # a codec of the file's choice
+                found.setdefault(func, []).append(call)  # the file chooses the codec
             continue
         for culprit in _called(call):
             made = found.setdefault(culprit, [])
@@ -239,15 +238,15 @@ def calls_of_unknown(pickle: Pickle) -> dict[Global, list[Opaque]]:
 
 
 def _is_plain_class(func: Global, call: Opaque, arg: Global) -> bool:
-    """Whether a copyreg call only makes an instance: `_reconstructor(cls, object, None)`."""
+    """Whether a copyreg call only makes an instance, as `_reconstructor(cls, object, None)` does."""
     if func.name == "_rebuild_from_type_v2" or func.name == "_rebuild_from_type":
-        return call.args[0] is not arg  # the subclass is not called, the function is
+        return call.args[0] is not arg  # the function is called, the subclass is not
     base = call.args[1] if len(call.args) > 1 else None
     return func.name == "_reconstructor" and base is not arg and is_known(base)
 
 
 def _called(call: Opaque) -> list[Global]:
-    """The names behind what a call calls: itself, or what the called object was made with."""
+    """The names behind the function of a call: its own, or those that made the called object."""
     names: list[Global] = []
     todo, seen = [call.func], 0
     while todo and seen < 20:

@@ -1,7 +1,7 @@
 """The pickle machine: the bytes of one pickle -> an inert tree. Nothing that it names is imported or called.
 
-Every length is compared with the bytes that are left before anything is made of it, the memo is a dict,
-dicts are lists of pairs, and there is no recursion: what the file says bounds neither stack nor memory.
+Every length is compared with the remaining bytes before it is used, the memo is a dict, dicts are lists of
+pairs, and there is no recursion. So a file cannot exhaust the stack or the memory.
 Opcodes and their meaning: Lib/pickletools.py of CPython.
 """
 
@@ -85,7 +85,7 @@ from ckpt.pickles.opcodes import (
 from ckpt.text import show
 
 TUPLE_DEPTH = 64
-"""Tuples inside tuples. Deeper ones exist only to overflow the stack of whoever hashes or prints them."""
+"""Tuples inside tuples. Deeper ones exist only to overflow the stack of a program that hashes or prints them."""
 LINE_BYTES = 65_536
 NAME_CHARACTERS = 1_000
 DIGITS = 4_300
@@ -94,7 +94,7 @@ _INT32, _UINT16, _UINT32, _UINT64, _DOUBLE = (Struct(code) for code in ("<i", "<
 
 _CALLABLE = (Global, Opaque, PersistentId)
 _CLOSING = frozenset((LIST, DICT, FROZENSET, ADDITEMS, OBJ, INST, POP_MARK, POP))
-"""Opcodes beside TUPLE, SETITEMS and APPENDS that take all down to the last MARK."""
+"""Opcodes beside TUPLE, SETITEMS and APPENDS that pop everything down to the last MARK."""
 
 
 _HASHED = frozenset((str, int, ByteStr, float, bool, bytes, type(None)))
@@ -114,7 +114,7 @@ _UNHASHABLE = frozenset(
 )
 
 
-# What the machine makes: every node but tensors. Those come later, of calls, and a TensorRef would be a tuple too.
+# What the machine makes: every node except tensors. `rebuild` makes those later, from calls; a TensorRef is a tuple.
 _Made: TypeAlias = (
     "bool | int | float | str | bytes | bytearray | list[Node] | tuple[Node, ...]"
     " | Dict | Set | Global | PersistentId | Opaque | None"
@@ -122,11 +122,11 @@ _Made: TypeAlias = (
 
 
 class Pickle:
-    """What one pickle holds. `end` is the offset after its STOP, `calls` every object it asks for, in order.
+    """What one pickle holds. `end` is the offset after its STOP, `calls` lists every object it asks for, in order.
 
-    `foreign_opcodes` are those that torch's weights_only machine does not know, with the offset of the first
-    of each; `bytestrings` says whether a Python 2 `str` holds bytes that are not ASCII; `unhashable` is the
-    offset of the first opcode that sets a key which no dict takes.
+    `foreign_opcodes` are those that torch's weights_only machine does not know, each with its first offset.
+    `bytestrings` says whether a Python 2 `str` holds bytes that are not ASCII. `unhashable` is the offset of the
+    first opcode that sets an unhashable key.
     """
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class Pickle:
 
 
 class MachineError(UnreadableError):
-    """The pickle is damaged, or does what no pickle does. `seen` are the globals met until then."""
+    """The pickle is damaged or malformed. `seen` are the globals before the damage."""
 
     def __init__(self, problem: str, offset: int) -> None:
         super().__init__(f"damaged pickle: {problem} at byte {offset:,}")
@@ -151,10 +151,10 @@ class MachineError(UnreadableError):
 
 
 class TruncatedPickleError(MachineError):
-    """The bytes end before the pickle does: there may be more of them."""
+    """The bytes end before the pickle does. More bytes may follow."""
 
     def __init__(self, offset: int) -> None:
-        super().__init__("it ends in the middle", offset)
+        super().__init__("unexpected end", offset)
 
 
 def run(data: bytes, limits: Limits, start: int = 0) -> Pickle:
@@ -181,7 +181,7 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
     values = limits.values
     deep: dict[
         int, tuple[int, Node]
-    ] = {}  # id of a tuple that holds tuples -> its depth, and itself to keep the id
+    ] = {}  # id of a tuple that holds tuples -> its depth, and the tuple, to keep the id taken
     persistent, calls = out.persistent, out.calls
     uint32 = _UINT32.unpack_from
     at = pos = start
@@ -304,7 +304,7 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
             elif op == BUILD:
                 state = pop()
                 if type(stack[-1]) is not Opaque:
-                    raise MachineError(f"a state set on {_kind(stack[-1])}", at)
+                    raise MachineError(f"cannot set a state on {_kind(stack[-1])}", at)
                 stack[-1].build(state)
                 values -= 1
             elif op == NEWOBJ:
@@ -330,7 +330,7 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
             elif op == PROTO:
                 out.protocol = data[pos]
                 if out.protocol > 5:
-                    raise MachineError(f"protocol {out.protocol}", at)
+                    raise MachineError(f"unknown protocol {out.protocol}", at)
                 pos += 1
             elif op == STOP:
                 if outer:
@@ -352,7 +352,7 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
                 elif op == STACK_GLOBAL:
                     inner, place = pop(), pop()
                     if not isinstance(inner, str) or not isinstance(place, str):
-                        raise MachineError("a global whose name is no text", at)
+                        raise MachineError("the name of a global is not a string", at)
                     push(_resolve(out, limits, at, str(place), str(inner)))
                 elif op == FRAME:
                     pos += 8
@@ -370,7 +370,7 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
                     stack = outer.pop()
                     push, pop = stack.append, stack.pop
                     if op == LIST:
-                        push(cast("list[Node]", items))  # nobody else holds it
+                        push(cast("list[Node]", items))  # no other node holds this list
                     elif op == DICT:
                         made = Dict()
                         _set_items(out, at, made, items)
@@ -388,7 +388,7 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
                 elif op == NEWOBJ_EX:
                     kwargs, args = pop(), pop()
                     if type(kwargs) is not Dict:
-                        raise MachineError(f"a call with {_kind(kwargs)} for its keywords", at)
+                        raise MachineError(f"a call has {_kind(kwargs)} as keyword arguments", at)
                     push(_call(out, at, "newobj_ex", pop(), args, kwargs))
                 elif op == PERSID:
                     text, pos = _line(data, pos, at)
@@ -412,13 +412,13 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
     except IndexError:
         if at + 1 + ARGUMENT_BYTES.get(data[at], 0) > size if at < size else True:
             raise TruncatedPickleError(at) from None
-        raise MachineError("nothing on the stack for this opcode", at) from None
+        raise MachineError("empty stack", at) from None
     except error:
         raise TruncatedPickleError(at) from None
     except KeyError:
-        raise MachineError("a memo slot that was never filled", at) from None
+        raise MachineError("unknown memo slot", at) from None
     except UnicodeDecodeError:
-        raise MachineError("text that is not UTF-8", at) from None
+        raise MachineError("invalid UTF-8", at) from None
     raise LimitError("a pickle has too many operations", "operations", limits.operations)
 
 
@@ -426,7 +426,7 @@ def _resolve(out: Pickle, limits: Limits, at: int, module: str, name: str) -> Gl
     found = out.globals.get((module, name))
     if found is None:
         if len(module) > NAME_CHARACTERS or len(name) > NAME_CHARACTERS:
-            raise MachineError(f"a name of over {NAME_CHARACTERS:,} characters", at)
+            raise MachineError(f"a name has over {NAME_CHARACTERS:,} characters", at)
         if len(out.globals) >= limits.globals:
             raise LimitError("a pickle imports too many names", "globals", limits.globals)
         found = out.globals[module, name] = Global(module, name, at, out.protocol)
@@ -434,23 +434,23 @@ def _resolve(out: Pickle, limits: Limits, at: int, module: str, name: str) -> Gl
 
 
 def _nested(deep: dict[int, tuple[int, Node]], at: int, items: tuple[Node, ...]) -> tuple[Node, ...]:
-    """`items`, after a look at how deep tuples lie in it."""
+    """`items`, after a check of how deep its tuples are nested."""
     inner = 0
     for item in items:
         if type(item) is tuple:
             inner = max(inner, deep[id(item)][0] if id(item) in deep else 1)
     if inner:
         if inner >= TUPLE_DEPTH:
-            raise MachineError(f"tuples nested deeper than {TUPLE_DEPTH}", at)
+            raise MachineError(f"tuples are nested deeper than {TUPLE_DEPTH}", at)
         deep[id(items)] = inner + 1, items
     return items
 
 
 def _call(out: Pickle, at: int, how: str, func: Node, args: _Made, kwargs: Dict | None = None) -> Opaque:
     if type(func) not in _CALLABLE:
-        raise MachineError(f"a call of {_kind(func)}", at)
+        raise MachineError(f"cannot call {_kind(func)}", at)
     if type(args) is not tuple:
-        raise MachineError(f"a call with {_kind(args)} for its arguments", at)
+        raise MachineError(f"a call has {_kind(args)} as arguments", at)
     made = Opaque(how, func, args, kwargs, at)
     out.calls.append(made)
     return made
@@ -462,14 +462,14 @@ def _add_items(at: int, target: _Made, items: Sequence[Node], sets: bool = False
     elif type(target) is Opaque or (sets and type(target) is Set and not target.frozen):
         target.append(items)
     else:
-        raise MachineError(f"items appended to {_kind(target)}", at)
+        raise MachineError(f"cannot append items to {_kind(target)}", at)
 
 
 def _set_items(out: Pickle, at: int, target: _Made, items: Sequence[Node]) -> None:
     if len(items) % 2:
-        raise MachineError("a key without a value", at)
+        raise MachineError("a key has no value", at)
     if type(target) is not Dict and type(target) is not Opaque:
-        raise MachineError(f"items set on {_kind(target)}", at)
+        raise MachineError(f"cannot set items on {_kind(target)}", at)
     keys = items[::2]
     if out.unhashable is None and not _HASHED.issuperset(map(type, keys)):
         if _has_unhashable(keys, out.hashed_tuples):
@@ -478,7 +478,7 @@ def _set_items(out: Pickle, at: int, target: _Made, items: Sequence[Node]) -> No
 
 
 def _has_unhashable(keys: Sequence[Node], seen: dict[int, Node]) -> bool:
-    """Whether one of the keys is sure to be one that no dict takes. Each tuple is looked into once."""
+    """Whether one of the keys is surely unhashable. Each tuple is searched once."""
     todo = list(keys)
     while todo:
         key = todo.pop()
@@ -504,14 +504,14 @@ def _line(data: bytes, pos: int, at: int) -> tuple[bytes, int]:
     if end < 0:
         if len(data) - pos < LINE_BYTES:
             raise TruncatedPickleError(at)
-        raise MachineError(f"a line of over {LINE_BYTES:,} bytes", at)
+        raise MachineError(f"a line has over {LINE_BYTES:,} bytes", at)
     return data[pos:end], end + 1
 
 
 def _decimal(text: bytes, at: int) -> int:
     digits = text[1:] if text[:1] in (b"-", b"+") else text
     if not digits.isdigit() or len(digits) > DIGITS:
-        raise MachineError("a number that is none", at)
+        raise MachineError("invalid number", at)
     return int(text)
 
 
@@ -519,21 +519,21 @@ def _python2_string(op: int, data: bytes, pos: int, at: int) -> tuple[bytes, int
     if op == BINSTRING:
         length = _INT32.unpack_from(data, pos)[0]
         if length < 0:
-            raise MachineError("a negative length", at)
+            raise MachineError("negative length", at)
         if pos + 4 + length > len(data):
             raise TruncatedPickleError(at)
         return data[pos + 4 : pos + 4 + length], pos + 4 + length
     text, pos = _line(data, pos, at)
     if len(text) < 2 or text[0] != text[-1] or text[:1] not in (b"'", b'"'):
-        raise MachineError("a string without quotes", at)
+        raise MachineError("a string has no quotes", at)
     try:
         return escape_decode(text[1:-1])[0], pos
     except ValueError:
-        raise MachineError("a string with a broken escape", at) from None
+        raise MachineError("invalid escape in a string", at) from None
 
 
 def _literal(op: int, data: bytes, pos: int, at: int) -> tuple[_Made, int]:
-    """The value of an opcode that only pushes one, and the offset after it."""
+    """The value of an opcode that only pushes a value, and the offset after it."""
     if op in (SHORT_BINBYTES, BINBYTES, BINBYTES8, BYTEARRAY8, BINUNICODE8, LONG4):
         width = {SHORT_BINBYTES: 1, BINBYTES: 4, LONG4: 4}.get(op, 8)
         if pos + width > len(data):
@@ -549,8 +549,8 @@ def _literal(op: int, data: bytes, pos: int, at: int) -> tuple[_Made, int]:
             return int.from_bytes(raw, "little", signed=True), end
         return (bytearray(raw) if op == BYTEARRAY8 else raw), end
     if op not in (INT, LONG, FLOAT, UNICODE):
-        known = NAMES.get(op)
-        raise MachineError(f"{known} is refused" if known else f"unknown opcode 0x{op:02x}", at)
+        name = NAMES.get(op)
+        raise MachineError(f"ckpt does not read opcode {name}" if name else f"unknown opcode 0x{op:02x}", at)
     text, pos = _line(data, pos, at)
     if op == INT:
         if text in (b"00", b"01"):
@@ -563,7 +563,7 @@ def _literal(op: int, data: bytes, pos: int, at: int) -> tuple[_Made, int]:
     try:
         return float(text[:64]), pos
     except ValueError:
-        raise MachineError("a number that is none", at) from None
+        raise MachineError("invalid number", at) from None
 
 
 def _kind(node: Node) -> str:

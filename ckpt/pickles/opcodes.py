@@ -14,7 +14,7 @@ EMPTY_DICT, SETITEM, SETITEMS, EMPTY_SET = 0x7D, 0x73, 0x75, 0x8F
 GLOBAL, REDUCE, BUILD, NEWOBJ, BINPERSID = 0x63, 0x52, 0x62, 0x81, 0x51
 
 WEIGHTS_ONLY = frozenset(code for name, code in list(globals().items()) if name.isupper())
-"""Those above: the machine names all others to weights_only as foreign (the tests hold it to this set)."""
+"""The opcodes above. The machine reports all others to weights_only as foreign (the tests check this set)."""
 
 POP, POP_MARK, DUP = 0x30, 0x31, 0x32
 INT, LONG, LONG4, FLOAT = 0x49, 0x4C, 0x8B, 0x46
@@ -35,4 +35,4 @@ ARGUMENT_BYTES: dict[int, int] = {
     **dict.fromkeys((BININT, LONG_BINPUT, LONG_BINGET, BINUNICODE, BINSTRING, BINBYTES, LONG4), 4),
     **dict.fromkeys((BINFLOAT, BINUNICODE8, BINBYTES8, BYTEARRAY8, FRAME), 8),
 }
-"""Bytes that follow an opcode at least; opcodes that are not here have none of a fixed width."""
+"""The least number of bytes that follow an opcode; 0 for opcodes that are not here."""

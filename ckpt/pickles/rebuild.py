@@ -1,7 +1,7 @@
 """torch's rebuild calls in an inert tree -> what they stand for: tensor references, composites, nested trees.
 
 `annotate` writes the meaning beside each call; the tree itself stays as the file has it. One function checks
-the geometry of every tensor, whatever call it comes from. Calls: torch/_utils.py, torch/_tensor.py,
+the shape and strides of every tensor. Calls: torch/_utils.py, torch/_tensor.py,
 torch/storage.py of torch 0.1 to 2.13.
 """
 
@@ -28,7 +28,7 @@ UNTYPED = ("UntypedStorage", "_UntypedStorage")
 
 
 class Rebuilder:
-    """Finds the meaning of the calls of one pickle. `nested` opens a checkpoint that lies in bytes."""
+    """Finds the meaning of the calls of one pickle. `nested` opens a checkpoint inside bytes."""
 
     def __init__(self, nested: Callable[[bytes], Node]) -> None:
         self._nested = nested
@@ -54,11 +54,11 @@ class Rebuilder:
         try:
             call.meaning = build(self, call.args, call)
         except _BadCallError as error:
-            assert type(call.func) is Global  # or nothing would have built it
+            assert type(call.func) is Global  # else there would be no builder
             problem = f"damaged pickle: {call.func.name} at byte {call.offset:,}: {error}"
             raise UnreadableError(problem) from None
 
-    # --- one method a call; `args` are those of the rebuild function, `call` is the node in the tree ------
+    # --- one method per call; `args` are those of the rebuild function, `call` is the node in the tree ----
 
     def _tensor(self, args: tuple[Node, ...], call: Opaque) -> TensorRef:
         _arity(args, 4)
@@ -162,7 +162,7 @@ class Rebuilder:
         dtype = _dtype(args[0])
         size, stride = _sizes(args[1]), _sizes(args[2])
         if len(size) != len(stride):
-            raise _BadCallError("as many strides as sizes are needed")
+            raise _BadCallError("the numbers of sizes and strides differ")
         numel = 1 + sum((s - 1) * t for s, t in zip(size, stride, strict=True)) if prod(size) else 0
         storage = Storage(f"meta:{self._meta}", "meta", dtype, dtype.nbytes(numel), None)
         self._meta += 1
@@ -215,12 +215,12 @@ class Rebuilder:
 def strided(
     storage: Storage, dtype: DType, size: Node, stride: Node, offset: Node, requires_grad: bool | None = None
 ) -> TensorRef:
-    """A tensor that is sure to lie within its storage. Sizes, strides and offset in elements of `dtype`."""
+    """A tensor that surely lies within its storage. Sizes, strides and offset are in elements of `dtype`."""
     shape, steps = _sizes(size), _sizes(stride)
     if len(shape) != len(steps):
         raise _BadCallError(f"{len(shape)} sizes and {len(steps)} strides")
     if type(offset) is not int or not 0 <= offset < _TOO_MANY:
-        raise _BadCallError("its offset is no element of a storage")
+        raise _BadCallError("invalid storage offset")
     ref = tensor_ref(storage, dtype, shape, steps, offset, requires_grad)
     if ref.numel >= _TOO_MANY:
         raise _BadCallError("more than 2^63 elements")
@@ -233,9 +233,9 @@ def strided(
 
 
 def storage_type(node: Node) -> DType | None:
-    """The element type of a storage class named in a pickle, None for an untyped one. Raises UnreadableError.
+    """The element type of a storage class in a pickle; None for an untyped one. Raises UnreadableError.
 
-    The class name decides, as in torch: files of old name `torch.cuda.FloatStorage`.
+    Only the class name decides, as in torch, because old files name `torch.cuda.FloatStorage`.
     """
     if type(node) is Global:
         if node.name in BY_STORAGE:
@@ -243,35 +243,35 @@ def storage_type(node: Node) -> DType | None:
         if node.name in UNTYPED:
             return None
         raise UnreadableError(f"unknown storage class {show(node.qualified, 80)}")
-    raise UnreadableError("a storage without a class")
+    raise UnreadableError("a storage has no class")
 
 
 def storage_bytes(dtype: DType | None, numel: Node) -> int:
-    """Bytes of a storage of `numel` elements; an untyped one counts bytes. Raises UnreadableError.
+    """Bytes of a storage of `numel` elements. An untyped storage counts bytes. Raises UnreadableError.
 
-    Classes of less than a byte an element (QUInt4x2Storage) count bytes as well.
+    Classes with less than one byte per element (QUInt4x2Storage) count bytes as well.
     """
     if type(numel) is not int or not 0 <= numel < _TOO_MANY:
-        raise UnreadableError("a storage whose size is no number of elements")
+        raise UnreadableError("a storage has an invalid number of elements")
     return numel * max(1, dtype.bits // 8) if dtype else numel
 
 
 def make_storage(
     id: str, device: Node, dtype: DType | None, nbytes: int, place: Range | None, crc: int | None = None
 ) -> Storage:
-    """A storage with the tag as the file has it. Raises UnreadableError when the tag is no text."""
+    """A storage with the device tag of the file. Raises UnreadableError when the tag is not a string."""
     if not isinstance(device, str) or len(device) > 256:
-        raise UnreadableError(f"storage {show(id, 80)}: its device is no text")
+        raise UnreadableError(f"storage {show(id, 80)}: its device is not a string")
     return Storage(id, str(device), dtype, nbytes, place, crc)
 
 
 class _BadCallError(Exception):
-    """What is wrong with the arguments of one call; `annotate` adds which call it was."""
+    """What is wrong with the arguments of one call. `annotate` adds the name of the call."""
 
 
 def _arity(args: tuple[Node, ...], least: int) -> None:
     if len(args) < least:
-        raise _BadCallError(f"{len(args)} arguments, {least} are needed")
+        raise _BadCallError(f"it has {len(args)} arguments and needs {least}")
 
 
 def _view(
@@ -282,22 +282,22 @@ def _view(
     dtype: DType | None = None,
     requires_grad: bool | None = None,
 ) -> TensorRef:
-    """A tensor over the storage that `node` names; of the storage's own type unless `dtype` is given."""
+    """A tensor over the storage that `node` names. It has the type of the storage unless `dtype` is given."""
     if type(node) is Opaque and type(node.meaning) is Nested:
         node = node.meaning.root
     if type(node) is not PersistentId or type(node.meaning) is not Storage:
-        raise _BadCallError("its first argument is no storage")
+        raise _BadCallError("its first argument is not a storage")
     storage = node.meaning
     if node.shift and type(offset) is int:
         offset += node.shift
-    # A tensor over an untyped storage without a dtype of its own is one of bytes, as in torch.
+    # As in torch, a tensor without a dtype over an untyped storage holds bytes.
     return strided(storage, dtype or storage.dtype or UINT8, size, stride, offset, requires_grad)
 
 
 def _dtype(node: Node) -> DType:
     if type(node) is Global and node.module == "torch" and node.name in BY_NAME:
         return BY_NAME[node.name]
-    raise _BadCallError("an unknown dtype")
+    raise _BadCallError("unknown dtype")
 
 
 def _sizes(node: Node) -> tuple[int, ...]:
@@ -311,8 +311,10 @@ def _sizes(node: Node) -> tuple[int, ...]:
         raise _BadCallError(f"{len(node):,} dimensions, at most {DIMENSIONS} are read")
     for number in node:
         if type(number) is not int or not 0 <= number < _TOO_MANY:
-            raise _BadCallError("a size or stride that is no whole number of elements")
-    return cast("tuple[int, ...]", node)  # every tensor comes here twice: no second look at its numbers
+            raise _BadCallError("invalid size or stride")
+    return cast(
+        "tuple[int, ...]", node
+    )  # every tensor comes here twice, so its numbers are not checked again
 
 
 def _with(tensor: Tensor, is_parameter: bool, is_buffer: bool, requires_grad: bool | None) -> Tensor:
@@ -345,14 +347,14 @@ def _meaning(node: Node) -> Tensor | None:
 def _tensor(node: Node) -> Tensor:
     found = _meaning(node)
     if found is None:
-        raise _BadCallError("one of its arguments is no tensor")
+        raise _BadCallError("one of its arguments is not a tensor")
     return found
 
 
 def _plain(node: Node) -> TensorRef:
     found = _tensor(node)
     if not isinstance(found, TensorRef):
-        raise _BadCallError("one of its arguments is no plain tensor")
+        raise _BadCallError("one of its arguments is not a plain tensor")
     return found
 
 
@@ -362,11 +364,11 @@ def _layout(node: Node) -> str:
             return str(node.args[0]).removeprefix("torch.")[:40]
     if type(node) is Global and node.module == "torch":
         return node.name
-    raise _BadCallError("an unknown layout")
+    raise _BadCallError("unknown layout")
 
 
 def _tuple_state(call: Opaque) -> tuple[Node, ...]:
-    """The first state of a call, when that is a tuple; else an empty one."""
+    """The first state of a call when it is a tuple, else an empty tuple."""
     state = call.states[0] if call.states else ()
     return state if is_tuple(state) else ()
 
@@ -432,4 +434,4 @@ _BUILDERS: dict[str, _Builder] = {
     },
 }
 REBUILD_CALLS = frozenset(_BUILDERS)
-"""The dotted names that stand for tensors when they are called."""
+"""The dotted names whose calls stand for tensors."""

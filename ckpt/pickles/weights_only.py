@@ -1,7 +1,7 @@
-"""Whether `torch.load(weights_only=True)` accepts a pickle, told from the inert tree alone.
+"""Whether `torch.load(weights_only=True)` accepts a pickle, decided from the inert tree alone.
 
 It follows torch/_weights_only_unpickler.py of torch 2.13 (accepted opcodes are the same since 1.13; the
-list of globals grew until 2.6). The tests hold every answer against torch's own.
+list of globals grew until 2.6). The tests compare every answer with torch's own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ckpt.pickles.machine import Pickle
 from ckpt.pickles.opcodes import NAMES
 
 TORCH = "2.13"
-"""The torch whose answer this is."""
+"""The version of torch that gives this answer."""
 
 _REBUILD = [
     "_rebuild_parameter",
@@ -71,7 +71,7 @@ ALLOWED: frozenset[str] = frozenset(
         ),
     )
 )
-"""The dotted names that weights_only imports: it joins module and name before it looks them up."""
+"""The dotted names that weights_only allows. It joins module and name before the lookup."""
 
 _TENSOR_CALLS = frozenset(name for name in ALLOWED if name.rpartition(".")[2].startswith("_rebuild"))
 _BUILD_TARGETS = _TENSOR_CALLS | frozenset(
@@ -82,12 +82,12 @@ _MAPPINGS = ("collections.OrderedDict", "collections.Counter")
 
 
 def refusals(pickle: Pickle) -> list[tuple[str, Node | None]]:
-    """Why torch refuses the pickle: (reason, the node in the tree that causes it or None). Empty: it loads."""
+    """Why torch refuses the pickle: (reason, the node that causes it or None). Empty when it loads."""
     reasons: list[tuple[str, Node | None]] = [
         (f"opcode {NAMES.get(op, hex(op))} at byte {offset:,} (protocol {pickle.protocol})", None)
         for op, offset in pickle.foreign_opcodes.items()
     ]
-    plain: set[Global] = set()  # what may be called, when nothing is done to the result
+    plain: set[Global] = set()  # what may be called when the result is not changed afterwards
     for name in pickle.globals.values():
         if not _allowed(name):
             reasons.append((name.qualified, name))
@@ -100,7 +100,7 @@ def refusals(pickle: Pickle) -> list[tuple[str, Node | None]]:
         pid = persistent.pid
         if type(pid) is not tuple or not pid or pid[0] != "storage":
             if type(pid) is not int:
-                reasons.append(("a persistent id that is no storage", persistent))
+                reasons.append(("a persistent id that is not a storage", persistent))
     return reasons
 
 
@@ -129,14 +129,14 @@ def _call_refusals(call: Opaque) -> list[str]:
     if call.states and name not in _BUILD_TARGETS:
         found.append(f"a state set on {func.qualified}")
     if name == "collections.OrderedDict" and not all(map(_updates, call.states)):
-        found.append("a state of OrderedDict that is no dict")
+        found.append("a state of OrderedDict that is not a dict")
     if name == "torch._tensor._rebuild_from_type_v2" and call.args and not _allowed(call.args[0]):
         found.append("a rebuild of a type by a function that is not allowed")
     return found
 
 
 def _updates(state: Node) -> bool:
-    """Whether a state can be handed to `__dict__.update`."""
+    """Whether `__dict__.update` accepts a state."""
     return type(state) is Dict or (
         type(state) is Opaque
         and type(state.func) is Global

@@ -30,7 +30,7 @@ class NumpyDType(NamedTuple):
         return int(digits) * (4 if self.code[0] == "U" else 1)
 
     def decode(self, data: bytes, count: int) -> list[Node] | None:
-        """`count` numbers or texts, None when the bytes are not those of this dtype."""
+        """`count` numbers or texts; None when the bytes do not fit this dtype."""
         size = self.itemsize
         if size is None or len(data) < size * count:
             return None
@@ -51,7 +51,7 @@ class NumpyDType(NamedTuple):
             ]
         pieces = [data[i * size : (i + 1) * size] for i in range(count)]
         if self.code[:1] == "U":
-            # By hand: asking for the codec by name would import a module.
+            # By hand, because a codec by name would import a module.
             codes = [struct.unpack(f"{order}{size // 4}I", piece) for piece in pieces]
             return [
                 "".join(chr(code) if code < 0x110000 else "\ufffd" for code in row).rstrip("\0")
@@ -73,7 +73,7 @@ class NumpyArray(NamedTuple):
 
 
 def array(node: Node) -> NumpyArray | None:
-    """The numpy array that a node stands for, None when it stands for none that can be read."""
+    """The numpy array of a node; None when the node is not a readable numpy array."""
     if type(node) is not Opaque:
         return None
     if node.class_name.endswith(".numeric._frombuffer") and len(node.args) >= 3:
@@ -117,7 +117,7 @@ def numpy_dtype(node: Node) -> NumpyDType | None:
 
 
 def as_bytes(node: Node) -> bytes | None:
-    """The bytes that a node stands for: bytes, or the `_codecs.encode` that protocol 2 hides them in."""
+    """The bytes of a node: bytes, or a call of `_codecs.encode`, as protocol 2 writes bytes."""
     if type(node) is bytes:
         return node
     if type(node) is bytearray:

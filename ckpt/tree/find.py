@@ -1,4 +1,4 @@
-"""Finding nodes of the inert tree by name and by path, and the one name that each place has."""
+"""Finding nodes of the inert tree by name and by path, and making names unique."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Named = TypeVar("_Named", Entry, Value)
 
 
 def with_unique_names(rows: list[_Named]) -> tuple[list[_Named], list[tuple[str, str]]]:
-    """The rows with `#2`-like marks on names that an earlier path reads as, and (name, mark) of each marked."""
+    """The rows with a mark like `#2` on each name that an earlier row has, and (name, marked name) for each mark."""
     taken = {row.name for row in rows}
     if len(taken) == len(rows):
         return rows, []
@@ -38,9 +38,9 @@ def with_unique_names(rows: list[_Named]) -> tuple[list[_Named], list[tuple[str,
 
 
 def find(root: Node, name: str, limits: Limits) -> list[tuple[Path, Node]]:
-    """The nodes that go by a dotted name, with their paths; keys may hold dots themselves.
+    """The nodes with a dotted name, and their paths. Keys may contain dots themselves.
 
-    Modules answer to state-dict names and to their attributes. Raises LimitError on a tree built to branch.
+    Modules have state-dict names and the names of their attributes. Raises LimitError for a hostile tree.
     """
     found: list[tuple[Path, Node]] = []
     todo: list[tuple[Node, Path, str | None]] = [(root, (), name)]
@@ -78,7 +78,7 @@ def find(root: Node, name: str, limits: Limits) -> list[tuple[Path, Node]]:
 
 
 def children(node: Node) -> list[tuple[str | int, Node]]:
-    """The (key, child) pairs of a node as paths call them; none for a leaf. Modules give their attributes."""
+    """The (key, child) pairs of a node, with keys as in paths. Modules give their attributes, leaves nothing."""
     if node is None or tensor_of(node) is not None:
         return []
     view = look(node)
@@ -90,7 +90,7 @@ def children(node: Node) -> list[tuple[str | int, Node]]:
 
 
 def node_at(root: Node, path: Path) -> Node:
-    """The node at a path of keys as `children` gives them; None where there is none."""
+    """The node at a path of keys as `children` gives them; None when there is no such node."""
     node = root
     for key in path:
         node = next((child for step, child in children(node) if step == key), None)
@@ -98,7 +98,7 @@ def node_at(root: Node, path: Path) -> Node:
 
 
 def places_of(root: Node, wanted: set[int]) -> dict[int, str]:
-    """The names of the first places where nodes lie, by the ids of the nodes."""
+    """The first name of each wanted node, by the id of the node."""
     found: dict[int, str] = {}
     seen: dict[int, Node] = {}
     todo: list[tuple[Node, str]] = [(root, "")]

@@ -1,4 +1,4 @@
-"""Nodes of the inert tree as JSON: exact, strict, bounded. What JSON cannot hold is null, and says what it is."""
+"""Nodes of the inert tree as JSON: exact, strict, bounded. A value that JSON cannot hold is null, with its kind."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ckpt.tree.literals import scalar_text
 from ckpt.tree.view import View, look
 
 INT_BITS = 4096
-"""Ints of more bits are named by their size: many readers of JSON give up long before."""
+"""Ints of more bits are replaced by their size, because many JSON readers cannot read them."""
 
 
 def key_json(key: str | int) -> Json:
-    """One step of a path: a string or an int; keys of other types as `{"type", "text"}`."""
+    """One step of a path: a string or an int, or `{"type", "text"}` for keys of other types."""
     return {"type": key.kind, "text": str(key)} if isinstance(key, NamedKey) else key
 
 
@@ -25,7 +25,7 @@ def path_json(path: Path) -> list[Json]:
 
 
 def scalar_json(view: View) -> tuple[Json, str | None]:
-    """(value, what it is when JSON cannot hold it): a float that is not finite is `(None, "inf")`."""
+    """(value, its kind when JSON cannot hold it): a float that is not finite is `(None, "inf")`."""
     value = view.value
     if isinstance(value, float) and not isfinite(value):
         return None, "nan" if value != value else "inf" if value > 0 else "-inf"
@@ -42,28 +42,28 @@ def scalar_json(view: View) -> tuple[Json, str | None]:
 
 
 def number_json(name: str, value: float | None) -> dict[str, Json]:
-    """A number as a field; one that is not finite as null, with what it is beside it."""
+    """A number as a field. A number that is not finite is null, with its kind in a second field."""
     if value is None or isfinite(value):
         return {name: value}
     return {name: None, f"{name}_is": "inf" if value == value else "nan"}
 
 
 PARTS = 10_000_000
-"""Parts to which a value may unfold: lists may hold each other many times over."""
+"""The most parts to which a value may expand. Lists may hold each other many times."""
 
 
 def plain(node: Node) -> Json:
-    """A node as JSON: sequences as lists, mappings and objects as objects, tensors by their text.
+    """A node as JSON: sequences as lists, mappings and objects as objects, tensors as text.
 
-    Inside of containers floats that are not finite are the texts "nan", "inf", "-inf"; keys that read alike
-    get a `#` more. Raises UnreadableError when it unfolds to over PARTS parts.
+    Inside containers, floats that are not finite become "nan", "inf" or "-inf". Keys with equal text get a `#`
+    appended. Raises UnreadableError when the value expands to over PARTS parts.
     """
     left = [PARTS]
 
     def convert(node: Node, depth: int) -> Json:
         left[0] -= 1
         if left[0] < 0 or depth < 0:
-            raise UnreadableError(f"a value that unfolds to over {PARTS:,} parts")
+            raise UnreadableError(f"a value expands to over {PARTS:,} parts")
         view = look(node)
         if view.kind == "scalar":
             value, otherwise = scalar_json(view)

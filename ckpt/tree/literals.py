@@ -1,5 +1,5 @@
-"""Nodes of the inert tree as text in the style of Python: values, calls, whole containers. Never escapes, never cuts
-what the caller did not limit.
+"""Nodes of the inert tree as text in the style of Python: values, calls, containers. Nothing is escaped here, and
+only the caller's limit cuts text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BRACKETS = {"tuple": ("(", ")"), "list": ("[", "]"), "set": ("{", "}")}
 
 
 def pieces(node: Node, limit: int, depth: int) -> Iterator[str]:
-    """The text of a node bit by bit: single strings cut at `limit`, containers deeper than `depth` left out."""
+    """The text of a node in pieces. Strings are cut at `limit`, containers deeper than `depth` are left out."""
     view = look(node)
     if view.kind == "scalar":
         yield scalar_text(view, limit)
@@ -63,7 +63,7 @@ def pieces(node: Node, limit: int, depth: int) -> Iterator[str]:
 
 
 def scalar_text(view: View, limit: int = 80) -> str:
-    """A scalar as Python would write it: strings quoted, huge ints by their size, objects as `Class(value)`."""
+    """A scalar as Python source: strings quoted, huge ints by their size, objects as `Class(value)`."""
     value = view.value
     if isinstance(value, bool) or value is None:
         text = str(value)
@@ -90,7 +90,7 @@ _PLAIN_TYPES = frozenset({"str", "int", "float", "bool", "None", "bytes", "bytea
 
 
 def call_text(call: Opaque, limit: int = 120) -> str:
-    """A call as the loader would make it, inert: `posix.system('touch x')`."""
+    """A call that the loader would make, as text: `posix.system('touch x')`."""
     args: list[str] = [brief(arg, limit, 2) for arg in call.args[:8]]
     if len(call.args) > 8:
         args.append("…")

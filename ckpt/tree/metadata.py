@@ -1,6 +1,6 @@
-"""The texts that safetensors keep beside their tensors, as a key of the tree: among them other names of tied tensors.
+"""The metadata of a safetensors file as a key of the tree. It includes the other names of tied tensors.
 
-One home for the key: nobody else spells it.
+No other module spells the key.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ METADATA = "__metadata__"
 
 
 def is_metadata(path: Path) -> bool:
-    """Whether a path leads to one of these texts."""
+    """Whether a path leads into the metadata."""
     return path[:1] == (METADATA,)
 
 
 def metadata_of(root: Node) -> dict[str, str]:
-    """The texts in the tree of a safetensors file."""
+    """The metadata in the tree of a safetensors file."""
     if type(root) is Dict:
         for key, value in zip(root.keys, root.values, strict=True):
             if type(key) is str and key == METADATA and type(value) is Dict:
@@ -30,15 +30,15 @@ def metadata_of(root: Node) -> dict[str, str]:
 
 
 def metadata_node(texts: Mapping[str, str]) -> Dict:
-    """Texts as what the key holds."""
+    """The node for the metadata key."""
     node = Dict()
     node.set(list(texts), list(texts.values()))
     return node
 
 
 def with_metadata(root: Node, texts: Mapping[str, str]) -> Dict:
-    """The items of a tree with these texts as its metadata; without the key where there are none."""
-    assert type(root) is Dict  # the root of all that has metadata
+    """The items of a tree with these texts as its metadata. Without texts the key is left out."""
+    assert type(root) is Dict  # every file with metadata has a dict as its root
     made = Dict()
     pairs = [pair for pair in zip(root.keys, root.values, strict=True) if pair[0] != METADATA]
     made.set([key for key, _ in pairs], [value for _, value in pairs])
@@ -48,12 +48,12 @@ def with_metadata(root: Node, texts: Mapping[str, str]) -> Dict:
 
 
 def is_alias(other: str, name: str) -> bool:
-    """Whether a text of the metadata can be the name of a tied tensor: dotted, as names of tensors are."""
+    """Whether a text of the metadata can be the name of a tied tensor: it has a dot, like names of tensors."""
     return "." in other and other != name
 
 
 def aliases(checkpoint: Checkpoint) -> dict[str, str]:
-    """The other names of tied tensors, as `safetensors.torch.save_model` notes them: other name -> name."""
+    """The other names of tied tensors, as `safetensors.torch.save_model` writes them: other name -> name."""
     names = {entry.name for entry in checkpoint.tensors}
     return {
         other: name

@@ -1,4 +1,4 @@
-"""Objects of a pickle that stand for one value: a time, a path, a device, a numpy scalar; none of them is built."""
+"""Objects of a pickle that stand for one value: a time, a path, a device, a numpy scalar. They are never built."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ckpt.tree.arrays import as_bytes, numpy_dtype
 
 
 class Scalar(NamedTuple):
-    """A value, and its class in the words of Python."""
+    """A value, and the name of its class."""
 
     type: str
     value: Node
 
 
 def class_of(call: Opaque) -> str:
-    """The class of an object in Python 3's words, by the names that made it."""
+    """The Python 3 name of the class of an object, from the call that made it."""
     name = call.class_name
     if name in (
         "copy_reg._reconstructor",
@@ -32,7 +32,7 @@ def class_of(call: Opaque) -> str:
 
 
 def _attribute(call: Opaque, name: str) -> Scalar | None:
-    """`getattr(module.Class, "name")`: how protocol 2 writes functions that are attributes."""
+    """`getattr(module.Class, "name")`, as protocol 2 writes functions that are attributes."""
     if len(call.args) == 2 and type(call.args[0]) is Global and isinstance(call.args[1], str):
         return Scalar("name", f"{call.args[0].qualified}.{call.args[1]}")
     return None
@@ -97,7 +97,7 @@ def _moment(call: Opaque, name: str) -> Scalar | None:
 
 
 def _zone(node: Node) -> str:
-    """A timezone as the end of an ISO time: `+00:00`; one that is no fixed offset in brackets."""
+    """A timezone as the end of an ISO time: `+00:00`, or its class in brackets without a fixed offset."""
     if type(node) is Opaque and class_of(node) == "datetime.timezone" and node.args:
         span = node.args[0]
         if type(span) is Opaque and _duration(span, "") is not None:
@@ -108,7 +108,7 @@ def _zone(node: Node) -> str:
 def _offset(span: Opaque) -> str:
     days, seconds, _ = span.args
     if type(days) is not int or type(seconds) is not int:
-        raise ValueError("no duration")
+        raise ValueError("not a duration")
     minutes = (days * 86_400 + seconds) // 60
     return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
 
@@ -130,7 +130,7 @@ def _number(call: Opaque, name: str) -> Scalar | None:
         parts = [arg for arg in args if type(arg) is int or type(arg) is float]
         if len(parts) == len(args) == 2:
             return Scalar(kind, f"({parts[0]!r}{'+' if parts[1] >= 0 else ''}{parts[1]!r}j)")
-    if kind == "xrange":  # protocol 2 has the names of Python 2
+    if kind == "xrange":  # protocol 2 uses the names of Python 2
         kind = "range"
     if kind in ("range", "slice"):
         if all(arg is None or (type(arg) is int and arg.bit_length() < 512) for arg in args):
@@ -186,4 +186,4 @@ READERS: dict[str, Callable[[Opaque, str], Scalar | None]] = {
     "datetime.timedelta": _duration,
     **{f"numpy.{core}.multiarray.scalar": _numpy_scalar for core in ("core", "_core")},
 }
-"""Class -> what reads it; None when the call is not as that class makes it."""
+"""Class -> its reader, which returns None for a call that the class does not make."""

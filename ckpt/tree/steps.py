@@ -24,7 +24,7 @@ HOOKS = frozenset(
     ]
 )
 """Attributes of a module that hold functions which torch calls."""
-# Attributes that every nn.Module has: nothing that a reader of a checkpoint looks for while they are empty.
+# Attributes that every nn.Module has. They are not shown while they are empty.
 _QUIET = HOOKS | {
     "_forward_hooks_always_called",
     "_forward_hooks_with_kwargs",
@@ -37,7 +37,7 @@ _QUIET = HOOKS | {
 
 
 Registered = bool | None
-"""True where state_dict() of a module looks, False below its other attributes, None outside of modules."""
+"""True where the state_dict() of a module looks, False below its other attributes, None outside modules."""
 
 
 Step = tuple[Path, str, Node, Role | None, Registered, bool]
@@ -47,7 +47,7 @@ _SMALL = frozenset({int, float, bool, type(None)})
 
 
 def steps(view: View, path: Path, name: str, registered: Registered) -> Iterator[Step]:
-    """The children of a container that is no module: path, name, node, kind, registered, persistent."""
+    """The children of a container that is not a module: path, name, node, kind, registered, persistent."""
     prefix = f"{name}." if path else ""
     keys: Sequence[Node] = view.keys if view.kind != "sequence" else range(len(view.children))
     for index, (key, child) in enumerate(zip(keys, view.children, strict=True)):
@@ -56,7 +56,7 @@ def steps(view: View, path: Path, name: str, registered: Registered) -> Iterator
 
 
 def module_steps(view: View, path: Path, name: str, registered: Registered) -> Iterator[Step]:
-    """The order of state_dict(): own parameters, own buffers, children; then what it does not look at."""
+    """In the order of state_dict(): own parameters, own buffers, children. Then the other attributes."""
     state = view.attributes
     prefix = f"{name}." if path else ""
     transient = look(state.get("_non_persistent_buffers_set"))
@@ -73,7 +73,7 @@ def module_steps(view: View, path: Path, name: str, registered: Registered) -> I
             continue
         for index, (key, child) in enumerate(zip(inner.keys, inner.children, strict=True)):
             if child is None:
-                continue  # a parameter, buffer or child that the module declares and does not have
+                continue  # the module declares this parameter, buffer or child but does not have it
             step = key_of(key, index)
             persistent = not (kind == "buffer" and str(step) in hidden)
             yield (*path, attribute, step), f"{prefix}{step}", child, kind, inside, persistent

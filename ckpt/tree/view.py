@@ -1,7 +1,7 @@
-"""Reading through objects that were never built: what a node of the inert tree would be, as plain values.
+"""Reading objects without building them: a node of the inert tree as plain values.
 
 A Namespace shows its fields, an OmegaConf container its content, an enum its value, a numpy scalar its
-number. Nothing is imported; what is not understood stays an object, by its class and its fields.
+number. Nothing is imported. Other objects are shown by their class and their fields.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ SCALARS = frozenset({str, int, float, bool, type(None), bytes, bytearray, ByteSt
 class View(NamedTuple):
     """What one node is.
 
-    `kind`: tensor, storage, scalar (`value` says it), sequence, mapping, object, or module: a pickled
-    nn.Module, with its attributes. `type` is the class in the words of Python. `children` go with `keys`; a
-    sequence has none.
+    `kind` is tensor, storage, scalar (with its `value`), sequence, mapping, object, or module: a pickled
+    nn.Module with its attributes. `type` is the name of the class. `children` go with `keys`; a sequence has no
+    keys.
     """
 
     kind: Literal["tensor", "storage", "scalar", "sequence", "mapping", "object", "module"]
@@ -41,25 +41,25 @@ class View(NamedTuple):
 
     @property
     def tensor(self) -> Tensor:
-        """What a view of kind `tensor` is of."""
+        """The tensor, for a view of kind `tensor`."""
         assert isinstance(self.value, (TensorRef, Composite))
         return self.value
 
     @property
     def storage(self) -> Storage:
-        """What a view of kind `storage` is of."""
+        """The storage, for a view of kind `storage`."""
         assert isinstance(self.value, Storage)
         return self.value
 
     @property
     def attributes(self) -> dict[str, Node]:
-        """Those of a view of kind `module`, by their names."""
-        # As `_object` makes it: a check of each key would cost every module of a file.
+        """The attributes by name, for a view of kind `module`."""
+        # `_object` makes the keys strings, so they are not checked again for every module.
         return cast("dict[str, Node]", dict(zip(self.keys, self.children, strict=True)))
 
 
 def tensor_of(node: Node) -> Tensor | None:
-    """The tensor that a node stands for, None when it stands for none."""
+    """The tensor of a node; None when the node is not a tensor."""
     if type(node) is Opaque:
         found = node.meaning
         return tensor_of(found.root) if isinstance(found, Nested) else found
@@ -67,7 +67,7 @@ def tensor_of(node: Node) -> Tensor | None:
 
 
 def attached_tensors(call: Opaque) -> list[tuple[str, Tensor]]:
-    """Tensors that are attributes of a tensor or of a dict, by their names; not the parts that it is made of."""
+    """Tensors that are attributes of a tensor or of a dict, by name, without the parts of a composite tensor."""
     if isinstance(call.meaning, Composite) and call.meaning.layout == "wrapper":
         return []
     states: Sequence[Node] = call.states
@@ -88,7 +88,7 @@ _MARKERS = frozenset(("_is_buffer", "_is_param", "persistent"))
 
 
 def attributes(call: Opaque) -> list[str]:
-    """The names of the attributes that Python code put on a tensor; not those that torch itself keeps there."""
+    """The names of the attributes that Python code set on a tensor, without those of torch itself."""
     if isinstance(call.meaning, Composite) and call.meaning.layout == "wrapper":
         return []
     states = list(call.states)
@@ -104,11 +104,11 @@ def attributes(call: Opaque) -> list[str]:
 
 
 def look(node: Node) -> View:
-    """What a node is, read through."""
+    """The view of a node."""
     kind = type(node)
     if kind in SCALARS:
         return View("scalar", "str" if kind is ByteStr else "None" if node is None else kind.__name__, node)
-    if kind is list or kind is tuple:  # to mypy it may be a TensorRef still, which is a tuple too
+    if kind is list or kind is tuple:  # for mypy it may still be a TensorRef, which is a tuple too
         return View("sequence", kind.__name__, children=cast("Sequence[Node]", node))
     if type(node) is Dict:
         return View("mapping", "dict", keys=node.keys, children=node.values)
@@ -158,7 +158,7 @@ def _object(call: Opaque) -> View:
 
 
 def _state(call: Opaque) -> dict[str, Node]:
-    """Attributes set by BUILD: of the instance's dict, then of its slots. Empty when the state is no dict."""
+    """Attributes set by BUILD: the instance's dict, then its slots. Empty when the state is not a dict."""
     found: dict[str, Node] = {}
     states = call.states
     if len(call.args) > 2 and class_of(call) != call.class_name:
@@ -180,7 +180,7 @@ def _parts_of_state(state: Node) -> tuple[Node, ...]:
 
 
 def _fields(call: Opaque, state: dict[str, Node]) -> tuple[list[Node], list[Node]]:
-    """The parts of an object: arguments and items by number, then what has a name."""
+    """The parts of an object: arguments and items by number, then named parts."""
     numbered: list[Node] = []
     if class_of(call) == call.class_name:
         numbered += call.args
@@ -200,7 +200,7 @@ def _fields(call: Opaque, state: dict[str, Node]) -> tuple[list[Node], list[Node
             children.append(value)
     for whole in call.states if state else ():
         for part in _parts_of_state(whole):
-            if type(part) is Dict:  # keys that are no text: no attributes, but there
+            if type(part) is Dict:  # keys that are not strings are not attributes, but they are shown
                 odd = [
                     pair
                     for pair in zip(part.keys, part.values, strict=True)
@@ -221,7 +221,7 @@ def _fields(call: Opaque, state: dict[str, Node]) -> tuple[list[Node], list[Node
     return [*range(len(numbered)), *keys], [*numbered, *children]
 
 
-# --- readers: class -> View, or None when the call is not as that class makes it ----------------------------
+# --- readers: class -> View, or None for a call that the class does not make --------------------------------
 
 
 def _ordered_dict(call: Opaque, name: str) -> View | None:
@@ -292,9 +292,9 @@ def _numpy_array(call: Opaque, name: str) -> View | None:
 
 
 def shaped(values: list[Node], shape: tuple[int, ...], fortran: bool) -> list[Node]:
-    """Flat values as nested lists, row by row; of a Fortran array the first index runs fastest."""
+    """Flat values as nested lists, row by row. In a Fortran array the first index changes fastest."""
     if not values:
-        return []  # however many rows of nothing there are
+        return []  # even when the shape has many rows
     if len(shape) == 1:
         return values
     rows = shape[0]

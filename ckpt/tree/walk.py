@@ -1,7 +1,7 @@
 """Walking the inert tree: its flat views (tensors, values, containers), in file order.
 
-Iterative, by identity: cycles are cut, a subtree without tensors that is met again is named once, and what a
-small file unfolds to is bounded by the limits.
+Iterative, by identity: cycles are cut, a repeated subtree without tensors is listed once, and the limits bound how
+far a small file may expand.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from ckpt.tree.steps import Registered, Step, module_steps, steps
 from ckpt.tree.view import SCALARS, View, attached_tensors, look, tensor_of
 
 ROW_ITEMS = 100
-"""A dict of more scalars than this (a vocabulary) is one value, not a row each."""
+"""A dict with more scalars than this (a vocabulary) is one value, not one row per scalar."""
 _PLACED, _PLACES = 100_000, 1_000
-"""Globals and objects whose places are kept, and places of each."""
+"""How many globals and objects are kept with their names, and how many names of each."""
 REPEAT_LENGTH = 256
-"""A string or list of at least this length is named, not shown, when it is met again."""
+"""A repeated string or list of at least this length is shown only once."""
 
 
 class Flat:
-    """The flat views of one tree, in file order, and where its globals and objects are met.
+    """The flat views of one tree, in file order, and the names under which its globals and objects occur.
 
-    `where`: id of a Global, or of an Opaque that is no tensor -> names of the places that hold it.
+    `where`: id of a Global, or of an Opaque that is not a tensor -> the names that hold it.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class _Frame(NamedTuple):
 
 
 def flatten(root: Node, limits: Limits) -> Flat:
-    """The tensors, values and containers of a tree. Raises LimitError when it unfolds beyond the limits."""
+    """The tensors, values and containers of a tree. Raises LimitError when it expands beyond the limits."""
     return _Walk(limits).run(root)
 
 
@@ -62,7 +62,7 @@ class _Walk:
         self._limits = limits
         self._out = Flat()
         self._open: set[int] = set()  # containers above the current node
-        # Containers and long scalars without tensors, met before: name and type.
+        # Containers and long scalars without tensors that were seen before: name and type.
         self._barren: dict[int, tuple[str, str]] = {}
         self._registered: dict[int, str] = {}  # modules, their own tensors, objects: what is shown once
         self._entered: set[int] = set()
@@ -103,14 +103,14 @@ class _Walk:
         self._left -= 1
         self._characters -= len(name)
         if self._left < 0:
-            raise LimitError("the tree of the file unfolds to too many places", "paths", self._limits.paths)
+            raise LimitError("the tree of the file expands to too many paths", "paths", self._limits.paths)
         if self._characters < 0:
             limit = self._limits.name_characters
-            raise LimitError("the names of the file's places are too long", "name-characters", limit)
+            raise LimitError("the names in the file are too long", "name-characters", limit)
         out = self._out
         tensor = tensor_of(node)
         if registered is not True and id(node) in self._registered:
-            # `self.layers = [self.conv1, self.conv2]`, or the parameters of an optimizer: no more tensors.
+            # `self.layers = [self.conv1, self.conv2]`, or the parameters of an optimizer: not tensors of their own.
             what = "torch.Tensor" if tensor is not None else look(node).type
             out.values.append(Value(path, name, what, same_as=self._registered[id(node)]))
             return None
@@ -175,7 +175,7 @@ class _Walk:
         self._out.tensors.append(Entry(path, name, tensor, kind, source, registered is not False, persistent))
 
     def _attached(self, found: list[tuple[str, TensorRef | Composite]], path: Path, name: str) -> None:
-        """Tensors that are attributes of a tensor or of a dict: torch restores them, state_dict() has none."""
+        """Add tensors that are attributes of a tensor or of a dict. torch restores them, state_dict() lacks them."""
         for attribute, tensor in found:
             self._left -= 1
             place = f"{name}.{attribute}" if path else attribute
@@ -229,7 +229,7 @@ class _Walk:
             container = len(out.containers)
             out.containers.append(row)
         if view.kind == "object" and view.children and not view.type.startswith("__torch__."):
-            self._registered[id(node)] = name  # an object with tensors that is met again is shown once
+            self._registered[id(node)] = name  # a repeated object with tensors is shown once
         if view.kind in ("object", "module"):
             out.values.append(Value(path, name, view.type, fields=len(view.children)))
         if view.kind == "module":
@@ -255,13 +255,13 @@ class _Walk:
         if frame.container is not None:
             row = out.containers[frame.container]
             if frame.tensors == len(out.tensors) and len(row.path) > 1 and "param_groups" not in row.keys:
-                out.containers.pop()  # the last one: those inside of it went the same way
+                out.containers.pop()  # it is the last one, because those inside it were removed before
             else:
                 out.containers[frame.container] = row._replace(last=len(out.tensors))
 
 
 def bare_storage(storage: Storage, numel: int) -> Composite:
-    """A storage that is in the tree itself, without a tensor around it."""
+    """A storage in the tree without a tensor around it."""
     from ckpt.dtypes import UINT8
 
     dtype = storage.dtype or UINT8
@@ -287,7 +287,7 @@ def _is_row(view: View) -> bool:
 
 
 def _repeats_text(nodes: Sequence[Node]) -> bool:
-    """Whether long texts stand in a list so often that writing each out would multiply the file."""
+    """Whether a list repeats long texts so often that writing all of them would multiply the file."""
     texts = {
         id(node): len(node) for node in nodes if isinstance(node, (str, bytes)) and len(node) >= REPEAT_LENGTH
     }
@@ -298,16 +298,16 @@ def _repeats_text(nodes: Sequence[Node]) -> bool:
 
 
 def _is_scalar_row(node: Node) -> bool:
-    # Rows of a small array: lists of scalars inside a list.
+    # A row of a small array: a list of scalars inside a list.
     return type(node) is list and len(node) <= ROW_ITEMS and all(type(child) in SCALARS for child in node)
 
 
 def _refuse_repeats(view: View, name: str) -> None:
-    """Raise UnreadableError when a dict sets one key twice: Python keeps the second value, a reader may not."""
+    """Raise UnreadableError when a dict sets one key twice. Python keeps the second value, other readers may not."""
     texts = {key for key in view.keys if type(key) is str}
     if len(texts) == len(view.keys):
         return
-    # Ints and floats by their text: whoever made the file can choose them so that their hashes collide.
+    # Ints and floats are compared by text, because a hostile file can choose them so that their hashes collide.
     keys = [key_text(key) for key in view.keys if type(key) in SCALARS and type(key) is not bytearray]
     if len(set(keys)) < len(keys):
         seen: set[str] = set()
@@ -317,14 +317,14 @@ def _refuse_repeats(view: View, name: str) -> None:
 
 
 def key_text(key: Node) -> str:
-    """A text that is the same for keys that are equal to Python: 1, 1.0 and True are."""
+    """A text that is the same for keys that are equal in Python, such as 1, 1.0 and True."""
     if isinstance(key, str):
         return repr(str(key))
     if isinstance(key, float) and key.is_integer() and abs(key) < 2**53:
         return str(int(key))
     if type(key) is tuple:
         return f"({', '.join(map(key_text, cast('tuple[Node, ...]', key)))})"
-    if key != key:  # NaN equals nothing but itself
+    if key != key:  # NaN is not equal to another NaN
         return f"nan {id(key)}"
     if isinstance(key, int):
         return hex(key) if key.bit_length() > 512 else str(int(key))

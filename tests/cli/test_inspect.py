@@ -140,7 +140,7 @@ cells.0-1.bias (unregistered)             [8]           float32     16      64 B
 
 ! unknown-import: loading would import my_project.nets.Segmenter
   (ckpt inspect whole_model.pth --imports)
-load: none: loading imports my_project.nets.Segmenter, which ckpt does not know
+load: none: needs my_project.nets.Segmenter from the author's code
       (ckpt convert whole_model.pth --plain -o OUT)
 """,
 }  # fmt: skip

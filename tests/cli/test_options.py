@@ -130,15 +130,15 @@ def test_a_constructor_that_looks_at_values(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--model", "nets.py"), "not file.py:factory"),
+        (("--model", "nets.py"), "expected file.py:factory"),
         (("--model", "nets.py:none"), "has no none"),
-        (("--model", "gone.py:Net"), "no such file as gone.py"),
+        (("--model", "gone.py:Net"), "gone.py does not exist"),
         (("--model", "gone:Net"), "no module named 'gone'"),
-        (("--model", "nets.py:number"), "of type int, which cannot be called"),
+        (("--model", "nets.py:number"), "'int' object is not callable"),
         (("--model", "nets.py:other"), "returned a dict, not a torch.nn.module"),
         (("--model", "nets.py:breaks"), "runtimeerror: first line (ckpt_debug=1 shows where)"),
         (("--model", "nets.py:leaves"), "systemexit: 3"),
-        (("--model", "nets.py:Net", "--arg", "width"), "--arg width: not name=value"),
+        (("--model", "nets.py:Net", "--arg", "width"), "--arg width: expected name=value"),
         (("--model", "nets.py:Net", "--arg", "depth=1"), "unexpected keyword argument 'depth'"),
         (("--model", "bad.py:Net"), "syntaxerror"),
         (("--arg", "a=1"), "--arg goes with --model"),
@@ -157,11 +157,11 @@ def test_another_model_is_refused(folder: Path) -> None:
 
     done = ckpt("inspect", "a.pth", "--model", "more.py:make", cwd=folder)
 
-    check_error(done, "not the model that --model builds: 0 of its 2 tensors are here, 0.weight is not")
+    check_error(done, "not the model that --model builds: the file has 0 of its 2 tensors and lacks 0.weight")
 
 
 def test_nothing_is_built_without_being_asked(folder: Path) -> None:
-    with pytest.raises(UsageError, match="not NAME=VALUE"):
+    with pytest.raises(UsageError, match="expected NAME=VALUE"):
         build("nets.py:Net", ["=1"], device="meta")
 
 
@@ -170,7 +170,7 @@ def test_another_width_is_refused(folder: Path) -> None:
 
     check_error(
         done._replace(err=done.err.removeprefix(b"talk\n")),
-        "a.weight is [4, 4] here and [5, 5] there (--arg k=v)",
+        "a.weight has shape [4, 4] in the file and [5, 5] in the model (--arg k=v)",
     )
 
 

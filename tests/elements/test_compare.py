@@ -120,7 +120,7 @@ def test_what_unfolds_to_too_much_is_refused(tmp_path: Path) -> None:
 
     done = ckpt("diff", tmp_path / "a.pt", tmp_path / "b.pt")
 
-    check_error(done, "unfolds to 4,000,000,000,000")
+    check_error(done, "expands to 4,000,000,000,000")
     assert "--structure" in done.complaints[0]
     assert ckpt("diff", "--structure", tmp_path / "a.pt", tmp_path / "b.pt").code == 0
 

@@ -261,7 +261,7 @@ def test_a_second_legacy_checkpoint_is_reported(tmp_path: Path) -> None:
     with formats.open(str(tmp_path / "two.pth")) as checkpoint:
         assert [entry.name for entry in checkpoint.tensors] == ["first"]
         assert [notice.code for notice in checkpoint.notices] == ["trailing-data"]
-        assert f"a second checkpoint at byte {middle:,}" in checkpoint.notices[0].message
+        assert f"a second checkpoint begins at byte {middle:,}" in checkpoint.notices[0].message
 
 
 def test_what_torch_writes_and_cannot_read_back(tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_torchscript_tells_parameters_from_buffers(samples: Path) -> None:
 
 def test_formats_to_come_say_so(tmp_path: Path) -> None:
     (tmp_path / ".metadata").write_bytes(b"\x80\x04")
-    with pytest.raises(UnsupportedError, match=r"a distributed checkpoint \(DCP\): not read yet"):
+    with pytest.raises(UnsupportedError, match=r"a distributed checkpoint \(DCP\) is not supported yet"):
         formats.open(str(tmp_path))
     assert not set(foreign.NOT_YET) & {reader.NAME for reader in FORMATS}
 

@@ -286,8 +286,8 @@ def test_killed_at_every_event_in_place_undo_gives_the_old_file_back(folder: Pat
         looked = ckpt("inspect", "in.pth", cwd=folder)
         if now != old and looked.code == 2:
             interrupted += 1
-            line = check_error(looked, "interrupted in-place rewrite")
-            assert f"the first {len(old):,} bytes are whole (ckpt rehome --undo in.pth)" in line
+            line = check_error(looked, "an in-place rewrite was interrupted")
+            assert f"the first {len(old):,} bytes are intact (ckpt rehome --undo in.pth)" in line
         else:
             assert looked.code == 0
             finished += now != old
@@ -305,7 +305,7 @@ def test_every_cut_of_an_appended_end_is_told(cut: int, folder: Path) -> None:
     new = source.read_bytes()
     source.write_bytes(new[: len(old) + cut] if cut > 0 else new[:cut])
 
-    check_error(ckpt("inspect", "in.pth", cwd=folder), "interrupted in-place rewrite")
+    check_error(ckpt("inspect", "in.pth", cwd=folder), "an in-place rewrite was interrupted")
     assert ckpt("rehome", "--undo", "in.pth", cwd=folder).code == 0
     assert source.read_bytes() == old
 
@@ -315,7 +315,7 @@ def test_bytes_that_never_came_to_the_disk_are_an_interrupted_rewrite(folder: Pa
     old = source.read_bytes()
     source.write_bytes(old + bytes(5000))
 
-    check_error(ckpt("inspect", "in.pth", cwd=folder), "interrupted in-place rewrite")
+    check_error(ckpt("inspect", "in.pth", cwd=folder), "an in-place rewrite was interrupted")
     assert ckpt("rehome", "--undo", "in.pth", cwd=folder).code == 0
     assert source.read_bytes() == old
 
@@ -331,7 +331,7 @@ def test_undo_goes_back_one_rewrite_at_a_time(folder: Path) -> None:
         contents.pop()
         assert ckpt("rehome", "--undo", "in.pth", cwd=folder).code == 0
         assert source.read_bytes() == contents[-1]
-    check_error(ckpt("rehome", "--undo", "in.pth", cwd=folder), "no in-place rewrite to take back")
+    check_error(ckpt("rehome", "--undo", "in.pth", cwd=folder), "no in-place rewrite to undo")
     assert source.read_bytes() == contents[0]
 
 
@@ -630,7 +630,7 @@ def test_two_archives_glued_together_are_no_rewrite(folder: Path) -> None:
     both = folder / "both.pth"
     both.write_bytes(SAMPLE.read_bytes() * 2)
 
-    line = check_error(ckpt("rehome", "--undo", "both.pth", cwd=folder), "no in-place rewrite to take back")
+    line = check_error(ckpt("rehome", "--undo", "both.pth", cwd=folder), "no in-place rewrite to undo")
     assert "interrupted" not in line and "interrupted" not in check_error(
         ckpt("inspect", "both.pth", cwd=folder)
     )
@@ -642,7 +642,7 @@ def test_a_file_that_ends_in_another_archive_is_no_rewrite(folder: Path) -> None
     source = folder / "in.pth"
     source.write_bytes(SAMPLE.read_bytes() + SAMPLE.read_bytes()[:5000])
 
-    check_error(ckpt("rehome", "--undo", "in.pth", cwd=folder), "no in-place rewrite to take back")
+    check_error(ckpt("rehome", "--undo", "in.pth", cwd=folder), "no in-place rewrite to undo")
     assert source.stat().st_size == SAMPLE.stat().st_size + 5000
 
 

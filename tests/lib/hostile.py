@@ -1376,7 +1376,7 @@ def _nested(depth: int) -> bytes:
 def _opcodes() -> Iterator[Case]:
     """Programs that no pickler writes."""
     yield Case("pickle/empty.pt", torch_zip(b"", {}), "error")
-    yield Case("pickle/only_stop.pt", torch_zip(b".", {}), "error", "", "nothing on the stack")
+    yield Case("pickle/only_stop.pt", torch_zip(b".", {}), "error", "", "empty stack")
     yield Case("pickle/no_stop.pt", torch_zip(b"\x80\x02}", {}), "error", "ends")
     yield Case("pickle/two_values.pt", _holding(1, 2), "any", "", "one value is left under the result")
     yield Case("pickle/open_mark.pt", _holding(b"(", 1), "error", "mark")

@@ -644,7 +644,7 @@ def test_tensors_that_are_made_of_others(tmp_path: Path) -> None:
     net = nn.Linear(2, 2)
     net.weight = nn.Parameter(TwoTensor(torch.ones(2, 2), torch.ones(2, 2)))
 
-    with pytest.warns(UserWarning, match="weight .TwoTensor, which is made of others"):
+    with pytest.warns(UserWarning, match="weight .TwoTensor, which wraps other tensors"):
         ckpt.snapshot(net, tmp_path / "a.pth")
 
     assert list(loaded(tmp_path / "a.pth")["state_dict"]) == ["bias"]

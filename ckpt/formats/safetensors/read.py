@@ -34,7 +34,7 @@ _DIGITS = 4_000
 
 
 def sniff(probe: Probe) -> bool:
-    # The suffix helps a damaged file to its own error; the content decides for all others.
+    # The content decides. The suffix decides only for a damaged file, so that its error names safetensors.
     if len(probe.head) < 9:
         return False
     length = int.from_bytes(probe.head[:8], "little")
@@ -47,22 +47,24 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     length = int.from_bytes(probe.head[:8], "little")
     if length > limits.header_bytes:
         if length > probe.size - 8:
-            raise UnreadableError(f"a safetensors header of {length:,} bytes in a file of {probe.size:,}")
-        raise LimitError(f"a safetensors header of {length:,} bytes", "header-bytes", limits.header_bytes)
+            raise UnreadableError(
+                f"the safetensors header claims {length:,} bytes in a file of {probe.size:,}"
+            )
+        raise LimitError(f"the safetensors header has {length:,} bytes", "header-bytes", limits.header_bytes)
     if length > probe.size - 8:
         raise CutOffError(
             f"cut off: the safetensors header needs {length:,} bytes, the file ends at {probe.size:,}"
         )
     header = parse_json(probe.file.read(8, length), "safetensors header")
     if not isinstance(header, dict) or probe.head[8:9] != b"{":
-        raise UnreadableError("a safetensors header that does not begin with {")
+        raise UnreadableError("the safetensors header does not begin with {")
     metadata = header.pop(METADATA, {})
     pairs = metadata.items() if isinstance(metadata, dict) else ()
     texts = {name: value for name, value in pairs if isinstance(value, str) and is_text(value)}
     if not isinstance(metadata, dict) or len(texts) < len(metadata):
         raise UnreadableError("safetensors metadata must map text to text")
     if len(header) > limits.entries:
-        raise LimitError(f"a safetensors file of {len(header):,} tensors", "entries", limits.entries)
+        raise LimitError(f"the safetensors file has {len(header):,} tensors", "entries", limits.entries)
     begin = 8 + length
     parsed = {name: _entry(name, fields) for name, fields in header.items()}
     _check_cover(parsed, probe.size - begin)
@@ -77,7 +79,7 @@ def parse_json(data: bytes, what: str) -> Json:
 
     def integer(digits: str) -> int:
         if len(digits) > _DIGITS:
-            raise ValueError("a number of too many digits")
+            raise ValueError("a number has too many digits")
         return int(digits)
 
     def unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
@@ -85,7 +87,7 @@ def parse_json(data: bytes, what: str) -> Json:
         if len(found) != len(pairs):
             seen: set[str] = set()
             twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-            raise ValueError(f"the duplicate key {show(twice, 80)}")
+            raise ValueError(f"duplicate key {show(twice, 80)}")
         for key in found:
             key.encode()
         return found
@@ -98,7 +100,7 @@ def parse_json(data: bytes, what: str) -> Json:
     except UnicodeDecodeError:
         problem = "it is not UTF-8"
     except UnicodeEncodeError:
-        problem = "a name holds a lone surrogate"
+        problem = "a name contains a lone surrogate"
     except json.JSONDecodeError as error:
         problem = f"{error.msg.lower()} at character {error.pos:,}"
     except ValueError as error:
@@ -109,7 +111,7 @@ def parse_json(data: bytes, what: str) -> Json:
 
 
 def is_text(value: str) -> bool:
-    """Whether a text has no lone surrogates: UTF-8 can say it."""
+    """Whether UTF-8 can encode a text: it has no lone surrogates."""
     return value.isascii() or not any(0xD800 <= ord(char) < 0xE000 for char in value)
 
 
@@ -123,9 +125,9 @@ def _entry(name: str, fields: object) -> tuple[DType, tuple[int, ...], int, int]
         raise UnreadableError(f"{what}: unknown dtype {show(str(fields['dtype'])[:80], 40)}")
     shape, offsets = fields["shape"], fields["data_offsets"]
     if not _whole(shape) or len(shape) > _DIMENSIONS:
-        raise UnreadableError(f"{what}: its shape is no list of at most {_DIMENSIONS} whole numbers")
+        raise UnreadableError(f"{what}: its shape is not a list of at most {_DIMENSIONS} whole numbers")
     if not _whole(offsets) or len(offsets) != 2:
-        raise UnreadableError(f"{what}: its offsets are no pair of whole numbers")
+        raise UnreadableError(f"{what}: its offsets are not a pair of whole numbers")
     bits = prod(shape) * (4 if dtype.safetensors == "F4" else dtype.bits)
     begin, end = offsets
     if bits >= 2**63 or bits % 8 or end - begin != bits // 8:
@@ -133,7 +135,7 @@ def _entry(name: str, fields: object) -> tuple[DType, tuple[int, ...], int, int]
     if dtype.safetensors == "F4":
         if shape and shape[-1] % 2:
             raise UnreadableError(
-                f"{what}: an odd number of 4-bit elements in a row, torch holds them in pairs"
+                f"{what}: each row has an odd number of 4-bit elements, torch stores them in pairs"
             )
         shape = [*shape[:-1], shape[-1] // 2]
     return dtype, tuple(shape), begin, end
@@ -146,19 +148,19 @@ def _whole(numbers: object) -> bool:
 
 
 def _check_cover(parsed: dict[str, tuple[DType, tuple[int, ...], int, int]], size: int) -> None:
-    """Tensors lie side by side from 0 to the end of the file: no hole, no overlap, nothing behind."""
+    """Check that the tensors fill the file from 0 to its end without a gap, an overlap or bytes after them."""
     at = 0
     for name, (_, _, begin, end) in sorted(parsed.items(), key=lambda item: item[1][2:]):
         if begin != at:
-            kind = "overlap" if begin < at else "leave a hole"
+            kind = "overlap another tensor" if begin < at else "leave a gap"
             raise UnreadableError(
-                f"tensor {show(name, 80)}: its bytes {begin:,} to {end:,} {kind}, {at:,} was expected"
+                f"tensor {show(name, 80)}: its bytes {begin:,} to {end:,} {kind}, expected byte {at:,}"
             )
         at = end
     if at > size:
         raise CutOffError(f"cut off: the tensors need {at:,} bytes of data, the file has {size:,}")
     if at < size:
-        raise UnreadableError(f"{size - at:,} bytes after the last tensor")
+        raise UnreadableError(f"the file has {size - at:,} bytes after the last tensor")
 
 
 def _checkpoint(

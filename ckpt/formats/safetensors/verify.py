@@ -1,4 +1,4 @@
-"""What is left of a safetensors file that is cut off; it records no checksum."""
+"""What is left of a safetensors file that is cut off. The format has no checksums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing safetensors: the header, then the tensors, ranges copied as they are where that is what they are."""
+"""Writing safetensors: the header, then the tensors. Ranges of the source are copied where possible."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from ckpt.text import Json, show
 from ckpt.tree.metadata import METADATA, aliases, is_alias, is_metadata, metadata_of
 
 _EXPANDED = 1 << 30
-"""Bytes to which a tensor may unfold that repeats its storage (stride 0)."""
+"""The most bytes to which a tensor that repeats its storage (stride 0) may expand."""
 
 
 def losses(checkpoint: Checkpoint) -> list[str]:
-    """What the format cannot hold, one line each: its tensors are dense, and there is nothing but tensors."""
+    """What the format cannot hold, one line each: it holds only dense tensors."""
     found: list[str] = []
     for entry in checkpoint.tensors:
         why = unfit(entry)
         if why:
             found.append(f"{show(entry.name, 80)} ({why})")
     values = [value.name for value in checkpoint.values if not is_metadata(value.path)]
-    return [*found, *(f"{show(name, 80)} (no tensor)" for name in values)]
+    return [*found, *(f"{show(name, 80)} (not a tensor)" for name in values)]
 
 
 def unfit(entry: Entry) -> str | None:
-    """Why the format cannot hold a tensor, None when it can."""
+    """Why the format cannot hold a tensor; None when it can."""
     tensor = entry.tensor
     if not isinstance(tensor, TensorRef):
         return tensor.layout
@@ -44,18 +44,18 @@ def unfit(entry: Entry) -> str | None:
     if tensor.dtype.safetensors == "F4" and not tensor.shape:
         return "a single pair of 4-bit elements"
     if tensor.nbytes > max(_EXPANDED, tensor.storage.nbytes):
-        return f"unfolds to {tensor.nbytes:,} bytes"
+        return f"expands to {tensor.nbytes:,} bytes"
     if any(isinstance(key, NamedKey) for key in entry.path):
-        return "a key that is no text"
+        return "its key is not a string"
     if entry.name == METADATA or not is_text(entry.name):
-        return "a name that the format cannot say"
+        return "its name is not allowed in safetensors"
     return None
 
 
 def held(checkpoint: Checkpoint) -> tuple[list[tuple[str, TensorRef]], dict[str, str]]:
-    """What a file of the checkpoint holds: its tensors, equal ranges once under their first name, and the others.
+    """What a file of the checkpoint holds: its tensors, tied ones once under their first name, and the other names.
 
-    The other names stand in the metadata, as `safetensors.torch.save_model` puts them there.
+    The other names go into the metadata, as `safetensors.torch.save_model` writes them.
     """
     kept: dict[tuple[Storage, Geometry], str] = {}
     tensors: list[tuple[str, TensorRef]] = []
@@ -77,7 +77,7 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
     """The file of a checkpoint that has no losses. Raises LimitError."""
     tensors, others = held(checkpoint)
     metadata = {"format": "pt", **metadata_of(checkpoint.root), **others}
-    # As the library orders them: the widest first, so that each is aligned.
+    # The library's order: the widest dtypes first, so that each tensor is aligned.
     tensors.sort(key=lambda item: (-item[1].dtype.bits, item[0]))
     header: dict[str, Json] = {METADATA: metadata}
     at = 0
@@ -94,7 +94,9 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     if len(text) > limits.header_bytes:
-        raise LimitError(f"a safetensors header of {len(text):,} bytes", "header-bytes", limits.header_bytes)
+        raise LimitError(
+            f"the safetensors header has {len(text):,} bytes", "header-bytes", limits.header_bytes
+        )
 
     def write(sink: Sink) -> None:
         sink.write(len(text).to_bytes(8, "little") + text)
@@ -107,8 +109,8 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
 
 
 def compare(planned: Checkpoint, written: Checkpoint) -> None:
-    """Raise WriteError unless a written file holds the tensors that were planned, or their aliases, and the reference
-    implementation takes it.
+    """Raise WriteError unless a written file has the planned tensors, or their aliases, and the safetensors library
+    opens it.
     """
     found = {entry.name: entry.tensor for entry in written.tensors}
     others = aliases(written)
@@ -123,18 +125,18 @@ def compare(planned: Checkpoint, written: Checkpoint) -> None:
 
 
 def compare_bytes(planned: Checkpoint, written: Checkpoint) -> None:
-    """Raise WriteError unless every element in a written file is that of its source."""
+    """Raise WriteError unless every element in a written file equals its source."""
     known = {entry.name: entry.tensor for entry in written.tensors}
     others = aliases(written)
     for entry in planned.tensors:
         other = known[others.get(entry.name, entry.name)]
         assert isinstance(entry.tensor, TensorRef) and isinstance(other, TensorRef)
         if not same_bytes(elements(entry.tensor), elements(other)):
-            raise differs(f"the bytes of {show(entry.name, 80)} are not those of the source")
+            raise differs(f"the bytes of {show(entry.name, 80)} differ from the source")
 
 
 def check_by_library(path: str) -> None:
-    """Open a file with the reference implementation. Raises WriteError when it does not take it."""
+    """Open a file with the safetensors library. Raises WriteError when that fails."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -142,5 +144,5 @@ def check_by_library(path: str) -> None:
             opened.keys()
     except SafetensorError as error:
         raise WriteError(
-            f"the safetensors library refuses what was written: {show(str(error), 200)}"
+            f"the safetensors library refuses the written file: {show(str(error), 200)}"
         ) from None

@@ -1,4 +1,4 @@
-"""One checkpoint over several that were read: the weights at the root, what lies beside them under its own name."""
+"""One checkpoint over several files: the weights at the root, the other files under their own names."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ckpt.tree.view import look
 
 
 class Part(NamedTuple):
-    """A file of the checkpoint by its name. `section` is the key that its content gets, empty for a shard."""
+    """A file of the checkpoint by its name. Its content gets the key `section`, which is empty for a shard."""
 
     name: str
     section: str
     checkpoint: Checkpoint
 
     def name_of(self, name: str) -> str:
-        """A name of this part in the whole."""
+        """A name of this part in the whole checkpoint."""
         return ".".join(filter(None, (self.section, name)))
 
     def path_of(self, path: Path) -> Path:
@@ -28,7 +28,7 @@ class Part(NamedTuple):
 
 
 def merged(path: str, format: str, parts: Sequence[Part], notices: Sequence[Notice]) -> Checkpoint:
-    """One checkpoint over all parts. Their storages have ids of their own already."""
+    """One checkpoint over all parts. The ids of their storages are distinct already."""
     shards = [part.checkpoint for part in parts if not part.section]
     others = [part for part in parts if part.section]
     weights = [entry for shard in shards for entry in shard.tensors]
@@ -64,7 +64,7 @@ def _moved(part: Part, entry: Entry) -> Entry:
 
 
 def _root(shards: Sequence[Checkpoint], others: Sequence[Part]) -> Dict:
-    """The tree: what the shards hold side by side, the metadata of all of them once."""
+    """The tree: the content of the shards side by side, and their metadata once."""
     root = Dict()
     metadata: dict[str, str] = {}
     for shard in shards:
@@ -81,7 +81,7 @@ def _root(shards: Sequence[Checkpoint], others: Sequence[Part]) -> Dict:
 
 
 def _values(parts: Sequence[Part]) -> list[Value]:
-    """The values of all parts; those that a shard before has are left out, for each repeats the metadata."""
+    """The values of all parts. Each shard repeats the metadata, so a value that an earlier shard has is left out."""
     found: list[Value] = []
     known: set[Path] = set()
     for part in parts:
@@ -96,7 +96,7 @@ def _values(parts: Sequence[Part]) -> list[Value]:
 def _containers(
     shards: Sequence[Checkpoint], others: Sequence[Part], weights: Sequence[Entry], root: Dict
 ) -> list[Container]:
-    """The containers of what lies beside the weights, then the weights: what lies inside of the root is found before."""
+    """The containers of the files beside the weights, then the root: inner containers come before outer ones."""
     found: list[Container] = []
     first = len(weights)
     for part in others:

@@ -22,7 +22,7 @@ from ckpt.text import and_more, show
 NAME = "sharded"
 SUFFIXES: tuple[str, ...] = (".index.json",)
 TRAITS = Traits("shards")
-"""Of the index: a checkpoint has those of its shards."""
+"""The traits of the index; a checkpoint has those of its shards."""
 WRITER = ""
 VERIFIER = "ckpt.formats.sharded.verify"
 
@@ -39,23 +39,23 @@ _LISTED = 10
 
 
 class Layout(NamedTuple):
-    """The files that a path stands for: an index or a single file of weights, the shards, what lies beside them."""
+    """The files of a path: an index or a single file of weights, the shards, and the files beside them."""
 
     folder: Location
     chosen: str
     weight_map: dict[str, str] | None
-    """Name of a tensor -> name of its shard, as the index says; None without an index."""
+    """Name of a tensor -> name of its shard, from the index; None without an index."""
     shards: tuple[str, ...]
     beside: tuple[str, ...]
     total_size: int | None = None
-    """Bytes of all tensors, as the index says."""
+    """Bytes of all tensors, from the index."""
 
     @property
     def files(self) -> tuple[str, ...]:
         return (*self.shards, *self.beside)
 
     def mark(self, number: int) -> str:
-        """What the ids of the storages of a file begin with, in a checkpoint of all of them."""
+        """The prefix of the storage ids of a file, in the checkpoint over all files."""
         if len(self.files) == 1:
             return ""
         if number >= len(self.shards):
@@ -79,7 +79,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         if layout.weight_map is not None:
             notices += _compare(layout.weight_map, parts[: len(layout.shards)])
         notices += _unread(probe, layout.chosen)
-        if layout.weight_map is None and len(parts) == 1:  # the folder is as good as its file
+        if layout.weight_map is None and len(parts) == 1:  # a folder with one file is that file
             whole = parts[0].checkpoint
             return replace(whole, notices=(*whole.notices, *notices))
         made = merged(probe.path, NAME, parts, notices)
@@ -91,7 +91,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
 
 
 def layout_of(probe: Probe, limits: Limits) -> Layout:
-    """The files that a path stands for. Raises UnreadableError when shards are missing, or an index is no index."""
+    """The files of a path. Raises UnreadableError when shards are missing or the index is invalid."""
     chosen = _find(probe)
     assert chosen is not None
     folder = probe.location if probe.is_folder else probe.location.parent()
@@ -118,11 +118,11 @@ def _stem(name: str) -> str:
 
 
 def _find(probe: Probe) -> str | None:
-    """The name of the index, or of the single file of weights, that a path stands for."""
+    """The name of the index of a path, or of its single file of weights."""
     if not probe.is_folder:
         return os.path.basename(probe.path) if probe.path.endswith(_INDEXES) else None
     names = _files(probe.location)
-    # As transformers chooses: safetensors before pickles, one file before shards.
+    # transformers chooses in this order: safetensors before pickles, one file before shards.
     indexes = [name for name in names if name.endswith(_INDEXES)]
     singles = [name for name in _SINGLE if name in names]
     for pick in (
@@ -135,12 +135,12 @@ def _find(probe: Probe) -> str | None:
             return pick[0]
         if len(pick) > 1:
             listed = ", ".join(show(name, 80) for name in pick)
-            raise UnreadableError(f"a directory with {len(pick)} checkpoints: {listed}", hint="name one")
+            raise UnreadableError(f"the directory holds {len(pick)} checkpoints: {listed}", hint="name one")
     return None
 
 
 def _files(folder: Location) -> list[str]:
-    """The names of the files in a folder; none where it cannot be listed."""
+    """The names of the files in a folder; an empty list when it cannot be read."""
     try:
         return [name for name in folder.names() if not name.endswith("/")]
     except NotOpenedError:
@@ -155,21 +155,21 @@ def _unread(probe: Probe, chosen: str) -> list[Notice]:
         for name in _files(probe.location)
         if name != chosen and (name.endswith(_INDEXES) or name in _SINGLE)
     ]
-    return [Notice("shards", f"{show(name, 80)} lies beside {chosen} and was not read") for name in others]
+    return [Notice("shards", f"{show(name, 80)} is beside {chosen} and was not read") for name in others]
 
 
 def _read_index(location: Location, folder: Location, limits: Limits) -> tuple[dict[str, str], int | None]:
-    """(tensor -> shard, bytes of all tensors as the index says). Raises UnreadableError."""
+    """(tensor -> shard, bytes of all tensors), both from the index. Raises UnreadableError."""
     index = parse_json(read_file(location, limits, "the index"), "index")
     weight_map = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
-        raise UnreadableError("an index without a weight_map")
+        raise UnreadableError("the index has no weight_map")
     files: dict[str, str] = {}
     checked: set[str] = set()
     for name, shard in weight_map.items():
         if not isinstance(shard, str) or not is_plain_name(shard):
             raise UnreadableError(
-                f"the index puts {show(name, 80)} into {show(str(shard), 80)}, which is no plain file name"
+                f"the index puts {show(name, 80)} into {show(str(shard), 80)}, which is not a plain file name"
             )
         files[name] = shard
         if shard in checked:
@@ -180,38 +180,40 @@ def _read_index(location: Location, folder: Location, limits: Limits) -> tuple[d
         try:
             folder.child(shard)
         except UnreadableError:
-            raise UnreadableError(f"the index names {show(shard, 80)}, which is no file beside it") from None
+            raise UnreadableError(
+                f"the index names {show(shard, 80)}, which is not a file beside it"
+            ) from None
     metadata = index.get("metadata") if isinstance(index, dict) else None
     size = metadata.get("total_size") if isinstance(metadata, dict) else None
     return files, size if type(size) is int and size >= 0 else None
 
 
 def _compare(weight_map: dict[str, str], parts: Sequence[Part]) -> list[Notice]:
-    """What the index says against what the shards hold. Raises UnreadableError when a listed tensor is nowhere."""
+    """Compare the index with the shards. Raises UnreadableError when no shard holds a listed tensor."""
     holds: dict[str, list[str]] = {}
     for part in parts:
         for entry in part.checkpoint.tensors:
             holds.setdefault(entry.name, []).append(part.name)
     lost = [name for name in weight_map if name not in holds]
     if lost:
-        listed = ", ".join(show(name, 80) for name in lost[:_LISTED])
+        listed = and_more([show(name, 80) for name in lost], _LISTED)
         raise UnreadableError(f"the index lists {len(lost):,} tensors that no shard holds: {listed}")
     twice = [name for name, shards in holds.items() if len(shards) > 1]
     if twice:
         raise UnreadableError(
-            f"tensor {show(twice[0], 80)} lies in two shards: {', '.join(holds[twice[0]][:3])}"
+            f"tensor {show(twice[0], 80)} is in several shards: {and_more(holds[twice[0]], 3)}"
         )
     wrong = tuple(name for name, shard in weight_map.items() if shard not in holds[name])
     unlisted = tuple(name for name in holds if name not in weight_map)
     notices = []
     if wrong:
-        told = [
-            f"{show(name, 80)} lies in {show(holds[name][0], 60)}, the index says {show(weight_map[name], 60)}"
+        places = [
+            f"{show(name, 80)} is in {show(holds[name][0], 60)}, the index says {show(weight_map[name], 60)}"
             for name in wrong
         ]
-        text = f"tensors in another shard than the index says: {and_more(told, 1)}"
+        text = f"tensors are in other shards than the index says: {and_more(places, 1)}"
         notices.append(Notice("shards", text, wrong))
     if unlisted:
         listed = and_more([show(name, 80) for name in unlisted], 3)
-        notices.append(Notice("shards", f"tensors that the index does not list: {listed}", unlisted))
+        notices.append(Notice("shards", f"the index does not list {listed}", unlisted))
     return notices

@@ -1,4 +1,4 @@
-"""Checking a checkpoint in several files: each file by its own format."""
+"""Checking a checkpoint in several files: each file by the verifier of its format."""
 
 from __future__ import annotations
 

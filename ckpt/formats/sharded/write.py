@@ -17,9 +17,9 @@ FORMAT = "safetensors"
 
 
 def split(checkpoint: Checkpoint, shard_bytes: int) -> list[Checkpoint]:
-    """A checkpoint of safetensors in parts of at most `shard_bytes` bytes of tensors, in its order.
+    """Split a checkpoint for safetensors into parts of at most `shard_bytes` bytes of tensors, in its order.
 
-    A tensor that is larger has a part of its own; names of one tensor stay together.
+    A larger tensor gets a part of its own. The names of a tied tensor stay together.
     """
     tensors, others = held(checkpoint)
     number: dict[str, int] = {}
@@ -42,7 +42,7 @@ def split(checkpoint: Checkpoint, shard_bytes: int) -> list[Checkpoint]:
 
 
 def shard_name(stem: str, number: int, of: int) -> str:
-    """The name of a shard, as Hugging Face gives it: `model-00001-of-00003.safetensors`."""
+    """The name of a shard in the style of Hugging Face: `model-00001-of-00003.safetensors`."""
     return f"{stem}-{number:05}-of-{of:05}.safetensors"
 
 

@@ -1,5 +1,5 @@
-"""torch.save before 1.6: five pickles back to back (magic, protocol, system, object, storage keys), then for
-each key a count of elements and the bytes. No offset anywhere; always little-endian.
+"""torch.save before 1.6: five pickles in a row (magic, protocol, system, object, storage keys), then a count of
+elements and the bytes for each key. The file holds no offsets and is always little-endian.
 
 Layout: torch/serialization.py `_legacy_save`, `_legacy_load`.
 """
@@ -45,7 +45,7 @@ def sniff(probe: Probe) -> bool:
 
 
 def is_legacy(head: bytes) -> bool:
-    """Whether a file that begins so is a legacy stream."""
+    """Whether these first bytes are those of a legacy stream."""
     return head.startswith(_MAGICS)
 
 
@@ -66,20 +66,20 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         contents,
         limits,
         source=probe.file,
-        not_loadable="no torch reads UntypedStorage back from the legacy format" if untyped else None,
+        not_loadable="torch cannot load UntypedStorage from the legacy format" if untyped else None,
         refusals=(Refusal("UntypedStorage in the legacy format", ()),) if untyped else None,
     )
 
 
 def salvaged(source: Source, limits: Limits) -> Node:
-    """The root of a stream that may be cut in its data: storages that are not all there lie behind its end."""
+    """The root of a stream that may be cut off in its data: incomplete storages are placed after its end."""
     return _Stream(source, Contents(read_nested=read_nested), limits, "", 0, is_cut=True).read()
 
 
 def read_nested(data: bytes, contents: Contents, limits: Limits, depth: int) -> Node:
-    """The root of a checkpoint that lies in the bytes of a pickle; its storages join `contents`."""
+    """The root of a checkpoint in the bytes of a pickle. Its storages join `contents`."""
     if not data.startswith(_MAGICS):
-        raise UnreadableError("a nested checkpoint that is no legacy stream")
+        raise UnreadableError("a nested checkpoint does not have the legacy format")
     prefix = f"nested-{contents.streams}:"
     contents.streams += 1
     return _Stream(Memory(data), contents, limits, prefix, depth).read()
@@ -90,9 +90,9 @@ def _trailing(source: Source, end: int) -> Notice:
     head = source.read(end, min(left, 32))
     if head.startswith(_MAGICS) or head.startswith(b"PK\x03\x04"):
         return Notice(
-            "trailing-data", f"a second checkpoint at byte {end:,}: torch.load on the path reads the first"
+            "trailing-data", f"a second checkpoint begins at byte {end:,}: torch.load reads only the first"
         )
-    return Notice("trailing-data", f"{left:,} bytes after the last storage")
+    return Notice("trailing-data", f"{left:,} bytes follow the last storage")
 
 
 class _Stream:
@@ -121,10 +121,10 @@ class _Stream:
     def read(self) -> Node:
         magic = self._pickle()
         if magic.root != MAGIC or magic.globals:
-            raise UnreadableError("a legacy stream without its magic number")
+            raise UnreadableError("the legacy file lacks its magic number")
         protocol = self._pickle()
         if type(protocol.root) is not int or protocol.root != PROTOCOL:
-            raise UnreadableError("a legacy stream of an unknown protocol")
+            raise UnreadableError("the legacy file has an unknown protocol")
         self._contents.pickles.append(self._pickle())  # sys_info: torch ignores it
         main = self._pickle()
         keys = self._pickle()
@@ -140,7 +140,7 @@ class _Stream:
         return main.root
 
     def _pickle(self) -> Pickle:
-        """The pickle at `end`. Its length is known only once it was read: more bytes until it is whole."""
+        """The pickle at `end`. Its length is unknown before it was read, so more bytes are read until it is whole."""
         start = self.end
         while True:
             try:
@@ -166,9 +166,9 @@ class _Stream:
         return True
 
     def _places(self, keys: Node, main: Pickle) -> dict[str, tuple[int, int]]:
-        """Key -> (offset of its data, numel), by walking the data part with the sizes that the ids give."""
+        """Key -> (offset of its data, numel). Walks the data part with the sizes of the persistent ids."""
         if type(keys) is not list:
-            raise UnreadableError("a legacy stream without its list of storage keys")
+            raise UnreadableError("the legacy file lacks its list of storage keys")
         widths: dict[str, tuple[DType | None, Node]] = {}
         for persistent in main.persistent:
             pid = persistent.pid
@@ -187,7 +187,7 @@ class _Stream:
             if text in found:
                 raise UnreadableError(f"storage {show(text, 80)} is listed twice")
             if text not in widths:
-                raise UnreadableError(f"storage {show(text, 80)} is listed, and no tensor names it")
+                raise UnreadableError(f"storage {show(text, 80)} is listed, but no tensor uses it")
             dtype, expected = widths[text]
             if self._is_cut and at + 8 + storage_bytes(dtype, expected) > self._source.size:
                 at = self._source.size
@@ -215,20 +215,20 @@ class _Stream:
         missing = widths.keys() - found.keys()
         if missing:
             raise UnreadableError(
-                f"storage {show(min(missing), 80)} is used, and the list of storages lacks it"
+                f"a tensor uses storage {show(min(missing), 80)}, which the list of storages lacks"
             )
         return found
 
     def _resolve(self, persistent: PersistentId, places: dict[str, tuple[int, int]]) -> Storage | Global:
         pid = persistent.pid
-        where = f"a persistent id at byte {persistent.offset:,} of the pickle"
+        where = f"the persistent id at byte {persistent.offset:,} of the pickle"
         if type(pid) is not tuple or not pid:
-            raise UnreadableError(f"{where} that is no tuple")
+            raise UnreadableError(f"{where} is not a tuple")
         if pid[0] == "module" and len(pid) == 4 and type(pid[1]) in (Global, Opaque):
             if type(pid[1]) is Global:
                 return pid[1]
         if pid[0] != "storage" or len(pid) not in (5, 6):
-            raise UnreadableError(f"{where} that is no storage's")
+            raise UnreadableError(f"{where} does not name a storage")
         _, cls, key, device, numel = pid[:5]
         view = pid[5] if len(pid) == 6 else None
         text = str(key)
@@ -245,7 +245,7 @@ class _Stream:
         known = self._made.get(key)
         if known is not None:
             if (known.dtype or UINT8, known.nbytes) != (dtype or UINT8, nbytes):
-                raise UnreadableError(f"storage {show(key, 80)} is named with two types or sizes")
+                raise UnreadableError(f"storage {show(key, 80)} is used with two types or sizes")
             return known
         place = Range(self._source, places[key][0], nbytes)
         made = make_storage(self._contents.mark + self._prefix + show(key, 80), device, dtype, nbytes, place)
@@ -254,16 +254,14 @@ class _Stream:
 
 
 def _view_offset(view: Node, root: Storage, dtype: DType | None, key: str) -> int:
-    """Where a view of a storage begins, in elements: `(view_key, offset, size)`, written before 0.4."""
+    """Where a view of a storage begins, in elements. Torch before 0.4 wrote `(view_key, offset, size)`."""
     if type(view) is tuple and len(view) == 3:
         _, offset, size = view
         width = max(1, dtype.bits // 8) if dtype else 1
         if type(offset) is int and type(size) is int:
             if min(offset, size) >= 0 and (offset + size) * width <= root.nbytes:
                 return int(offset)
-    raise UnreadableError(
-        f"a view of storage {show(key, 80)} that does not lie within its {root.nbytes:,} bytes"
-    )
+    raise UnreadableError(f"a view of storage {show(key, 80)} reaches past its {root.nbytes:,} bytes")
 
 
 def _count(node: Node) -> str:

@@ -1,4 +1,4 @@
-"""What is left of a stream of torch.save before 1.6 that is cut off; it records no checksum."""
+"""What is left of a file of torch.save before 1.6 that is cut off. The format has no checksums."""
 
 from __future__ import annotations
 

@@ -35,21 +35,21 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
 
 
 def losses(checkpoint: Checkpoint) -> list[str]:
-    """What the format cannot hold: storages without a type of their own, which no torch reads back from it."""
+    """What the format cannot hold: untyped storages, which torch cannot load from it."""
     return [
-        f"storage {show(storage.id, 80)}: bytes without a class of storages"
+        f"storage {show(storage.id, 80)} (untyped)"
         for storage in checkpoint.storages
         if storage.place is not None and not is_typed(storage)
     ]
 
 
 def unfit(entry: Entry) -> str | None:
-    """Why the format cannot hold a tensor: there is no such tensor."""
+    """Always None: the format holds every tensor."""
     return None
 
 
 def to_bytes(root: Node) -> bytes:
-    """The stream of a checkpoint that lies inside of a pickle."""
+    """The stream of a checkpoint inside a pickle."""
     head, storages = _stream(root, Keys(()), Limits())
     parts = [head]
     for storage in storages:
@@ -59,7 +59,7 @@ def to_bytes(root: Node) -> bytes:
 
 
 def _stream(root: Node, keys: Keys, limits: Limits) -> tuple[bytes, list[Storage]]:
-    """All of the stream but the data, and the storages in the order of the data."""
+    """The stream without its data, and the storages in the order of the data."""
     pickle = emit(root, keys, to_bytes, limits, legacy=True)
     order = sorted(keys.storages, key=lambda key: (*_place_of(keys.storages[key]), key))
     system = Dict()
@@ -72,7 +72,7 @@ def _stream(root: Node, keys: Keys, limits: Limits) -> tuple[bytes, list[Storage
 
 
 def _place_of(storage: Storage) -> tuple[int, int]:
-    """Storages of a file in the order in which they lie there, new ones behind them."""
+    """A sort key: storages in the order of their file, then the new ones."""
     if isinstance(storage.place, Range) and not isinstance(storage.place.source, Memory):
         return 0, storage.place.offset
     return 1, 0

@@ -1,5 +1,5 @@
-"""Writing a zip archive as torch's own writer lays it out, bit for bit: stored records, aligned by padding, sizes
-and checksums behind the data, zip64 where it is needed.
+"""Writing a zip archive exactly as torch's own writer does: uncompressed records, aligned by padding, sizes and
+checksums after the data, zip64 where it is needed.
 
 Layout: caffe2/serialize/inline_container.cc and miniz, the same from torch 1.6 to 2.13. All sizes and
 positions are known before the first byte is written.
@@ -16,14 +16,14 @@ from ckpt.io.commit import Sink
 
 ALIGNMENT = 64
 PAGE = 4096
-"""Copying a range to the same position within a page is the fastest."""
+"""Copies are fastest when a range keeps its position within a page."""
 _MAX32, _MAX16 = 0xFFFFFFFF, 0xFFFF
 
 
 class PlannedRecord(NamedTuple):
     """A record to be written: `pour` writes its `size` bytes and returns their CRC-32.
 
-    `like` is where its data should lie modulo PAGE, None where the alignment alone decides.
+    `like` is the position modulo PAGE that its data should have; None when the alignment alone decides.
     """
 
     name: str
@@ -33,7 +33,7 @@ class PlannedRecord(NamedTuple):
 
 
 class WrittenRecord(NamedTuple):
-    """A record that is in the archive: what the directory says of it. `header` is the offset of its local header."""
+    """A record as the directory describes it. `header` is the offset of its local header."""
 
     name: bytes
     size: int
@@ -45,14 +45,14 @@ class WrittenRecord(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Where everything comes to lie. `headers` and `pads` go with `records`; `size` is that of the archive."""
+    """The position of every record. `headers` and `pads` go with `records`; `size` is that of the archive."""
 
     records: Sequence[PlannedRecord]
     headers: list[int]
     pads: list[int]
     size: int
     regular: bool
-    """Whether the padding is all torch's own rule, after the first storage: what computed offsets rely on."""
+    """Whether all padding after the first storage follows torch's own rule. Computed offsets rely on it."""
 
     def write(self, sink: Sink) -> None:
         """Write the archive to a sink at position 0."""
@@ -101,9 +101,9 @@ def lay_out(records: Sequence[PlannedRecord], alignment: int = ALIGNMENT) -> Lay
 def write_record(
     sink: Sink, record: PlannedRecord, header: int, pad: int, mark: bytes = b""
 ) -> WrittenRecord:
-    """Write one record at the sink's position, which is `header`, with so many bytes of padding.
+    """Write one record at the sink's position, which is `header`, with `pad` bytes of padding.
 
-    `mark` is a further extra field of its local header, which loaders skip.
+    `mark` is one more extra field of its local header. Loaders skip it.
     """
     name, size = record.name.encode(), record.size
     extra = b""

@@ -1,7 +1,7 @@
-"""torch.save since 1.6: a zip archive of `data.pkl`, a record a storage, and a few small ones.
+"""torch.save since 1.6: a zip archive of `data.pkl`, one record per storage, and a few small records.
 
-Layout: torch/serialization.py `_save`, `_load`. Offsets come from the local headers only; torch's own
-short cut (`.storage_alignment`) is never trusted.
+Layout: torch/serialization.py `_save`, `_load`. Offsets come from the local headers only, never from torch's
+shortcut (`.storage_alignment`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ckpt.limits import Limits
 from ckpt.nodes import Global, Node, PersistentId
 from ckpt.pickles.rebuild import make_storage, storage_bytes, storage_type
 from ckpt.tensors import Storage
-from ckpt.text import show
+from ckpt.text import and_more, show
 
 NAME = "torch-zip"
 SUFFIXES: tuple[str, ...] = (".pth", ".pt", ".bin", ".ckpt", ".tar", ".pkl")
@@ -41,7 +41,7 @@ KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class ArchiveOrigin(Origin):
-    """The archive that a checkpoint was read from, and the keys of the storages that its pickle names."""
+    """The archive of a checkpoint, and the keys of the storages that its pickle names."""
 
     archive: Archive
     keys: frozenset[str]
@@ -53,7 +53,7 @@ def sniff(probe: Probe) -> bool:
 
 
 def is_torch_1_4(archive: Archive) -> bool:
-    """Whether an archive is of the zip format that torch 1.4 had as an option: storages as `tensors/KEY`."""
+    """Whether an archive has the optional zip format of torch 1.4: its storages are `tensors/KEY`."""
     return any(name.startswith(f"{archive.root}/tensors/") for name in archive.records)
 
 
@@ -74,14 +74,14 @@ def read_from(archive: Archive, path: str, limits: Limits, mark: str = "") -> Ch
     if pickle.end < len(data):
         left = len(data) - pickle.end
         contents.notices.append(
-            Notice("trailing-data", f"{left:,} bytes after the pickle in {show(record.name, 60)}")
+            Notice("trailing-data", f"{left:,} bytes follow the pickle in {show(record.name, 60)}")
         )
     if archive.outside:
         contents.not_loadable = f"torch refuses an archive with records outside {show(archive.root, 40)}/"
     folder = StorageFolder(archive, "data", contents, big=byteorder == "big")
     interpret(pickle, contents, limits, folder.resolve, 0)
     if archive.find("version") is None and archive.find(".data/version") is None:
-        contents.not_loadable = "torch refuses an archive without a record `version`"
+        contents.not_loadable = "torch refuses an archive without the record `version`"
         contents.notices.append(Notice("container", contents.not_loadable))
     contents.notices += folder.notices()
     origin = ArchiveOrigin(archive, frozenset(folder.keys()))
@@ -99,13 +99,15 @@ def read_from(archive: Archive, path: str, limits: Limits, mark: str = "") -> Ch
 
 
 def byteorder_of(archive: Archive) -> str:
-    """`little` or `big`, as the record `byteorder` says; torch before 2.1 wrote none."""
+    """`little` or `big`, from the record `byteorder`. Torch before 2.1 wrote no such record."""
     record = archive.find("byteorder")
     if record is None:
         return "little"
     text = archive.read(record, 64, "entries") if record.size <= 64 else b"too much"
     if text not in (b"little", b"big"):
-        raise UnreadableError(f"the record byteorder says {show(text.decode('latin-1'), 40)}")
+        raise UnreadableError(
+            f"unknown byte order {show(text.decode('latin-1'), 40)} in the record byteorder"
+        )
     return text.decode()
 
 
@@ -114,7 +116,7 @@ def _is_count(key: object) -> bool:
 
 
 class StorageFolder:
-    """The storages of one folder of records (`data/KEY`), made as persistent ids name them."""
+    """The storages of one folder of records (`data/KEY`). Each is made when a persistent id names it."""
 
     def __init__(
         self, archive: Archive, folder: str, contents: Contents, prefix: str = "", *, big: bool = False
@@ -134,7 +136,7 @@ class StorageFolder:
         pid = persistent.pid
         if type(pid) is not tuple or len(pid) not in (5, 6) or pid[0] != "storage":
             raise UnreadableError(
-                f"a persistent id at byte {persistent.offset:,} of the pickle that is no storage's"
+                f"the persistent id at byte {persistent.offset:,} of the pickle does not name a storage"
             )
         _, cls, key, device, numel = pid[:5]
         text = key if type(key) is str else str(key) if isinstance(key, str) or _is_count(key) else ""
@@ -146,10 +148,10 @@ class StorageFolder:
         made = self._made.get(text)
         if made is not None:
             if (made.dtype or UINT8, made.nbytes) != (dtype or UINT8, nbytes):  # untyped ones are bytes
-                raise UnreadableError(f"storage {show(text)} is named with two types or sizes")
-            return made  # as in torch: the first id that names a storage decides its device
+                raise UnreadableError(f"storage {show(text)} is used with two types or sizes")
+            return made  # as in torch, the first id that names a storage decides its device
         if not (text.isdigit() and text.isascii()) and not KEY.fullmatch(text):
-            raise UnreadableError(f"a storage key that names no record: {show(text, 80)}")
+            raise UnreadableError(f"invalid storage key {show(text, 80)}")
         record = self._records.get(self._folder + text)
         if record is None:
             raise UnreadableError(f"storage {text} has no record {show(self._folder, 80)}{text}")
@@ -165,14 +167,12 @@ class StorageFolder:
         return made
 
     def keys(self) -> list[str]:
-        """The keys that were named so far."""
+        """The keys that the pickle named so far."""
         return list(self._made)
 
     def notices(self) -> list[Notice]:
-        """What is odd about the records, in one line."""
+        """The records that do not fit their storages, in one notice."""
         if not self._longer:
             return []
-        more = f" and {len(self._longer) - 3} more" if len(self._longer) > 3 else ""
-        return [
-            Notice("container", f"records longer than their storages: {', '.join(self._longer[:3])}{more}")
-        ]
+        listed = and_more(self._longer, 3)
+        return [Notice("container", f"records are longer than their storages: {listed}")]

@@ -1,4 +1,4 @@
-"""Checking a zip archive of torch: every record against its CRC; what is left of one that is cut off."""
+"""Checking a zip archive of torch: the CRC of every record, and what is left of an archive that is cut off."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def checksums(
     progress: Callable[[int], None] | None,
     check: Check,
 ) -> ChecksumReport:
-    """Every record that has a CRC, held against it."""
+    """Compare every record that has a CRC with it."""
     archive = probe.archive
     assert archive is not None
     records = [record for record in archive.records.values() if record.crc is not None]
@@ -42,14 +42,14 @@ def checksums(
         if problem is not None:
             damage.append(Damage(f"{name}: {problem}", _storage_id(probe.mark, archive, record)))
         elif crc != record.crc:
-            text = f"{name} does not match its recorded CRC"
+            text = f"{name} does not match its recorded checksum"
             damage.append(Damage(text, _storage_id(probe.mark, archive, record)))
     unchecked = sum(record.size for record in archive.records.values() if record.crc is None)
     return ChecksumReport(sum(record.size for record in records), tuple(damage), unchecked)
 
 
 def _crc(place: Range) -> tuple[int, str | None]:
-    """The CRC-32 of a record, and why it has none: data that does not inflate."""
+    """The CRC-32 of a record, or (0, why its data does not inflate)."""
     crc = 0
     try:
         for block in blocks(place):
@@ -60,7 +60,7 @@ def _crc(place: Range) -> tuple[int, str | None]:
 
 
 def _storage_id(mark: str, archive: Archive, record: Record) -> str | None:
-    """The id of the storage that a record holds."""
+    """The id of the storage in a record."""
     for folder, prefix in (("data", ""), ("constants", "constants:")):
         start = f"{archive.root}/{folder}/"
         if record.name.startswith(start):
@@ -68,7 +68,7 @@ def _storage_id(mark: str, archive: Archive, record: Record) -> str | None:
     return None
 
 
-# --- a cut file -------------------------------------------------------------------------------------------------------
+# --- a file that is cut off -------------------------------------------------------------------------------------------
 
 
 def salvage(source: Source, limits: Limits) -> Salvage | None:
@@ -78,9 +78,9 @@ def salvage(source: Source, limits: Limits) -> Salvage | None:
 
 
 def _of_zip(source: Source, limits: Limits) -> Salvage | None:
-    """The records that torch wrote one after the other, without the directory that was at the end.
+    """Read the records one after the other, because the directory at the end is gone.
 
-    Their sizes stand in the pickle, which comes first (caffe2/serialize/inline_container.cc).
+    Their sizes come from the pickle, which is the first record (caffe2/serialize/inline_container.cc).
     """
     at = 0
     contents = Contents((), read_nested)
@@ -91,7 +91,9 @@ def _of_zip(source: Source, limits: Limits) -> Salvage | None:
     def storage_of(persistent: PersistentId) -> Storage | Global:
         pid = persistent.pid
         if type(pid) is not tuple or len(pid) < 5:
-            raise UnreadableError("a persistent id that is no storage's")
+            raise UnreadableError(
+                f"the persistent id at byte {persistent.offset:,} of the pickle does not name a storage"
+            )
         key, dtype = str(pid[2]), storage_type(pid[1])
         if key not in made:
             made[key] = make_storage(key, pid[3], dtype, storage_bytes(dtype, pid[4]), None, None)
@@ -135,7 +137,7 @@ def _of_zip(source: Source, limits: Limits) -> Salvage | None:
 
 
 def _local(source: Source, at: int) -> tuple[str, int] | None:
-    """(name, where its data begins) of the record whose local header is at an offset; None when it is cut, or none."""
+    """(name, where its data begins) of the record with its local header at `at`; None when it is cut or missing."""
     name_at = at + LOCAL_HEADER.size
     if name_at > source.size:
         return None
@@ -146,7 +148,7 @@ def _local(source: Source, at: int) -> tuple[str, int] | None:
 
 
 def _pickle_at(source: Source, begin: int, limits: Limits) -> tuple[Pickle, int] | None:
-    """(the pickle that begins at an offset, its length); None when it is cut."""
+    """(the pickle at an offset, its length); None when it is cut off."""
     size = 1 << 18
     while True:
         data = source.read(begin, min(size, source.size - begin, limits.pickle_bytes))
@@ -164,9 +166,9 @@ _STEP = 1 << 20
 
 
 def _end_of(source: Source, begin: int) -> int | None:
-    """Where a record ends whose size is not known before: at the descriptor that gives it; None when it is cut."""
+    """Where a record of unknown size ends: at the descriptor that gives its size. None when it is cut off."""
     if source.read(begin, min(4, source.size - begin)) in (LOCAL_MAGIC, CENTRAL_MAGIC):
-        return begin  # it is empty, and has no descriptor
+        return begin  # an empty record has no descriptor
     at = begin
     while at < source.size:
         data = source.read(at, min(_STEP + 16, source.size - at))
@@ -181,7 +183,7 @@ def _end_of(source: Source, begin: int) -> int | None:
 
 
 def _after(source: Source, end: int) -> int:
-    """Where the next local header is, behind the descriptor of a record."""
+    """Where the next local header is, after the descriptor of a record."""
     tail = source.read(end, min(28, source.size - end))
     if not tail.startswith(DESCRIPTOR_MAGIC):
         return end

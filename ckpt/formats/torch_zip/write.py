@@ -1,4 +1,4 @@
-"""Writing torch's zip format: all of it, or a new pickle and directory behind the end of a file."""
+"""Writing torch's zip format: a whole file, or a new pickle and directory at the end of a file."""
 
 from __future__ import annotations
 
@@ -32,31 +32,31 @@ from ckpt.tensors import Range, Storage
 __all__ = ["append", "compare", "compare_bytes", "draft", "end_before", "losses", "unfit"]
 
 _COMPUTED_OFFSETS = (".format_version", ".storage_alignment")
-"""Records that let torch compute where storages lie, instead of looking."""
+"""Records that let torch compute the offsets of storages instead of reading them."""
 
 
 _LARGE = 1 << 20
 
 
 def losses(checkpoint: Checkpoint) -> list[str]:
-    """What the format cannot hold: nothing."""
+    """Always empty: the format holds everything."""
     return []
 
 
 def unfit(entry: Entry) -> str | None:
-    """Why the format cannot hold a tensor: there is no such tensor."""
+    """Always None: the format holds every tensor."""
     return None
 
 
 def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
-    """The archive of a checkpoint, as torch lays it out.
+    """The archive of a checkpoint, in torch's own layout.
 
-    What was read from such an archive keeps its root, its records and their order: unedited, every byte comes
-    to lie where torch put it; edited, storages keep their position within a page. Raises LimitError.
+    A checkpoint from such an archive keeps its root, its records and their order. Without edits every byte keeps
+    its place; with edits storages keep their position within a page. Raises LimitError.
     """
     pickle, keys = _pickle(checkpoint, limits)
     origin = checkpoint.origin if isinstance(checkpoint.origin, ArchiveOrigin) else None
-    # Torch swaps all storages of a file or none: bytes of both orders in one become little-endian.
+    # Torch swaps all storages of a file or none, so mixed byte orders become little-endian.
     used = keys.storages.values()
     big = any(map(is_big, used)) and all(is_big(s) or (s.dtype and s.dtype.bits <= 8) for s in used)
     if not big:
@@ -73,11 +73,11 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
 
 
 def append(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, bytes]:
-    """What goes behind the end of the archive that a checkpoint was read from: a record, then a new directory.
+    """What to append to the archive of a checkpoint: a record, then a new directory.
 
-    The record is the new pickle. Storages stay where they are, the old pickle and the old directory stay as
-    dead bytes; until the last byte is written the old directory is the valid one. The new end is read by our own
-    reader first. Raises WriteError when the storages were edited as well.
+    The record is the new pickle. Storages stay where they are; the old pickle and the old directory remain as
+    unused bytes. The old directory stays valid until the last byte is written. Our own reader reads the new end
+    first. Raises WriteError when the storages were edited as well.
     """
     pickle, keys = _pickle(checkpoint, limits)
     assert isinstance(checkpoint.origin, ArchiveOrigin)
@@ -86,7 +86,7 @@ def append(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, bytes]:
         old = archive.find(f"data/{key}")
         place = storage.place
         if old is None or not isinstance(place, Range) or place.offset != old.offset:
-            raise WriteError("its storages change: they cannot stay in place", hint="--in-place --copy")
+            raise WriteError("the storages change, so they cannot stay in place", hint="--in-place --copy")
     start = archive.source.size
     name = f"{archive.root}/data.pkl"
     planned = bytes_record(name, pickle)
@@ -103,7 +103,7 @@ def append(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, bytes]:
 
 
 def end_before(source: Source, limits: Limits) -> int | None:
-    """Where the archive ended before the last in-place rewrite, whole or interrupted; None where there was none."""
+    """The end of the archive before the last in-place rewrite, complete or interrupted; None without a rewrite."""
     try:
         archive = read_archive(source, limits)
     except CkptError:
@@ -133,7 +133,7 @@ def _fresh(order: bytes, pickle: bytes, keys: Keys) -> list[PlannedRecord]:
 
 
 def _again(origin: ArchiveOrigin, order: bytes, pickle: bytes, keys: Keys) -> list[PlannedRecord]:
-    """The records of the archive in their order; new storages after the old ones."""
+    """The records of the archive in their order, new storages after the old ones."""
     archive = origin.archive
     folder = f"{archive.root}/data/"
     left = dict(keys.storages)
@@ -150,7 +150,7 @@ def _again(origin: ArchiveOrigin, order: bytes, pickle: bytes, keys: Keys) -> li
         elif key is None or key not in origin.keys:
             records.append(_copied(archive, record))
         after = len(records) if key is not None or not after else after
-    # A pickle that was appended in place goes back to the front, where torch writes it.
+    # A pickle that was appended in place moves back to the front, where torch writes it.
     records.sort(key=lambda record: record.name != f"{archive.root}/data.pkl")
     new = [_storage(folder + key, storage) for key, storage in left.items()]
     return [*records[:after], *new, *records[after:]]
@@ -158,19 +158,19 @@ def _again(origin: ArchiveOrigin, order: bytes, pickle: bytes, keys: Keys) -> li
 
 def _storage(name: str, storage: Storage, like: int | None = None) -> PlannedRecord:
     if like is None and isinstance(storage.place, Range) and storage.nbytes >= _LARGE:
-        like = storage.place.offset  # worth a gap: copying it there is faster
+        like = storage.place.offset  # a gap is worth it, because the copy is faster
     return PlannedRecord(name, storage.nbytes, lambda sink: pour(storage, sink, crc=True), like)
 
 
 def _copied(archive: Archive, record: Record) -> PlannedRecord:
-    """A record that is none of ours, as it is."""
+    """A record that ckpt does not write itself, copied as it is."""
     place = record.place(archive.source)
     whole = Storage(record.name, None, None, record.size, place, record.crc)
     return PlannedRecord(record.name, record.size, lambda sink: pour(whole, sink, crc=True))
 
 
 def _row(record: Record) -> WrittenRecord:
-    """A record that stays where it is. Its CRC of 0 says "not recorded", as before."""
+    """A record that stays where it is. A CRC of 0 still means "not recorded"."""
     return WrittenRecord(
         record.name.encode(),
         record.size,
@@ -192,6 +192,6 @@ def _alignment(archive: Archive) -> int:
 
 
 def _in_order(records: Sequence[PlannedRecord], keys: Keys) -> bool:
-    """Whether the storages lie in the order in which the pickle names them."""
+    """Whether the storages are in the order in which the pickle names them."""
     names = [record.name.rpartition("/data/")[2] for record in records if "/data/" in record.name]
     return names == list(keys.storages)

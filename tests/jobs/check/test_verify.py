@@ -227,7 +227,7 @@ def test_swapped_shards(shards: Path) -> None:
 
     report = verified(shards)
 
-    assert report.verdict == "damaged" and "in another shard than the index says" in report.problems[0].what
+    assert report.verdict == "damaged" and "in other shards than the index says" in report.problems[0].what
 
 
 def test_a_shard_of_another_checkpoint(shards: Path) -> None:
@@ -414,7 +414,7 @@ def test_bytes_behind_a_legacy_file_are_mentioned(tmp_path: Path) -> None:
     path = tmp_path / "a.pth"
     path.write_bytes((SAMPLES / "legacy.pth").read_bytes() + b"0123456789")
     report = verified(path)
-    assert report.verdict == "intact" and "10 bytes after the last storage" in report.not_checked
+    assert report.verdict == "intact" and "10 bytes follow the last storage" in report.not_checked
 
 
 def test_the_shard_that_is_damaged(tmp_path: Path) -> None:

@@ -662,12 +662,12 @@ def test_a_listing_tells_what_changed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('{"schema": {"name": "ckpt.diff", "version": 1}}', "lists no tensors"),
+        ('{"schema": {"name": "ckpt.diff", "version": 1}}', "not a listing of tensors"),
         ('{"schema": {"name": "ckpt.inspect", "version": 2}}', "another version"),
-        ('{"schema": {"name": "ckpt.inspect", "version": 1}}', "not laid out as"),
+        ('{"schema": {"name": "ckpt.inspect", "version": 1}}', "does not follow docs/json.md"),
         (
             '{"schema": {"name": "ckpt.inspect", "version": 1}}\n{"schema": 1}',
-            "one document of inspect --json",
+            "one document of ckpt inspect --json",
         ),
         (
             '{"schema": {"name": "ckpt.inspect", "version": 1}, "tensors": [{"name": 1}], "sections": []}',
@@ -686,7 +686,7 @@ def test_a_listing_is_no_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_bytes(ckpt("inspect", "--json", SAMPLES / "legacy.pth").out)
 
     for command in (("diff", tmp_path / "a.json", tmp_path / "a.json"), ("inspect", tmp_path / "a.json")):
-        check_error(ckpt(*command), "a listing of one (inspect --json)")
+        check_error(ckpt(*command), "a listing from ckpt inspect --json")
 
 
 def test_bars(tmp_path: Path) -> None:

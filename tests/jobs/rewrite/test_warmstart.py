@@ -508,4 +508,4 @@ def test_a_factory_that_gets_nothing(tmp_path: Path) -> None:
         ckpt("warmstart", tmp_path / "a.pth", "--into", into, "-o", tmp_path / "c.pth"), "nothing to load"
     )
     done = ckpt("warmstart", tmp_path / "b.pth", "--into", into, "-o", tmp_path / "c.pth")
-    assert "left out: 0.weight: uninitialized: a lazy module" in done.out.decode()
+    assert "left out: 0.weight: uninitialized: its lazy module" in done.out.decode()
