@@ -27,6 +27,7 @@ samples: .venv/.dev
 
 docs: .venv/.dev
 	$(BIN)/python tools/refresh.py
+	$(BIN)/python tests/lib/house.py
 
 bench: .venv/.dev
 	$(BIN)/python -m benchmarks.inspect

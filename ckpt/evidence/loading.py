@@ -11,6 +11,7 @@ from typing import NamedTuple
 from ckpt.checkpoint import Checkpoint, Refusal
 from ckpt.evidence.sections import Section
 from ckpt.names import NamedKey, Path
+from ckpt.pickles.imports import is_standard
 from ckpt.text import and_more
 
 
@@ -39,7 +40,8 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         row = called or strange[0]
         name = f"{row.module}.{row.name}"
         if called:
-            return Load(None, reason=f"loading calls {name}, which ckpt does not know")
+            verb = "runs" if is_standard(row.module) else "calls the unknown"
+            return Load(None, reason=f"loading this file {verb} {name}")
         return Load(None, reason=f"needs {name} from the author's code")
     refused = checkpoint.weights_only
     options = ['map_location="cpu"']

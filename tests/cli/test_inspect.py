@@ -40,18 +40,18 @@ optimizer.state                                                 7.77 K  30.4 KiB
   21.exp_{avg,avg_sq}            [10, 8]       float32  cuda:0     160     640 B
   22.exp_{avg,avg_sq}            [10]          float32  cuda:0      20      80 B
 
-! unused: module.aux_head.{weight,bias} (2 parameters, 90 elements): in the
-  optimizer (by the order of the model), never had a gradient: not used,
-  detached, or frozen (requires_grad=False); DDP stops on those that are not
-  frozen
-! cuda: a bare torch.load puts 46.2 KiB on cuda:0 and 92 B on cuda:1, and a CUDA
-  context of some hundred MiB, in every process; it needs 2 GPUs
+! unused: module.aux_head.{weight,bias} (2 parameters, 90 elements) never had a
+  gradient in the optimizer (matched by the order of the model). It is not used,
+  detached, or frozen (requires_grad=False). DDP stops on those that are not
+  frozen.
+! cuda: A bare torch.load puts 46.2 KiB on cuda:0 and 92 B on cuda:1, and a CUDA
+  context of some hundred MiB in every process. It needs 2 GPUs.
   (ckpt rehome train_cuda.pth -o OUT)
-! prefix: module.* on all 46 tensors of model: DataParallel or DDP
+! prefix: all 46 names of model begin with module. (DataParallel or DDP).
   (ckpt strip train_cuda.pth -o OUT)
-! optimizer-heavy: the optimizer holds 30.4 KiB, the model 16.0 KiB
+! optimizer-heavy: The optimizer holds 30.4 KiB, the model 16.0 KiB.
   (ckpt slim train_cuda.pth -o OUT)
-device in a value: args.device = torch.device cuda:0, which map_location leaves alone
+device in a value: args.device = torch.device cuda:0, which map_location does not change
 load: torch.load("train_cuda.pth", map_location="cpu", weights_only=False)["model"]   # weights_only refuses argparse.Namespace at args
       (ckpt convert train_cuda.pth --plain -o OUT loads with weights_only=True)
 """,
@@ -70,21 +70,21 @@ model                                                  20.0 K  39.2 KiB
   norm.weight                                [16]          16      32 B
 lm_head.weight                               [64, 16]  1.02 K  2.00 KiB
 
-! cuda: a bare torch.load puts 41.2 KiB on cuda:0, and a CUDA context of some
-  hundred MiB, in every process
+! cuda: A bare torch.load puts 41.2 KiB on cuda:0, and a CUDA context of some
+  hundred MiB in every process.
   (ckpt rehome llama_bf16.pth -o OUT)
 load: torch.load("llama_bf16.pth", map_location="cpu")
 """,
     "hostile.pth": """\
 hostile.pth  PyTorch zip, 1 tensor, 16 elements, 64 B, all float32 on cpu
-!! called-on-load: loading would call posix.system('echo ckpt-sample') at
-  version
+DANGER: loading this file runs posix.system('echo ckpt-sample') (stored at
+  version).
   version posix.system('echo ckpt-sample')
 
 NAME              SHAPE   NUMEL  SIZE
 weight            [4, 4]     16  64 B
 
-load: none: loading calls posix.system, which ckpt does not know
+load: loading this file runs posix.system
       (ckpt convert hostile.pth --plain -o OUT)
 """,
     "tied_and_bloated.pth": """\
@@ -100,9 +100,10 @@ lstm                              224     896 B
   bias_{ih,hh}_l0    [16]          32     128 B
 window.{left,right}  [64]         128     512 B
 
-! bloat: 63.0 KiB are kept alive by views: queue of 64.0 KiB
+! bloat: 63.0 KiB are stored that no tensor uses: queue in a storage of 64.0
+  KiB.
   (ckpt slim tied_and_bloated.pth -o OUT)
-! tied: emb.weight = head.weight
+! tied: emb.weight = head.weight share their memory.
 load: torch.load("tied_and_bloated.pth", map_location="cpu")
 """,
     "sharded": """\
@@ -138,9 +139,10 @@ head.bias                                 [2]           float32      2       8 B
 cells.0-1.weight (unregistered)           [8, 8]        float32    128     512 B
 cells.0-1.bias (unregistered)             [8]           float32     16      64 B
 
-! unknown-import: loading would import my_project.nets.Segmenter
+! unknown-import: Loading this file imports my_project.nets.Segmenter, which
+  ckpt does not know.
   (ckpt inspect whole_model.pth --imports)
-load: none: needs my_project.nets.Segmenter from the author's code
+load: needs my_project.nets.Segmenter from the author's code
       (ckpt convert whole_model.pth --plain -o OUT)
 """,
 }  # fmt: skip
@@ -176,7 +178,7 @@ STORAGE  DEVICE  BYTES  USED  KIND         TENSORS
 """,
     "hostile.pth --imports": """\
 hostile.pth  PyTorch zip, 1 tensor, 16 elements, 64 B, all float32 on cpu
-!! called-on-load: loading would call posix.system('echo ckpt-sample') at version
+DANGER: loading this file runs posix.system('echo ckpt-sample') (stored at version).
 
 GROUP   NAME                             WEIGHTS_ONLY  WHERE    CALLS
 called  posix.system                     refused       version  posix.system('echo ckpt-sample')
@@ -210,9 +212,9 @@ NAME               SHAPE    NUMEL   SIZE
 lstm.weight_ih_l0  [16, 8]    128  512 B
 lstm.bias_ih_l0    [16]        16   64 B
 
-! bloat: 63.0 KiB are kept alive by views: queue of 64.0 KiB
+! bloat: 63.0 KiB are stored that no tensor uses: queue in a storage of 64.0 KiB.
   (ckpt slim tied_and_bloated.pth -o OUT)
-! tied: emb.weight = head.weight
+! tied: emb.weight = head.weight share their memory.
 load: torch.load("tied_and_bloated.pth", map_location="cpu")
 """,
 }  # fmt: skip

@@ -1,6 +1,6 @@
 """The house as it stands: its floors, who imports whom, file by file. `python tests/lib/house.py` prints the map.
 
-The map stands in CONTRIBUTING.md too, where a test compares it.
+It writes the map into CONTRIBUTING.md too, where a test compares it.
 """
 
 from __future__ import annotations
@@ -143,5 +143,13 @@ def text_map() -> str:
     return "\n".join(lines)
 
 
+def refresh(page: Path) -> None:
+    """Write the map into the page, between the fences that follow the words `stands first`."""
+    text = page.read_text(encoding="utf-8")
+    begin = text.index("```text\n", text.index("stands first")) + len("```text\n")
+    page.write_text(text[:begin] + text_map() + text[text.index("\n```", begin) :], encoding="utf-8")
+
+
 if __name__ == "__main__":
+    refresh(ROOT.parent / "CONTRIBUTING.md")
     print(text_map())
