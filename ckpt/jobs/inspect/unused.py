@@ -12,7 +12,7 @@ from ckpt.evidence.survey import Survey
 from ckpt.findings import Finding, Level
 from ckpt.text import and_more, folded, plural, show
 
-UNUSED = "It is not used in forward, outside the loss, or detached."
+UNUSED = "Not used in forward, outside the loss, or detached."
 """Why a parameter gets no gradient, as far as files can tell."""
 
 
@@ -70,7 +70,7 @@ def _by_state(survey: Survey, use: GradientUse, none: tuple[int, ...]) -> Iterab
         text, names = _of(survey, use, never)
         level: Level | None = None
         if match is None:
-            reason = "It is not used, detached, or frozen (requires_grad=False)."
+            reason = "Not used, detached, or frozen (requires_grad=False)."
             if any(is_by_order(survey.checkpoint, use.match, number) for number in never):
                 which += " (matched by the order of the model)"
             ending = "DDP stops on those that are not frozen."
