@@ -48,9 +48,9 @@ def salvage(path: str, limits: Limits) -> Salvage | None:
     try:
         for format in FORMATS:
             verifier = verifier_of(format)
-            found = None if verifier is None else verifier.salvage(source, limits)
-            if found is not None:
-                return found
+            report = None if verifier is None else verifier.salvage(source, limits)
+            if report is not None:
+                return report
     except CkptError:
         return None
     finally:

@@ -52,13 +52,13 @@ def target(path: str, *, force: bool) -> Target:
     real = os.path.realpath(path)
     folder = os.path.dirname(real)
     try:
-        found = os.stat(real)
+        status = os.stat(real)
     except FileNotFoundError:
-        found = None
+        status = None
     except (OSError, ValueError) as error:
         raise WriteError(f"cannot be written: {_reason(error)}", path=path) from None
-    if found is not None:
-        if not stat.S_ISREG(found.st_mode):
+    if status is not None:
+        if not stat.S_ISREG(status.st_mode):
             raise WriteError("not a regular file: ckpt does not replace it", path=path)
         if not force:
             raise UsageError("exists", path=path, hint="--force to replace")
@@ -68,7 +68,7 @@ def target(path: str, *, force: bool) -> Target:
         raise WriteError("there is no such folder", path=os.path.dirname(path) or folder)
     if not os.access(folder, os.W_OK | os.X_OK):
         raise WriteError("no permission to write into this folder", path=os.path.dirname(path) or folder)
-    return Target(path, real, found)
+    return Target(path, real, status)
 
 
 class Sink:
@@ -292,7 +292,7 @@ def left_over(path: str) -> list[tuple[str, int]]:
     """Temporary files of killed runs beside a target: their paths and sizes. Files in use are left out."""
     folder, name = os.path.split(os.path.realpath(path))
     mine = re.compile(rf"\.{re.escape(name[:200])}\.[0-9a-f]{{12}}{re.escape(SUFFIX)}")
-    found: list[tuple[str, int]] = []
+    files: list[tuple[str, int]] = []
     with suppress(OSError):
         for other in sorted(os.listdir(folder)):
             if mine.fullmatch(other):
@@ -301,10 +301,10 @@ def left_over(path: str) -> list[tuple[str, int]]:
                     fd = os.open(whole, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
                     try:
                         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        found.append((whole, os.fstat(fd).st_size))
+                        files.append((whole, os.fstat(fd).st_size))
                     finally:
                         os.close(fd)
-    return found
+    return files
 
 
 def _failed(error: OSError, to: Target, size: int) -> WriteError:
@@ -318,7 +318,7 @@ def _failed(error: OSError, to: Target, size: int) -> WriteError:
 
 
 def _reason(error: Exception) -> str:
-    known = {
+    texts = {
         errno.ENOSPC: "the disk is full",
         errno.EDQUOT: "the quota is used up",
         errno.EFBIG: "too large for this file system",
@@ -333,4 +333,4 @@ def _reason(error: Exception) -> str:
     }
     if not isinstance(error, OSError):
         return "not a file name: it contains a NUL byte"
-    return known.get(error.errno or 0) or (error.strerror or "a system error").lower()
+    return texts.get(error.errno or 0) or (error.strerror or "a system error").lower()
