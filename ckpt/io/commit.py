@@ -61,7 +61,7 @@ def target(path: str, *, force: bool) -> Target:
         if not stat.S_ISREG(status.st_mode):
             raise WriteError("not a regular file: ckpt does not replace it", path=path)
         if not force:
-            raise UsageError("exists", path=path, hint="--force to replace")
+            raise UsageError("already exists", path=path, hint="--force to replace")
         if not os.access(real, os.W_OK):
             raise WriteError("read-only: ckpt does not replace it", path=path)
     if not os.path.isdir(folder):
@@ -187,7 +187,7 @@ def writing(to: Target, size: int, progress: Progress | None = None) -> Iterator
             _put(temporary, to)
         except OSError as error:
             if error.errno == errno.EEXIST:
-                raise UsageError("exists", path=to.path, hint="--force to replace") from None
+                raise UsageError("already exists", path=to.path, hint="--force to replace") from None
             keep = True
             problem = f"cannot be put in place: {_reason(error)}"
             raise WriteError(problem, path=to.path, hint=f"the complete file is at {temporary}") from None

@@ -97,7 +97,7 @@ def state_tree(state: State) -> tuple[Node, dict[str, str]]:
             try:
                 node.set([name], [plain_node(value, ref_of)])
             except NotPlainError:
-                left_out[name] = f"a {type(value).__name__}, which is not a plain value"
+                left_out[name] = f"its type {type(value).__name__} is not a plain value"
     versions = ordered_dict()
     for name, fields in state.metadata.items():
         try:
