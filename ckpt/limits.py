@@ -52,13 +52,13 @@ class Limits(NamedTuple):
 
     def raised(self, settings: list[str]) -> Limits:
         """These limits with `NAME=VALUE` settings applied (`pickle-bytes=1GiB`). Raises UsageError."""
-        known = {field.replace("_", "-"): field for field in self._fields}
+        fields = {field.replace("_", "-"): field for field in self._fields}
         changes: dict[str, int] = {}
         for setting in settings:
             name, _, value = setting.partition("=")
-            if name not in known:
-                raise UsageError(f"no limit called {name}", hint="limits: " + " ".join(known))
-            changes[known[name]] = _number(setting, value)
+            if name not in fields:
+                raise UsageError(f"no limit called {name}", hint="limits: " + " ".join(fields))
+            changes[fields[name]] = _number(setting, value)
         return self._replace(**changes)
 
 

@@ -68,8 +68,8 @@ def _union(patterns: Sequence[str]) -> re.Pattern[str] | None:
 def nearest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
     """The names most like `name`, best first: those that end with it, then those with a similar end."""
     pool = list(dict.fromkeys(names))
-    found = [other for other in pool if other.endswith(f".{name}")]
-    if len(found) < count and len(name) <= TEXT_LIMIT:
+    matches = [other for other in pool if other.endswith(f".{name}")]
+    if len(matches) < count and len(name) <= TEXT_LIMIT:
         from difflib import get_close_matches  # imported here, because only a typo needs it
 
         depth = name.count(".") + 1
@@ -80,5 +80,5 @@ def nearest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
         last = name.rpartition(".")[2]
         for end in get_close_matches(name, ends, 4 * count):
             if get_close_matches(last, [end.rpartition(".")[2]]):  # the last part itself must be similar
-                found.append(ends[end])
-    return list(dict.fromkeys(found))[:count]
+                matches.append(ends[end])
+    return list(dict.fromkeys(matches))[:count]

@@ -32,8 +32,8 @@ def blocks(
     if isinstance(place, Patched):
         yield from _patched(place, start, place.size if count is None else start + count, tally)
     elif isinstance(place, (Computed, Overlaid)):
-        made = _made(place, tally) if isinstance(place, Computed) else _overlaid(place)
-        yield from _part(made, start, place.size - start if count is None else count)
+        stream = _made(place, tally) if isinstance(place, Computed) else _overlaid(place)
+        yield from _part(stream, start, place.size - start if count is None else count)
     elif place.inflated is None:
         end = place.size if count is None else start + count
         for at in range(start, end, BLOCK):
@@ -97,12 +97,12 @@ def _inflated(place: Range) -> Iterator[bytes]:
         for at in range(0, place.size, BLOCK):
             data = place.source.read(place.offset + at, min(BLOCK, place.size - at))
             while data and not machine.eof:
-                made = machine.decompress(data, BLOCK)
-                left -= len(made)
+                inflated = machine.decompress(data, BLOCK)
+                left -= len(inflated)
                 if left < 0:
                     raise DamagedDataError("a deflated record holds more than the archive records")
-                if made:
-                    yield made
+                if inflated:
+                    yield inflated
                 data = machine.unconsumed_tail
     except zlib.error:
         raise DamagedDataError("the deflate data of a record is damaged") from None
@@ -137,17 +137,17 @@ def elements(ref: TensorRef) -> Iterator[bytes]:
     width = ref.dtype.bits // 8
     big = isinstance(place, Range) and place.big
     if is_dense(ref):
-        found = _read(place, first, last - first)
+        stream = _read(place, first, last - first)
         if big or ref.conj or ref.neg:
-            found = _whole_elements(found, max(width, 1))
+            stream = _whole_elements(stream, max(width, 1))
     else:
         data = bytearray(last - first)
         at = 0
         for block in _read(place, first, last - first):
             data[at : at + len(block)] = block
             at += len(block)
-        found = cast.gathered(data, ref.dtype, ref.shape, ref.stride)
-    for block in found:
+        stream = cast.gathered(data, ref.dtype, ref.shape, ref.stride)
+    for block in stream:
         if big:
             block = cast.swapped(block, ref.dtype)
         if ref.conj or ref.neg:
@@ -254,21 +254,21 @@ def pour(storage: Storage, sink: Sink, *, crc: bool) -> int:
     place = storage.place
     assert place is not None
     if isinstance(place, Range) and place.inflated is None and place.source.fd is not None:
-        known = storage.crc is not None and place.size == storage.nbytes
-        if known or not crc:
+        is_recorded = storage.crc is not None and place.size == storage.nbytes
+        if is_recorded or not crc:
             sink.copy(place.source, place.offset, storage.nbytes)
             return storage.crc or 0
-    found = 0
+    checksum = 0
     for block in blocks(place, 0, storage.nbytes, sink.tally):
         if crc:
-            found = zlib.crc32(block, found)
+            checksum = zlib.crc32(block, checksum)
         sink.write(block)
     whole = isinstance(place, Range) and place.inflated == storage.nbytes
-    if crc and whole and storage.crc not in (None, found):
+    if crc and whole and storage.crc not in (None, checksum):
         raise DamagedDataError(
             f"storage {storage.id} is damaged: its bytes do not match the recorded checksum"
         )
-    return found
+    return checksum
 
 
 class _Buffers(threading.local):
@@ -279,12 +279,12 @@ class _Buffers(threading.local):
 
     def take(self, side: int, size: int) -> bytearray:
         """A buffer of exactly `size` bytes."""
-        found = self._held.get((side, size))
-        if found is None:
+        held = self._held.get((side, size))
+        if held is None:
             if len(self._held) > 8:
                 self._held.clear()
-            found = self._held[side, size] = bytearray(size)
-        return found
+            held = self._held[side, size] = bytearray(size)
+        return held
 
 
 _BUFFERS = _Buffers()

@@ -82,8 +82,10 @@ CASTS = ("bfloat16", "float16", "float32")
 
 def can_cast(source: DType, to: DType) -> bool:
     """Whether `cast` converts from `source` to `to`."""
-    known = source.name in CASTABLE or source.kind == "bool" or (source.kind == "int" and source.bits >= 8)
-    return (known and to.name in (*CASTS, "float64")) or (
+    is_number = (
+        source.name in CASTABLE or source.kind == "bool" or (source.kind == "int" and source.bits >= 8)
+    )
+    return (is_number and to.name in (*CASTS, "float64")) or (
         source.kind in ("int", "bool") and to.kind == "int" and min(source.bits, to.bits) >= 8
     )
 
@@ -217,8 +219,8 @@ def numbers(block: bytes | memoryview, dtype: DType, row: int = 0) -> Array:
         words <<= 16
         return words.view("<f4")
     if dtype.name == "float16":  # a table is twice as fast as numpy's own conversion
-        found = scratch().words(row, len(block) // 2).view("<f4")
-        return np.take(_halves(), np.frombuffer(block, "<u2"), out=found, mode="clip")
+        values = scratch().words(row, len(block) // 2).view("<f4")
+        return np.take(_halves(), np.frombuffer(block, "<u2"), out=values, mode="clip")
     if dtype.kind == "float":
         return _floats(block, dtype)
     if dtype.kind == "complex":

@@ -200,11 +200,11 @@ def compare_all(
     executor = executor or Serial()
     parts = [part for comparison in comparisons for part in comparison.parts]
     tasks = [part.tasks() for part in parts]
-    found = _regrouped(executor.run([task for row in tasks for task in row], progress), tasks)
+    results_of = _regrouped(executor.run([task for row in tasks for task in row], progress), tasks)
     # The norm covers the whole tensor, so if some spans differ, the equal ones are measured too.
     again = [
         Task(compare_span, (*task.arguments[:3], True))
-        for row, results in zip(tasks, found, strict=True)
+        for row, results in zip(tasks, results_of, strict=True)
         if any(result is not None for result in results)
         for task, result in zip(row, results, strict=True)
         if result is None
@@ -217,7 +217,7 @@ def compare_all(
                 if any(each is not None for each in results)
                 else results
             )
-            for part, results in zip(parts, found, strict=True)
+            for part, results in zip(parts, results_of, strict=True)
         ]
     )
     return [comparison.result([next(changes) for _ in comparison.parts]) for comparison in comparisons]
@@ -272,11 +272,11 @@ def compare_span(
     """The difference of two tensors of one shape; None when every byte is the same and `always` is not set."""
     if before.dtype == after.dtype and not always and _same_bytes(before, after):
         return None
-    found = Difference()
+    difference = Difference()
     if before.dtype.bits >= 8 and after.dtype.bits >= 8:
         for one, two in zip(numbered_blocks(before, 2), numbered_blocks(after, 3), strict=True):
-            found.add(one, two, (before.dtype, after.dtype), tolerance)
-    return found
+            difference.add(one, two, (before.dtype, after.dtype), tolerance)
+    return difference
 
 
 def _same_bytes(before: TensorRef, after: TensorRef) -> bool:
@@ -309,10 +309,10 @@ def recorded_same(before: Tensor, after: Tensor) -> bool | None:
 
     Reads nothing. A CRC covers a whole storage, so both tensors must be the same view of their storages.
     """
-    told = [_recorded_same(one, two) for one, two in zip(parts_of(before), parts_of(after), strict=False)]
-    if len(parts_of(before)) != len(parts_of(after)) or None in told:
+    answers = [_recorded_same(one, two) for one, two in zip(parts_of(before), parts_of(after), strict=False)]
+    if len(parts_of(before)) != len(parts_of(after)) or None in answers:
         return None
-    return all(told)
+    return all(answers)
 
 
 def _recorded_same(one: TensorRef, two: TensorRef) -> bool | None:
@@ -329,8 +329,8 @@ def _recorded_same(one: TensorRef, two: TensorRef) -> bool | None:
 def contradicted(before: Tensor, after: Tensor, *, same: bool) -> bool:
     """Whether the recorded CRCs contradict the comparison of the bytes. Then one of the files is damaged."""
     for one, two in zip(parts_of(before), parts_of(after), strict=False):
-        told = _recorded_same(one, two) if _whole(one) and one.numel else None
-        if told is not None and told != same and (same or len(parts_of(before)) == 1):
+        recorded = _recorded_same(one, two) if _whole(one) and one.numel else None
+        if recorded is not None and recorded != same and (same or len(parts_of(before)) == 1):
             return True
     return False
 

@@ -315,8 +315,8 @@ def _distance(one: Array, two: Array, wide: Array) -> Array:
         unsigned = one.dtype.str.replace("i", "u")
         exact: Array = (larger.view(unsigned) - smaller.view(unsigned)).astype("f8")
         return exact
-    found: Array = np.abs(_wide(two) - wide)
-    return found
+    distance: Array = np.abs(_wide(two) - wide)
+    return distance
 
 
 def _wide(values: Array) -> Array:

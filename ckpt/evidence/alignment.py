@@ -25,16 +25,16 @@ def named(
 
     `keep` says which tensors count.
     """
-    found: dict[str, int] = {}
+    indices: dict[str, int] = {}
     for index, entry in zip(section.indices, section.entries, strict=True):
         if keep is not None and not keep(entry):
             continue
         name = rule(section.relative(entry.name))
-        if name in found:
-            other = section.entries[found[name] - section.first]
+        if name in indices:
+            other = section.entries[indices[name] - section.first]
             raise UsageError(both_called(other.name, entry.name, name), path=path)
-        found[name] = index
-    return found
+        indices[name] = index
+    return indices
 
 
 def both_called(one: str, two: str, name: str) -> str:

@@ -40,14 +40,14 @@ def checked(tag: str) -> str:
 
 def hidden_devices(values: Iterable[Value]) -> tuple[HiddenDevice, ...]:
     """Devices besides the CPU in values: torch.device objects, and strings that name only a device."""
-    found: list[HiddenDevice] = []
+    devices: list[HiddenDevice] = []
     for value in values:
         node = value.node
         if value.type == "torch.device":
-            found.append(HiddenDevice(value.name, str(look(node).value), "torch.device"))
+            devices.append(HiddenDevice(value.name, str(look(node).value), "torch.device"))
         elif isinstance(node, str):
-            found.append(HiddenDevice(value.name, str(node), "str"))
+            devices.append(HiddenDevice(value.name, str(node), "str"))
         elif (type(node) is list or is_tuple(node)) and len(node) <= _LISTED:
             texts = ((i, item) for i, item in enumerate(node) if isinstance(item, str))
-            found += [HiddenDevice(f"{value.name}.{i}", str(item), "str") for i, item in texts]
-    return tuple(row for row in found if ACCELERATOR.fullmatch(row.device))
+            devices += [HiddenDevice(f"{value.name}.{i}", str(item), "str") for i, item in texts]
+    return tuple(row for row in devices if ACCELERATOR.fullmatch(row.device))

@@ -74,11 +74,11 @@ def without_gradient(match: RecordMatch) -> tuple[int, ...]:
     """
     if not match.record.has_gradients:
         return ()
-    known = match.record.tensors
+    records = match.record.tensors
     return tuple(
         match.indices[name]
         for name in match.record.numbered
-        if name in match.indices and known[name].gradient is None
+        if name in match.indices and records[name].gradient is None
     )
 
 

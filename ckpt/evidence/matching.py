@@ -74,14 +74,14 @@ def matches(
 ) -> tuple[Match, ...]:
     """A match for each optimizer. `buffers` says for each tensor whether it is surely not a parameter."""
     models = [section for section in sections if section.kind == "model"]
-    found = []
+    rows = []
     for section in sections:
         if section.kind == "optimizer":
             groups = _groups(section)
             if groups:
                 match = _match(checkpoint, section, groups, models, buffers)
-                found.append(match._replace(is_flat=_is_flat(section)))
-    return tuple(found)
+                rows.append(match._replace(is_flat=_is_flat(section)))
+    return tuple(rows)
 
 
 def recorded(handed: OptimizerRecord, name: str, model: Section, indices: dict[str, int]) -> Match:
@@ -215,8 +215,8 @@ def _named_indices(checkpoint: Checkpoint, model: Section, slots: tuple[Slot, ..
     indices = {
         unwrapped_name(model.relative(checkpoint.tensors[index].name)): index for index in model.indices
     }
-    found = [indices.get(unwrapped_name(slot.name)) if slot.name else None for slot in slots]
-    return found if 2 * sum(index is not None for index in found) > len(slots) else []
+    named = [indices.get(unwrapped_name(slot.name)) if slot.name else None for slot in slots]
+    return named if 2 * sum(index is not None for index in named) > len(slots) else []
 
 
 def _candidates(checkpoint: Checkpoint, model: Section, buffers: Sequence[bool]) -> list[int]:
@@ -248,10 +248,10 @@ def _assign(
         before = len(taken)
         for number, group in enumerate(groups):
             free = [i for i in range(len(indices)) if taken.get(i, number) == number]
-            found = _ends(group, free, shapes)
-            if found is None:
+            ends = _ends(group, free, shapes)
+            if ends is None:
                 return None
-            for slot, (first, last) in enumerate(found):
+            for slot, (first, last) in enumerate(ends):
                 if first == last:
                     decided[number][slot] = indices[first]
                     taken[first] = number
@@ -269,11 +269,11 @@ def _ends(group: list[Slot], free: list[int], shapes: list[tuple[int, ...]]) -> 
 
 
 def _greedy(group: list[Slot], free: list[int], shapes: list[tuple[int, ...]]) -> list[int] | None:
-    found = []
+    chosen = []
     at = iter(free)
     for slot in group:
         index = next((i for i in at if slot.shape is None or shapes[i] == slot.shape), None)
         if index is None:
             return None
-        found.append(index)
-    return found
+        chosen.append(index)
+    return chosen

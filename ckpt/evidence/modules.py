@@ -106,9 +106,9 @@ class _Model:
                 continue
             if view.kind == "module":
                 self._seen.add(id(node))
-                found = self._loose_module(node, view, at)
-                if found is not None:
-                    yield found
+                module = self._loose_module(node, view, at)
+                if module is not None:
+                    yield module
             elif depth <= _DEPTH:
                 keys = view.keys if view.kind == "mapping" else range(len(view.children))
                 items = zip(keys, view.children, strict=True)
@@ -161,12 +161,12 @@ def _text(key: Node, number: int) -> str:
 def _registered(view: View) -> dict[str, list[tuple[str, Node]]]:
     """What a module registers: its parameters, buffers and children that are not None, by name."""
     state = dict(zip(view.keys, view.children, strict=True))
-    found: dict[str, list[tuple[str, Node]]] = {}
+    registered: dict[str, list[tuple[str, Node]]] = {}
     for attribute in REGISTERED:
         inner = look(state.get(attribute))
         pairs = zip(inner.keys, inner.children, strict=True) if inner.kind == "mapping" else ()
-        found[attribute] = [(str(key), child) for key, child in pairs if child is not None]
-    return found
+        registered[attribute] = [(str(key), child) for key, child in pairs if child is not None]
+    return registered
 
 
 def _attributes(view: View) -> Iterator[tuple[str, Node]]:

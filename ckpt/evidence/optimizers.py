@@ -58,8 +58,8 @@ def optimizer(section: Section) -> Optimizer | None:
 def named_parts(node: Node) -> list[Node]:
     """The parts of an optimizer that name parameters: `state`, which may have names as keys, and the lists of names."""
     parts = dict(children(node))
-    found = [parts["state"]] if "state" in parts else []
+    nodes = [parts["state"]] if "state" in parts else []
     for _, group in children(parts.get("param_groups")):
         fields = dict(children(group))
-        found += [fields[name] for name in ("params", "param_names") if type(fields.get(name)) is list]
-    return found
+        nodes += [fields[name] for name in ("params", "param_names") if type(fields.get(name)) is list]
+    return nodes

@@ -147,10 +147,10 @@ def _columns(fields: Sequence[str], rows: Collection[tuple[Json, ...]]) -> dict[
 
 def record_of(checkpoint: Checkpoint) -> ModelRecord | None:
     """The record of a snapshot; None for any other file."""
-    found = next((row for row in checkpoint.containers if row.path == (KEY,)), None)
-    if found is None or found.first != found.last or look(found.node).kind != "mapping":
+    container = next((row for row in checkpoint.containers if row.path == (KEY,)), None)
+    if container is None or container.first != container.last or look(container.node).kind != "mapping":
         return None
-    node = found.node
+    node = container.node
     try:
         return _record(dict(children(node)))
     except (_NotOursError, ValueError):
@@ -167,14 +167,14 @@ class _NotOursError(Exception):
 def _record(fields: dict[str | int, Node]) -> ModelRecord:
     if type(fields.get("snapshot")) is not int:
         raise _NotOursError
-    known = dict(children(fields.get("tensors")))
+    fields_of = dict(children(fields.get("tensors")))
     tensors = zip(
-        _column(known.get("name"), str),
-        map(_role, _column(known.get("role"), str)),
-        _column(known.get("device"), str),
-        _column(known.get("requires_grad"), bool),
-        _column_or_none(known.get("gradient"), float),
-        _column(known.get("is_sharded"), bool),
+        _column(fields_of.get("name"), str),
+        map(_role, _column(fields_of.get("role"), str)),
+        _column(fields_of.get("device"), str),
+        _column(fields_of.get("requires_grad"), bool),
+        _column_or_none(fields_of.get("gradient"), float),
+        _column(fields_of.get("is_sharded"), bool),
         strict=True,
     )
     modules = dict(children(fields.get("modules")))
@@ -188,8 +188,8 @@ def _record(fields: dict[str | int, Node]) -> ModelRecord:
         strict=True,
     )
     left_out = dict(children(fields.get("left_out")))
-    found = tuple(LooseModule(*row) for row in loose)
-    if any(row.parameters < 0 for row in found):
+    loose_modules = tuple(LooseModule(*row) for row in loose)
+    if any(row.parameters < 0 for row in loose_modules):
         raise _NotOursError
     return ModelRecord(
         "snapshot",
@@ -199,7 +199,7 @@ def _record(fields: dict[str | int, Node]) -> ModelRecord:
         frozenset(_column(fields.get("ignored"), str)),
         tuple(_column(fields.get("wrappers"), str)),
         tuple(_handed(dict(children(node))) for node in _items(fields.get("optimizers"))),
-        found,
+        loose_modules,
         tuple(zip(_column(left_out.get("name"), str), _column(left_out.get("why"), str), strict=True)),
         _scalar(fields.get("rank"), int),
         _scalar(fields.get("world_size"), int),

@@ -96,14 +96,14 @@ def find_roles(
     """
     match = _record_match(checkpoint, sections, model)
     if checkpoint.declared is not None:
-        found = [Role(*row) for row in checkpoint.declared.roles]  # type: ignore[arg-type]
+        roles = [Role(*row) for row in checkpoint.declared.roles]  # type: ignore[arg-type]
     else:
-        found = _roles(checkpoint, sections)
+        roles = _roles(checkpoint, sections)
     if match is not None:
         source, note = _SOURCES[match.record.source]
         for index, row in match.known().items():
-            found[index] = Role(row.role, "certain", source, note)
-    sure = [role.role == "buffer" and role.trust in ("certain", "strong") for role in found]
+            roles[index] = Role(row.role, "certain", source, note)
+    sure = [role.role == "buffer" and role.trust in ("certain", "strong") for role in roles]
     optimizers = matches(checkpoint, sections, sure)
     if match is not None:
         several = len(match.record.optimizers) > 1
@@ -112,12 +112,12 @@ def find_roles(
             optimizers += (recorded(optimizer, name, match.section, match.indices),)
     for each in optimizers:
         for number, at in enumerate(each.indices):
-            if at is not None and found[at].trust in ("likely", "none"):
+            if at is not None and roles[at].trust in ("likely", "none"):
                 decided = each.exact or each.by_name or each.slots[number].shape is not None
                 trust: Trust = "certain" if each.by_name else "strong" if decided else "likely"
                 note = f"parameter {number} of {each.optimizer.name or 'the optimizer'}"
-                found[at] = Role("parameter", trust, "optimizer", note)
-    return Evidence(found, optimizers, match)
+                roles[at] = Role("parameter", trust, "optimizer", note)
+    return Evidence(roles, optimizers, match)
 
 
 _SOURCES = {"snapshot": ("snapshot", "recorded by ckpt.snapshot"), "model": ("model", "built by --model")}
@@ -164,22 +164,22 @@ def _record_match(
 
 
 def _roles(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> list[Role]:
-    found = [Role("other", "none", "none", "outside the model")] * len(checkpoint.tensors)
+    roles = [Role("other", "none", "none", "outside the model")] * len(checkpoint.tensors)
     named = _optimizer_names(sections)
     for section in sections:
         if section.kind == "optimizer":
             depth = len(section.path)
-            found[section.first : section.first + section.tensors] = [
+            roles[section.first : section.first + section.tensors] = [
                 _HANDED if entry.path[depth : depth + 1] == ("param_groups",) else _STATE
                 for entry in section.entries
             ]
         elif section.kind in ("model", "ema"):
-            found[section.first : section.first + section.tensors] = _model_roles(section, named)
+            roles[section.first : section.first + section.tensors] = _model_roles(section, named)
     return [
         Role(entry.kind, "certain", entry.source, _CERTAIN[entry.source])
         if entry.kind is not None and entry.source is not None and role.role != "optimizer"
         else role
-        for entry, role in zip(checkpoint.tensors, found, strict=True)
+        for entry, role in zip(checkpoint.tensors, roles, strict=True)
     ]
 
 

@@ -113,11 +113,11 @@ def find_sections(checkpoint: Checkpoint) -> tuple[Section, ...]:
     if checkpoint.declared is not None:
         return tuple(section_of(checkpoint, *row) for row in checkpoint.declared.sections)
     finder = _Finder(checkpoint)
-    found = finder.find()
-    largest = max((section.numel for section in found if section.kind in ("model", "ema")), default=0)
+    sections = finder.find()
+    largest = max((section.numel for section in sections if section.kind in ("model", "ema")), default=0)
     kept = [
         section
-        for section in found
+        for section in sections
         if section.kind != "model" or section.is_module or section.numel >= OTHER_SHARE * largest
     ]
     rest = finder.rest(kept)
@@ -142,14 +142,14 @@ class _Finder:
             if not tensors or not tensors[0].path:
                 return []
             return [section_of(self._checkpoint, (), "", "model", 0, len(tensors))]
-        found: list[Section] = []
+        sections: list[Section] = []
         covered: list[Path] = []
         for row in self._containers:
             if any(row.path[: len(path)] == path for path in covered[-1:]):
                 continue
             kind = self._kind(row)
             if kind is not None:
-                found.append(
+                sections.append(
                     section_of(
                         self._checkpoint,
                         row.path,
@@ -162,7 +162,7 @@ class _Finder:
                     )
                 )
                 covered.append(row.path)
-        return found
+        return sections
 
     def rest(self, found: list[Section]) -> list[Section]:
         """A section for each top-level key with tensors outside the sections found, usually of the kind `other`."""

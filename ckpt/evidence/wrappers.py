@@ -35,13 +35,13 @@ def inner_wrappers(name: str) -> list[tuple[str, str]]:
     Only attributes that models hardly use themselves: `model._orig_mod.fc.weight` -> `_orig_mod`,
     `model._orig_mod.`. An attribute that comes twice is listed once, where it comes first.
     """
-    found: dict[str, str] = {}
+    inner: dict[str, str] = {}
     at = len(wrapper_prefix(name))
     for part in name[at:].split(".")[:-1]:
         at += len(part) + 1
         if part in WRAPPERS and part.startswith("_"):
-            found.setdefault(part, name[:at])
-    return list(found.items())
+            inner.setdefault(part, name[:at])
+    return list(inner.items())
 
 
 def own_name(name: str) -> str:

@@ -42,13 +42,13 @@ def _open(location: Location, limits: Limits, plugins: bool, mark: str) -> Check
     probe = None
     try:
         probe = probe_at(location, limits, plugins, mark)
-        found = format_of(probe, plugins).read(probe, limits)
-        if probe.source is not None and probe.source not in found.sources:
+        checkpoint = format_of(probe, plugins).read(probe, limits)
+        if probe.source is not None and probe.source not in checkpoint.sources:
             probe.close()  # an index: the checkpoint holds the files that it names
         else:
-            for source in found.sources:
+            for source in checkpoint.sources:
                 source.check_unchanged()
-        return found
+        return checkpoint
     except BaseException as error:
         if probe is not None:
             probe.close()
@@ -92,18 +92,20 @@ def written_formats() -> dict[str, Format]:
 
 def writer_of(name: str) -> CanWrite:
     """The module that writes a format. Raises UsageError when there is none."""
-    found = by_name(name)
-    if found is None or not found.WRITER:
+    format = by_name(name)
+    if format is None or not format.WRITER:
         raise UsageError(
             f"{name}: ckpt does not write this format", hint="formats: " + " ".join(written_formats())
         )
-    return cast(CanWrite, _module(found.WRITER))
+    return cast(CanWrite, _module(format.WRITER))
 
 
 def appender_of(name: str) -> CanAppend | None:
     """The module that rewrites a format in place; None when the file must be written anew."""
-    found = by_name(name)
-    return cast(CanAppend, _module(found.WRITER)) if found is not None and found.TRAITS.in_place else None
+    format = by_name(name)
+    if format is None or not format.TRAITS.in_place:
+        return None
+    return cast(CanAppend, _module(format.WRITER))
 
 
 def verifier_of(format: Format) -> CanVerify | None:

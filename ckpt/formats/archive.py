@@ -209,8 +209,8 @@ def _end_at(source: Source, at: int) -> int | None:
     """The end of the archive with its end record at `at`; None when the record and the directory disagree."""
     if source.size - at < _END.size:
         return None
-    found = _END.unpack(source.read(at, _END.size))
-    disk, start, _, count, size, offset, comment = found[1:]
+    fields = _END.unpack(source.read(at, _END.size))
+    disk, start, _, count, size, offset, comment = fields[1:]
     end = at + _END.size + int(comment)
     try:
         if at >= _LOCATOR.size + 4 and source.read(at - _LOCATOR.size, 4) == b"PK\x06\x07":
@@ -225,8 +225,8 @@ def _find_end64(source: Source, end: int, plain: tuple[int, int, int]) -> tuple[
     _, disk, at, disks = _LOCATOR.unpack(source.read(end - _LOCATOR.size, _LOCATOR.size))
     if disk or disks > 1 or at + _END64.size > end - _LOCATOR.size:
         raise UnreadableError("the zip64 locator of the archive is damaged")
-    found = _END64.unpack(source.read(at, _END64.size))
-    signature, length, disk, start, here, count, size, offset = found[0], found[1], *found[4:]
+    fields = _END64.unpack(source.read(at, _END64.size))
+    signature, length, disk, start, here, count, size, offset = fields[0], fields[1], *fields[4:]
     if (
         signature != b"PK\x06\x06"
         or at + 12 + length != end - _LOCATOR.size
@@ -357,9 +357,7 @@ def _check_names(records: list[Record]) -> list[Notice]:
         if folded not in seen:
             seen[folded] = record.name
         elif seen[folded] == record.name:
-            raise UnreadableError(
-                f"two records are called {show(record.name, 80)}: readers may pick either one"
-            )
+            raise UnreadableError(f"duplicate record {show(record.name, 80)}: readers may pick either one")
         else:
             both = f"{show(seen[folded], 60)} and {show(record.name, 60)}"
             notices.append(

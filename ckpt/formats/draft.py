@@ -33,8 +33,8 @@ class Keys:
         self._next = 0
 
     def __call__(self, storage: Storage, persistent: PersistentId | None) -> StorageId:
-        known = self._ids.get(id(storage))
-        if known is None:
+        storage_id = self._ids.get(id(storage))
+        if storage_id is None:
             key = storage.id
             if not KEY.fullmatch(key) or key in self.storages:
                 while str(self._next) in self._reserved or str(self._next) in self.storages:
@@ -42,9 +42,11 @@ class Keys:
                 key = str(self._next)
             pid = persistent.pid if persistent is not None else None
             cls = pid[1] if type(pid) is tuple and type(pid[1]) is Global else storage_class(storage)
-            known = self._ids[id(storage)] = StorageId(cls, key, storage.device or "cpu", numel(storage, cls))
+            storage_id = self._ids[id(storage)] = StorageId(
+                cls, key, storage.device or "cpu", numel(storage, cls)
+            )
             self.storages[key] = storage
-        return known
+        return storage_id
 
 
 def numel(storage: Storage, cls: Global) -> int:

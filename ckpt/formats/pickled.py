@@ -138,27 +138,27 @@ def checkpoint(
 
 def _storages(contents: Contents, flat: Flat) -> tuple[Storage, ...]:
     """Every storage: first those that persistent ids name, then those that only tensors name (on meta)."""
-    found = {id(storage): storage for storage in contents.storages.values()}
+    storages = {id(storage): storage for storage in contents.storages.values()}
     for entry in flat.tensors:
         tensor = entry.tensor
         if type(tensor) is TensorRef:
-            if id(tensor.storage) not in found:
-                found[id(tensor.storage)] = tensor.storage
+            if id(tensor.storage) not in storages:
+                storages[id(tensor.storage)] = tensor.storage
         else:
             for _, part in tensor.parts:
-                found.setdefault(id(part.storage), part.storage)
-    return tuple(found.values())
+                storages.setdefault(id(part.storage), part.storage)
+    return tuple(storages.values())
 
 
 def _refusals(contents: Contents, flat: Flat) -> tuple[Refusal, ...]:
-    found: dict[str, list[str]] = {}
+    places_of: dict[str, list[str]] = {}
     for pickle in contents.pickles:
         for reason, node in weights_only.refusals(pickle):
-            places = found.setdefault(reason, [])
+            places = places_of.setdefault(reason, [])
             for name in flat.where.get(id(node), ()):
                 if name not in places:
                     places.append(name)
-    return tuple(Refusal(reason, tuple(places)) for reason, places in found.items())
+    return tuple(Refusal(reason, tuple(places)) for reason, places in places_of.items())
 
 
 def _imports(contents: Contents, flat: Flat) -> tuple[Import, ...]:

@@ -88,7 +88,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
 
 def _kinds(archive: Archive, limits: Limits) -> dict[str, dict[str, Role]]:
     """Qualified class name -> attribute -> parameter or buffer, from the lists in the code."""
-    found: dict[str, dict[str, Role]] = {}
+    kinds_of: dict[str, dict[str, Role]] = {}
     prefix = f"{archive.root}/code/"
     for name, record in archive.records.items():
         if not name.startswith(prefix) or not name.endswith(".py"):
@@ -98,11 +98,11 @@ def _kinds(archive: Archive, limits: Limits) -> dict[str, dict[str, Role]]:
         classes = list(_CLASS.finditer(code))
         for index, match in enumerate(classes):
             end = classes[index + 1].start() if index + 1 < len(classes) else len(code)
-            kinds = found.setdefault(f"{module}.{match[1]}", {})
+            kinds = kinds_of.setdefault(f"{module}.{match[1]}", {})
             for kind, names in _LIST.findall(code[match.end() : end]):
                 role: Role = "parameter" if kind == "parameters" else "buffer"
                 kinds.update(dict.fromkeys(_WORD.findall(names), role))
-    return found
+    return kinds_of
 
 
 def _with_kind(entry: Entry, root: object, kinds: dict[str, dict[str, Role]]) -> Entry:

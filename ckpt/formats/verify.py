@@ -49,9 +49,9 @@ def salvage(path: str, limits: Limits) -> Salvage | None:
     try:
         for format in (*FORMATS, *loaded()):
             verifier = verifier_of(format)
-            found = None if verifier is None else verifier.salvage(source, limits)
-            if found is not None:
-                return found
+            report = None if verifier is None else verifier.salvage(source, limits)
+            if report is not None:
+                return report
     except CkptError:
         return None
     finally:

@@ -15,12 +15,12 @@ from ckpt.tree.view import look
 def compare(planned: Checkpoint, written: Checkpoint) -> None:
     """Raise WriteError unless a written pickle has the tensors, the sharing and the values of the plan."""
     if len(planned.tensors) != len(written.tensors):
-        raise differs(f"{len(written.tensors):,} tensors, {len(planned.tensors):,} were planned")
+        raise differs(f"{len(written.tensors):,} tensors instead of {len(planned.tensors):,}")
     ours: dict[Storage, int] = {}
     theirs: dict[Storage, int] = {}
     for one, two in zip(planned.tensors, written.tensors, strict=True):
         if (one.name, one.path) != (two.name, two.path):
-            raise differs(f"{show(two.name, 80)} where {show(one.name, 80)} was planned")
+            raise differs(f"{show(two.name, 80)} instead of {show(one.name, 80)}")
         for mine, other in zip(parts_of(one.tensor), parts_of(two.tensor), strict=True):
             same = (
                 mine._replace(storage=other.storage, requires_grad=bool(mine.requires_grad))[:]
@@ -34,7 +34,7 @@ def compare(planned: Checkpoint, written: Checkpoint) -> None:
             if not same:
                 raise differs(f"tensor {show(one.name, 80)} differs")
     if len(planned.values) != len(written.values):
-        raise differs(f"{len(written.values):,} values, {len(planned.values):,} were planned")
+        raise differs(f"{len(written.values):,} values instead of {len(planned.values):,}")
     for before, after in zip(planned.values, written.values, strict=True):
         if not _same_value(before, after):
             raise differs(f"value {show(before.name, 80)} differs")

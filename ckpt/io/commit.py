@@ -52,23 +52,23 @@ def target(path: str, *, force: bool) -> Target:
     real = os.path.realpath(path)
     folder = os.path.dirname(real)
     try:
-        found = os.stat(real)
+        status = os.stat(real)
     except FileNotFoundError:
-        found = None
+        status = None
     except (OSError, ValueError) as error:
         raise WriteError(f"cannot be written: {_reason(error)}", path=path) from None
-    if found is not None:
-        if not stat.S_ISREG(found.st_mode):
+    if status is not None:
+        if not stat.S_ISREG(status.st_mode):
             raise WriteError("not a regular file: ckpt does not replace it", path=path)
         if not force:
-            raise UsageError("exists", path=path, hint="--force to replace")
+            raise UsageError("already exists", path=path, hint="--force to replace")
         if not os.access(real, os.W_OK):
             raise WriteError("read-only: ckpt does not replace it", path=path)
     if not os.path.isdir(folder):
         raise WriteError("there is no such folder", path=os.path.dirname(path) or folder)
     if not os.access(folder, os.W_OK | os.X_OK):
         raise WriteError("no permission to write into this folder", path=os.path.dirname(path) or folder)
-    return Target(path, real, found)
+    return Target(path, real, status)
 
 
 class Sink:
@@ -193,7 +193,7 @@ def writing(to: Target, size: int, progress: Progress | None = None) -> Iterator
             _put(temporary, to)
         except OSError as error:
             if error.errno == errno.EEXIST:
-                raise UsageError("exists", path=to.path, hint="--force to replace") from None
+                raise UsageError("already exists", path=to.path, hint="--force to replace") from None
             keep = True
             problem = f"cannot be put in place: {_reason(error)}"
             raise WriteError(problem, path=to.path, hint=f"the complete file is at {temporary}") from None
@@ -298,7 +298,7 @@ def left_over(path: str) -> list[tuple[str, int]]:
     """Temporary files of killed runs beside a target: their paths and sizes. Files in use are left out."""
     folder, name = os.path.split(os.path.realpath(path))
     mine = re.compile(rf"\.{re.escape(name[:200])}\.[0-9a-f]{{12}}{re.escape(SUFFIX)}")
-    found: list[tuple[str, int]] = []
+    files: list[tuple[str, int]] = []
     with suppress(OSError):
         for other in sorted(os.listdir(folder)):
             if mine.fullmatch(other):
@@ -307,10 +307,10 @@ def left_over(path: str) -> list[tuple[str, int]]:
                     fd = os.open(whole, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
                     try:
                         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        found.append((whole, os.fstat(fd).st_size))
+                        files.append((whole, os.fstat(fd).st_size))
                     finally:
                         os.close(fd)
-    return found
+    return files
 
 
 def _failed(error: OSError, to: Target, size: int) -> WriteError:
@@ -324,7 +324,7 @@ def _failed(error: OSError, to: Target, size: int) -> WriteError:
 
 
 def _reason(error: Exception) -> str:
-    known = {
+    texts = {
         errno.ENOSPC: "the disk is full",
         errno.EDQUOT: "the quota is used up",
         errno.EFBIG: "too large for this file system",
@@ -339,4 +339,4 @@ def _reason(error: Exception) -> str:
     }
     if not isinstance(error, OSError):
         return "not a file name: it contains a NUL byte"
-    return known.get(error.errno or 0) or (error.strerror or "a system error").lower()
+    return texts.get(error.errno or 0) or (error.strerror or "a system error").lower()

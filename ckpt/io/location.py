@@ -67,8 +67,8 @@ class LocalPath:
 
     def names(self) -> list[str]:
         try:
-            with os.scandir(self.name) as found:
-                return sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in found)
+            with os.scandir(self.name) as entries:
+                return sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in entries)
         except OSError as error:
             raise NotOpenedError(reason(error), path=self.name) from None
         except ValueError:

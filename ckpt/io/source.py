@@ -136,8 +136,8 @@ class File(BaseSource):
 
     @property
     def identity(self) -> Identity:
-        found = self._stat
-        return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        status = self._stat
+        return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
         return _reopened, (self.address, self.identity)
@@ -253,7 +253,7 @@ def read_limited(source: Source, limit: int, limit_name: str, what: str) -> byte
 
 def reason(error: OSError) -> str:
     """Why something cannot be read, in plain words."""
-    known = {
+    texts = {
         errno.ENOENT: "no such file",
         errno.ENOTDIR: "no such file",
         errno.EACCES: "no permission to read it",
@@ -263,7 +263,7 @@ def reason(error: OSError) -> str:
         errno.ENXIO: "not a regular file: a socket or a device",
         errno.EIO: "the disk reports a read error",
     }
-    return known.get(error.errno or 0) or (error.strerror or "cannot be read").lower()
+    return texts.get(error.errno or 0) or (error.strerror or "cannot be read").lower()
 
 
 def _kind(mode: int) -> str:

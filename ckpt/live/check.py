@@ -29,13 +29,13 @@ def check_by_torch(path: str, planned: Checkpoint) -> None:
         for entry in planned.tensors:
             ref = entry.tensor
             name = others.get(entry.name, entry.name)
-            found = _at(loaded, (name,) if not written.traits.is_pickle else entry.path)
-            if not isinstance(found, (torch.Tensor, torch.storage.TypedStorage, torch.UntypedStorage)):
+            tensor = _at(loaded, (name,) if not written.traits.is_pickle else entry.path)
+            if not isinstance(tensor, (torch.Tensor, torch.storage.TypedStorage, torch.UntypedStorage)):
                 raise _differs(entry.name)
             if isinstance(ref, TensorRef) and ref.storage.place is not None:
-                if tuple(found.shape) != ref.shape:
+                if tuple(tensor.shape) != ref.shape:
                     raise _differs(entry.name)
-                if str(found.dtype) != f"torch.{ref.dtype.name}" or _bytes(torch, found) != b"".join(
+                if str(tensor.dtype) != f"torch.{ref.dtype.name}" or _bytes(torch, tensor) != b"".join(
                     elements(ref)
                 ):
                     raise _differs(entry.name)
@@ -64,13 +64,13 @@ def _load(torch: Any, path: str, written: Checkpoint) -> Any:
 
 def _at(loaded: Any, path: Path) -> Any:
     """The object at a path of a loaded object: an item of a container, or an attribute."""
-    found = loaded
+    item = loaded
     for key in path:
         try:
-            found = found[key]
+            item = item[key]
         except (TypeError, KeyError, IndexError, AttributeError):
-            found = getattr(found, "__dict__", {}).get(key)
-    return found
+            item = getattr(item, "__dict__", {}).get(key)
+    return item
 
 
 def _bytes(torch: Any, tensor: Any) -> bytes:

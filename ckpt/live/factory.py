@@ -32,7 +32,7 @@ def build(spec: str, arguments: Sequence[str] = (), *, device: str) -> Any:
     where, colon, name = spec.rpartition(":")
     if not colon or not where or not name:
         raise UsageError(f"--model {show(spec, 80)}: expected FILE.py:FACTORY or PACKAGE.MODULE:FACTORY")
-    known = _keywords(arguments)
+    keywords = _keywords(arguments)
     with redirect_stdout(sys.stderr):
         module = _module(spec, where)
         factory: Any = module
@@ -44,10 +44,12 @@ def build(spec: str, arguments: Sequence[str] = (), *, device: str) -> Any:
             return factory
         if not callable(factory):
             raise UsageError(f"--model {show(spec, 80)}: '{type(factory).__name__}' object is not callable")
-        made = _made(torch, spec, factory, known, device)
-    if not isinstance(made, torch.nn.Module):
-        raise UsageError(f"--model {show(spec, 80)}: returned a {type(made).__name__}, not a torch.nn.Module")
-    return made
+        model = _made(torch, spec, factory, keywords, device)
+    if not isinstance(model, torch.nn.Module):
+        raise UsageError(
+            f"--model {show(spec, 80)}: returned a {type(model).__name__}, not a torch.nn.Module"
+        )
+    return model
 
 
 def _made(torch: Any, spec: str, factory: Any, known: dict[str, Any], device: str) -> Any:
@@ -67,16 +69,16 @@ def _keywords(arguments: Sequence[str]) -> dict[str, Any]:
     """`width=64` as a keyword. The value is a Python literal if it reads as one, else text. Raises UsageError."""
     from ast import literal_eval
 
-    found: dict[str, Any] = {}
+    keywords: dict[str, Any] = {}
     for argument in arguments:
         name, equals, text = argument.partition("=")
         if not equals or not name.isidentifier():
             raise UsageError(f"--arg {show(argument, 80)}: expected NAME=VALUE")
         try:
-            found[name] = literal_eval(text)
+            keywords[name] = literal_eval(text)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
-            found[name] = text
-    return found
+            keywords[name] = text
+    return keywords
 
 
 def _module(spec: str, where: str) -> Any:
@@ -93,12 +95,12 @@ def _module(spec: str, where: str) -> Any:
         sys.path.insert(0, os.path.dirname(os.path.abspath(where)))
         name = os.path.splitext(os.path.basename(where))[0]
         name = f"_{name}_of_model" if name in sys.modules else name
-        found = spec_from_file_location(name, where)
-        if found is None or found.loader is None:
+        module_spec = spec_from_file_location(name, where)
+        if module_spec is None or module_spec.loader is None:
             raise UsageError(f"--model {show(spec, 80)}: {show(where, 80)} cannot be imported")
-        module = module_from_spec(found)
+        module = module_from_spec(module_spec)
         sys.modules[name] = module
-        found.loader.exec_module(module)
+        module_spec.loader.exec_module(module)
         return module
     except BaseException as error:
         _let_through(error)

@@ -91,7 +91,7 @@ def references(tensors: Iterable[Any]) -> dict[int, TensorRef]:
             extents[key] = min(first, before[0]), max(last, before[1])
         widths.setdefault(key, set()).add(_dtype(tensor))
     storages: dict[int, Storage] = {}
-    found: dict[int, TensorRef] = {}
+    refs: dict[int, TensorRef] = {}
     for tensor in tensors:
         key, dtype = _key(tensor), _dtype(tensor)
         first, last = extents.get(key, (0, 0))
@@ -108,9 +108,9 @@ def references(tensors: Iterable[Any]) -> dict[int, TensorRef]:
                 str(len(storages)), "meta" if on_meta else "cpu", dtype if same else None, last - first, place
             )
         offset = tensor.storage_offset() - first // tensor.itemsize if tensor.numel() else 0
-        made = tensor_ref(storages[key], dtype, tuple(tensor.shape), tuple(tensor.stride()), offset)
-        found[id(tensor)] = made._replace(conj=tensor.is_conj(), neg=tensor.is_neg())
-    return found
+        ref = tensor_ref(storages[key], dtype, tuple(tensor.shape), tuple(tensor.stride()), offset)
+        refs[id(tensor)] = ref._replace(conj=tensor.is_conj(), neg=tensor.is_neg())
+    return refs
 
 
 def _key(tensor: Any) -> int:

@@ -25,11 +25,11 @@ _STATE_KEYS = 50
 
 def unwrapped(model: Any) -> tuple[Any, tuple[str, ...]]:
     """The model inside its wrappers, and their classes, the outermost first."""
-    found: list[str] = []
+    classes: list[str] = []
     while _class(model).startswith("torch.") and type(model).__name__ in _WRAPPERS:
-        found.append(_class(model))
+        classes.append(_class(model))
         model = model._orig_mod if type(model).__name__ == "OptimizedModule" else model.module
-    return model, tuple(found)
+    return model, tuple(classes)
 
 
 def describe(
@@ -57,7 +57,7 @@ def describe(
             tensors.setdefault(name, parameter)
     norms = _norms(torch, {id(t): t for t in tensors.values() if id(t) in parameters}) if gradients else {}
     is_sharded = any(map(is_fsdp, model.modules()))
-    known = {
+    records = {
         name: TensorRecord(
             "parameter" if id(tensor) in parameters or isinstance(tensor, torch.nn.Parameter) else "buffer",
             str(tensor.device),
@@ -70,7 +70,7 @@ def describe(
     is_lazy = torch.nn.parameter.is_lazy
     return ModelRecord(
         "snapshot" if gradients else "model",
-        known,
+        records,
         tuple(parameters.values()),
         {state.name_of(name): _class(module) for name, module in inner.named_modules()},
         frozenset(map(state.name_of, ignored)),
@@ -117,10 +117,12 @@ def _norms(torch: Any, parameters: dict[int, Any]) -> dict[int, float]:
                 gradient = torch.view_as_real(gradient.resolve_conj())
             norm = torch.linalg.vector_norm(gradient, dtype=wide) if gradient.numel() else None
             waiting.setdefault(gradient.device, []).append((marker, norm, gradient))
-        found: dict[int, float] = {}
+        norms: dict[int, float] = {}
         for rows in waiting.values():
-            known = [norm for _, norm, _ in rows if norm is not None]
-            values = iter(torch.stack(known).tolist() if known and known[0].device.type != "meta" else ())
+            computed = [norm for _, norm, _ in rows if norm is not None]
+            values = iter(
+                torch.stack(computed).tolist() if computed and computed[0].device.type != "meta" else ()
+            )
             for marker, norm, gradient in rows:
                 value = 0.0 if norm is None else next(values, 0.0)
                 if (
@@ -130,8 +132,8 @@ def _norms(torch: Any, parameters: dict[int, Any]) -> dict[int, float]:
                     and bool(gradient.any())
                 ):
                     value = float(gradient.abs().max())  # too small to square
-                found[marker] = value
-    return found
+                norms[marker] = value
+    return norms
 
 
 def _handed(torch: Any, optimizer: Any, names: dict[int, str]) -> OptimizerRecord:
@@ -160,7 +162,7 @@ def _steps(torch: Any, counters: list[Any]) -> Iterator[float | None]:
     for step in counters:
         if isinstance(step, torch.Tensor) and step.numel() == 1 and step.device.type != "meta":
             by_device.setdefault(step.device, []).append(step)
-    told = {
+    numbers = {
         id(step): value
         for steps in by_device.values()
         for step, value in zip(
@@ -169,7 +171,7 @@ def _steps(torch: Any, counters: list[Any]) -> Iterator[float | None]:
     }
     for step in counters:
         is_number = isinstance(step, (int, float)) and not isinstance(step, bool)
-        yield told.get(id(step), float(step) if is_number else None)
+        yield numbers.get(id(step), float(step) if is_number else None)
 
 
 # --- modules in plain containers --------------------------------------------------------------------------------------

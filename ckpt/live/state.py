@@ -31,15 +31,15 @@ def state_of(model: Any) -> State:
     The modules are walked instead when `state_dict()` would gather the shards of all ranks, or when it does not
     return a state dict.
     """
-    found = None if any(map(is_fsdp, model.modules())) else _asked(model)
-    metadata = {} if found is None else getattr(found, "_metadata", None) or {}
-    if found is None:
-        found = _walked(model)
-    names = dict.fromkeys((*found, *(name for name, _ in model.named_parameters(remove_duplicate=False))))
+    values = None if any(map(is_fsdp, model.modules())) else _asked(model)
+    metadata = {} if values is None else getattr(values, "_metadata", None) or {}
+    if values is None:
+        values = _walked(model)
+    names = dict.fromkeys((*values, *(name for name, _ in model.named_parameters(remove_duplicate=False))))
     merged = len({own_name(name) for name in names}) < len(names)
     name_of = str if merged else own_name  # two names never become one
     return State(
-        {name_of(name): value for name, value in found.items()},
+        {name_of(name): value for name, value in values.items()},
         {name_of(name): fields for name, fields in metadata.items() if isinstance(name, str)},
         name_of,
     )
@@ -49,13 +49,13 @@ def _asked(model: Any) -> Mapping[str, Any] | None:
     """The result of `state_dict()`; None when it is not a mapping of names to values with a tensor among them."""
     torch = require_torch()
     try:
-        found = model.state_dict(keep_vars=True)
+        state = model.state_dict(keep_vars=True)
     except TypeError:  # the user's own, without torch's arguments
-        found = model.state_dict()
-    if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
+        state = model.state_dict()
+    if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
         return None
-    has_tensors = any(isinstance(value, torch.Tensor) for value in found.values())
-    return found if has_tensors or not any(True for _ in model.parameters()) else None
+    has_tensors = any(isinstance(value, torch.Tensor) for value in state.values())
+    return state if has_tensors or not any(True for _ in model.parameters()) else None
 
 
 def is_fsdp(module: Any) -> bool:
@@ -64,19 +64,19 @@ def is_fsdp(module: Any) -> bool:
 
 def _walked(model: Any) -> dict[str, Any]:
     """A state dict without the hooks of FSDP, because they would gather the shards of all ranks."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, module in model.named_modules():
         prefix = f"{name}." if name else ""
-        found.update({prefix + key: value for key, value in module._parameters.items() if value is not None})
+        values.update({prefix + key: value for key, value in module._parameters.items() if value is not None})
         hidden = module._non_persistent_buffers_set
-        found.update(
+        values.update(
             {
                 prefix + key: value
                 for key, value in module._buffers.items()
                 if value is not None and key not in hidden
             }
         )
-    return found
+    return values
 
 
 def state_tree(state: State) -> tuple[Node, dict[str, str]]:
@@ -84,21 +84,21 @@ def state_tree(state: State) -> tuple[Node, dict[str, str]]:
     tensors: dict[int, Any] = {}
     left_out: dict[str, str] = {}
     for name, value in state.values.items():
-        found = list(_tensors(value, 0))
-        why = next((why for tensor in found if (why := memory.unfit(_local(tensor))) is not None), None)
+        held = list(_tensors(value, 0))
+        why = next((why for tensor in held if (why := memory.unfit(_local(tensor))) is not None), None)
         if why is not None:
             left_out[name] = why
         else:
-            tensors.update({id(tensor): _local(tensor) for tensor in found})
+            tensors.update({id(tensor): _local(tensor) for tensor in held})
     refs = memory.references(tensors.values())
-    known = {marker: refs[id(tensor)] for marker, tensor in tensors.items()}
+    ref_of = {marker: refs[id(tensor)] for marker, tensor in tensors.items()}
     node = ordered_dict()
     for name, value in state.values.items():
         if name not in left_out:
             try:
-                node.set([name], [plain_node(value, known)])
+                node.set([name], [plain_node(value, ref_of)])
             except NotPlainError:
-                left_out[name] = f"a {type(value).__name__}, which is not a plain value"
+                left_out[name] = f"its type {type(value).__name__} is not a plain value"
     versions = ordered_dict()
     for name, fields in state.metadata.items():
         try:
@@ -159,10 +159,10 @@ def plain_node(value: Any, refs: Mapping[int, TensorRef] | None = None, depth: i
     if type(value) is set:
         return Set([plain_node(item, refs, depth + 1) for item in value], frozen=False)
     if type(value) in (dict, OrderedDict):
-        made: Dict | Opaque = Dict() if type(value) is dict else ordered_dict()
+        mapping: Dict | Opaque = Dict() if type(value) is dict else ordered_dict()
         keys = [plain_node(key, refs, depth + 1) for key in value]
-        made.set(keys, [plain_node(item, refs, depth + 1) for item in value.values()])
-        return made
+        mapping.set(keys, [plain_node(item, refs, depth + 1) for item in value.values()])
+        return mapping
     raise NotPlainError
 
 

@@ -30,7 +30,7 @@ def rebuild_call(ref: TensorRef) -> Opaque:
     requires_grad = bool(ref.requires_grad)
     if ref.storage.place is None:
         args: tuple[Node, ...] = (Global("torch", ref.dtype.name), ref.shape, ref.stride, requires_grad)
-        made = _call("_rebuild_meta_tensor_no_storage", args, ref)
+        call = _call("_rebuild_meta_tensor_no_storage", args, ref)
     else:
         persistent = PersistentId(None, 0)
         persistent.meaning = ref.storage
@@ -51,9 +51,9 @@ def rebuild_call(ref: TensorRef) -> Opaque:
                 if is_set:
                     bits.set([name], [True])
             args = (*args, bits)
-        made = _call("_rebuild_tensor_v2" if typed else "_rebuild_tensor_v3", args, ref)
+        call = _call("_rebuild_tensor_v2" if typed else "_rebuild_tensor_v3", args, ref)
     return (
-        _call("_rebuild_parameter", (made, requires_grad, ordered_dict()), ref) if ref.is_parameter else made
+        _call("_rebuild_parameter", (call, requires_grad, ordered_dict()), ref) if ref.is_parameter else call
     )
 
 

@@ -58,7 +58,7 @@ class Edit:
 
     def copy(self, root: Node) -> Node:
         """The edited tree."""
-        made = self.copy_of(root)
+        copied = self.copy_of(root)
         while self._todo:
             self._fill(*self._todo.pop())
         rebuilder = Rebuilder(lambda data: None)
@@ -66,15 +66,15 @@ class Edit:
         for _, call in sorted(self._calls, key=lambda row: row[0]):
             rebuilder.set_meaning(call)
         self._calls.clear()
-        return made
+        return copied
 
     def copy_of(self, node: Node) -> Node:
         """The copy of a node, for an edit that builds its own nodes. Its parts may follow later."""
         if type(node) in _LEAVES:
             return node
-        known = self._copies.get(id(node))
-        if known is not None:
-            return known
+        copied = self._copies.get(id(node))
+        if copied is not None:
+            return copied
         made = self.instead(node)
         if made is DROPPED:
             return None

@@ -160,33 +160,33 @@ class _Emitter:
 
     def _stand_in(self, node: Node) -> Node:
         """A call that makes a node without an opcode of its own in protocol 2."""
-        made = self._made.get(id(node))
-        if made is None:
+        call = self._made.get(id(node))
+        if call is None:
             if isinstance(node, TensorRef):
-                made = rebuild_call(node)
+                call = rebuild_call(node)
             elif isinstance(node, Set):
                 name = "frozenset" if node.frozen else "set"
-                made = Opaque("reduce", Global("__builtin__", name), (list(node.items),), None, 0)
+                call = Opaque("reduce", Global("__builtin__", name), (list(node.items),), None, 0)
             elif isinstance(node, bytearray):
                 args = (node.decode("latin-1"), self._text("latin-1"))
-                made = Opaque("reduce", Global("__builtin__", "bytearray"), args, None, 0)
+                call = Opaque("reduce", Global("__builtin__", "bytearray"), args, None, 0)
             elif isinstance(node, bytes):
                 args = (node.decode("latin-1"), self._text("latin1"))
-                made = Opaque("reduce", Global("_codecs", "encode"), args, None, 0)
+                call = Opaque("reduce", Global("_codecs", "encode"), args, None, 0)
             else:
                 raise TypeError(f"a node of type {type(node).__name__}")
-            self._made[id(node)] = made
+            self._made[id(node)] = call
             self._alive.append(node)
-        return made
+        return call
 
     def _text(self, text: str) -> str:
         """One object per text that is made here, so that the memo finds it again."""
         return self._texts.setdefault(text, text)
 
     def _tuple(self, node: tuple[Node, ...], todo: list[Node | _Close]) -> None:
-        known = self._memo.get(id(node))
-        if known is not None:
-            self._out += known
+        get = self._memo.get(id(node))
+        if get is not None:
+            self._out += get
         elif not node:
             self._out += b")"
         else:
@@ -203,9 +203,9 @@ class _Emitter:
             _is_python2_name(node.module, node.name) or (node.protocol >= 4 and "." in node.name)
         )
         key = (node.module, node.name, node.protocol if translated else 2)
-        known = self._names.get(key)
-        if known is not None:
-            self._out += known
+        get = self._names.get(key)
+        if get is not None:
+            self._out += get
             return
         opcodes = _name_opcodes(node.module, node.name)
         self._out += b"\x80" + bytes((node.protocol,)) + opcodes + b"\x80\x02" if translated else opcodes
@@ -231,9 +231,9 @@ class _Emitter:
         out += b"("
         self._text_of(self._text("storage"))
         self._global(cls)
-        known = self._keys.get(id(storage))
-        if known is not None:
-            out += known
+        get = self._keys.get(id(storage))
+        if get is not None:
+            out += get
         else:
             data = key.encode()
             out += b"X" + _UINT32.pack(len(data)) + data
@@ -250,9 +250,9 @@ class _Emitter:
             out += b"Q"
 
     def _text_of(self, text: str) -> None:
-        known = self._memo.get(id(text))
-        if known is not None:
-            self._out += known
+        get = self._memo.get(id(text))
+        if get is not None:
+            self._out += get
         else:
             data = text.encode("utf-8", "surrogatepass")
             self._out += b"X" + _UINT32.pack(len(data)) + data
@@ -260,9 +260,9 @@ class _Emitter:
             self._alive.append(text)
 
     def _call(self, node: Opaque, todo: list[Node | _Close]) -> None:
-        known = self._memo.get(id(node))
-        if known is not None:
-            self._out += known
+        get = self._memo.get(id(node))
+        if get is not None:
+            self._out += get
             return
         args = node.args
         if type(node.meaning) is Nested and not args:  # it was edited, so its bytes are written anew
@@ -281,9 +281,9 @@ class _Emitter:
 
     def _close(self, close: _Close, todo: list[Node | _Close]) -> None:
         node = close.node
-        known = self._memo.get(id(node))
-        if known is not None:  # a cycle: its own parts have written it already
-            self._out += close.undo + known
+        get = self._memo.get(id(node))
+        if get is not None:  # a cycle: its own parts have written it already
+            self._out += close.undo + get
             return
         self._out += close.opcode
         self._put(node)

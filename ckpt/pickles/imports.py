@@ -175,14 +175,16 @@ torch.utils.hooks: RemovableHandle
 
 
 def _table() -> frozenset[str]:
-    found = set(REBUILD_CALLS)
+    names_known = set(REBUILD_CALLS)
     for text, prefix in ((_NN, "torch.nn.modules."), (_OTHERS, "")):
         for line in text.replace("\n  ", " ").strip().splitlines():
             module, _, names = line.partition(": ")
-            found.update(f"{prefix}{module}.{name}" for name in names.split())
-    found.update(f"torch.{name}" for name in BY_NAME)
-    found.update(f"{module}.{name}" for module in ("torch", "torch.cuda") for name in (*BY_STORAGE, *UNTYPED))
-    return frozenset(found)
+            names_known.update(f"{prefix}{module}.{name}" for name in names.split())
+    names_known.update(f"torch.{name}" for name in BY_NAME)
+    names_known.update(
+        f"{module}.{name}" for module in ("torch", "torch.cuda") for name in (*BY_STORAGE, *UNTYPED)
+    )
+    return frozenset(names_known)
 
 
 KNOWN = _table()
@@ -215,7 +217,7 @@ def calls_of_unknown(pickle: Pickle) -> dict[Global, list[Opaque]]:
 
     Objects made without a call do not count: NEWOBJ runs only the `__new__` of a class.
     """
-    found: dict[Global, list[Opaque]] = {}
+    calls: dict[Global, list[Opaque]] = {}
     known = {name for name in pickle.globals.values() if is_known(name)}
     harmless = {name for name in known if python3_name(name.module, name.name) not in _LOOKED_INTO}
     for call in pickle.calls:
@@ -226,15 +228,15 @@ def calls_of_unknown(pickle: Pickle) -> dict[Global, list[Opaque]]:
             if python3_name(func.module, func.name) in _CALLS_AN_ARGUMENT:
                 for arg in call.args[: 2 if func.name == "_reconstructor" else None]:
                     if type(arg) is Global and not is_known(arg) and not _is_plain_class(func, call, arg):
-                        found.setdefault(arg, []).append(call)
+                        calls.setdefault(arg, []).append(call)
             elif func.name == "encode" and as_bytes(call) is None:
-                found.setdefault(func, []).append(call)  # the file chooses the codec
+                calls.setdefault(func, []).append(call)  # the file chooses the codec
             continue
         for culprit in _called(call):
-            made = found.setdefault(culprit, [])
+            made = calls.setdefault(culprit, [])
             if len(made) < _KEPT:
                 made.append(call)
-    return found
+    return calls
 
 
 def _is_plain_class(func: Global, call: Opaque, arg: Global) -> bool:

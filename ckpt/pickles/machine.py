@@ -423,14 +423,14 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
 
 
 def _resolve(out: Pickle, limits: Limits, at: int, module: str, name: str) -> Global:
-    found = out.globals.get((module, name))
-    if found is None:
+    node = out.globals.get((module, name))
+    if node is None:
         if len(module) > NAME_CHARACTERS or len(name) > NAME_CHARACTERS:
             raise MachineError(f"a name has over {NAME_CHARACTERS:,} characters", at)
         if len(out.globals) >= limits.globals:
             raise LimitError("a pickle imports too many names", "globals", limits.globals)
-        found = out.globals[module, name] = Global(module, name, at, out.protocol)
-    return found
+        node = out.globals[module, name] = Global(module, name, at, out.protocol)
+    return node
 
 
 def _nested(deep: dict[int, tuple[int, Node]], at: int, items: tuple[Node, ...]) -> tuple[Node, ...]:
@@ -451,9 +451,9 @@ def _call(out: Pickle, at: int, how: str, func: Node, args: _Made, kwargs: Dict 
         raise MachineError(f"cannot call {_kind(func)}", at)
     if type(args) is not tuple:
         raise MachineError(f"a call has {_kind(args)} as arguments", at)
-    made = Opaque(how, func, args, kwargs, at)
-    out.calls.append(made)
-    return made
+    call = Opaque(how, func, args, kwargs, at)
+    out.calls.append(call)
+    return call
 
 
 def _add_items(at: int, target: _Made, items: Sequence[Node], sets: bool = False) -> None:

@@ -338,24 +338,24 @@ def _flagged(args: tuple[Node, ...], dtype: DType | None, flags: Node) -> Tensor
 def _meaning(node: Node) -> Tensor | None:
     if type(node) is TensorRef:
         return node
-    found = node.meaning if type(node) is Opaque else None
-    if type(found) is Nested:
-        return _meaning(found.root)
-    return found if isinstance(found, (TensorRef, Composite)) else None
+    meaning = node.meaning if type(node) is Opaque else None
+    if type(meaning) is Nested:
+        return _meaning(meaning.root)
+    return meaning if isinstance(meaning, (TensorRef, Composite)) else None
 
 
 def _tensor(node: Node) -> Tensor:
-    found = _meaning(node)
-    if found is None:
+    tensor = _meaning(node)
+    if tensor is None:
         raise _BadCallError("one of its arguments is not a tensor")
-    return found
+    return tensor
 
 
 def _plain(node: Node) -> TensorRef:
-    found = _tensor(node)
-    if not isinstance(found, TensorRef):
+    tensor = _tensor(node)
+    if not isinstance(tensor, TensorRef):
         raise _BadCallError("one of its arguments is not a plain tensor")
-    return found
+    return tensor
 
 
 def _layout(node: Node) -> str:
@@ -375,25 +375,25 @@ def _tuple_state(call: Opaque) -> tuple[Node, ...]:
 
 def _attributes(state: Node) -> dict[str, Node]:
     """The attributes in a state: a dict, or a pair of the instance's dict and its slots."""
-    found: dict[str, Node] = {}
+    attributes: dict[str, Node] = {}
     for part in state if type(state) is tuple else (state,):
         if type(part) is Dict:
-            found.update(
+            attributes.update(
                 (str(key), value)
                 for key, value in zip(part.keys, part.values, strict=True)
                 if isinstance(key, str)
             )
-    return found
+    return attributes
 
 
 def _inner_tensors(attributes: dict[str, Node]) -> tuple[tuple[str, TensorRef], ...]:
     parts: list[tuple[str, TensorRef]] = []
     for label, node in attributes.items():
-        found = _meaning(node)
-        if isinstance(found, TensorRef):
-            parts.append((label, found))
-        elif isinstance(found, Composite):
-            parts += [(f"{label}.{inner}", part) for inner, part in found.parts]
+        tensor = _meaning(node)
+        if isinstance(tensor, TensorRef):
+            parts.append((label, tensor))
+        elif isinstance(tensor, Composite):
+            parts += [(f"{label}.{inner}", part) for inner, part in tensor.parts]
     return tuple(parts)
 
 

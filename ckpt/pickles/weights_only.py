@@ -121,18 +121,18 @@ def _call_refusals(call: Opaque) -> list[str]:
     if not _allowed(func):
         return []  # the name is refused already
     name = python3_name(func.module, func.name)
-    found = []
+    reasons = []
     if call.items:
-        found.append(f"items appended to {func.qualified}")
+        reasons.append(f"items appended to {func.qualified}")
     if call.keys and name not in _MAPPINGS:
-        found.append(f"items set on {func.qualified}")
+        reasons.append(f"items set on {func.qualified}")
     if call.states and name not in _BUILD_TARGETS:
-        found.append(f"a state set on {func.qualified}")
+        reasons.append(f"a state set on {func.qualified}")
     if name == "collections.OrderedDict" and not all(map(_updates, call.states)):
-        found.append("a state of OrderedDict that is not a dict")
+        reasons.append("a state of OrderedDict that is not a dict")
     if name == "torch._tensor._rebuild_from_type_v2" and call.args and not _allowed(call.args[0]):
-        found.append("a rebuild of a type by a function that is not allowed")
-    return found
+        reasons.append("a rebuild of a type by a function that is not allowed")
+    return reasons
 
 
 def _updates(state: Node) -> bool:

@@ -42,7 +42,7 @@ def find(root: Node, name: str, limits: Limits) -> list[tuple[Path, Node]]:
 
     Modules have state-dict names and the names of their attributes. Raises LimitError for a hostile tree.
     """
-    found: list[tuple[Path, Node]] = []
+    nodes: list[tuple[Path, Node]] = []
     todo: list[tuple[Node, Path, str | None]] = [(root, (), name)]
     visits = 0
     while todo:
@@ -51,7 +51,7 @@ def find(root: Node, name: str, limits: Limits) -> list[tuple[Path, Node]]:
         if visits > limits.entries or len(path) > limits.depth:
             raise LimitError("the name matches too many places", "entries", limits.entries)
         if rest is None:
-            found.append((path, node))
+            nodes.append((path, node))
             continue
         if tensor_of(node) is not None:
             continue
@@ -74,7 +74,7 @@ def find(root: Node, name: str, limits: Limits) -> list[tuple[Path, Node]]:
                 todo.append((child, at, None))
             elif rest.startswith(f"{text}."):
                 todo.append((child, at, rest[len(text) + 1 :]))
-    return found
+    return nodes
 
 
 def children(node: Node) -> list[tuple[str | int, Node]]:
@@ -99,16 +99,16 @@ def node_at(root: Node, path: Path) -> Node:
 
 def places_of(root: Node, wanted: set[int]) -> dict[int, str]:
     """The first name of each wanted node, by the id of the node."""
-    found: dict[int, str] = {}
+    names: dict[int, str] = {}
     seen: dict[int, Node] = {}
     todo: list[tuple[Node, str]] = [(root, "")]
-    while todo and len(found) < len(wanted):
+    while todo and len(names) < len(wanted):
         node, name = todo.pop()
         if id(node) in wanted:
-            found.setdefault(id(node), name)
+            names.setdefault(id(node), name)
         if id(node) in seen or type(node) in SCALARS:
             continue
         seen[id(node)] = node
         below = [(child, f"{name}.{key}" if name else str(key)) for key, child in children(node)]
         todo += reversed(below)
-    return found
+    return names

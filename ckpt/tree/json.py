@@ -75,7 +75,7 @@ def plain(node: Node) -> Json:
             return f"storage of {view.storage.nbytes} bytes"
         if view.kind == "sequence":
             return [convert(child, depth - 1) for child in view.children]
-        found: dict[str, Json] = {}
+        fields: dict[str, Json] = {}
         for key, child in zip(view.keys, view.children, strict=True):
             text = (
                 str(key)
@@ -84,9 +84,9 @@ def plain(node: Node) -> Json:
                 if look(key).kind == "scalar"
                 else "?"
             )
-            while text in found:
+            while text in fields:
                 text += "#"
-            found[text] = convert(child, depth - 1)
-        return found
+            fields[text] = convert(child, depth - 1)
+        return fields
 
     return convert(node, 200)

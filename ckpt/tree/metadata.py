@@ -39,12 +39,12 @@ def metadata_node(texts: Mapping[str, str]) -> Dict:
 def with_metadata(root: Node, texts: Mapping[str, str]) -> Dict:
     """The items of a tree with these texts as its metadata. Without texts the key is left out."""
     assert type(root) is Dict  # every file with metadata has a dict as its root
-    made = Dict()
+    node = Dict()
     pairs = [pair for pair in zip(root.keys, root.values, strict=True) if pair[0] != METADATA]
-    made.set([key for key, _ in pairs], [value for _, value in pairs])
+    node.set([key for key, _ in pairs], [value for _, value in pairs])
     if texts:
-        made.set([METADATA], [metadata_node(texts)])
-    return made
+        node.set([METADATA], [metadata_node(texts)])
+    return node
 
 
 def is_alias(other: str, name: str) -> bool:

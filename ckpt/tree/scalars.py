@@ -39,8 +39,8 @@ def _attribute(call: Opaque, name: str) -> Scalar | None:
 
 
 def _numpy_dtype(call: Opaque, name: str) -> Scalar | None:
-    found = numpy_dtype(call)
-    return None if found is None else Scalar("numpy.dtype", found.name)
+    dtype = numpy_dtype(call)
+    return None if dtype is None else Scalar("numpy.dtype", dtype.name)
 
 
 def _encoded(call: Opaque, name: str) -> Scalar | None:

@@ -61,8 +61,8 @@ class View(NamedTuple):
 def tensor_of(node: Node) -> Tensor | None:
     """The tensor of a node; None when the node is not a tensor."""
     if type(node) is Opaque:
-        found = node.meaning
-        return tensor_of(found.root) if isinstance(found, Nested) else found
+        meaning = node.meaning
+        return tensor_of(meaning.root) if isinstance(meaning, Nested) else meaning
     return node if type(node) is TensorRef or type(node) is Composite else None
 
 
@@ -73,15 +73,15 @@ def attached_tensors(call: Opaque) -> list[tuple[str, Tensor]]:
     states: Sequence[Node] = call.states
     if type(call.func) is Global and call.func.name in ("_rebuild_from_type", "_rebuild_from_type_v2"):
         states = call.args[3:4]
-    found: list[tuple[str, Tensor]] = []
+    tensors: list[tuple[str, Tensor]] = []
     for state in states:
         for part in state if type(state) is tuple else (state,):
             if type(part) is Dict:
                 for key, value in zip(part.keys, part.values, strict=True):
                     tensor = tensor_of(value)
                     if tensor is not None and isinstance(key, str):
-                        found.append((str(key), tensor))
-    return found
+                        tensors.append((str(key), tensor))
+    return tensors
 
 
 _MARKERS = frozenset(("_is_buffer", "_is_param", "persistent"))
@@ -95,12 +95,12 @@ def attributes(call: Opaque) -> list[str]:
     if type(call.func) is Global and len(call.args) > 3:
         if call.func.name in ("_rebuild_from_type", "_rebuild_from_type_v2", "_rebuild_parameter_with_state"):
             states.append(call.args[3])
-    found = []
+    names = []
     for state in states:
         for part in state if type(state) is tuple else (state,):
             if type(part) is Dict:
-                found += [str(key) for key in part.keys if isinstance(key, str) and key not in _MARKERS]
-    return found
+                names += [str(key) for key in part.keys if isinstance(key, str) and key not in _MARKERS]
+    return names
 
 
 def look(node: Node) -> View:
@@ -139,9 +139,9 @@ def _object(call: Opaque) -> View:
         if scalar is not None:
             return View("scalar", scalar.type, scalar.value)
     elif name in _READERS:
-        found = _READERS[name](call, name)
-        if found is not None:
-            return found
+        view = _READERS[name](call, name)
+        if view is not None:
+            return view
     state = _state(call)
     if "_parameters" in state and "_modules" in state:
         return View("module", name, keys=list(state), children=list(state.values()))
@@ -274,21 +274,21 @@ def _size(call: Opaque, name: str) -> View | None:
 
 
 def _numpy_array(call: Opaque, name: str) -> View | None:
-    found = array(call)
-    if found is None:
+    stored = array(call)
+    if stored is None:
         return None
-    if found.items is not None:
-        return View("sequence", f"numpy.ndarray object {list(found.shape)}", children=found.items)
-    kind = f"numpy.ndarray {found.dtype.name} {list(found.shape)}"
-    numel = prod(found.shape)
-    if numel > ARRAY_ELEMENTS or found.data is None:
+    if stored.items is not None:
+        return View("sequence", f"numpy.ndarray object {list(stored.shape)}", children=stored.items)
+    kind = f"numpy.ndarray {stored.dtype.name} {list(stored.shape)}"
+    numel = prod(stored.shape)
+    if numel > ARRAY_ELEMENTS or stored.data is None:
         return View("object", kind)
-    values = found.dtype.decode(found.data, numel)
+    values = stored.dtype.decode(stored.data, numel)
     if values is None:
         return View("object", kind)
-    if not found.shape:
+    if not stored.shape:
         return View("scalar", kind, values[0])
-    return View("sequence", kind, children=shaped(values, found.shape, found.fortran))
+    return View("sequence", kind, children=shaped(values, stored.shape, stored.fortran))
 
 
 def shaped(values: list[Node], shape: tuple[int, ...], fortran: bool) -> list[Node]:

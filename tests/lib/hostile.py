@@ -1377,7 +1377,7 @@ def _opcodes() -> Iterator[Case]:
     """Programs that no pickler writes."""
     yield Case("pickle/empty.pt", torch_zip(b"", {}), "error")
     yield Case("pickle/only_stop.pt", torch_zip(b".", {}), "error", "", "empty stack")
-    yield Case("pickle/no_stop.pt", torch_zip(b"\x80\x02}", {}), "error", "ends")
+    yield Case("pickle/no_stop.pt", torch_zip(b"\x80\x02}", {}), "error", "unexpected end")
     yield Case("pickle/two_values.pt", _holding(1, 2), "any", "", "one value is left under the result")
     yield Case("pickle/open_mark.pt", _holding(b"(", 1), "error", "mark")
     yield Case("pickle/stop_on_mark.pt", _holding(b"("), "error")
@@ -1535,7 +1535,7 @@ def _claims() -> Iterator[Case]:
             f"pickle/claim_{name}.pt",
             torch_zip(data, {}),
             "error",
-            "negative" if "string_n" in name else "ends",
+            "negative" if "string_n" in name else "unexpected end",
         )
     yield Case(
         "pickle/claim_frame.pt",

@@ -23,13 +23,13 @@ _EXPANDED = 1 << 30
 
 def losses(checkpoint: Checkpoint) -> list[str]:
     """What the format cannot hold, one line each: it holds only dense tensors."""
-    found: list[str] = []
+    lost: list[str] = []
     for entry in checkpoint.tensors:
         why = unfit(entry)
         if why:
-            found.append(f"{show(entry.name, 80)} ({why})")
+            lost.append(f"{show(entry.name, 80)} ({why})")
     values = [value.name for value in checkpoint.values if not is_metadata(value.path)]
-    return [*found, *(f"{show(name, 80)} (not a tensor)" for name in values)]
+    return [*lost, *(f"{show(name, 80)} (not a tensor)" for name in values)]
 
 
 def unfit(entry: Entry) -> str | None:
@@ -112,13 +112,13 @@ def compare(planned: Checkpoint, written: Checkpoint) -> None:
     """Raise WriteError unless a written file has the planned tensors, or their aliases, and the safetensors library
     opens it.
     """
-    found = {entry.name: entry.tensor for entry in written.tensors}
+    tensors = {entry.name: entry.tensor for entry in written.tensors}
     others = aliases(written)
     for entry in planned.tensors:
-        other = found.get(others.get(entry.name, entry.name))
+        other = tensors.get(others.get(entry.name, entry.name))
         if other is None or (other.dtype, other.shape) != (entry.tensor.dtype, entry.tensor.shape):
             raise differs(f"tensor {show(entry.name, 80)} differs")
-    extra = found.keys() - {entry.name for entry in planned.tensors}
+    extra = tensors.keys() - {entry.name for entry in planned.tensors}
     if extra:
         raise differs(f"{show(min(extra), 80)} was not planned")
     check_by_library(written.path)
@@ -126,10 +126,10 @@ def compare(planned: Checkpoint, written: Checkpoint) -> None:
 
 def compare_bytes(planned: Checkpoint, written: Checkpoint) -> None:
     """Raise WriteError unless every element in a written file equals its source."""
-    known = {entry.name: entry.tensor for entry in written.tensors}
+    tensors = {entry.name: entry.tensor for entry in written.tensors}
     others = aliases(written)
     for entry in planned.tensors:
-        other = known[others.get(entry.name, entry.name)]
+        other = tensors[others.get(entry.name, entry.name)]
         assert isinstance(entry.tensor, TensorRef) and isinstance(other, TensorRef)
         if not same_bytes(elements(entry.tensor), elements(other)):
             raise differs(f"the bytes of {show(entry.name, 80)} differ from the source")

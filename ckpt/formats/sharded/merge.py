@@ -82,32 +82,32 @@ def _root(shards: Sequence[Checkpoint], others: Sequence[Part]) -> Dict:
 
 def _values(parts: Sequence[Part]) -> list[Value]:
     """The values of all parts. Each shard repeats the metadata, so a value that an earlier shard has is left out."""
-    found: list[Value] = []
-    known: set[Path] = set()
+    values: list[Value] = []
+    paths: set[Path] = set()
     for part in parts:
         for value in part.checkpoint.values:
-            if part.section or value.path not in known:
+            if part.section or value.path not in paths:
                 path, name = part.path_of(value.path), part.name_of(value.name)
-                found.append(value._replace(path=path, name=name))
-        known.update(value.path for value in part.checkpoint.values)
-    return found
+                values.append(value._replace(path=path, name=name))
+        paths.update(value.path for value in part.checkpoint.values)
+    return values
 
 
 def _containers(
     shards: Sequence[Checkpoint], others: Sequence[Part], weights: Sequence[Entry], root: Dict
 ) -> list[Container]:
     """The containers of the files beside the weights, then the root: inner containers come before outer ones."""
-    found: list[Container] = []
+    rows: list[Container] = []
     first = len(weights)
     for part in others:
         for row in part.checkpoint.containers:
             name = part.name_of(row.name) if row.name else part.section
             path = part.path_of(row.path)
-            found.append(row._replace(path=path, name=name, first=row.first + first, last=row.last + first))
+            rows.append(row._replace(path=path, name=name, first=row.first + first, last=row.last + first))
         first += len(part.checkpoint.tensors)
     only = shards[0].containers if len(shards) == 1 else ()
     names = tuple(entry.name for entry in weights)
-    return [*found, *(only or [Container((), "", "dict", names, 0, len(weights), node=root)])]
+    return [*rows, *(only or [Container((), "", "dict", names, 0, len(weights), node=root)])]
 
 
 def _refusals(every: Sequence[Checkpoint]) -> tuple[Refusal, ...] | None:

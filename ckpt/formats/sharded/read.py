@@ -82,8 +82,8 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         if layout.weight_map is None and len(parts) == 1:  # a folder with one file is that file
             whole = parts[0].checkpoint
             return replace(whole, notices=(*whole.notices, *notices))
-        made = merged(probe.path, NAME, parts, notices)
-        return replace(made, index_bytes=layout.total_size)
+        whole_checkpoint = merged(probe.path, NAME, parts, notices)
+        return replace(whole_checkpoint, index_bytes=layout.total_size)
     except BaseException:
         for part in parts:
             part.checkpoint.close()

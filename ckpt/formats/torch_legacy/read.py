@@ -180,18 +180,18 @@ class _Stream:
             ):
                 dtype = storage_type(pid[1])
                 widths.setdefault(str(pid[2]), (dtype, pid[4]))
-        found: dict[str, tuple[int, int]] = {}
+        places: dict[str, tuple[int, int]] = {}
         at = self.end
         for key in keys:
             text = str(key) if isinstance(key, (str, int)) and not isinstance(key, bool) else ""
-            if text in found:
+            if text in places:
                 raise UnreadableError(f"storage {show(text, 80)} is listed twice")
             if text not in widths:
                 raise UnreadableError(f"storage {show(text, 80)} is listed, but no tensor uses it")
             dtype, expected = widths[text]
             if self._is_cut and at + 8 + storage_bytes(dtype, expected) > self._source.size:
                 at = self._source.size
-                found[text] = (at, 0)
+                places[text] = (at, 0)
                 continue
             if at + 8 > self._source.size:
                 raise CutOffError(
@@ -209,15 +209,15 @@ class _Stream:
                     f"cut off: storage {show(text, 80)} needs bytes {at:,} to {at + nbytes:,}, "
                     f"the file ends at {self._source.size:,}"
                 )
-            found[text] = (at, numel)
+            places[text] = (at, numel)
             at += nbytes
         self.end = at
-        missing = widths.keys() - found.keys()
+        missing = widths.keys() - places.keys()
         if missing:
             raise UnreadableError(
                 f"a tensor uses storage {show(min(missing), 80)}, which the list of storages lacks"
             )
-        return found
+        return places
 
     def _resolve(self, persistent: PersistentId, places: dict[str, tuple[int, int]]) -> Storage | Global:
         pid = persistent.pid
@@ -242,15 +242,17 @@ class _Stream:
         self, key: str, dtype: DType | None, numel: Node, device: Node, places: dict[str, tuple[int, int]]
     ) -> Storage:
         nbytes = storage_bytes(dtype, numel)
-        known = self._made.get(key)
-        if known is not None:
-            if (known.dtype or UINT8, known.nbytes) != (dtype or UINT8, nbytes):
+        before = self._made.get(key)
+        if before is not None:
+            if (before.dtype or UINT8, before.nbytes) != (dtype or UINT8, nbytes):
                 raise UnreadableError(f"storage {show(key, 80)} is used with two types or sizes")
-            return known
+            return before
         place = Range(self._source, places[key][0], nbytes)
-        made = make_storage(self._contents.mark + self._prefix + show(key, 80), device, dtype, nbytes, place)
-        self._made[key] = self._contents.storages[made.id] = made
-        return made
+        storage = make_storage(
+            self._contents.mark + self._prefix + show(key, 80), device, dtype, nbytes, place
+        )
+        self._made[key] = self._contents.storages[storage.id] = storage
+        return storage
 
 
 def _view_offset(view: Node, root: Storage, dtype: DType | None, key: str) -> int:

@@ -145,11 +145,11 @@ class StorageFolder:
         else:
             dtype = self._types[cls] = storage_type(cls)
         nbytes = storage_bytes(dtype, numel)
-        made = self._made.get(text)
-        if made is not None:
-            if (made.dtype or UINT8, made.nbytes) != (dtype or UINT8, nbytes):  # untyped ones are bytes
+        storage = self._made.get(text)
+        if storage is not None:
+            if (storage.dtype or UINT8, storage.nbytes) != (dtype or UINT8, nbytes):  # untyped ones are bytes
                 raise UnreadableError(f"storage {show(text)} is used with two types or sizes")
-            return made  # as in torch, the first id that names a storage decides its device
+            return storage  # as in torch, the first id that names a storage decides its device
         if not (text.isdigit() and text.isascii()) and not KEY.fullmatch(text):
             raise UnreadableError(f"invalid storage key {show(text, 80)}")
         record = self._records.get(self._folder + text)
@@ -160,11 +160,11 @@ class StorageFolder:
         if record.size > nbytes:
             self._longer.append(f"{text} ({record.size:,} bytes for {nbytes:,})")
         place = record.place(self._source, big=self._big)
-        made = make_storage(
+        storage = make_storage(
             self._contents.mark + self._prefix + text, device, dtype, nbytes, place, record.crc
         )
-        self._made[text] = self._contents.storages[made.id] = made
-        return made
+        self._made[text] = self._contents.storages[storage.id] = storage
+        return storage
 
     def keys(self) -> list[str]:
         """The keys that the pickle named so far."""

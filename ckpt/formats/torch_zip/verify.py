@@ -85,7 +85,7 @@ def _of_zip(source: Source, limits: Limits) -> Salvage | None:
     at = 0
     contents = Contents((), read_nested)
     root: Pickle | None = None
-    made: dict[str, Storage] = {}
+    storages: dict[str, Storage] = {}
     whole: set[str] = set()
 
     def storage_of(persistent: PersistentId) -> Storage | Global:
@@ -95,15 +95,15 @@ def _of_zip(source: Source, limits: Limits) -> Salvage | None:
                 f"the persistent id at byte {persistent.offset:,} of the pickle does not name a storage"
             )
         key, dtype = str(pid[2]), storage_type(pid[1])
-        if key not in made:
-            made[key] = make_storage(key, pid[3], dtype, storage_bytes(dtype, pid[4]), None, None)
-        return made[key]
+        if key not in storages:
+            storages[key] = make_storage(key, pid[3], dtype, storage_bytes(dtype, pid[4]), None, None)
+        return storages[key]
 
     for _ in range(limits.entries):
-        found = _local(source, at)
-        if found is None:
+        local = _local(source, at)
+        if local is None:
             break
-        name, begin = found
+        name, begin = local
         inner = name.partition("/")[2]
         if inner == "data.pkl" and root is None:
             pickle = _pickle_at(source, begin, limits)
@@ -112,8 +112,8 @@ def _of_zip(source: Source, limits: Limits) -> Salvage | None:
             root, end = pickle
             end += begin
             interpret(root, contents, limits, storage_of, 0)
-        elif inner.startswith("data/") and inner[5:] in made:
-            end = begin + made[inner[5:]].nbytes
+        elif inner.startswith("data/") and inner[5:] in storages:
+            end = begin + storages[inner[5:]].nbytes
         else:
             scanned = _end_of(source, begin)
             if scanned is None:
@@ -129,7 +129,7 @@ def _of_zip(source: Source, limits: Limits) -> Salvage | None:
     lost: list[str] = []
     for entry in flatten(root.root, limits).tensors:
         is_cut = any(
-            part.nbytes and part.storage.id in made and f"data/{part.storage.id}" not in whole
+            part.nbytes and part.storage.id in storages and f"data/{part.storage.id}" not in whole
             for part in parts_of(entry.tensor)
         )
         (lost if is_cut else present).append(entry.name)
@@ -172,12 +172,12 @@ def _end_of(source: Source, begin: int) -> int | None:
     at = begin
     while at < source.size:
         data = source.read(at, min(_STEP + 16, source.size - at))
-        found = data.find(DESCRIPTOR_MAGIC)
-        while 0 <= found < _STEP:
-            size = at + found - begin
-            if found + 12 <= len(data) and unpack_from("<I", data, found + 8)[0] == size & 0xFFFFFFFF:
-                return at + found
-            found = data.find(DESCRIPTOR_MAGIC, found + 1)
+        mark = data.find(DESCRIPTOR_MAGIC)
+        while 0 <= mark < _STEP:
+            size = at + mark - begin
+            if mark + 12 <= len(data) and unpack_from("<I", data, mark + 8)[0] == size & 0xFFFFFFFF:
+                return at + mark
+            mark = data.find(DESCRIPTOR_MAGIC, mark + 1)
         at += _STEP
     return None
 
