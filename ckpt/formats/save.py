@@ -18,6 +18,7 @@ from ckpt.io.commit import Progress, Target
 from ckpt.io.location import locate
 from ckpt.limits import Limits
 from ckpt.text import first_of
+from ckpt.tree.metadata import metadata_of
 
 Check = Callable[[str, Checkpoint], None]
 """A check of a file that is written and not yet in place: its path, and what was planned. Raises CkptError."""
@@ -84,7 +85,12 @@ def same_format(path: str, checkpoint: Checkpoint) -> str:
     """The format for a checkpoint whose content stays: its own; for one of several files that of the suffix."""
     name = checkpoint.format
     if not is_written(name):
-        return format_for(path, None)
+        found = format_for(path, None)
+        if traits_of(found).is_pickle and metadata_of(checkpoint.root):
+            raise UsageError(
+                "the content is safetensors, the ending says otherwise", path=path, hint="ckpt convert"
+            )
+        return found
     if _contradicts(path, name):
         raise UsageError(f"the content is {name}, the ending says otherwise", path=path, hint="ckpt convert")
     return name
