@@ -398,7 +398,7 @@ def test_dtype_casts_what_numpy_left_behind(format: str, tmp_path: Path) -> None
 
     found = torch.load(tmp_path / "b.pt")
     for name, array in arrays.items():
-        assert torch.equal(found[name], torch.from_numpy(array).half()), name
+        assert equal(found[name], torch.from_numpy(array).half()), name
     assert found["b.weight"].dtype is torch.float16
 
 
