@@ -76,7 +76,5 @@ def test_tensors_without_elements_or_data_do_not_move(tmp_path: Path) -> None:
 def test_equal_checksums_alone_are_no_move(tmp_path: Path) -> None:
     """CRC-32 has only so many values: the bytes decide."""
     with mock.patch.object(moved, "_checksum", lambda tensor: 0):
-        report = compared(
-            {**KEPT, "a.weight": torch.ones(3)}, {**KEPT, "b.weight": torch.zeros(3)}, tmp_path
-        )
+        report = compared({**KEPT, "a.weight": torch.ones(3)}, {**KEPT, "b.weight": torch.zeros(3)}, tmp_path)
     assert not renames(report) and report.differs
