@@ -18,6 +18,7 @@ from ckpt.io.commit import Progress, Target
 from ckpt.io.location import locate
 from ckpt.limits import Limits
 from ckpt.text import and_more, first_of
+from ckpt.tree.metadata import metadata_of
 
 SHARD_FORMAT = shards.FORMAT
 """The format of the files that `save_shards` writes."""
@@ -88,7 +89,12 @@ def same_format(path: str, checkpoint: Checkpoint) -> str:
     """The format for a checkpoint whose content stays: its own, or that of the suffix for several files."""
     name = checkpoint.format
     if not is_written(name):
-        return format_for(path, None)
+        chosen = format_for(path, None)
+        if traits_of(chosen).is_pickle and metadata_of(checkpoint.root):
+            raise UsageError(
+                "the content is safetensors, the ending does not fit", path=path, hint="ckpt convert"
+            )
+        return chosen
     if _contradicts(path, name):
         raise UsageError(f"the content is {name}, the ending does not fit", path=path, hint="ckpt convert")
     return name

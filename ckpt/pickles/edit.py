@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from ckpt.nodes import ByteStr, Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple
 from ckpt.pickles.rebuild import Rebuilder
-from ckpt.tensors import Storage, TensorRef
+from ckpt.tensors import Storage, TensorRef, tensor_ref
 
-_LEAVES = frozenset((type(None), bool, int, float, str, bytes, bytearray, ByteStr, Global, TensorRef))
+_LEAVES = frozenset((type(None), bool, int, float, str, bytes, bytearray, ByteStr, Global))
 
 
 DROPPED: Node = Opaque("dropped", None, (), None, 0)
@@ -111,6 +111,8 @@ class Edit:
             return named
         elif type(node) is Opaque:
             made = Opaque(node.how, node.func, (), None, node.offset)
+        elif isinstance(node, TensorRef):
+            return _over(node, self.storage(node.storage))
         else:
             raise TypeError(f"a node of type {type(node).__name__}")
         if like is not None and type(node) is Opaque:
@@ -159,6 +161,16 @@ class Edit:
 
     def _item(self, node: Node) -> Node:
         return self.leaf(node) if type(node) in _LEAVES else self.copy_of(node)
+
+
+def _over(ref: TensorRef, storage: Storage) -> TensorRef:
+    """The view of the storage that takes the place of its own; of that one's dtype where it is another."""
+    if storage is ref.storage:
+        return ref
+    if storage.dtype is None or storage.dtype == ref.storage.dtype:
+        return ref._replace(storage=storage)
+    made = tensor_ref(storage, storage.dtype, ref.shape, ref.stride, ref.offset, ref.requires_grad)
+    return made._replace(is_parameter=ref.is_parameter, is_buffer=ref.is_buffer, conj=ref.conj, neg=ref.neg)
 
 
 def _is(one: Node, other: Node) -> bool:

@@ -35,7 +35,7 @@ def merged(path: str, format: str, parts: Sequence[Part], notices: Sequence[Noti
     if not shards[0].traits.keeps_order:
         weights.sort(key=lambda entry: natural(entry.name))
     rest = [_moved(part, entry) for part in others for entry in part.checkpoint.tensors]
-    root = _root(shards, others)
+    root = _root(shards, others, weights)
     every = [part.checkpoint for part in parts]
     traits = shards[0].traits
     return Checkpoint(
@@ -63,16 +63,17 @@ def _moved(part: Part, entry: Entry) -> Entry:
     return entry._replace(path=part.path_of(entry.path), name=part.name_of(entry.name))
 
 
-def _root(shards: Sequence[Checkpoint], others: Sequence[Part]) -> Dict:
-    """The tree: the content of the shards side by side, and their metadata once."""
+def _root(shards: Sequence[Checkpoint], others: Sequence[Part], weights: Sequence[Entry]) -> Dict:
+    """The tree: the content of the shards side by side in the order of `weights`, and their metadata once."""
     root = Dict()
     metadata: dict[str, str] = {}
+    if not shards[0].traits.keeps_order:  # nothing but tensors
+        root.set([entry.name for entry in weights], [entry.tensor for entry in weights])
     for shard in shards:
-        view = look(shard.root)
-        texts = metadata_of(shard.root)
-        fresh = [i for i, key in enumerate(view.keys) if not texts or key != METADATA]
-        root.set([view.keys[i] for i in fresh], [view.children[i] for i in fresh])
-        metadata.update(texts)
+        metadata.update(metadata_of(shard.root))
+        if shard.traits.keeps_order:
+            view = look(shard.root)
+            root.set(list(view.keys), list(view.children))
     for part in others:
         root.set([part.section], [part.checkpoint.root])
     if metadata:  # each shard has some, mostly the same

@@ -104,7 +104,7 @@ class Cast(Edit):
             typed = self._typed(node.func, node.args)
             if typed is not None:
                 return self.shell_of(Opaque(node.how, _V2, typed, None, node.offset), node)
-        return node if isinstance(node, TensorRef) else None
+        return None
 
     def arguments(self, call: Opaque) -> tuple[Node, ...]:
         args = call.args

@@ -375,6 +375,34 @@ def test_casts_are_torchs(source: str, to: str) -> None:
 
 
 @pytest.mark.parametrize("format", ["safetensors", "torch-zip", "torch-legacy"])
+def test_dtype_casts_the_tensors_of_safetensors(format: str, tmp_path: Path) -> None:
+    state = {"a.weight": torch.randn(2, 3), "a.steps": torch.tensor([3]), "b.weight": torch.randn(4).half()}
+    safetensors.torch.save_file(state, tmp_path / "a.safetensors")
+    out = tmp_path / ("b.safetensors" if format == "safetensors" else "b.pt")
+
+    report = converted(tmp_path / "a.safetensors", out, format, dtype="bfloat16")
+
+    found = safetensors.torch.load_file(out) if format == "safetensors" else torch.load(out)
+    for name, value in state.items():
+        assert equal(found[name], value.to(torch.bfloat16) if value.is_floating_point() else value), name
+    counts = {row.before: row.number for row in report.changes if row.kind == "dtype"}
+    assert counts == {"float32": 1, "float16": 1}
+
+
+@pytest.mark.parametrize("format", ["torch-zip", "torch-legacy"])
+def test_dtype_casts_what_numpy_left_behind(format: str, tmp_path: Path) -> None:
+    arrays = {"a.weight": np.arange(6.0).reshape(2, 3), "a.bias": np.asfortranarray(np.ones((2, 3), "f4"))}
+    source = rewriting.saved({**arrays, "b.weight": torch.ones(2)}, tmp_path / "a.pt")
+
+    converted(source, tmp_path / "b.pt", format, plain=True, dtype="float16")
+
+    found = torch.load(tmp_path / "b.pt")
+    for name, array in arrays.items():
+        assert equal(found[name], torch.from_numpy(array).half()), name
+    assert found["b.weight"].dtype is torch.float16
+
+
+@pytest.mark.parametrize("format", ["safetensors", "torch-zip", "torch-legacy"])
 def test_dtype_casts_floating_tensors_of_the_model(format: str, tmp_path: Path) -> None:
     base = torch.randn(10, 10)
     state = OrderedDict(

@@ -1,0 +1,129 @@
+"""Parameter or buffer: what each tensor is said to be, how surely, and by what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import oracle
+import pytest
+import rewriting
+import torch
+from torch import nn
+
+from ckpt import formats
+from ckpt.errors import UsageError
+from ckpt.evidence.record import ModelRecord, TensorRecord
+from ckpt.evidence.roles import Role
+from ckpt.evidence.survey import Survey
+
+pytestmark = oracle.QUIET
+FLOAT, INT = torch.ones(3), torch.ones(3, dtype=torch.int64)
+
+
+def roles(thing: Any, folder: Path, model: ModelRecord | None = None) -> dict[str, Role]:
+    with formats.open(str(rewriting.saved(thing, folder / "a.pt"))) as checkpoint:
+        survey = Survey(checkpoint, model)
+        return {entry.name: role for entry, role in zip(survey.tensors, survey.roles, strict=True)}
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (
+            {
+                "n.weight": FLOAT,
+                "n.running_mean": FLOAT,
+                "n.running_var": FLOAT,
+                "n.num_batches_tracked": INT,
+            },
+            ["parameter strong", "buffer strong", "buffer strong", "buffer strong"],
+        ),
+        (
+            {"n.weight": FLOAT, "n.running_mean": FLOAT, "n.running_var": FLOAT},
+            ["parameter likely", "buffer strong", "buffer strong"],
+        ),
+        (
+            {"n.bias_orig": FLOAT, "n.bias_u": FLOAT, "n.bias_v": FLOAT},
+            ["unknown none", "buffer strong", "buffer strong"],
+        ),
+        ({"n.weight_g": FLOAT, "n.weight_v": FLOAT}, ["parameter strong", "parameter strong"]),
+        ({"n.weight_v": FLOAT, "n.bias": FLOAT}, ["unknown none", "unknown none"]),
+        (
+            {
+                "n.parametrizations.weight.original": FLOAT,
+                "n.parametrizations.weight.0._u": FLOAT,
+                "n.parametrizations.weight.0._v": FLOAT,
+            },
+            ["parameter strong", "buffer strong", "buffer strong"],
+        ),
+        ({"n.steps": INT, "n.seen": FLOAT.bool()}, ["buffer strong", "buffer strong"]),
+        ({"n.table": FLOAT.to(torch.uint8), "n.qweight": INT}, ["buffer likely", "unknown none"]),
+        ({"rope.inv_freq": FLOAT, "n.weight": FLOAT}, ["buffer likely", "unknown none"]),
+    ],
+)
+def test_names_beside_each_other_and_dtypes(
+    names: dict[str, torch.Tensor], expected: list[str], tmp_path: Path
+) -> None:
+    assert [f"{role.role} {role.trust}" for role in roles(names, tmp_path).values()] == expected
+
+
+def adam(shapes: list[tuple[int, ...]], **fields: Any) -> dict[str, Any]:
+    state = {i: {"step": torch.tensor(1.0), "exp_avg": torch.ones(shape)} for i, shape in enumerate(shapes)}
+    return {"state": state, "param_groups": [{"lr": 0.1, "params": list(range(len(shapes))), **fields}]}
+
+
+def test_names_that_an_optimizer_keeps_are_certain_of_wrapped_models_too(tmp_path: Path) -> None:
+    optimizer = adam([(3,), (3,)], param_names=["a.weight", "a.bias"])
+    found = roles(
+        {"model": {"module.a.weight": FLOAT, "module.a.bias": FLOAT}, "optimizer": optimizer}, tmp_path
+    )
+    assert [found[f"model.module.a.{leaf}"].trust for leaf in ("weight", "bias")] == ["certain"] * 2
+
+
+def test_an_optimizer_by_shape_is_strong_and_raises_what_a_name_made_likely(tmp_path: Path) -> None:
+    model = {"a.weight": torch.ones(2, 3), "pos.pe": torch.ones(5), "b.weight": torch.ones(7)}
+    found = roles({"model": model, "optimizer": adam([(2, 3), (5,)])}, tmp_path)
+    assert found["model.a.weight"][:2] == ("parameter", "strong")
+    assert found["model.pos.pe"][:2] == ("parameter", "strong")
+    assert found["model.b.weight"].role == "unknown"
+
+
+def test_an_optimizer_without_state_but_of_as_many_parameters_is_strong(tmp_path: Path) -> None:
+    sgd = {"state": {}, "param_groups": [{"lr": 0.1, "momentum": 0, "params": [0, 1]}]}
+    model = {"a.weight": torch.ones(3), "a.bias": torch.ones(3)}
+    found = roles({"model": model, "optimizer": sgd}, tmp_path)
+    assert found["model.a.bias"][:3] == ("parameter", "strong", "optimizer")
+
+
+def test_state_is_the_optimizers_also_when_it_is_saved_as_a_parameter(tmp_path: Path) -> None:
+    optimizer = adam([(3,)])
+    optimizer["state"][0]["exp_avg"] = nn.Parameter(torch.ones(3))
+    found = roles({"model": {"a.weight": FLOAT}, "optimizer": optimizer}, tmp_path)
+    assert found["optimizer.state.0.exp_avg"].role == "optimizer"
+
+
+# --- a live model -----------------------------------------------------------------------------------------------------
+
+
+def record(*names: str, **shapes: tuple[int, ...]) -> ModelRecord:
+    rows = {name: TensorRecord("buffer", "cpu", False) for name in names}
+    given = {name.replace("__", "."): shape for name, shape in shapes.items()}
+    return ModelRecord("model", rows, names, {}, shapes=given)
+
+
+def test_a_model_of_which_half_is_here_is_taken_and_one_of_less_is_refused(tmp_path: Path) -> None:
+    state = {"a.weight": FLOAT, "a.bias": FLOAT}
+    found = roles(state, tmp_path, record("a.weight", "a.bias", "head.weight", "head.bias"))
+    assert [role[:2] for role in found.values()] == [("buffer", "certain")] * 2
+    with pytest.raises(UsageError):
+        roles(state, tmp_path, record("a.weight", "x.weight", "y.weight"))
+    with pytest.raises(UsageError):
+        roles(state, tmp_path, record("x.weight"))
+
+
+def test_a_model_of_other_shapes_is_refused(tmp_path: Path) -> None:
+    state = {"a.weight": FLOAT}
+    assert roles(state, tmp_path, record("a.weight", a__weight=(3,)))["a.weight"].trust == "certain"
+    with pytest.raises(UsageError):
+        roles(state, tmp_path, record("a.weight", a__weight=(4,)))

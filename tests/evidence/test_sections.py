@@ -1,0 +1,100 @@
+"""What the parts of a checkpoint are: by structure first, then by well-known keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import oracle
+import pytest
+import rewriting
+import torch
+from saved import Net
+
+from ckpt import formats
+from ckpt.errors import UsageError
+from ckpt.evidence.survey import Survey
+
+pytestmark = oracle.QUIET
+ONE = torch.ones(3)
+MODEL = {"a.weight": torch.ones(20, 20), "a.bias": torch.ones(20)}
+OPTIMIZER = {
+    "state": {0: {"step": torch.tensor(1.0), "exp_avg": torch.ones(20, 20)}},
+    "param_groups": [{"params": [0]}],
+}
+
+
+def sections(thing: Any, folder: Path) -> list[tuple[str, str, int]]:
+    """(name, kind, tensors) of each section."""
+    with formats.open(str(rewriting.saved(thing, folder / "a.pt"))) as checkpoint:
+        return [(part.name, part.kind, part.tensors) for part in Survey(checkpoint).sections]
+
+
+@pytest.mark.parametrize(
+    ("thing", "expected"),
+    [
+        ({"weight": ONE, "bias": ONE.clone()}, [("", "model", 2)]),
+        ({"images": ONE, "labels": ONE.clone()}, [("", "other", 2)]),
+        ({"weight": ONE, "bias": ONE.clone(), "epoch": 1}, [("", "other", 2)]),
+        ({"model": {"scale": ONE}}, [("model", "model", 1)]),
+        ({"data": {"weight": ONE}}, [("", "other", 1)]),
+        ({"data": {"fc.weight": ONE, "scale": ONE.clone()}}, [("data", "model", 2)]),
+        ({"data": {"fc.weight": ONE, "scale": ONE.clone(), "shift": ONE.clone()}}, [("", "other", 3)]),
+        ({"model": {"encoder": {"w": ONE}, "decoder": {"w": ONE.clone()}}}, [("model", "model", 2)]),
+        ({"model": {"encoder": {"w": ONE}}}, [("model.encoder", "model", 1)]),
+        (
+            {"model": {"encoder": {"w": ONE}, "decoder": {"w": ONE.clone()}, "epoch": 1}},
+            [("model.encoder", "model", 1), ("model.decoder", "model", 1)],
+        ),
+        (
+            {"model": {"net": {"w": ONE}, "ema": {"w": ONE.clone()}}},
+            [("model.net", "model", 1), ("model", "other", 1)],
+        ),
+        ({"model": MODEL, "mean": {"weight": ONE}}, [("model", "model", 2), ("mean", "other", 1)]),
+        ({"model": MODEL, "stats": {"a.mean": ONE}}, [("model", "model", 2), ("stats", "other", 1)]),
+        ({"model": MODEL, "optimizer": OPTIMIZER}, [("model", "model", 2), ("optimizer", "optimizer", 2)]),
+        ({"model": MODEL, "optimizers": [OPTIMIZER]}, [("model", "model", 2), ("optimizers.0", "optimizer", 2)]),
+        ({"model": MODEL, "rng_state": ONE}, [("model", "model", 2), ("rng_state", "rng", 1)]),
+        ({"model": MODEL, "optimizer_scheduler": ONE}, [("model", "model", 2), ("optimizer_scheduler", "other", 1)]),
+        ({"rng_state": ONE}, [("rng_state", "rng", 1)]),
+        ({"model": MODEL, "ema": dict(MODEL)}, [("model", "model", 2), ("ema", "ema", 2)]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_parts(thing: Any, expected: list[tuple[str, str, int]], tmp_path: Path) -> None:
+    found = sections(thing, tmp_path)
+    assert found == expected
+
+
+def test_a_pickled_module_is_a_model_however_small(tmp_path: Path) -> None:
+    thing = {"model": {"a.weight": torch.ones(100, 100)}, "probe": Net()}
+    assert [row[:2] for row in sections(thing, tmp_path)] == [("model", "model"), ("probe", "model")]
+
+
+def test_tensors_of_no_section_that_lie_apart_are_sections_of_their_own(tmp_path: Path) -> None:
+    thing = {"x": {"first": ONE, "model": MODEL, "last": ONE.clone()}}
+    assert sections(thing, tmp_path) == [("x", "other", 1), ("x.model", "model", 2), ("x", "other", 1)]
+
+
+def test_the_only_model_is_never_a_part_of_something_else(tmp_path: Path) -> None:
+    """A file of nothing but tensors is taken whole; statistics beside an optimizer are no model."""
+    with formats.open(
+        str(rewriting.saved({"images": ONE, "labels": ONE.clone()}, tmp_path / "a.pt"))
+    ) as opened:
+        assert Survey(opened).only_model(None).tensors == 2
+    thing = {"optimizer": OPTIMIZER, "stats": {"mean": ONE}}
+    with formats.open(str(rewriting.saved(thing, tmp_path / "b.pt"))) as opened:
+        survey = Survey(opened)
+        assert [part.kind for part in survey.sections] == ["optimizer", "other"]
+        with pytest.raises(UsageError):
+            survey.only_model(None)
+
+
+def test_averaged_weights_alone_are_the_only_model_and_beside_a_model_they_are_not(tmp_path: Path) -> None:
+    thing: dict[str, Any] = {"ema": dict(MODEL), "epoch": 1}
+    with formats.open(str(rewriting.saved(thing, tmp_path / "a.pt"))) as opened:
+        assert Survey(opened).only_model(None).name == "ema"
+    with formats.open(str(rewriting.saved({**thing, "model": MODEL}, tmp_path / "b.pt"))) as opened:
+        survey = Survey(opened)
+        assert survey.only_model(None).name == "model"
+        assert {part.name for part in survey.weights(None)} == {"model", "ema"}

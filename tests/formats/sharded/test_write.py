@@ -1,0 +1,67 @@
+"""Splitting a checkpoint into shards: how full each gets, what stays together, what the index says."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import oracle
+import pytest
+import rewriting
+import torch
+
+from ckpt import formats
+from ckpt.formats.sharded.write import index_draft, split
+
+pytestmark = oracle.QUIET
+
+
+def parts_of(state: Any, folder: Path, size: int) -> tuple[list[list[str]], dict[str, Any]]:
+    """(the names in each shard, the index)."""
+    with formats.open(str(rewriting.saved(state, folder / "a.pt"))) as opened:
+        report = rewriting.convert(opened, "safetensors")
+        parts = split(report.result, size)
+        draft = index_draft(parts, [str(number) for number in range(len(parts))])
+        sink = io.BytesIO()
+        draft.write(sink)  # type: ignore[arg-type]
+        assert draft.size == len(sink.getvalue())
+    return [[entry.name for entry in part.tensors] for part in parts], json.loads(sink.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        (40, [["a", "b"], ["c"], ["d"]]),
+        (39, [["a"], ["b"], ["c"], ["d"]]),
+        (1, [["a"], ["b"], ["c"], ["d"]]),
+        (100, [["a", "b"], ["c"], ["d"]]),
+        (119, [["a", "b"], ["c"], ["d"]]),
+        (120, [["a", "b", "c"], ["d"]]),
+        (200, [["a", "b", "c", "d"]]),
+    ],
+)
+def test_a_shard_is_filled_up_to_its_size(size: int, expected: list[list[str]], tmp_path: Path) -> None:
+    state = {name: torch.ones(count) for name, count in (("a", 5), ("b", 5), ("c", 20), ("d", 20))}
+    names, index = parts_of(state, tmp_path, size)
+    assert names == expected
+    assert index["metadata"]["total_size"] == 200
+    assert index["weight_map"] == {name: str(n) for n, part in enumerate(expected) for name in part}
+
+
+def test_a_large_tensor_in_front_leaves_no_empty_shard(tmp_path: Path) -> None:
+    names, _ = parts_of({"a": torch.ones(50), "b": torch.ones(5)}, tmp_path, 40)
+    assert names == [["a"], ["b"]]
+
+
+def test_names_of_one_tensor_stay_together_and_its_bytes_count_once(tmp_path: Path) -> None:
+    tied = torch.ones(10)
+    names, index = parts_of(
+        {"x.weight": torch.ones(10), "a.weight": tied, "b.weight": torch.zeros(10), "c.weight": tied},
+        tmp_path,
+        40,
+    )
+    assert names == [["x.weight"], ["a.weight", "c.weight"], ["b.weight"]]
+    assert index["metadata"]["total_size"] == 120
+    assert "c.weight" not in index["weight_map"]

@@ -1,0 +1,80 @@
+"""Tensors that moved to another name: found by their bytes, never guessed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from unittest import mock
+
+import oracle
+import torch
+from comparing import compared, statuses
+
+from ckpt.jobs.diff import moved
+from ckpt.jobs.diff.diff import DiffReport
+
+pytestmark = oracle.QUIET
+KEPT = {"kept.weight": torch.zeros(5)}
+
+
+def renames(report: DiffReport) -> dict[str, str]:
+    return {
+        row.before.name: row.after.name
+        for row in report.rows
+        if row.status == "renamed" and row.before is not None and row.after is not None
+    }
+
+
+def test_a_tensor_is_found_although_no_part_of_its_name_is_left(tmp_path: Path) -> None:
+    value = torch.randn(3, 4)
+    report = compared({**KEPT, "encoder.weight": value}, {**KEPT, "stem.kernel": value}, tmp_path)
+    assert renames(report) == {"encoder.weight": "stem.kernel"} and not report.differs
+
+
+def test_a_renamed_row_knows_both_of_its_places(tmp_path: Path) -> None:
+    value = torch.randn(3, 4)
+    report = compared(
+        {"a.weight": value, **KEPT, "z.weight": torch.ones(1)},
+        {"z.weight": torch.ones(1), **KEPT, "b.weight": value},
+        tmp_path,
+    )
+    row = next(row for row in report.rows if row.status == "renamed")
+    assert row.indices == (0, 2) and row.labels == ("a.weight", "b.weight")
+
+
+def test_where_two_could_be_the_one_none_is(tmp_path: Path) -> None:
+    ones = torch.ones(3)
+    two, one = {**KEPT, "a.weight": ones, "b.weight": ones.clone()}, {**KEPT, "c.weight": ones}
+    there, back = compared(two, one, tmp_path), compared(one, two, tmp_path)
+    assert not renames(there) and not renames(back)
+    assert (there.count("removed"), there.count("added")) == (2, 1)
+    assert (back.count("removed"), back.count("added")) == (1, 2)
+
+
+def test_the_longest_end_of_a_name_decides_first_and_leaves_the_rest_to_the_shorter(tmp_path: Path) -> None:
+    ones = torch.ones(3)
+    report = compared(
+        {**KEPT, "x.a.weight": ones, "x.b.weight": ones.clone()},
+        {**KEPT, "y.c.weight": ones, "y.a.weight": ones.clone()},
+        tmp_path,
+    )
+    assert renames(report) == {"x.a.weight": "y.a.weight", "x.b.weight": "y.c.weight"}
+
+
+def test_the_same_bytes_in_another_shape_or_dtype_are_no_move(tmp_path: Path) -> None:
+    value = torch.zeros(2, 3)
+    for other in (value.reshape(3, 2).clone(), value.to(torch.int32)):
+        report = compared({**KEPT, "a.weight": value}, {**KEPT, "b.weight": other}, tmp_path)
+        assert not renames(report) and report.differs
+
+
+def test_tensors_without_elements_or_data_do_not_move(tmp_path: Path) -> None:
+    for value in (torch.zeros(0, 3), torch.ones(2, 3, device="meta")):
+        report = compared({**KEPT, "a.weight": value}, {**KEPT, "b.weight": value}, tmp_path)
+        assert statuses(report) == {"kept.weight": "same", "b.weight": "added", "a.weight": "removed"}
+
+
+def test_equal_checksums_alone_are_no_move(tmp_path: Path) -> None:
+    """CRC-32 has only so many values: the bytes decide."""
+    with mock.patch.object(moved, "_checksum", lambda tensor: 0):
+        report = compared({**KEPT, "a.weight": torch.ones(3)}, {**KEPT, "b.weight": torch.zeros(3)}, tmp_path)
+    assert not renames(report) and report.differs

@@ -1,0 +1,112 @@
+"""Comparing what is no tensor: types and bits count, order of keys and sets does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import oracle
+import pytest
+import torch
+from comparing import changes, compared
+
+pytestmark = oracle.QUIET
+W = {"a.weight": torch.ones(3, 4), "a.bias": torch.zeros(4)}
+NAN = float("nan")
+
+
+def beside(before: Any, after: Any, folder: Path) -> dict[str, str]:
+    """What differs when two values lie beside one model."""
+    return changes(compared({"model": W, "x": before}, {"model": W, "x": after}, folder))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (1, 2),
+        (1, 1.0),
+        (1, True),
+        (0.0, -0.0),
+        (1.0, NAN),
+        ("1", 1),
+        (None, 0),
+        ({1: "a"}, {"1": "a"}),
+        ([1, 2], [2, 1]),
+        ({1, 2}, {1, 3}),
+        ([1], (1,)),
+        ([], {}),
+        (np.arange(3), np.array([0, 1, 3])),
+        (np.arange(3), np.arange(3.0)),
+    ],
+    ids=str,
+)
+def test_values_that_differ(before: Any, after: Any, tmp_path: Path) -> None:
+    assert beside(before, after, tmp_path)
+    assert beside(after, before, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (NAN, NAN),
+        ({"a": 1, "b": [2]}, {"b": [2], "a": 1}),
+        ({1, 2, 100, 3000}, {3000, 100, 2, 1}),
+        (frozenset("abc"), frozenset("cba")),
+        (np.arange(3), np.arange(3)),
+        ([], []),
+    ],
+    ids=str,
+)
+def test_values_that_are_the_same(before: Any, after: Any, tmp_path: Path) -> None:
+    assert beside(before, after, tmp_path) == {}
+
+
+def test_an_empty_dict_that_was_filled_is_told_by_what_fills_it(tmp_path: Path) -> None:
+    assert beside({}, {"lr": 1}, tmp_path) == {"x.lr": "added"}
+    assert beside({"lr": 1}, {}, tmp_path) == {"x.lr": "removed"}
+
+
+def test_the_state_of_an_optimizer_that_was_empty_is_no_value_of_its_own(tmp_path: Path) -> None:
+    """Its tensors are rows: the empty dict that they replaced is not reported beside them."""
+    net = torch.nn.Linear(2, 2)
+    adam = torch.optim.AdamW(net.parameters())
+    before = {"model": dict(net.state_dict()), "optimizer": adam.state_dict()}
+    net(torch.ones(1, 2)).sum().backward()
+    adam.step()
+    after = {"model": dict(net.state_dict()), "optimizer": adam.state_dict()}
+    for one, two in ((before, after), (after, before)):
+        assert changes(compared(one, two, tmp_path)) == {}
+
+
+def test_an_empty_dict_that_went_away_is_told(tmp_path: Path) -> None:
+    before = {"model": W, "x": {"inner": {}, "n": 1}}
+    assert changes(compared(before, {"model": W, "x": {"n": 1}}, tmp_path)) == {"x.inner": "removed"}
+    assert changes(compared({"model": W, "x": {"n": 1}}, before, tmp_path)) == {"x.inner": "added"}
+
+
+def test_values_that_are_shared_with_another_place_are_compared_there_and_here(tmp_path: Path) -> None:
+    first, second = ["a"], ["b"]
+    before = {"model": W, "x": first, "y": second, "z": first}
+    after = {"model": W, "x": first, "y": second, "z": second}
+    assert set(changes(compared(before, after, tmp_path))) == {"z"}
+
+
+def test_objects_of_another_class_differ_though_their_fields_agree(tmp_path: Path) -> None:
+    import argparse
+    import types
+
+    before, after = argparse.Namespace(lr=1), types.SimpleNamespace(lr=1)
+    assert "x" in beside(before, after, tmp_path)
+
+
+def test_keys_that_one_file_alone_has_are_named_and_not_compared(tmp_path: Path) -> None:
+    report = compared({"model": W, "epoch": 1, "seed": 3}, {"model": W, "epoch": 2}, tmp_path)
+    assert changes(report) == {"epoch": "changed"}
+    assert len(report.not_compared) == 1 and report.not_compared[0].startswith("seed ")
+
+
+def test_values_of_sections_that_moved_are_compared_where_they_are(tmp_path: Path) -> None:
+    """One model at the root, the other below a key: values at the root are not those of the model."""
+    report = compared(W, {"model": W, "epoch": 2}, tmp_path)
+    assert changes(report) == {} and not report.differs
