@@ -71,3 +71,12 @@ def fresh_torch() -> Iterator[None]:
 
     with mock.patch.object(unpickler, "_marked_safe_globals_set", set()):
         yield
+
+
+@pytest.fixture(params=["64 bytes", "shipped"])
+def nbytes(request: pytest.FixtureRequest) -> int:
+    """Bytes that are several blocks and a part of one: with small blocks a few hundred, else some megabytes."""
+    if request.param == "64 bytes":
+        request.getfixturevalue("small_blocks")
+        return 64 * 9 + 24
+    return blocks.LARGE

@@ -5,22 +5,20 @@ from __future__ import annotations
 import math
 import struct
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import oracle
 import pytest
+import refs
 import rewriting
+import safetensors.torch
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from process import check_error, ckpt
 
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint
-from ckpt.elements.blocks import same_bytes
 from ckpt.elements.compare import Change, compare
 from ckpt.errors import CkptError
 from ckpt.evidence.survey import Survey
@@ -40,24 +38,6 @@ def change(before: torch.Tensor, after: torch.Tensor, folder: Path) -> Change:
     (row,) = report.rows
     assert row.change is not None
     return row.change
-
-
-@given(
-    st.binary(max_size=30), st.lists(st.integers(0, 9), max_size=6), st.lists(st.integers(0, 9), max_size=6)
-)
-def test_streams_are_the_same_however_they_are_cut(data: bytes, one: list[int], two: list[int]) -> None:
-    def cut(data: bytes, sizes: list[int]) -> Iterator[bytes]:
-        for size in sizes:  # empty blocks as well
-            yield data[:size]
-            data = data[size:]
-        yield data
-
-    assert same_bytes(cut(data, one), cut(data, two))
-    assert not same_bytes(cut(data, one), cut(data + b"x", two))
-    assert not same_bytes(cut(data + b"x", one), cut(data, two))
-    if data:
-        other = bytes((data[0] ^ 1,)) + data[1:]
-        assert not same_bytes(cut(data, one), cut(other, two))
 
 
 # --- layouts ----------------------------------------------------------------------------------------------------------
@@ -123,22 +103,6 @@ def test_what_unfolds_to_too_much_is_refused(tmp_path: Path) -> None:
     check_error(done, "expands to 4,000,000,000,000")
     assert "--structure" in done.complaints[0]
     assert ckpt("diff", "--structure", tmp_path / "a.pt", tmp_path / "b.pt").code == 0
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float8_e5m2", "int32", "complex64"])
-def test_blocks_of_every_size(dtype: str, tmp_path: Path) -> None:
-    """Numbers do not depend on where a block ends."""
-    size = 1000
-    before = (torch.randn(size) * 20).to(getattr(torch, dtype))
-    after = before.clone()
-    after[::3] = (torch.randn(size) * 20).to(before.dtype)[::3]
-    whole = change(before, after, tmp_path)
-
-    for elements in (1, 7, 999):
-        with mock.patch("ckpt.elements.spans.ELEMENTS", elements):
-            found = change(before, after, tmp_path)
-        assert (found.differing, found.at, found.max_abs) == (whole.differing, whole.at, whole.max_abs)
-        assert found.rms == pytest.approx(whole.rms) and found.rel_l2 == pytest.approx(whole.rel_l2)
 
 
 def test_the_numbers_of_equal_tensors_when_they_are_wanted(tmp_path: Path) -> None:
@@ -264,6 +228,74 @@ def test_composites_are_compared_part_by_part(tmp_path: Path) -> None:
     assert of({"a.weight": one}, {"a.weight": one.clone()}, tmp_path, quick=True).same
     assert of({"a.weight": one}, {"a.weight": two}, tmp_path, quick=True).count("changed") == 1
     assert not of({"a.weight": one}, {"a.weight": two}, tmp_path).damaged
+
+
+# --- files of several blocks -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["pt", "safetensors"])
+@pytest.mark.parametrize(
+    "at", [None, 0, 1 << 18, (1 << 18) - 1, 3 << 18, 3 * 2**20 - 1], ids=lambda at: f"element {at}"
+)
+def test_files_of_twelve_megabytes_that_differ(at: int | None, kind: str, tmp_path: Path) -> None:
+    """All over, or in the last bit of one element: of the first block, one in the middle, the last."""
+    before = torch.arange(3 * 2**20, dtype=torch.int32)
+    after = before + 2**24 if at is None else before.clone()
+    if at is not None:
+        after[at] ^= 1
+    paths = []
+    for name, tensor in (("a", before), ("b", after), ("c", before)):
+        path = tmp_path / f"{name}.{kind}"
+        if kind == "pt":
+            rewriting.saved({"a.weight": tensor}, path)
+        else:
+            safetensors.torch.save_file({"a.weight": tensor}, path)
+        paths.append(str(path))
+    with formats.open(paths[0]) as one, formats.open(paths[1]) as two, formats.open(paths[2]) as same:
+        report = diff(Survey(one), Survey(two))
+        assert diff(Survey(one), Survey(same)).same
+
+    (row,) = report.rows
+    assert not report.same and report.differs and row.change is not None
+    assert row.change.differing == (len(before) if at is None else 1)
+    assert at is None or row.change.at == (at,)
+
+
+@pytest.mark.parametrize("view", ["whole", "columns", "every other", "rows", "repeated"])
+@pytest.mark.parametrize("how", ["little", "big", "deflated"])
+def test_one_element_that_differs_wherever_it_lies(how: str, view: str, small_blocks: None) -> None:
+    views: dict[str, Any] = {
+        "whole": lambda t: t,
+        "columns": lambda t: t.reshape(6, -1).t(),
+        "every other": lambda t: t[::2],
+        "rows": lambda t: t.reshape(-1, 6)[1:, 1:5],
+        "repeated": lambda t: t[:9].reshape(9, 1).expand(9, 20),
+    }
+    base = refs.values(torch.float32, 600)
+    before = views[view](base)
+    kept = refs.ref_of(before, big=how == "big", is_deflated=how == "deflated")
+    assert compare(kept, refs.ref_of(views[view](base.clone()))) is None
+    for at in range(len(base)):
+        other = base.clone()
+        other[at] += 1
+        after = views[view](other)
+        differing = int((before != after).sum())
+
+        found = compare(kept, refs.ref_of(after))
+
+        assert (found is None) == (not differing), at
+        if found is not None:
+            assert found.differing == differing and found.at is not None
+            assert before[found.at] != after[found.at] and found.max_abs == pytest.approx(1, abs=1e-5)
+
+
+def test_other_pending_signs_are_other_values(small_blocks: None) -> None:
+    base = refs.values(torch.complex64, 640)
+
+    assert compare(refs.ref_of(base), refs.ref_of(base.conj())) is not None
+    assert compare(refs.ref_of(base.conj()), refs.ref_of(base.conj().resolve_conj())) is None
+    assert compare(refs.ref_of(torch._neg_view(base)), refs.ref_of(-base)) is None
+    assert compare(refs.ref_of(torch._neg_view(base)), refs.ref_of(base)) is not None
 
 
 def test_a_file_that_is_cut_while_it_is_compared(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from ckpt.errors import CkptError, UsageError, WriteError
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save
 from ckpt.io import commit
+from ckpt.io.source import File, Memory
 from ckpt.jobs.rewrite.rehome import moves, rehome
 from ckpt.limits import Limits
 
@@ -474,6 +475,131 @@ def test_a_folder_that_is_read_only(arguments: tuple[str, ...], folder_of_all: P
     check_error(done)
     assert b"permission" in done.err or b"read-only" in done.err
     assert os.listdir(folder_of_all) == ["in.pth"] and digest(folder_of_all / "in.pth") == digest(SAMPLE)
+
+
+# --- blocks ---------------------------------------------------------------------------------------------------------
+
+
+def no_kernel_copy(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """Let the kernel copy, or refuse to, at once or after a while; or copy less than it is asked for."""
+    real = os.copy_file_range
+    calls = []
+
+    def copy(source: int, to: int, count: int, at: int, to_at: int) -> int:
+        calls.append(count)
+        if how == "refuses" or (how == "gives up" and len(calls) > 2):
+            raise OSError(errno.EXDEV, "not between these")
+        if how == "nothing":
+            return 0
+        return real(source, to, max(1, count // 3) if how == "short" else count, at, to_at)
+
+    if how == "absent":
+        monkeypatch.delattr(os, "copy_file_range")
+    elif how != "copies":
+        monkeypatch.setattr(os, "copy_file_range", copy)
+
+
+@pytest.mark.parametrize("how", ["copies", "refuses", "gives up", "short", "nothing", "absent"])
+@pytest.mark.parametrize("is_file", [True, False], ids=["file", "memory"])
+def test_copies_are_the_bytes_that_they_copy(
+    is_file: bool, how: str, nbytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the kernel and by the plain way, of ranges of every size, one after the other."""
+    no_kernel_copy(monkeypatch, how)
+    data = random.Random(0).randbytes(nbytes)
+    (tmp_path / "in").write_bytes(data)
+    source = File(str(tmp_path / "in")) if is_file else Memory(data)
+    sizes = {0, 1, commit._SMALL, commit._SMALL + 1, commit._KERNEL_COPY, commit._KERNEL_COPY + 1}
+    sizes |= {commit.BLOCK - 1, commit.BLOCK, commit.BLOCK + 1, nbytes}
+    ranges = [(at, size) for size in sorted(sizes) for at in {0, 5, nbytes - size} if at + size <= nbytes]
+    wanted = b"<" + b"".join(data[at : at + size] + b"|" for at, size in ranges)
+    seen: list[int] = []
+
+    to = commit.target(str(tmp_path / "out"), force=False)
+    with commit.writing(to, len(wanted), seen.append) as sink:
+        sink.write(b"<")
+        at = 1
+        for offset, size in ranges:
+            sink.copy(source, offset, size)
+            sink.write(b"|")
+            at += size + 1
+            assert sink.position == at
+
+    assert (tmp_path / "out").read_bytes() == wanted and sum(seen) == len(wanted)
+    source.close()
+
+
+@pytest.mark.parametrize("how", ["copies", "refuses", "short"])
+def test_a_source_that_is_cut_while_it_is_copied(
+    how: str, nbytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_kernel_copy(monkeypatch, how)
+    (tmp_path / "in").write_bytes(bytes(nbytes))
+    source = File(str(tmp_path / "in"))
+    os.truncate(tmp_path / "in", nbytes - 1)
+
+    with (
+        pytest.raises(CkptError),
+        commit.writing(commit.target(str(tmp_path / "out"), force=False), nbytes) as sink,
+    ):
+        sink.copy(source, 0, nbytes)
+
+    assert os.listdir(tmp_path) == ["in"]
+    source.close()
+
+
+@pytest.mark.parametrize("is_memory", [False, True], ids=["file", "memory"])
+@pytest.mark.parametrize("step", [None, 7])
+def test_writes_of_every_size_come_in_order(
+    step: int | None, is_memory: bool, nbytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the system takes less at once than it is given."""
+    if step is not None:
+        real = os.pwrite
+        few = step if nbytes < 10_000 else 100_003
+        monkeypatch.setattr(os, "pwrite", lambda fd, data, at: real(fd, data[:few], at))
+    data = random.Random(0).randbytes(nbytes)
+    chance = random.Random(1)
+    pieces, at = [], 0
+    while at < nbytes:
+        size = chance.choice((1, 3, commit._SMALL, commit._SMALL + 1, commit.BLOCK + 9))
+        pieces.append(data[at : at + size])
+        at += size
+
+    if is_memory:
+        sink = commit.MemorySink()
+        for piece in pieces:
+            sink.write(piece)
+        assert sink.position == nbytes and sink.taken() == data and sink.taken() == b""
+        return
+    with commit.writing(commit.target(str(tmp_path / "out"), force=False), nbytes) as out:
+        for piece in pieces:
+            out.write(memoryview(piece))
+    assert (tmp_path / "out").read_bytes() == data
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+def test_another_size_than_was_planned_is_never_put_in_place(change: int, tmp_path: Path) -> None:
+    to = commit.target(str(tmp_path / "out"), force=False)
+
+    with pytest.raises(AssertionError), commit.writing(to, 100 + change) as sink:
+        sink.write(bytes(100))
+
+    assert os.listdir(tmp_path) == []
+
+
+def test_rewrites_with_small_blocks_are_the_same(folder: Path, request: pytest.FixtureRequest) -> None:
+    """Whole commands: copied, converted, written anew, appended."""
+    wanted = {}
+    for size in ("shipped", "small"):
+        if size == "small":
+            request.getfixturevalue("small_blocks")
+        for name, way in WAYS.items():
+            way(folder)
+            path = folder / ("out.pth" if name == "new" else "in.pth")
+            found = wanted.setdefault(name, path.read_bytes())
+            assert path.read_bytes() == found, (size, name)
+            path.write_bytes(SAMPLE.read_bytes())
 
 
 # --- targets --------------------------------------------------------------------------------------------------------

@@ -20,8 +20,8 @@ SMALL = {
 }
 """Module and constant -> bytes; of `spans.ELEMENTS` elements."""
 
-LARGE = 3 << 20
-"""Bytes that are several blocks, or at least more than one, of the sizes that are shipped."""
+LARGE = (5 << 20) + 24
+"""Bytes that are more than one block of the sizes that are shipped, the last of them not full."""
 
 
 def set_sizes(sizes: dict[str, int]) -> None:

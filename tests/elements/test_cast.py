@@ -1,0 +1,142 @@
+"""Kernels: blocks of bytes in, blocks of bytes out, the same as torch makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import refs
+import torch
+
+from ckpt.dtypes import BY_NAME
+from ckpt.elements import cast as module
+from ckpt.elements.blocks import blocks
+from ckpt.elements.cast import cast, gathered, overlaid, resolved, swapped
+from ckpt.tensors import Computed
+
+VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "every third": lambda t: t[::3],
+    "columns": lambda t: t.reshape(8, -1).t(),
+    "rows cut": lambda t: t.reshape(-1, 12)[:, 2:9],
+    "permuted": lambda t: t.reshape(2, 3, -1, 4).permute(3, 1, 0, 2),
+    "repeated": lambda t: t[:6].reshape(6, 1, 1).expand(6, 10, 7),
+    "overlapping": lambda t: t.as_strided((30, 5), (2, 1)),
+    "long rows": lambda t: t.reshape(2, -1)[:, ::2],
+    "scalar": lambda t: t[3],
+    "a row of none": lambda t: t.reshape(8, -1)[:, :0],
+}
+
+
+@pytest.mark.parametrize("block", [1, 16, 20, 64, 1000])
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.complex128], ids=str)
+def test_gathered_elements_come_in_the_order_of_the_shape(
+    dtype: torch.dtype, view: str, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BLOCK", block)
+    tensor = VIEWS[view](refs.values(dtype, 24 * 8 * dtype.itemsize))
+    name = str(dtype).removeprefix("torch.")
+    data = refs.raw(tensor)[tensor.storage_offset() * dtype.itemsize :]
+
+    found = list(gathered(data, BY_NAME[name], tuple(tensor.shape), tensor.stride()))
+
+    assert b"".join(found) == refs.expected(tensor)
+    assert all(len(piece) <= max(block, dtype.itemsize) for piece in found), "no more at once than a block"
+
+
+def test_gathering_several_megabytes(nbytes: int) -> None:
+    tensor = refs.values(torch.float32, 2 * nbytes)[::2]
+
+    found = list(gathered(refs.raw(tensor), BY_NAME["float32"], tuple(tensor.shape), tensor.stride()))
+
+    assert len(found) > 1 and b"".join(found) == refs.expected(tensor)
+
+
+CASTABLE = (
+    *("float64", "float32", "float16", "bfloat16", "float8_e5m2", "float8_e4m3fn"),
+    *("int64", "int32", "int16", "int8", "uint8", "bool"),
+)
+
+
+@pytest.mark.parametrize("source", CASTABLE)
+@pytest.mark.parametrize("to", ["float64", "float32", "float16", "bfloat16"])
+def test_casts_are_those_of_torch(to: str, source: str, nbytes: int) -> None:
+    tensor = refs.values(getattr(torch, source), nbytes)
+    place = Computed(refs.ref_of(tensor), BY_NAME[to])
+    wanted = tensor
+    if source == "float64" and to in ("float16", "bfloat16"):
+        wanted = tensor.float()  # by way of float32, as torch does
+
+    assert b"".join(blocks(place)) == refs.expected(wanted.to(getattr(torch, to)))
+    assert place.overflowed == 0
+
+
+@pytest.mark.parametrize("block", [3, 8, 20, 64])
+def test_elements_that_lie_in_two_blocks_are_cast_whole(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ckpt.elements.blocks.BLOCK", block)
+    tensor = refs.values(torch.float32, 400)
+
+    assert b"".join(blocks(Computed(refs.ref_of(tensor), BY_NAME["float16"]))) == refs.expected(tensor.half())
+
+
+def test_what_overflows_is_counted_over_all_blocks(nbytes: int) -> None:
+    tensor = refs.values(torch.float32, nbytes)
+    for at in (0, len(tensor) // 2, len(tensor) - 1):
+        tensor[at] = 1e30
+    tensor[1] = float("inf")
+    tensor[2] = float("nan")
+    place = Computed(refs.ref_of(tensor), BY_NAME["float16"])
+
+    for _ in range(2):  # each time anew
+        assert b"".join(blocks(place)) == refs.expected(tensor.half())
+        assert place.overflowed == 3
+
+
+@pytest.mark.parametrize("to", ["int8", "uint8", "int16", "int32", "int64"])
+@pytest.mark.parametrize("source", ["int64", "int32", "int16", "uint8", "bool"])
+def test_ints_wrap_around(source: str, to: str) -> None:
+    tensor = refs.values(getattr(torch, source), 640)
+    if source != "bool":
+        tensor = tensor * 3
+
+    found, overflowed = cast(refs.expected(tensor), BY_NAME[source], BY_NAME[to])
+
+    assert found == refs.expected(tensor.to(getattr(torch, to))) and overflowed == 0
+
+
+@pytest.mark.parametrize("name", ["int16", "float32", "float64", "complex64", "complex128", "uint8", "bool"])
+def test_swapping_is_of_each_number(name: str) -> None:
+    dtype = BY_NAME[name]
+    data = bytes(range(256))
+    width = dtype.bits // (16 if dtype.kind == "complex" else 8)
+
+    assert swapped(data, dtype) == refs.swapped(data, width)
+    assert swapped(swapped(data, dtype), dtype) == data
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32, torch.complex64], ids=str)
+@pytest.mark.parametrize("conj", [False, True])
+@pytest.mark.parametrize("neg", [False, True])
+def test_pending_signs_are_carried_out(neg: bool, conj: bool, dtype: torch.dtype) -> None:
+    tensor = refs.values(dtype, 640)
+    wanted = tensor.conj().resolve_conj() if conj else tensor
+    wanted = -wanted if neg else wanted
+
+    found = resolved(refs.expected(tensor), BY_NAME[str(dtype).removeprefix("torch.")], conj=conj, neg=neg)
+
+    assert found == refs.expected(wanted)
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (5, 2), (4, 4), (1, 1), (0, 4), (6, 9)])
+def test_the_block_that_two_have_in_common(shape: tuple[int, int]) -> None:
+    base, over = (
+        torch.arange(16.0).reshape(4, 4),
+        -torch.arange(float(shape[0] * shape[1])).reshape(shape) - 1,
+    )
+    wanted = base.clone()
+    rows, columns = min(4, shape[0]), min(4, shape[1])
+    wanted[:rows, :columns] = over[:rows, :columns]
+
+    found = overlaid(refs.expected(base), (4, 4), refs.expected(over), shape, BY_NAME["float32"])
+
+    assert found == refs.expected(wanted)
