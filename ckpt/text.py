@@ -71,9 +71,6 @@ def braced(names: Sequence[str]) -> list[str]:
     return out
 
 
-_LISTED = 5
-
-
 def size_text(nbytes: int) -> str:
     """Bytes as `12.6 GiB`, or exactly below 1 KiB, as `8 B`."""
     if nbytes < 1024:
@@ -103,12 +100,6 @@ def _three(value: float) -> str:
 def plural(count: int, noun: str) -> str:
     """`1 tensor`, `2 tensors`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
-def first_of(texts: Sequence[str]) -> str:
-    """The first five texts in one line, and the number of further ones: `a; b; c; d; e and 3 more`."""
-    more = f" and {len(texts) - _LISTED:,} more" if len(texts) > _LISTED else ""
-    return "; ".join(texts[:_LISTED]) + more
 
 
 def and_more(texts: Sequence[str], count: int, joint: str = ", ") -> str:

@@ -17,7 +17,7 @@ from ckpt.io import commit
 from ckpt.io.commit import Progress, Target
 from ckpt.io.location import locate
 from ckpt.limits import Limits
-from ckpt.text import and_more, first_of
+from ckpt.text import and_more
 from ckpt.tree.metadata import metadata_of
 
 SHARD_FORMAT = shards.FORMAT
@@ -266,7 +266,7 @@ def refuse_losses(checkpoint: Checkpoint, format: str) -> None:
     lost = writer_of(format).losses(checkpoint)
     if lost:
         raise LossError(
-            f"{format} cannot hold {first_of(lost)}",
+            f"{format} cannot hold {and_more(lost, 5, '; ')}",
             path=checkpoint.path,
             hint="--drop-other",
         )

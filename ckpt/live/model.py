@@ -13,6 +13,7 @@ from ckpt.errors import UsageError
 from ckpt.evidence.record import LooseModule, ModelRecord, OptimizerRecord, TensorRecord
 from ckpt.live import require_torch
 from ckpt.live.state import State, is_fsdp, state_of
+from ckpt.tree.steps import REGISTERED
 
 _WRAPPERS = frozenset(
     ("DataParallel", "DistributedDataParallel", "OptimizedModule", "FullyShardedDataParallel")
@@ -187,7 +188,7 @@ def loose(model: Any) -> Iterator[LooseModule]:
         if type(module).__module__.startswith("torch.nn"):
             continue  # its lists are torch's own: the flat weights of an LSTM
         for attribute, value in vars(module).items():
-            if attribute in ("_modules", "_parameters", "_buffers") or not isinstance(value, _CONTAINERS):
+            if attribute in REGISTERED or not isinstance(value, _CONTAINERS):
                 continue
             start = f"{name}.{attribute}" if name else attribute
             for place, item in _below(value, start, 0):

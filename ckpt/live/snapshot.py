@@ -20,7 +20,7 @@ from ckpt.live import memory, require_torch
 from ckpt.live.model import describe, unwrapped
 from ckpt.live.state import plain_node, state_of, state_tree
 from ckpt.nodes import Dict
-from ckpt.text import first_of
+from ckpt.text import and_more
 
 Ranks = int | Literal["all"]
 
@@ -68,7 +68,7 @@ def snapshot(
         finally:
             memory.LiveSource.release()
     if left_out:
-        listed = first_of([f"{key} ({why})" for key, why in left_out.items()])
+        listed = and_more([f"{key} ({why})" for key, why in left_out.items()], 5, "; ")
         warnings.warn(f"{name}: left out: {listed}", stacklevel=2)
     return name
 

@@ -16,6 +16,7 @@ from ckpt.render.tables import value_text
 from ckpt.render.text import Line, cells, columns, cut, wrapped
 from ckpt.tensors import Tensor
 from ckpt.text import count_text, plural, show, size_text
+from ckpt.tree.steps import REGISTERED
 from ckpt.tree.view import look
 
 if TYPE_CHECKING:
@@ -225,7 +226,7 @@ def _values(report: InspectReport) -> list[str]:
             elif value.same_as is None:
                 pieces.append(value_text(value))
             continue
-        inner = value.path[0] in ("_modules", "_parameters", "_buffers")
+        inner = value.path[0] in REGISTERED
         if not inner and not any(value.path[:depth] in covered for depth in depths):
             groups.setdefault(value.path[0], []).append(value)
     for key, values in groups.items():

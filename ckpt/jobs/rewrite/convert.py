@@ -31,8 +31,9 @@ from ckpt.names import NamedKey, dotted
 from ckpt.nodes import Dict, Node, Opaque, PersistentId, is_tuple
 from ckpt.pickles.edit import Edit
 from ckpt.tensors import TensorRef
-from ckpt.text import first_of, show
+from ckpt.text import and_more, show
 from ckpt.tree.metadata import METADATA, is_metadata, metadata_of, with_metadata
+from ckpt.tree.steps import REGISTERED
 
 Unfit = Callable[[Entry], str | None]
 
@@ -178,7 +179,7 @@ def _to_tensors(
     lost = [Leftover(entry.name, why, entry.tensor.nbytes) for entry, why in refused]
     lost += [Leftover(name, "not a tensor") for name in values]
     if lost and not drop_other:
-        listed = first_of([f"{show(row.name, 60)} ({row.what})" for row in lost])
+        listed = and_more([f"{show(row.name, 60)} ({row.what})" for row in lost], 5, "; ")
         raise LossError(
             f"{traits.label} holds only dense tensors, so {listed} would be lost",
             path=checkpoint.path,
@@ -220,7 +221,7 @@ def _is_text(entry: Entry) -> bool:
 
 def readable(entry: Entry) -> str:
     """The name that the path of a tensor reads as, without a mark."""
-    return dotted([key for key in entry.path if key not in ("_parameters", "_buffers", "_modules")])
+    return dotted([key for key in entry.path if key not in REGISTERED])
 
 
 def _values_inside(checkpoint: Checkpoint, section: Section) -> list[str]:

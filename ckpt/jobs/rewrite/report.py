@@ -14,7 +14,7 @@ from ckpt.jobs.rewrite.plain import state_dict
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Node, Opaque, is_tuple
 from ckpt.tensors import Storage, parts_of
-from ckpt.text import Json, first_of, plural, show
+from ckpt.text import Json, and_more, plural, show
 from ckpt.tree.find import children, node_at, places_of, with_unique_names
 from ckpt.tree.literals import brief
 from ckpt.tree.metadata import aliases, metadata_of, with_metadata
@@ -224,7 +224,7 @@ def losses_of(checkpoint: Checkpoint, lost: dict[int, tuple[Node, str]], drop_ot
     names = places_of(checkpoint.root, set(lost))
     rows = [Leftover(names.get(marker, "(inside)"), what) for marker, (_, what) in lost.items()]
     if not drop_other:
-        listed = first_of([f"{show(row.name, 60)} ({show(row.what, 80)})" for row in rows])
+        listed = and_more([f"{show(row.name, 60)} ({show(row.what, 80)})" for row in rows], 5, "; ")
         raise LossError(
             f"cannot be made plain: {listed}",
             path=checkpoint.path,

@@ -21,7 +21,7 @@ from ckpt.limits import Limits
 from ckpt.nodes import Dict, Node, Opaque
 from ckpt.pickles.edit import Edit
 from ckpt.tensors import Overlaid, Patched, Place, Range, Storage, TensorRef
-from ckpt.text import first_of, show
+from ckpt.text import and_more, show
 from ckpt.tree.view import tensor_of
 
 
@@ -50,7 +50,7 @@ def warmstart(given: Survey, wanted: Survey, limits: Limits, options: Options | 
     coverage = _plan(pretrained, theirs, target, mine, options)
     wrong = [row for row in coverage.of("kept") if row.source is not None]
     if options.mismatch == "error" and wrong:
-        listed = first_of([f"{show(row.name, 60)}: {row.why}" for row in wrong])
+        listed = and_more([f"{show(row.name, 60)}: {row.why}" for row in wrong], 5, "; ")
         raise UsageError(f"does not fit: {listed}", path=pretrained.path, hint="--on-mismatch keep or slice")
     taken = coverage.of("loaded", "cast", "sliced")
     result = _result(target, mine, taken, limits) if taken or target.traits.is_live else target
