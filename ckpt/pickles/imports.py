@@ -6,7 +6,7 @@ Everything else is unknown, not bad. There is no list of bad names, because such
 
 from __future__ import annotations
 
-import sys
+from sys import stdlib_module_names
 from typing import Literal
 
 from ckpt.dtypes import BY_NAME, BY_STORAGE
@@ -267,7 +267,7 @@ def is_standard(module: str) -> bool:
     return module.partition(".")[0] in _STANDARD
 
 
-_STANDARD = sys.stdlib_module_names | {
+_STANDARD = stdlib_module_names | {
     "__builtin__",
     "commands",
     "cPickle",

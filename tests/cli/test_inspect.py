@@ -41,7 +41,7 @@ optimizer.state                                                 7.77 K  30.4 KiB
   22.exp_{avg,avg_sq}            [10]          float32  cuda:0      20      80 B
 
 ! unused: module.aux_head.{weight,bias} (2 parameters, 90 elements) never had a
-  gradient in the optimizer (matched by the order of the model). It is not used,
+  gradient in the optimizer (matched by the order of the model). Not used,
   detached, or frozen (requires_grad=False). DDP stops on those that are not
   frozen.
 ! cuda: A bare torch.load puts 46.2 KiB on cuda:0 and 92 B on cuda:1, and a CUDA
