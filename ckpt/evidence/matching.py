@@ -7,10 +7,10 @@ tensor only when every order-preserving assignment that fits agrees.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from ckpt.checkpoint import Checkpoint
+from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.evidence.record import KEY, OptimizerRecord
 from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import unwrapped_name
@@ -196,7 +196,7 @@ def _match(
         return Match(optimizer, model, slots, indices, by_name=True, groups=len(groups))
     fits = []
     for model in models:
-        free = _candidates(checkpoint, model, buffers)
+        free = _candidates(model, buffers)
         assigned = _assign(groups, free, [checkpoint.tensors[index].tensor.shape for index in free])
         if assigned is not None:
             fits.append((model, assigned, len(free) == len(slots)))
@@ -219,14 +219,21 @@ def _named_indices(checkpoint: Checkpoint, model: Section, slots: tuple[Slot, ..
     return named if 2 * sum(index is not None for index in named) > len(slots) else []
 
 
-def _candidates(checkpoint: Checkpoint, model: Section, buffers: Sequence[bool]) -> list[int]:
+def _candidates(model: Section, buffers: Sequence[bool]) -> list[int]:
     """The indices of the tensors of a model that may be parameters, each tied tensor once."""
+    return each_once(
+        (index, entry)
+        for index, entry in zip(model.indices, model.entries, strict=True)
+        if not buffers[index] and entry.registered and entry.tensor.dtype.kind not in ("int", "bool")
+    )
+
+
+def each_once(rows: Iterable[tuple[int, Entry]]) -> list[int]:
+    """The indices of the rows, without those that are tied to an earlier row."""
     seen: set[tuple[object, ...]] = set()
     indices = []
-    for index, entry in zip(model.indices, model.entries, strict=True):
+    for index, entry in rows:
         tensor = entry.tensor
-        if buffers[index] or not entry.registered or tensor.dtype.kind in ("int", "bool"):
-            continue
         if isinstance(tensor, TensorRef) and tensor.numel:
             if tensor.view in seen:
                 continue

@@ -132,3 +132,10 @@ class CanVerify(Protocol):
     def salvage(self, source: Source, limits: Limits) -> Salvage | None:
         """What is left of a file that is cut off; None when that cannot be known."""
         ...
+
+
+def no_checksums(
+    probe: Probe, limits: Limits, executor: Executor, progress: Progress | None, check: Check
+) -> ChecksumReport:
+    """`CanVerify.checksums` of a format without checksums."""
+    return ChecksumReport(0, (), probe.size)

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.errors import UsageError
+from ckpt.evidence.matching import each_once
 from ckpt.evidence.roles import RecordMatch, Trust
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
-from ckpt.tensors import TensorRef
 from ckpt.text import Json, plural, show
 
 _MOST = 10_000
@@ -160,19 +160,13 @@ def _refuse_disorder(checkpoint: Checkpoint, model: Section) -> None:
 
 def _order(survey: Survey, model: Section, *, likely: bool) -> list[int]:
     """The indices of the parameters in order; with `likely`, what is likely a buffer is taken for one of them."""
-    seen: set[tuple[object, ...]] = set()
-    indices = []
-    for index, entry in zip(model.indices, model.entries, strict=True):
+
+    def may_be_parameter(index: int, entry: Entry) -> bool:
         role = survey.roles[index]
-        if not entry.registered or (role.role == "buffer" and not (likely and role.trust == "likely")):
-            continue
-        tensor = entry.tensor
-        if isinstance(tensor, TensorRef) and tensor.numel:
-            if tensor.view in seen:
-                continue
-            seen.add(tensor.view)
-        indices.append(index)
-    return indices
+        return entry.registered and (role.role != "buffer" or (likely and role.trust == "likely"))
+
+    rows = zip(model.indices, model.entries, strict=True)
+    return each_once(row for row in rows if may_be_parameter(*row))
 
 
 def _requires_grad(checkpoint: Checkpoint, indices: list[int]) -> dict[int, bool] | None:

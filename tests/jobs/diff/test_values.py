@@ -56,7 +56,7 @@ def test_values_that_differ(before: Any, after: Any, tmp_path: Path) -> None:
         (np.arange(3), np.arange(3)),
         ([], []),
     ],
-    ids=str,
+    ids=["nan", "dict", "set", "frozenset", "array", "list"],
 )
 def test_values_that_are_the_same(before: Any, after: Any, tmp_path: Path) -> None:
     assert beside(before, after, tmp_path) == {}
