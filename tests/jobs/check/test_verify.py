@@ -154,7 +154,7 @@ def test_a_flipped_bit_in_a_storage_is_found(seed: int, tmp_path: Path) -> None:
     report = verified(tmp_path / name)
 
     assert report.verdict == "damaged" and len(report.problems) == 1
-    assert set(report.problems[0].tensors) == hit and "recorded CRC" in report.problems[0].what
+    assert set(report.problems[0].tensors) == hit and "recorded checksum" in report.problems[0].what
     assert verified(tmp_path / name, quick=True).verdict == "ok"  # it does not look
     assert ckpt("verify", tmp_path / name).code == 1
 
