@@ -200,7 +200,7 @@ def _write(report: RewriteReport, to: commit.Target | None, options: WriteOption
         return None  # it is as it should be already
     if checkpoint.source is None or not save.is_written(checkpoint.format):
         raise UnsupportedError(
-            f"{checkpoint.format} is not changed in place", path=checkpoint.path, hint="-o OUT"
+            f"{checkpoint.format} files cannot be changed in place", path=checkpoint.path, hint="-o OUT"
         )
     if checkpoint.traits.in_place and not options.copy and not further:
         return save.append(checkpoint, limits)

@@ -22,7 +22,7 @@ def get_text(node: Node) -> str:
     for piece in pieces(node, TEXT, 200):
         found.append(piece)
         if len(found) > PARTS:
-            raise UnreadableError(f"a value that unfolds to over {PARTS:,} parts")
+            raise UnreadableError(f"a value that expands to over {PARTS:,} parts")
     return show_literal("".join(found))
 
 

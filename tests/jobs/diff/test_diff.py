@@ -663,7 +663,7 @@ def test_a_listing_tells_what_changed(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ('{"schema": {"name": "ckpt.diff", "version": 1}}', "not a listing of tensors"),
-        ('{"schema": {"name": "ckpt.inspect", "version": 2}}', "another version"),
+        ('{"schema": {"name": "ckpt.inspect", "version": 2}}', "unknown version of a listing"),
         ('{"schema": {"name": "ckpt.inspect", "version": 1}}', "does not follow docs/json.md"),
         (
             '{"schema": {"name": "ckpt.inspect", "version": 1}}\n{"schema": 1}',
@@ -671,7 +671,7 @@ def test_a_listing_tells_what_changed(tmp_path: Path) -> None:
         ),
         (
             '{"schema": {"name": "ckpt.inspect", "version": 1}, "tensors": [{"name": 1}], "sections": []}',
-            "not laid",
+            "does not follow",
         ),
         ('{"a": 1}', "not a checkpoint: json"),
     ],
