@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import types
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +52,9 @@ def test_values_that_differ(before: Any, after: Any, tmp_path: Path) -> None:
     ("before", "after"),
     [
         (NAN, NAN),
+        (NAN, -NAN),
         ({"a": 1, "b": [2]}, {"b": [2], "a": 1}),
-        ({1, 2, 100, 3000}, {3000, 100, 2, 1}),
+        ({0, 8, 16}, {16, 8, 0}),
         (frozenset("abc"), frozenset("cba")),
         (np.arange(3), np.arange(3)),
         ([], []),
@@ -86,16 +89,13 @@ def test_an_empty_dict_that_went_away_is_told(tmp_path: Path) -> None:
 
 
 def test_values_that_are_shared_with_another_place_are_compared_there_and_here(tmp_path: Path) -> None:
-    first, second = ["a"], ["b"]
+    first, second = {"n": 1}, {"n": 2}
     before = {"model": W, "x": first, "y": second, "z": first}
     after = {"model": W, "x": first, "y": second, "z": second}
     assert set(changes(compared(before, after, tmp_path))) == {"z"}
 
 
 def test_objects_of_another_class_differ_though_their_fields_agree(tmp_path: Path) -> None:
-    import argparse
-    import types
-
     before, after = argparse.Namespace(lr=1), types.SimpleNamespace(lr=1)
     assert "x" in beside(before, after, tmp_path)
 
@@ -108,5 +108,17 @@ def test_keys_that_one_file_alone_has_are_named_and_not_compared(tmp_path: Path)
 
 def test_values_of_sections_that_moved_are_compared_where_they_are(tmp_path: Path) -> None:
     """One model at the root, the other below a key: values at the root are not those of the model."""
-    report = compared(W, {"model": W, "epoch": 2}, tmp_path)
-    assert changes(report) == {} and not report.differs
+    report = compared({**W, "epoch": 1}, {"model": W, "epoch": 2}, tmp_path)
+    assert [(row.name, row.status) for row in report.values] == [("epoch", "changed")]
+
+
+def test_a_value_that_came_beside_the_tensors_of_a_bare_model_is_a_difference(tmp_path: Path) -> None:
+    report = compared(W, {**W, "epoch": 1}, tmp_path)
+    assert changes(report) == {"epoch": "added"} and not report.not_compared
+
+
+def test_an_object_that_was_shared_is_compared_with_its_own_keys(tmp_path: Path) -> None:
+    shared = argparse.Namespace(d={1: "a"})
+    before = {"model": W, "x": shared, "y": shared}
+    after = {"model": W, "x": shared, "y": argparse.Namespace(d={"1": "a"})}
+    assert changes(compared(before, after, tmp_path))["y"] == "changed"
