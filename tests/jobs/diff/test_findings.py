@@ -10,6 +10,7 @@ import torch
 from comparing import compared
 from torch import nn
 
+from ckpt.evidence.record import ModelRecord, TensorRecord, columns
 from ckpt.evidence.roles import Role
 from ckpt.jobs.diff.diff import DiffReport
 from ckpt.jobs.diff.rows import Row
@@ -210,3 +211,49 @@ def test_other_parts_go_together_only_by_their_place(tmp_path: Path) -> None:
     report = compared({"model": model, "old": {"x": B}}, {"model": model, "new": {"x": B + 1}}, tmp_path)
     assert [(pair.before.name, pair.after.name) for pair in report.pairs] == [("model", "model")]
     assert len(report.not_compared) == 2 and report.same
+
+
+# --- ranks ------------------------------------------------------------------------------------------------------------
+
+
+def of_rank(
+    rank: int, state: dict[str, torch.Tensor], gradients: dict[str, float | None], *sharded: str
+) -> dict[str, Any]:
+    """What ckpt.snapshot writes on one of two ranks."""
+    rows = {
+        name: TensorRecord("parameter", "cpu", True, gradients.get(name), name in sharded) for name in state
+    }
+    record = ModelRecord("snapshot", rows, tuple(state), {}, rank=rank, world_size=2)
+    return {"state_dict": state, "ckpt": columns(record)}
+
+
+STATE = {"a.weight": A, "b.weight": B, "c.weight": C}
+
+
+def test_ranks_with_other_values_and_a_branch_that_one_of_them_took(tmp_path: Path) -> None:
+    first = of_rank(0, STATE, {"a.weight": 1.0, "b.weight": 1.0})
+    second = of_rank(1, {**STATE, "c.weight": C + 1}, {"a.weight": 1.0, "c.weight": 1.0})
+    report = compared(first, second, tmp_path)
+    assert [finding.code for finding in report.findings] == ["ranks-differ"] * 3
+    values, mine, other = report.findings
+    assert values.tensors == ("state_dict.c.weight",)
+    assert mine.tensors == ("state_dict.b.weight",) and "rank 0" in mine.message
+    assert other.tensors == ("state_dict.c.weight",) and "rank 1" in other.message
+
+
+def test_shards_of_a_tensor_differ_on_each_rank(tmp_path: Path) -> None:
+    gradients = dict.fromkeys(STATE, 1.0)
+    first = of_rank(0, STATE, gradients, "c.weight")
+    second = of_rank(1, {**STATE, "c.weight": C + 1}, gradients, "c.weight")
+    assert compared(first, second, tmp_path).findings == ()
+
+
+def test_ranks_of_which_one_did_not_propagate_took_no_other_branch(tmp_path: Path) -> None:
+    first, second = of_rank(0, STATE, dict.fromkeys(STATE, 1.0)), of_rank(1, STATE, {})
+    assert compared(first, second, tmp_path).findings == ()
+
+
+def test_two_moments_of_one_rank_are_no_ranks(tmp_path: Path) -> None:
+    gradients = dict.fromkeys(STATE, 1.0)
+    first, second = of_rank(1, STATE, gradients), of_rank(1, {**STATE, "c.weight": C + 1}, gradients)
+    assert "ranks-differ" not in codes(compared(first, second, tmp_path))
