@@ -99,6 +99,14 @@ def test_what_the_file_before_knows_counts_where_the_one_after_is_bare(tmp_path:
     assert causes(compared(before, after, tmp_path))["b.weight"] == "never"
 
 
+def test_what_a_snapshot_recorded_before_counts_where_the_file_after_is_bare(tmp_path: Path) -> None:
+    rows = {name: TensorRecord("parameter", "cpu", name != "b.weight") for name in ("a.weight", "b.weight")}
+    record = columns(ModelRecord("snapshot", rows, tuple(rows), {}))
+    before = {"state_dict": {"a.weight": A, "b.weight": B}, "ckpt": record}
+    report = compared(before, {"state_dict": {"a.weight": A + 1, "b.weight": B}}, tmp_path)
+    assert {row.name: row.cause for row in report.rows}["state_dict.b.weight"] == "frozen"
+
+
 def test_requires_grad_of_a_plain_tensor_says_nothing_and_of_a_parameter_it_does(tmp_path: Path) -> None:
     before = {"a.weight": A, "b.weight": B, "c.weight": nn.Parameter(C, requires_grad=False)}
     report = compared(before, {**before, "a.weight": A + 1}, tmp_path)
