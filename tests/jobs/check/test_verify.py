@@ -456,3 +456,13 @@ def test_an_index_may_count_tied_tensors_once_or_twice(counted: int, tmp_path: P
         index.write_text(json.dumps({"metadata": {"total_size": size}, "weight_map": weight_map}))
         report = verified(index)
         assert report.verdict == "ok" and len(report.not_checked) == expected
+
+
+def test_damage_is_told_of_the_tensors_of_that_storage_and_no_other(tmp_path: Path) -> None:
+    """Storage 0 is not storage 10."""
+    state = {f"{number}.weight": torch.full((8,), 100.0 + number) for number in range(11)}
+    path = rewriting.saved(state, tmp_path / "a.pt")
+    data = bytearray(path.read_bytes())
+    data[data.index(state["0.weight"].numpy().tobytes())] ^= 1
+    path.write_bytes(data)
+    assert [problem.tensors for problem in verified(path).problems] == [("0.weight",)]

@@ -13,6 +13,8 @@ import pytest
 import torch
 from comparing import changes, compared
 
+from ckpt.names import Globs
+
 pytestmark = oracle.QUIET
 W = {"a.weight": torch.ones(3, 4), "a.bias": torch.zeros(4)}
 NAN = float("nan")
@@ -122,3 +124,11 @@ def test_an_object_that_was_shared_is_compared_with_its_own_keys(tmp_path: Path)
     before = {"model": W, "x": shared, "y": shared}
     after = {"model": W, "x": shared, "y": argparse.Namespace(d={"1": "a"})}
     assert changes(compared(before, after, tmp_path))["y"] == "changed"
+
+
+def test_a_selection_of_tensors_leaves_values_aside_and_takes_either_name(tmp_path: Path) -> None:
+    before, after = {"model": W, "epoch": 1}, {"model": W, "epoch": 2}
+    for glob in ("model.a.weight", "a.weight"):
+        report = compared(before, after, tmp_path, select=Globs((glob,)))
+        assert [row.name for row in report.rows] == ["model.a.weight"]
+        assert changes(report) == {} and not report.differs

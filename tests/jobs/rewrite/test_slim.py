@@ -295,3 +295,12 @@ def test_views_side_by_side_part_and_those_that_overlap_stay_together(tmp_path: 
     sizes = {name: value.untyped_storage().nbytes() for name, value in found.items()}
     assert sizes == {"a.weight": 16, "b.weight": 32, "c.weight": 32}
     assert all(torch.equal(found[name], value) for name, value in state.items())
+
+
+def test_a_view_inside_of_another_does_not_end_it(tmp_path: Path) -> None:
+    base = torch.arange(64.0)
+    state = {"a.weight": base[0:20], "b.weight": base[2:4], "c.weight": base[10:25]}
+    slimmed(rewriting.saved(state, tmp_path / "a.pt"), tmp_path / "b.pt")
+    found = torch.load(tmp_path / "b.pt", weights_only=True)
+    assert all(torch.equal(found[name], value) for name, value in state.items())
+    assert {value.untyped_storage().nbytes() for value in found.values()} == {100}

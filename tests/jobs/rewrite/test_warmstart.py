@@ -509,3 +509,25 @@ def test_a_factory_that_gets_nothing(tmp_path: Path) -> None:
     )
     done = ckpt("warmstart", tmp_path / "b.pth", "--into", into, "-o", tmp_path / "c.pth")
     assert "left out: 0.weight: uninitialized: a lazy module" in done.out.decode()
+
+
+def test_what_lies_beside_a_loaded_tensor_in_its_storage_stays(tmp_path: Path) -> None:
+    base = torch.arange(10.0)
+    target = rewriting.saved({"a.weight": base[:4], "b.weight": base[4:]}, tmp_path / "target.pt")
+    given = rewriting.saved({"a.weight": torch.full((4,), -1.0)}, tmp_path / "given.pt")
+    made(given, target, tmp_path / "out.pt")
+    found = torch.load(tmp_path / "out.pt", weights_only=True)
+    assert torch.equal(found["a.weight"], torch.full((4,), -1.0))
+    assert torch.equal(found["b.weight"], base[4:])
+
+
+def test_a_target_that_is_a_conjugate_view_keeps_its_values(tmp_path: Path) -> None:
+    value = torch.tensor([1 + 2j, 3 - 4j])
+    target = rewriting.saved({"a.weight": value.conj(), "b.weight": torch.ones(1)}, tmp_path / "target.pt")
+    given = rewriting.saved(
+        {"a.weight": torch.tensor([5 + 6j, 7j]), "b.weight": torch.zeros(1)}, tmp_path / "given.pt"
+    )
+    coverage = made(given, target, tmp_path / "out.pt")
+    assert (coverage["totals"]["kept"], coverage["totals"]["loaded"]) == (1, 1)
+    found = torch.load(tmp_path / "out.pt", weights_only=True)
+    assert torch.equal(found["a.weight"].resolve_conj(), value.conj().resolve_conj())
