@@ -107,6 +107,22 @@ def test_what_a_snapshot_recorded_before_counts_where_the_file_after_is_bare(tmp
     assert {row.name: row.cause for row in report.rows}["state_dict.b.weight"] == "frozen"
 
 
+def test_before_backward_no_parameter_has_a_gradient_and_that_says_nothing(tmp_path: Path) -> None:
+    state = {"a.weight": A, "b.weight": B}
+
+    def snapshot(a: torch.Tensor, gradient: float | None) -> dict[str, Any]:
+        rows = {name: TensorRecord("parameter", "cpu", True) for name in state}
+        rows["a.weight"] = rows["a.weight"]._replace(gradient=gradient)
+        return {
+            "state_dict": {**state, "a.weight": a},
+            "ckpt": columns(ModelRecord("snapshot", rows, tuple(rows), {})),
+        }
+
+    for gradient, cause in ((None, "unknown"), (1.0, "no-gradient")):
+        report = compared(snapshot(A, None), snapshot(A + 1, gradient), tmp_path)
+        assert {row.name: row.cause for row in report.rows}["state_dict.b.weight"] == cause
+
+
 def test_requires_grad_of_a_plain_tensor_says_nothing_and_of_a_parameter_it_does(tmp_path: Path) -> None:
     before = {"a.weight": A, "b.weight": B, "c.weight": nn.Parameter(C, requires_grad=False)}
     report = compared(before, {**before, "a.weight": A + 1}, tmp_path)

@@ -127,7 +127,7 @@ def test_an_object_that_was_shared_is_compared_with_its_own_keys(tmp_path: Path)
 
 
 def test_a_selection_of_tensors_leaves_values_aside_and_takes_either_name(tmp_path: Path) -> None:
-    before, after = {"model": W, "epoch": 1}, {"model": W, "epoch": 2}
+    before, after = ({"model": {**W, "n": number}, "epoch": number} for number in (1, 2))
     for glob in ("model.a.weight", "a.weight"):
         report = compared(before, after, tmp_path, select=Globs((glob,)))
         assert [row.name for row in report.rows] == ["model.a.weight"]
