@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
@@ -142,3 +143,22 @@ def test_a_key_that_no_dict_takes_is_told(tmp_path: Path) -> None:
     assert "unhashable" in (report.load.reason or "")
     with pytest.raises(TypeError, match="unhashable"):
         torch.load(path, weights_only=False)
+
+
+class Caller:
+    """Loading it asks the system for the folder."""
+
+    def __reduce__(self) -> Any:
+        return os.getcwd, ()
+
+
+def test_what_is_called_is_the_reason_rather_than_what_is_only_imported(tmp_path: Path) -> None:
+    torch.save(
+        {"first": Path, "a.weight": torch.ones(2), "kind": Caller, "it": Caller()}, tmp_path / "saved.pth"
+    )
+
+    report = look(str(tmp_path / "saved.pth"))
+
+    groups = [row.group for row in report.checkpoint.imports if row.group != "known"]
+    assert "called" in groups and groups[0] == "unknown"
+    assert report.load.expression is None and "getcwd" in (report.load.reason or "")

@@ -96,6 +96,11 @@ def test_names_of_the_wrapped_model_are_those_of_the_plain_one(tmp_path: Path) -
     assert matched({"model": MODEL, "optimizer": state}, tmp_path) == [["model.c.weight", "model.a.weight"]]
 
 
+def test_names_of_some_parameters_only_are_none(tmp_path: Path) -> None:
+    state = adam([(2, 3), (4,), (4,)], param_names=["a.weight", "b.weight", None])
+    assert matched({"model": MODEL, "optimizer": state}, tmp_path) == [[f"model.{name}" for name in MODEL]]
+
+
 def test_lists_of_names_that_do_not_go_with_the_parameters_are_none(tmp_path: Path) -> None:
     state = adam([(2, 3), (4,), (4,)], param_names=["c.weight", "a.weight"])
     assert matched({"model": MODEL, "optimizer": state}, tmp_path) == [[f"model.{name}" for name in MODEL]]

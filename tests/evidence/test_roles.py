@@ -81,6 +81,12 @@ def test_names_that_an_optimizer_keeps_are_certain_of_wrapped_models_too(tmp_pat
     assert [found[f"model.module.a.{leaf}"].trust for leaf in ("weight", "bias")] == ["certain"] * 2
 
 
+def test_a_name_that_an_optimizer_keeps_is_certain_where_most_of_its_names_are_gone(tmp_path: Path) -> None:
+    optimizer = adam([(3,), (9,), (9,)], param_names=["a.weight", "x.weight", "y.weight"])
+    found = roles({"model": {"module.a.weight": FLOAT}, "optimizer": optimizer}, tmp_path)
+    assert found["model.module.a.weight"][:2] == ("parameter", "certain")
+
+
 def test_an_optimizer_by_shape_is_strong_and_raises_what_a_name_made_likely(tmp_path: Path) -> None:
     model = {"a.weight": torch.ones(2, 3), "pos.pe": torch.ones(5), "b.weight": torch.ones(7)}
     found = roles({"model": model, "optimizer": adam([(2, 3), (5,)])}, tmp_path)

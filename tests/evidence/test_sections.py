@@ -47,6 +47,16 @@ def sections(thing: Any, folder: Path) -> list[tuple[str, str, int]]:
             [("model.encoder", "model", 1), ("model.decoder", "model", 1)],
         ),
         (
+            {"model": {"state_dict": {"w": ONE}, "head": {"v": ONE.clone()}}},
+            [("model.state_dict", "model", 1), ("model", "other", 1)],
+        ),
+        ({"data": {"fc.weight": ONE, "sub": {"x": ONE.clone(), "y": ONE.clone()}}}, [("", "other", 3)]),
+        ({"misc": {"scheduler": {"fc.weight": ONE}}}, [("misc.scheduler", "model", 1)]),
+        (
+            {"model": {"scale": ONE, "sub": {"fc.weight": ONE.clone()}, "n": 1}},
+            [("model", "other", 1), ("model.sub", "model", 1)],
+        ),
+        (
             {"model": {"net": {"w": ONE}, "ema": {"w": ONE.clone()}}},
             [("model.net", "model", 1), ("model", "other", 1)],
         ),

@@ -9,12 +9,14 @@ from ckpt.checkpoint import Checkpoint, Value
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.diff.rows import Pair, ValueRow
+from ckpt.limits import Limits
 from ckpt.names import Path, dotted
 from ckpt.nodes import Node, key_of
 from ckpt.tree.arrays import array
 from ckpt.tree.find import children, node_at
 from ckpt.tree.metadata import is_metadata
 from ckpt.tree.view import View, look
+from ckpt.tree.walk import flatten
 
 _Values = dict[Path, Value]
 
@@ -68,6 +70,7 @@ def _outside(checkpoint: Checkpoint, taken: set[Path]) -> _Values:
 def _differing(before: Checkpoint, after: Checkpoint, ours: _Values, theirs: _Values) -> list[ValueRow]:
     rows = []
     parents = [_parents(before, theirs_of=ours), _parents(after, theirs_of=theirs)]
+    ours, theirs = _unfolded(before, ours, theirs, parents[1]), _unfolded(after, theirs, ours, parents[0])
     for path, value in ours.items():
         other = theirs.get(path)
         if other is None:
@@ -80,6 +83,21 @@ def _differing(before: Checkpoint, after: Checkpoint, ours: _Values, theirs: _Va
         for path, value in theirs.items()
         if path not in ours and not (_is_empty(value) and path in parents[0])
     ]
+    return rows
+
+
+def _unfolded(checkpoint: Checkpoint, values: _Values, others: _Values, parents: set[Path]) -> _Values:
+    """The values. A repeat gets rows of its own where the other file has them, as it has of a copy."""
+    rows: _Values = {}
+    for path, value in values.items():
+        other = others.get(path)
+        is_cycle = value.type == "cycle"
+        if value.same_as is None or is_cycle or path not in parents or (other and other.same_as is not None):
+            rows[path] = value
+            continue
+        for row in flatten(node_at(checkpoint.root, value.path), Limits()).values:
+            whole = value.path + row.path
+            rows[path + row.path] = row._replace(path=whole, name=dotted(whole))
     return rows
 
 

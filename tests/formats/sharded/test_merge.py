@@ -15,6 +15,8 @@ import torch
 from process import check_error, ckpt
 
 from ckpt import formats
+from ckpt.evidence.survey import Survey
+from ckpt.tree.metadata import metadata_of
 
 pytestmark = oracle.QUIET
 
@@ -286,3 +288,20 @@ def test_the_optimizer_beside_shards_is_matched_with_their_parameters(tmp_path: 
     ]
     roles = {row["name"]: row["role"] for row in found["tensors"]}
     assert [roles[name] for name in tensors] == ["parameter"] * 3
+
+
+def test_texts_of_the_shards_are_in_the_tree_once(tmp_path: Path) -> None:
+    index = sharded(tmp_path, state(5), "safetensors")
+    with formats.open(str(index)) as opened:
+        assert metadata_of(opened.root) == {"format": "pt"}
+        assert [value.name for value in opened.values] == ["__metadata__.format"]
+
+
+def test_one_file_of_parts_beside_its_optimizer_keeps_its_parts(tmp_path: Path) -> None:
+    weights = {"a.weight": torch.ones(2)}
+    torch.save({"model": weights, "extra": {"n": 1}}, tmp_path / "pytorch_model.bin")
+    adam = {"state": {0: {"exp_avg": torch.ones(2)}}, "param_groups": [{"params": [0]}]}
+    torch.save(adam, tmp_path / "optimizer.pt")
+    with formats.open(str(tmp_path)) as opened:
+        found = [(part.name, part.kind, part.tensors) for part in Survey(opened).sections]
+    assert found == [("model", "model", 1), ("optimizer", "optimizer", 1)]

@@ -10,10 +10,12 @@ from typing import Any
 import oracle
 import pytest
 import rewriting
+import safetensors.torch
 import torch
 
 from ckpt import formats
 from ckpt.formats.sharded.write import index_draft, split
+from ckpt.tree.metadata import metadata_of
 
 pytestmark = oracle.QUIET
 
@@ -65,3 +67,11 @@ def test_names_of_one_tensor_stay_together_and_its_bytes_count_once(tmp_path: Pa
     assert names == [["x.weight"], ["a.weight", "c.weight"], ["b.weight"]]
     assert index["metadata"]["total_size"] == 120
     assert "c.weight" not in index["weight_map"]
+
+
+def test_each_shard_has_the_texts_of_the_file(tmp_path: Path) -> None:
+    state = {"a.weight": torch.ones(4), "b.weight": torch.ones(4)}
+    safetensors.torch.save_file(state, tmp_path / "a.safetensors", metadata={"note": "mine"})
+    with formats.open(str(tmp_path / "a.safetensors")) as opened:
+        parts = split(rewriting.convert(opened, "safetensors").result, 16)
+    assert [metadata_of(part.root) for part in parts] == [{"note": "mine"}] * 2

@@ -441,3 +441,26 @@ def test_odd_sums(tmp_path: Path) -> None:
     assert ckpt("verify", path, "--sums", tmp_path / "sums").code == 0
     (tmp_path / "odd").write_text("a" * 64 + "  x\\U00110000\n")
     assert ckpt("verify", path, "--sums", tmp_path / "odd").code == 1
+
+
+@pytest.mark.parametrize("counted", [1, 2])
+def test_an_index_may_count_tied_tensors_once_or_twice(counted: int, tmp_path: Path) -> None:
+    tied = torch.randn(50)
+    rewriting.saved({"a.weight": tied, "b.weight": tied}, tmp_path / "1.bin")
+    rewriting.saved({"c.weight": torch.randn(50)}, tmp_path / "2.bin")
+    weight_map = {"a.weight": "1.bin", "b.weight": "1.bin", "c.weight": "2.bin"}
+    index = tmp_path / "pytorch_model.bin.index.json"
+    for size, expected in ((200 + 200 * counted, 0), (1 + 200 * counted, 1)):
+        index.write_text(json.dumps({"metadata": {"total_size": size}, "weight_map": weight_map}))
+        report = verified(index)
+        assert report.verdict == "ok" and len(report.not_checked) == expected
+
+
+def test_damage_is_told_of_the_tensors_of_that_storage_and_no_other(tmp_path: Path) -> None:
+    """Storage 0 is not storage 10."""
+    state = {f"{number}.weight": torch.full((8,), 100.0 + number) for number in range(11)}
+    path = rewriting.saved(state, tmp_path / "a.pt")
+    data = bytearray(path.read_bytes())
+    data[data.index(state["0.weight"].numpy().tobytes())] ^= 1
+    path.write_bytes(data)
+    assert [problem.tensors for problem in verified(path).problems] == [("0.weight",)]

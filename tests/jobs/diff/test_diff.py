@@ -724,3 +724,20 @@ def test_options_that_contradict_each_other(options: tuple[str, ...]) -> None:
     name = SAMPLES / "legacy.pth"
 
     check_error(ckpt("diff", *options, name, name))
+
+
+def test_not_a_number_in_other_bits_is_a_change(tmp_path: Path) -> None:
+    one, two = (
+        torch.tensor([bits], dtype=torch.int32).view(torch.float32) for bits in (0x7FC00000, 0x7FC00001)
+    )
+    report = of({"a.weight": one}, {"a.weight": two}, tmp_path)
+    assert statuses(report) == {"a.weight": "changed"} and report.differs
+
+
+def test_equal_bytes_that_contradict_a_recorded_crc_are_not_called_the_same(tmp_path: Path) -> None:
+    states = {name: {"a.weight": torch.full((8,), value)} for name, value in (("a.pt", 1.5), ("b.pt", 2.5))}
+    paths = [rewriting.saved(state, tmp_path / name) for name, state in states.items()]
+    mine, other = (state["a.weight"].numpy().tobytes() for state in states.values())
+    paths[1].write_bytes(paths[1].read_bytes().replace(other, mine))
+    report = compared(*paths)
+    assert not report.differs and report.damaged == ("a.weight",) and not report.same

@@ -67,6 +67,13 @@ def test_the_same_bytes_in_another_shape_or_dtype_are_no_move(tmp_path: Path) ->
         assert not renames(report) and report.differs
 
 
+def test_one_of_another_shape_is_no_second_candidate(tmp_path: Path) -> None:
+    value = torch.zeros(2, 3)
+    after = {**KEPT, "x.kernel": torch.zeros(3, 2), "y.kernel": value}
+    report = compared({**KEPT, "a.weight": value}, after, tmp_path)
+    assert renames(report) == {"a.weight": "y.kernel"}
+
+
 def test_tensors_without_elements_or_data_do_not_move(tmp_path: Path) -> None:
     for value in (torch.zeros(0, 3), torch.ones(2, 3, device="meta")):
         report = compared({**KEPT, "a.weight": value}, {**KEPT, "b.weight": value}, tmp_path)

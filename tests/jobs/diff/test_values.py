@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
+import copy
+import types
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,8 @@ import oracle
 import pytest
 import torch
 from comparing import changes, compared
+
+from ckpt.names import Globs
 
 pytestmark = oracle.QUIET
 W = {"a.weight": torch.ones(3, 4), "a.bias": torch.zeros(4)}
@@ -50,13 +55,14 @@ def test_values_that_differ(before: Any, after: Any, tmp_path: Path) -> None:
     ("before", "after"),
     [
         (NAN, NAN),
+        (NAN, -NAN),
         ({"a": 1, "b": [2]}, {"b": [2], "a": 1}),
-        ({1, 2, 100, 3000}, {3000, 100, 2, 1}),
+        ({0, 8, 16}, {16, 8, 0}),
         (frozenset("abc"), frozenset("cba")),
         (np.arange(3), np.arange(3)),
         ([], []),
     ],
-    ids=["nan", "dict", "set", "frozenset", "array", "list"],
+    ids=["nan", "nan-sign", "dict", "set", "frozenset", "array", "list"],
 )
 def test_values_that_are_the_same(before: Any, after: Any, tmp_path: Path) -> None:
     assert beside(before, after, tmp_path) == {}
@@ -86,16 +92,13 @@ def test_an_empty_dict_that_went_away_is_told(tmp_path: Path) -> None:
 
 
 def test_values_that_are_shared_with_another_place_are_compared_there_and_here(tmp_path: Path) -> None:
-    first, second = ["a"], ["b"]
+    first, second = {"n": 1}, {"n": 2}
     before = {"model": W, "x": first, "y": second, "z": first}
     after = {"model": W, "x": first, "y": second, "z": second}
     assert set(changes(compared(before, after, tmp_path))) == {"z"}
 
 
 def test_objects_of_another_class_differ_though_their_fields_agree(tmp_path: Path) -> None:
-    import argparse
-    import types
-
     before, after = argparse.Namespace(lr=1), types.SimpleNamespace(lr=1)
     assert "x" in beside(before, after, tmp_path)
 
@@ -108,5 +111,51 @@ def test_keys_that_one_file_alone_has_are_named_and_not_compared(tmp_path: Path)
 
 def test_values_of_sections_that_moved_are_compared_where_they_are(tmp_path: Path) -> None:
     """One model at the root, the other below a key: values at the root are not those of the model."""
-    report = compared(W, {"model": W, "epoch": 2}, tmp_path)
-    assert changes(report) == {} and not report.differs
+    report = compared({**W, "epoch": 1}, {"model": W, "epoch": 2}, tmp_path)
+    assert [(row.name, row.status) for row in report.values] == [("epoch", "changed")]
+
+
+def test_a_value_that_came_beside_the_tensors_of_a_bare_model_is_a_difference(tmp_path: Path) -> None:
+    report = compared(W, {**W, "epoch": 1}, tmp_path)
+    assert changes(report) == {"epoch": "added"} and not report.not_compared
+
+
+def test_an_object_that_was_shared_is_compared_with_its_own_keys(tmp_path: Path) -> None:
+    shared = argparse.Namespace(d={1: "a"})
+    before = {"model": W, "x": shared, "y": shared}
+    after = {"model": W, "x": shared, "y": argparse.Namespace(d={"1": "a"})}
+    assert changes(compared(before, after, tmp_path)) == {"y.d": "changed"}
+
+
+def test_a_selection_of_tensors_leaves_values_aside_and_takes_either_name(tmp_path: Path) -> None:
+    before, after = ({"model": {**W, "n": number}, "epoch": number} for number in (1, 2))
+    for glob in ("model.a.weight", "a.weight"):
+        report = compared(before, after, tmp_path, select=Globs((glob,)))
+        assert [row.name for row in report.rows] == ["model.a.weight"]
+        assert changes(report) == {} and not report.differs
+
+
+def test_a_copy_of_a_dict_is_the_same_as_the_dict_itself(tmp_path: Path) -> None:
+    shared = {"lr": 1.0, "betas": {"first": 0.9}}
+    one = {"model": {"w": torch.ones(2)}, "x": shared, "y": shared}
+    two = {"model": {"w": torch.ones(2)}, "x": copy.deepcopy(shared), "y": copy.deepcopy(shared)}
+
+    assert changes(compared(one, two, tmp_path)) == {}
+    assert changes(compared(two, one, tmp_path)) == {}
+
+
+def test_what_a_copy_of_a_dict_has_of_its_own_is_found(tmp_path: Path) -> None:
+    shared = {"lr": 1.0, "decay": 0.1}
+    one = {"model": {"w": torch.ones(2)}, "x": shared, "y": shared}
+    two = {"model": {"w": torch.ones(2)}, "x": dict(shared), "y": {"lr": 2.0, "momentum": 0.9}}
+
+    assert changes(compared(one, two, tmp_path)) == {
+        "y.lr": "changed",
+        "y.decay": "removed",
+        "y.momentum": "added",
+    }
+    assert changes(compared(two, one, tmp_path)) == {
+        "y.lr": "changed",
+        "y.decay": "added",
+        "y.momentum": "removed",
+    }

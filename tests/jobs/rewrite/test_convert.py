@@ -971,3 +971,9 @@ def test_a_key_of_tuples_of_tuples(tmp_path: Path) -> None:
         archive.writestr("a/version", b"3\n")
 
     assert ckpt("convert", source, "--plain", "-o", tmp_path / "b.pt").code in (0, 2)
+
+
+def test_a_tensor_called_as_modules_call_their_parts_is_a_tensor(tmp_path: Path) -> None:
+    state = {"a.weight": torch.ones(2), "_buffers": torch.zeros(3)}
+    found, _ = to_safetensors({"model": state}, tmp_path)
+    assert set(found) == set(state) and torch.equal(found["_buffers"], state["_buffers"])

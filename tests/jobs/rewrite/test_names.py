@@ -416,3 +416,19 @@ def test_a_wrapper_with_tensors_of_its_own_stays(tmp_path: Path) -> None:
     found, report = stripped(wrapper, tmp_path)
 
     assert type(found) is nn.DataParallel and torch.equal(found.own, torch.ones(3)) and report.changes == ()
+
+
+def test_names_of_an_optimizer_stay_where_another_model_keeps_them(tmp_path: Path) -> None:
+    """Two models of the same names: nothing says whose the optimizer's are, so one of them keeps them right."""
+    model = {"module.a.weight": torch.ones(2), "module.a.bias": torch.zeros(2)}
+    optimizer = {"state": {}, "param_groups": [{"params": [0, 1], "param_names": list(model)}]}
+    thing = {"one": {"state_dict": dict(model)}, "two": {"state_dict": dict(model)}, "optimizer": optimizer}
+
+    found, _ = stripped(thing, tmp_path, section="one.state_dict")
+
+    assert list(found["one"]["state_dict"]) == ["a.weight", "a.bias"]
+    assert list(found["two"]["state_dict"]) == list(model)
+    assert found["optimizer"]["param_groups"][0]["param_names"] == list(model)
+
+    found, _ = stripped(thing, tmp_path)
+    assert found["optimizer"]["param_groups"][0]["param_names"] == ["a.weight", "a.bias"]

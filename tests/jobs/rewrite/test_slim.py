@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import zipfile
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -257,3 +258,49 @@ def test_what_became_plain_is_listed(tmp_path: Path) -> None:
     report = slimmed(source, tmp_path / "b.pt", keep=["args"])
 
     assert ("plain", "argparse.Namespace") in [(change.kind, change.before) for change in report.changes]
+
+
+def test_what_is_kept_inside_of_the_model_is_there_once(tmp_path: Path) -> None:
+    source = rewriting.saved(training(), tmp_path / "a.pt")
+    report = slimmed(source, tmp_path / "b.pt", keep=["epoch", "model.0.weight"])
+    assert [entry.name for entry in report.result.tensors] == [
+        f"model.{name}" for name in training()["model"]
+    ]
+    assert set(torch.load(tmp_path / "b.pt", weights_only=True)) == {"model", "epoch"}
+
+
+def test_views_of_a_deflated_storage_are_packed_with_their_values(tmp_path: Path) -> None:
+    base = torch.arange(4096.0)
+    state = {"a.weight": base[100:200], "b.weight": base[150:250], "c.weight": base[3000:3010]}
+    source = rewriting.saved(state, tmp_path / "a.pt")
+    with (
+        zipfile.ZipFile(source) as old,
+        zipfile.ZipFile(tmp_path / "z.pt", "w", zipfile.ZIP_DEFLATED) as new,
+    ):
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+
+    slimmed(tmp_path / "z.pt", tmp_path / "b.pt")
+
+    found = torch.load(tmp_path / "b.pt", weights_only=True)
+    assert all(torch.equal(found[name], value) for name, value in state.items())
+    assert found["a.weight"].untyped_storage().nbytes() == 600
+
+
+def test_views_side_by_side_part_and_those_that_overlap_stay_together(tmp_path: Path) -> None:
+    base = torch.arange(64.0)
+    state = {"a.weight": base[0:4], "b.weight": base[4:8], "c.weight": base[7:12]}
+    slimmed(rewriting.saved(state, tmp_path / "a.pt"), tmp_path / "b.pt")
+    found = torch.load(tmp_path / "b.pt", weights_only=True)
+    sizes = {name: value.untyped_storage().nbytes() for name, value in found.items()}
+    assert sizes == {"a.weight": 16, "b.weight": 32, "c.weight": 32}
+    assert all(torch.equal(found[name], value) for name, value in state.items())
+
+
+def test_a_view_inside_of_another_does_not_end_it(tmp_path: Path) -> None:
+    base = torch.arange(64.0)
+    state = {"a.weight": base[0:20], "b.weight": base[2:4], "c.weight": base[10:25]}
+    slimmed(rewriting.saved(state, tmp_path / "a.pt"), tmp_path / "b.pt")
+    found = torch.load(tmp_path / "b.pt", weights_only=True)
+    assert all(torch.equal(found[name], value) for name, value in state.items())
+    assert {value.untyped_storage().nbytes() for value in found.values()} == {100}

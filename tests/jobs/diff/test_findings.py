@@ -1,0 +1,283 @@
+"""What follows from a comparison, and why a parameter did not move: each claim with its evidence, and silence without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import oracle
+import torch
+from comparing import compared
+from torch import nn
+
+from ckpt.evidence.record import ModelRecord, TensorRecord, columns
+from ckpt.evidence.roles import Role
+from ckpt.jobs.diff.diff import DiffReport
+from ckpt.jobs.diff.rows import Row
+
+pytestmark = oracle.QUIET
+A, B, C = torch.ones(2, 3), torch.ones(4), torch.ones(5)
+
+
+def adam(**steps: tuple[tuple[int, ...], float | None]) -> dict[str, Any]:
+    """Its state over parameters of these shapes, each with its counter; None: without state."""
+    state = {
+        number: {"step": torch.tensor(step), "exp_avg": torch.ones(shape)}
+        for number, (shape, step) in enumerate(steps.values())
+        if step is not None
+    }
+    return {"state": state, "param_groups": [{"lr": 0.1, "params": list(range(len(steps)))}]}
+
+
+def training(a: torch.Tensor, b: torch.Tensor, step_a: float | None, step_b: float | None) -> dict[str, Any]:
+    model = {"a.weight": a, "b.weight": b}
+    return {"model": model, "optimizer": adam(a=((2, 3), step_a), b=((4,), step_b))}
+
+
+def codes(report: DiffReport) -> dict[str, tuple[str, ...]]:
+    return {finding.code: finding.tensors for finding in report.findings}
+
+
+def causes(report: DiffReport) -> dict[str, str | None]:
+    return {
+        row.name.rpartition("model.")[2]: row.cause for row in report.rows if row.role.role != "optimizer"
+    }
+
+
+# --- frozen -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_parameter_whose_counter_stood_still_while_another_moved(tmp_path: Path) -> None:
+    report = compared(training(A, B, 5, 5), training(A + 1, B, 6, 5), tmp_path)
+    assert causes(report)["b.weight"] == "not-stepped"
+    assert codes(report) == {"frozen": ("model.b.weight",)}
+    assert report.findings[0].level == "warning"
+
+
+def test_a_parameter_that_was_stepped_is_never_called_frozen(tmp_path: Path) -> None:
+    report = compared(training(A, B, 5, 5), training(A + 1, B, 6, 6), tmp_path)
+    assert causes(report)["b.weight"] == "stepped" and codes(report) == {}
+
+
+def test_a_counter_that_went_back_tells_nothing(tmp_path: Path) -> None:
+    report = compared(training(A, B, 5, 5), training(A + 1, B, 6, 4), tmp_path)
+    assert causes(report)["b.weight"] == "unknown" and codes(report) == {}
+
+
+def test_left_out_of_the_optimizer_is_frozen_on_purpose_and_no_warning(tmp_path: Path) -> None:
+    model = {"a.weight": A, "b.weight": B}
+    before = {"model": model, "optimizer": adam(a=((2, 3), 5.0))}
+    after = {"model": {**model, "a.weight": A + 1}, "optimizer": adam(a=((2, 3), 6.0))}
+    report = compared(before, after, tmp_path)
+    assert causes(report)["b.weight"] == "not-in-optimizer"
+    assert [(finding.code, finding.level) for finding in report.findings] == [("frozen", "info")]
+
+
+def test_where_the_order_leaves_a_choice_nobody_is_said_to_be_left_out(tmp_path: Path) -> None:
+    """One of two tensors of a shape is the optimizer's: neither is known to be out of it."""
+    model = {"a.weight": A, "b.weight": B, "c.weight": B.clone()}
+    before = {"model": model, "optimizer": adam(a=((2, 3), 5.0), b=((4,), 5.0))}
+    after = {"model": {**model, "a.weight": A + 1}, "optimizer": adam(a=((2, 3), 6.0), b=((4,), 5.0))}
+    report = compared(before, after, tmp_path)
+    assert (causes(report)["b.weight"], causes(report)["c.weight"]) == ("unknown", "unknown")
+    assert codes(report) == {}
+
+
+def test_only_a_parameter_that_moved_makes_the_others_frozen(tmp_path: Path) -> None:
+    """Of a tensor that may be a buffer nothing follows."""
+    model = {"x.table": C, "b.weight": B}
+    before, after = (
+        {"model": {**model, "x.table": C + by}, "optimizer": adam(b=((4,), 5.0))} for by in (0, 1)
+    )
+    report = compared(before, after, tmp_path)
+    assert causes(report)["b.weight"] == "not-stepped" and "frozen" not in codes(report)
+
+
+def test_what_the_file_before_knows_counts_where_the_one_after_is_bare(tmp_path: Path) -> None:
+    before = training(A, B, 5, None)
+    after = {"model": {"a.weight": A + 1, "b.weight": B}}
+    assert causes(compared(before, after, tmp_path))["b.weight"] == "never"
+
+
+def test_what_a_snapshot_recorded_before_counts_where_the_file_after_is_bare(tmp_path: Path) -> None:
+    rows = {name: TensorRecord("parameter", "cpu", name != "b.weight") for name in ("a.weight", "b.weight")}
+    record = columns(ModelRecord("snapshot", rows, tuple(rows), {}))
+    before = {"state_dict": {"a.weight": A, "b.weight": B}, "ckpt": record}
+    report = compared(before, {"state_dict": {"a.weight": A + 1, "b.weight": B}}, tmp_path)
+    assert {row.name: row.cause for row in report.rows}["state_dict.b.weight"] == "frozen"
+
+
+def test_before_backward_no_parameter_has_a_gradient_and_that_says_nothing(tmp_path: Path) -> None:
+    state = {"a.weight": A, "b.weight": B}
+
+    def snapshot(a: torch.Tensor, gradient: float | None) -> dict[str, Any]:
+        rows = {name: TensorRecord("parameter", "cpu", True) for name in state}
+        rows["a.weight"] = rows["a.weight"]._replace(gradient=gradient)
+        return {
+            "state_dict": {**state, "a.weight": a},
+            "ckpt": columns(ModelRecord("snapshot", rows, tuple(rows), {})),
+        }
+
+    for gradient, cause in ((None, "unknown"), (1.0, "no-gradient")):
+        report = compared(snapshot(A, None), snapshot(A + 1, gradient), tmp_path)
+        assert {row.name: row.cause for row in report.rows}["state_dict.b.weight"] == cause
+
+
+def test_requires_grad_of_a_plain_tensor_says_nothing_and_of_a_parameter_it_does(tmp_path: Path) -> None:
+    before = {"a.weight": A, "b.weight": B, "c.weight": nn.Parameter(C, requires_grad=False)}
+    report = compared(before, {**before, "a.weight": A + 1}, tmp_path)
+    assert (causes(report)["b.weight"], causes(report)["c.weight"]) == ("unknown", "frozen")
+
+
+def test_counters_that_an_optimizer_does_not_keep_did_not_stand_still(tmp_path: Path) -> None:
+    def sgd(a: torch.Tensor) -> dict[str, Any]:
+        state = {0: {"momentum_buffer": torch.ones(2, 3)}, 1: {"momentum_buffer": torch.ones(4)}}
+        groups = [{"lr": 0.1, "momentum": 0.9, "params": [0, 1]}]
+        model = {"a.weight": a, "b.weight": B}
+        return {"model": model, "optimizer": {"state": state, "param_groups": groups}}
+
+    report = compared(sgd(A), sgd(A + 1), tmp_path)
+    assert causes(report)["b.weight"] == "unknown" and codes(report) == {}
+
+
+# --- who wrote the weights --------------------------------------------------------------------------------------------
+
+
+def test_a_parameter_moved_that_never_had_a_gradient(tmp_path: Path) -> None:
+    report = compared(training(A, B, 5, None), training(A + 1, B + 1, 6, None), tmp_path)
+    assert codes(report) == {"changed-without-state": ("model.b.weight",)}
+
+
+def test_between_files_of_one_step_somebody_else_may_have_moved_it(tmp_path: Path) -> None:
+    report = compared(training(A, B, 5, None), training(A + 1, B + 1, 5, None), tmp_path)
+    assert "changed-without-state" not in codes(report)
+
+
+# --- steps ------------------------------------------------------------------------------------------------------------
+
+
+def test_no_step_was_made(tmp_path: Path) -> None:
+    still = training(A, B, 5, 5)
+    assert set(codes(compared(still, {**still, "epoch": 2}, tmp_path))) == set()
+    assert "step-skipped" in codes(compared({**still, "epoch": 1}, {**still, "epoch": 2}, tmp_path))
+    assert "step-skipped" in codes(compared(still, training(A, B, 6, 6), tmp_path))
+
+
+def test_an_optimizer_whose_state_changed_did_something(tmp_path: Path) -> None:
+    before, after = training(A, B, 5, 5), training(A, B, 5, 5)
+    after["optimizer"]["state"][0]["exp_avg"] = torch.zeros(2, 3)
+    assert "step-skipped" not in codes(compared(before, after, tmp_path))
+
+
+def test_files_without_parameters_have_no_steps_to_skip(tmp_path: Path) -> None:
+    optimizer = adam(a=((2, 3), 5.0))
+    report = compared({"optimizer": optimizer, "epoch": 1}, {"optimizer": optimizer, "epoch": 2}, tmp_path)
+    assert report.differs and codes(report) == {}
+
+
+def test_one_of_two_optimizers_stepped(tmp_path: Path) -> None:
+    def gan(step: float) -> dict[str, Any]:
+        return {
+            "netG": {"a.weight": A},
+            "netD": {"b.weight": B},
+            "optimizerG": adam(a=((2, 3), step)),
+            "optimizerD": adam(b=((4,), 5.0)),
+        }
+
+    assert "step-skipped" not in codes(compared(gan(5), gan(6), tmp_path))
+
+
+# --- statistics and numbers -------------------------------------------------------------------------------------------
+
+
+def normed(a: torch.Tensor, mean: torch.Tensor, step_a: float) -> dict[str, Any]:
+    model = {
+        "a.weight": a,
+        "n.weight": B,
+        "n.running_mean": mean,
+        "n.running_var": B.clone(),
+        "n.num_batches_tracked": torch.tensor(1),
+    }
+    return {"model": model, "optimizer": adam(a=((2, 3), step_a), n=((4,), 5.0))}
+
+
+def test_statistics_move_beside_parameters_that_do_not(tmp_path: Path) -> None:
+    report = compared(normed(A, B, 5), normed(A + 1, B + 1, 6), tmp_path)
+    assert codes(report)["buffers-in-frozen"] == ("model.n.running_mean",)
+    report = compared(normed(A, B, 5), normed(A, B + 1, 5), tmp_path)  # no parameter moved at all
+    assert "buffers-in-frozen" not in codes(report)
+
+
+def test_nan_and_infinities_are_told_of_the_file_after(tmp_path: Path) -> None:
+    bad = {"a.weight": torch.tensor([float("nan"), float("inf")])}
+    good = {"a.weight": torch.zeros(2)}
+    assert set(codes(compared(good, bad, tmp_path))) == {"nan", "inf"}
+    assert codes(compared(bad, good, tmp_path)) == {}
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_tensor_of_another_dtype_or_shape_has_moved() -> None:
+    role = Role("parameter", "certain", "test")
+    moved = {status: Row(status, None, None, role).moved for status in ("changed", "reshaped", "retyped")}  # type: ignore[arg-type]
+    assert moved == {"changed": True, "reshaped": True, "retyped": True}
+    assert not Row("same", None, None, role).moved
+
+
+def test_a_renamed_tensor_goes_by_the_name_after(tmp_path: Path) -> None:
+    report = compared({"a.weight": A, "b.weight": B}, {"a.weight": A, "c.weight": B}, tmp_path)
+    assert [(row.name, row.label) for row in report.rows if row.status == "renamed"] == [("c.weight",) * 2]
+
+
+def test_other_parts_go_together_only_by_their_place(tmp_path: Path) -> None:
+    model = {"a.weight": torch.ones(20, 20), "a.bias": torch.ones(20)}
+    report = compared({"model": model, "old": {"x": B}}, {"model": model, "new": {"x": B + 1}}, tmp_path)
+    assert [(pair.before.name, pair.after.name) for pair in report.pairs] == [("model", "model")]
+    assert len(report.not_compared) == 2 and report.same
+
+
+# --- ranks ------------------------------------------------------------------------------------------------------------
+
+
+def of_rank(
+    rank: int, state: dict[str, torch.Tensor], gradients: dict[str, float | None], *sharded: str
+) -> dict[str, Any]:
+    """What ckpt.snapshot writes on one of two ranks."""
+    rows = {
+        name: TensorRecord("parameter", "cpu", True, gradients.get(name), name in sharded) for name in state
+    }
+    record = ModelRecord("snapshot", rows, tuple(state), {}, rank=rank, world_size=2)
+    return {"state_dict": state, "ckpt": columns(record)}
+
+
+STATE = {"a.weight": A, "b.weight": B, "c.weight": C}
+
+
+def test_ranks_with_other_values_and_a_branch_that_one_of_them_took(tmp_path: Path) -> None:
+    first = of_rank(0, STATE, {"a.weight": 1.0, "b.weight": 1.0})
+    second = of_rank(1, {**STATE, "c.weight": C + 1}, {"a.weight": 1.0, "c.weight": 1.0})
+    report = compared(first, second, tmp_path)
+    assert [finding.code for finding in report.findings] == ["ranks-differ"] * 3
+    values, mine, other = report.findings
+    assert values.tensors == ("state_dict.c.weight",)
+    assert mine.tensors == ("state_dict.b.weight",) and "rank 0" in mine.message
+    assert other.tensors == ("state_dict.c.weight",) and "rank 1" in other.message
+
+
+def test_shards_of_a_tensor_differ_on_each_rank(tmp_path: Path) -> None:
+    gradients = dict.fromkeys(STATE, 1.0)
+    first = of_rank(0, STATE, gradients, "c.weight")
+    second = of_rank(1, {**STATE, "c.weight": C + 1}, gradients, "c.weight")
+    assert compared(first, second, tmp_path).findings == ()
+
+
+def test_ranks_of_which_one_did_not_propagate_took_no_other_branch(tmp_path: Path) -> None:
+    first, second = of_rank(0, STATE, dict.fromkeys(STATE, 1.0)), of_rank(1, STATE, {})
+    assert compared(first, second, tmp_path).findings == ()
+
+
+def test_two_moments_of_one_rank_are_no_ranks(tmp_path: Path) -> None:
+    gradients = dict.fromkeys(STATE, 1.0)
+    first, second = of_rank(1, STATE, gradients), of_rank(1, {**STATE, "c.weight": C + 1}, gradients)
+    assert "ranks-differ" not in codes(compared(first, second, tmp_path))
