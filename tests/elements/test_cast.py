@@ -58,7 +58,11 @@ CASTABLE = (
 )
 
 
-@pytest.mark.parametrize("source", CASTABLE)
+@pytest.mark.parametrize(
+    ("nbytes", "source"),
+    [*(("64 bytes", name) for name in CASTABLE), ("shipped", "float32"), ("shipped", "bfloat16")],
+    indirect=["nbytes"],
+)
 @pytest.mark.parametrize("to", ["float64", "float32", "float16", "bfloat16"])
 def test_casts_are_those_of_torch(to: str, source: str, nbytes: int) -> None:
     tensor = refs.values(getattr(torch, source), nbytes)

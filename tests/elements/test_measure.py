@@ -30,6 +30,12 @@ DTYPES = (
     *(torch.complex64, torch.complex128),
 )
 
+SIZED = [
+    *(("64 bytes", dtype) for dtype in DTYPES),
+    *(("shipped", dtype) for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.complex64)),
+]
+"""What `nbytes` is made of, and a dtype: all of them where that is quick."""
+
 
 def change(before: torch.Tensor, after: torch.Tensor, tolerance: tuple[float, float] | None = None) -> Change:
     found = compare(
@@ -46,7 +52,7 @@ def wide(tensor: torch.Tensor) -> torch.Tensor:
 # --- what two differ in -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("nbytes", "dtype"), SIZED, indirect=["nbytes"], ids=str)
 def test_differences_are_those_of_torch(dtype: torch.dtype, nbytes: int) -> None:
     before, after = refs.values(dtype, nbytes), refs.values(dtype, nbytes, 1)
     after[::3] = before[::3]
@@ -164,7 +170,7 @@ def test_merging_is_adding_what_follows() -> None:
 # --- what one holds ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("nbytes", "dtype"), SIZED, indirect=["nbytes"], ids=str)
 @pytest.mark.parametrize("how", ["little", "big", "deflated"])
 def test_summaries_are_those_of_torch(how: str, dtype: torch.dtype, nbytes: int) -> None:
     tensor = refs.values(dtype, nbytes)
@@ -265,7 +271,7 @@ def test_channels_are_added_in_blocks_of_any_size() -> None:
 
 
 @pytest.mark.parametrize("how", ["little", "big", "deflated"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("nbytes", "dtype"), SIZED, indirect=["nbytes"], ids=str)
 def test_numbered_blocks_are_the_elements_once_each(how: str, dtype: torch.dtype, nbytes: int) -> None:
     from ckpt.elements import spans
 

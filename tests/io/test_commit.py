@@ -23,7 +23,7 @@ from process import ROOT, TIMEOUT, Done, as_nobody, check_error, ckpt, environme
 from ckpt import formats
 from ckpt.errors import CkptError, UsageError, WriteError
 from ckpt.evidence.survey import Survey
-from ckpt.formats import save
+from ckpt.formats import archive, save
 from ckpt.io import commit
 from ckpt.io.source import File, Memory
 from ckpt.jobs.rewrite.rehome import moves, rehome
@@ -311,6 +311,21 @@ def test_every_cut_of_an_appended_end_is_told(cut: int, folder: Path) -> None:
     assert source.read_bytes() == old
 
 
+@pytest.mark.parametrize("step", [23, 64, 100, 1 << 20])
+def test_an_interrupted_end_is_found_wherever_it_lies(
+    step: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the archive before may lie in two of the blocks in which it is looked for."""
+    monkeypatch.setattr(archive, "_STEP", step)
+    old = (folder / "in.pth").read_bytes()
+    in_place(folder)
+    new = (folder / "in.pth").read_bytes()
+
+    for cut in range(len(old) + 40, len(old) + 240, 3):
+        assert archive.interrupted(Memory(new[:cut])) == len(old), cut
+    assert archive.interrupted(Memory(old)) is None
+
+
 def test_bytes_that_never_came_to_the_disk_are_an_interrupted_rewrite(folder: Path) -> None:
     source = folder / "in.pth"
     old = source.read_bytes()
@@ -511,7 +526,9 @@ def test_copies_are_the_bytes_that_they_copy(
     source = File(str(tmp_path / "in")) if is_file else Memory(data)
     sizes = {0, 1, commit._SMALL, commit._SMALL + 1, commit._KERNEL_COPY, commit._KERNEL_COPY + 1}
     sizes |= {commit.BLOCK - 1, commit.BLOCK, commit.BLOCK + 1, nbytes}
-    ranges = [(at, size) for size in sorted(sizes) for at in {0, 5, nbytes - size} if at + size <= nbytes]
+    ranges = [
+        (at, size) for size in sorted(sizes) for at in {0, 5, nbytes - size} if 0 <= at <= nbytes - size
+    ]
     wanted = b"<" + b"".join(data[at : at + size] + b"|" for at, size in ranges)
     seen: list[int] = []
 

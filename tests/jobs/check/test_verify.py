@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import zipfile
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,6 +24,7 @@ from process import SAMPLES, check_error, ckpt
 
 from ckpt import formats
 from ckpt.cli.commands.verify import _report
+from ckpt.formats.verify import salvage
 from ckpt.jobs.check.sums import Sum, digest, lines, parse
 from ckpt.jobs.check.verify import VerifyReport
 from ckpt.limits import Limits
@@ -84,9 +87,11 @@ def test_every_cut_is_found(name: str, tmp_path: Path) -> None:
         assert report.verdict == "damaged" or size < 64, (size, report)
 
 
-@pytest.mark.parametrize("kind", ["zip", "legacy", "safetensors"])
-def test_what_is_left_of_a_cut_file(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["zip", "zip, small blocks", "legacy", "safetensors"])
+def test_what_is_left_of_a_cut_file(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """What is said to be whole is there, byte for byte; what is said to be lost is not."""
+    if "small" in kind:
+        request.getfixturevalue("small_blocks")
     tied = torch.randn(50)
     state = {
         "a.weight": torch.randn(3, 5),
@@ -120,6 +125,37 @@ def test_what_is_left_of_a_cut_file(kind: str, tmp_path: Path) -> None:
         assert set(report.whole) == here, size
         seen.add(len(report.whole))
     assert len(seen) > 5
+
+
+@pytest.mark.parametrize("step", [5, 64, 1 << 20])
+def test_a_record_of_unknown_size_before_the_data(
+    step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end is where a descriptor gives the size that it has, in whatever block that lies, and not sooner."""
+    monkeypatch.setattr(import_module("ckpt.formats.torch_zip.verify"), "_STEP", step)
+    tensor = torch.randn(20)
+    rewriting.saved({"a.weight": tensor}, tmp_path / "plain.pth")
+    for size in range(300, 330):
+        notes = bytearray(random.Random(size).randbytes(size))
+        notes[100:104] = b"PK\x07\x08"  # begins like a descriptor
+        path = tmp_path / f"{size}.pth"
+        writer = torch._C.PyTorchFileWriter(str(path))
+        with zipfile.ZipFile(tmp_path / "plain.pth") as plain:
+            for name, data in (
+                ("data.pkl", plain.read("plain/data.pkl")),
+                ("notes", bytes(notes)),
+                ("data/0", plain.read("plain/data/0")),
+            ):
+                writer.write_record(name, data, len(data))
+        writer.write_end_of_file()
+        whole = path.read_bytes()
+        end = whole.index(tensor.numpy().tobytes()) + 80
+
+        for cut, held in ((end, True), (end - 1, False)):
+            path.write_bytes(whole[:cut])
+            found = salvage(str(path), Limits())
+            assert found is not None
+            assert (found.whole, found.lost) == ((("a.weight",), ()) if held else ((), ("a.weight",))), size
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -190,8 +226,6 @@ def test_without_crcs_it_says_so(tmp_path: Path) -> None:
 
 
 def test_a_deflated_archive(tmp_path: Path) -> None:
-    import zipfile
-
     source = rewriting.saved({"a.weight": torch.randint(0, 9, (5000,))}, tmp_path / "a.pth")
     with (
         zipfile.ZipFile(source) as old,
