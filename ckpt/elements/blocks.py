@@ -32,7 +32,7 @@ def blocks(
     if isinstance(place, Patched):
         yield from _patched(place, start, place.size if count is None else start + count, tally)
     elif isinstance(place, (Computed, Overlaid)):
-        stream = _made(place, tally) if isinstance(place, Computed) else _overlaid(place)
+        stream = _made(place, tally) if isinstance(place, Computed) else _overlaid(place, tally)
         yield from _part(stream, start, place.size - start if count is None else count)
     elif place.inflated is None:
         end = place.size if count is None else start + count
@@ -68,11 +68,13 @@ def _size(place: Place) -> int:
     return place.inflated if isinstance(place, Range) and place.inflated is not None else place.size
 
 
-def _overlaid(place: Overlaid) -> Iterator[bytes]:
+def _overlaid(place: Overlaid, tally: Tally | None) -> Iterator[bytes]:
     """The elements of a tensor with a block of another tensor. Both are held in memory."""
-    base, over = b"".join(elements(place.of)), b"".join(elements(place.over))
+    base, over = b"".join(elements(place.of, tally)), b"".join(elements(place.over, tally))
     if place.over.dtype != place.of.dtype:
-        over, _ = cast.cast(over, place.over.dtype, place.of.dtype)
+        over, overflowed = cast.cast(over, place.over.dtype, place.of.dtype)
+        if overflowed and tally is not None:
+            tally(overflowed)
     yield cast.overlaid(base, place.of.shape, over, place.over.shape, place.of.dtype)
 
 
@@ -119,15 +121,15 @@ def _whole(place: Range) -> bytes:
     return b"".join(_inflated(place))
 
 
-def _read(place: Place, start: int, count: int) -> Iterator[bytes]:
+def _read(place: Place, start: int, count: int, tally: Tally | None) -> Iterator[bytes]:
     """`blocks` for a tensor, which may share its storage with others."""
     if isinstance(place, Range) and place.inflated is not None and place.inflated <= _CACHED:
         yield _whole(place)[start : start + count]
     else:
-        yield from blocks(place, start, count)
+        yield from blocks(place, start, count, tally)
 
 
-def elements(ref: TensorRef) -> Iterator[bytes]:
+def elements(ref: TensorRef, tally: Tally | None = None) -> Iterator[bytes]:
     """The elements of a tensor in the order of its shape, little-endian, with conjugation and negation resolved."""
     if not ref.numel:
         return
@@ -137,13 +139,13 @@ def elements(ref: TensorRef) -> Iterator[bytes]:
     width = ref.dtype.bits // 8
     big = isinstance(place, Range) and place.big
     if is_dense(ref):
-        stream = _read(place, first, last - first)
+        stream = _read(place, first, last - first, tally)
         if big or ref.conj or ref.neg:
             stream = _whole_elements(stream, max(width, 1))
     else:
         data = bytearray(last - first)
         at = 0
-        for block in _read(place, first, last - first):
+        for block in _read(place, first, last - first, tally):
             data[at : at + len(block)] = block
             at += len(block)
         stream = cast.gathered(data, ref.dtype, ref.shape, ref.stride)
@@ -206,9 +208,9 @@ def permuted(ref: TensorRef, order: tuple[int, ...]) -> TensorRef:
 
 def _made(place: Computed, tally: Tally | None) -> Iterator[bytes]:
     if place.dtype == place.of.dtype:
-        yield from elements(place.of)
+        yield from elements(place.of, tally)
         return
-    for block in _whole_elements(elements(place.of), max(1, place.of.dtype.bits // 8)):
+    for block in _whole_elements(elements(place.of, tally), max(1, place.of.dtype.bits // 8)):
         made, overflowed = cast.cast(block, place.of.dtype, place.dtype)
         if overflowed and tally is not None:
             tally(overflowed)

@@ -12,7 +12,7 @@ from ckpt.dtypes import BY_NAME
 from ckpt.elements import cast as module
 from ckpt.elements.blocks import blocks
 from ckpt.elements.cast import cast, gathered, overlaid, resolved, swapped
-from ckpt.tensors import Computed
+from ckpt.tensors import Computed, Overlaid, Storage, tensor_ref
 
 VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "every third": lambda t: t[::3],
@@ -71,8 +71,9 @@ def test_casts_are_those_of_torch(to: str, source: str, nbytes: int) -> None:
     if source == "float64" and to in ("float16", "bfloat16"):
         wanted = tensor.float()  # by way of float32, as torch does
 
-    assert b"".join(blocks(place)) == refs.expected(wanted.to(getattr(torch, to)))
-    assert place.overflowed == 0
+    overflows: list[int] = []
+    assert b"".join(blocks(place, tally=overflows.append)) == refs.expected(wanted.to(getattr(torch, to)))
+    assert sum(overflows) == 0
 
 
 @pytest.mark.parametrize("block", [3, 8, 20, 64])
@@ -92,8 +93,9 @@ def test_what_overflows_is_counted_over_all_blocks(nbytes: int) -> None:
     place = Computed(refs.ref_of(tensor), BY_NAME["float16"])
 
     for _ in range(2):  # each time anew
-        assert b"".join(blocks(place)) == refs.expected(tensor.half())
-        assert place.overflowed == 3
+        overflows: list[int] = []
+        assert b"".join(blocks(place, tally=overflows.append)) == refs.expected(tensor.half())
+        assert sum(overflows) == 3
 
 
 @pytest.mark.parametrize("to", ["int8", "uint8", "int16", "int32", "int64"])
@@ -144,3 +146,21 @@ def test_the_block_that_two_have_in_common(shape: tuple[int, int]) -> None:
     found = overlaid(refs.expected(base), (4, 4), refs.expected(over), shape, BY_NAME["float32"])
 
     assert found == refs.expected(wanted)
+
+
+@pytest.mark.parametrize("outer", ["computed", "overlaid", "laid over"])
+def test_overflows_are_counted_through_a_place_that_is_made_of_another(outer: str) -> None:
+    wide = torch.tensor([[1e30, 1.0], [-1e30, 2.0]])
+    half = BY_NAME["float16"]
+    cast = Computed(refs.ref_of(wide), half)
+    halved = tensor_ref(Storage("0", "cpu", half, 8, cast), half, (2, 2), (2, 1), 0)
+    small = refs.ref_of(torch.ones(1, 1, dtype=torch.float16))
+    place = {
+        "computed": Computed(halved, half),
+        "overlaid": Overlaid(halved, small),
+        "laid over": Overlaid(refs.ref_of(torch.zeros(2, 2, dtype=torch.float16)), refs.ref_of(wide)),
+    }[outer]
+    overflows: list[int] = []
+
+    assert len(b"".join(blocks(place, tally=overflows.append))) == 8
+    assert sum(overflows) == 2

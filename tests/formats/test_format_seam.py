@@ -336,13 +336,13 @@ def test_lint_never_asks_other_distributions(toy: Toy) -> None:
 
 
 def test_verify_a_whole_a_damaged_and_a_cut_file(toy: Toy) -> None:
-    assert toy.json("verify", "a.toy")["verdict"] == "ok"
+    assert toy.json("verify", "a.toy")["verdict"] == "intact"
     data = toy.file.read_bytes()
     (toy.work / "damaged.toy").write_bytes(data[:-4] + b"\xff\xff\xff\xff")
     damaged = toy.json("verify", "damaged.toy", code=1)
     assert damaged["verdict"] == "damaged"
     assert [row["tensors"] for row in damaged["problems"]] == [["module.fc.weight"]]  # type: ignore[attr-defined]
-    assert toy.json("verify", "--quick", "damaged.toy")["verdict"] == "ok"
+    assert toy.json("verify", "--quick", "damaged.toy")["verdict"] == "intact"
     (toy.work / "cut.toy").write_bytes(data[:-4])
     cut = toy.json("verify", "cut.toy", code=1)
     assert cut["verdict"] == "damaged"

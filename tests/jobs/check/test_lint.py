@@ -231,11 +231,11 @@ def folder(tmp_path: Path) -> Path:
 def test_a_folder(folder: Path) -> None:
     done = ckpt("lint", "runs", cwd=folder)
     assert done.code == 1
-    assert done.lines == ["runs/deep/dp.pth: prefix module.* on all 2 tensors: DataParallel or DDP"]
+    assert done.lines == ["runs/deep/dp.pth: prefix all 2 names begin with module. (DataParallel or DDP)."]
     assert done.complaints == ["ckpt: runs/notes.bin: skipped: not a checkpoint: a text file"]
     done = ckpt("lint", "runs", "--values", "--ignore", "prefix", cwd=folder)
     assert (
-        done.lines == [f"runs/nan{n}.pth: nan 1 element is NaN in a.weight" for n in (9, 10)]
+        done.lines == [f"runs/nan{n}.pth: nan 1 element is NaN in a.weight." for n in (9, 10)]
         and done.code == 1
     )
     assert ckpt("lint", "runs", "--ignore", "prefix", cwd=folder).code == 0
@@ -246,7 +246,7 @@ def test_levels_and_codes(folder: Path) -> None:
     cuda = SAMPLES / "llama_bf16.pth"
     assert ckpt("lint", cuda).code == 0 and ckpt("lint", cuda).out == b""
     done = ckpt("lint", cuda, "--level", "info")
-    assert done.code == 0 and ": cuda a bare torch.load" in done.lines[0]
+    assert done.code == 0 and ": cuda A bare torch.load" in done.lines[0]
     assert ckpt("lint", cuda, "--select", "cuda").lines == done.lines
     assert (
         ckpt("lint", SAMPLES / "hostile.pth", "--level", "error")
@@ -282,7 +282,7 @@ def test_forms(folder: Path) -> None:
         (row["path"], [f["code"] for f in row["findings"]]) for row in document["files"] if row["findings"]
     ] == [("runs/deep/dp.pth", ["prefix"])]
     assert ckpt("lint", "runs", "--annotate", "github", cwd=folder).lines == [
-        "::warning file=runs/deep/dp.pth::prefix module.* on all 2 tensors: DataParallel or DDP"
+        "::warning file=runs/deep/dp.pth::prefix all 2 names begin with module. (DataParallel or DDP)."
     ]
     odd = rewriting.saved({"module.a%0A::error::x.weight": torch.ones(1)}, folder / "a:b,c.pth")
     (line,) = ckpt("lint", odd, "--annotate", "github").lines
@@ -311,8 +311,8 @@ def test_a_live_model(folder: Path) -> None:
     done = ckpt("lint", "nets.py:Net", "--arg", "n=3", cwd=folder)
     assert done.code == 1
     assert done.lines == [
-        "nets.py:Net: list-modules cells[0..2] (Linear): 3 modules, 6 parameters, registered nowhere: state_dict, .to(), the"
-        " optimizer and DataParallel miss them; write nn.ModuleList or nn.ModuleDict"
+        "nets.py:Net: list-modules cells[0..2] (Linear) are not registered (3 modules, 6 parameters)."
+        " state_dict, .to(), the optimizer and DataParallel miss them. Use nn.ModuleList or nn.ModuleDict."
     ]
 
 

@@ -176,7 +176,7 @@ def test_the_commands_lines(tmp_path: Path) -> None:
     document = json.loads(ckpt("inspect", source, "--index", "0-1", "--json").out)
     assert [row["name"] for row in document["index"]["names"]] == ["weight", "bias"]
     check_error(ckpt("inspect", source, "--index", "2"), "--index 2: it has 2 parameters, 0 to 1")
-    check_error(ckpt("inspect", source, "--index", "0", "--tsv"), "--index goes alone, or with --json")
+    check_error(ckpt("inspect", source, "--index", "0", "--tsv"), "--index and --tsv exclude each other")
 
 
 def test_files_that_keep_no_order_are_refused(tmp_path: Path) -> None:
@@ -197,5 +197,6 @@ def test_only_a_model_has_parameters(tmp_path: Path) -> None:
     rewriting.saved({"model": net.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "a.pt")
 
     check_error(
-        ckpt("inspect", tmp_path / "a.pt", "--index", "0", "--section", "optimizer"), "optimizer is no model"
+        ckpt("inspect", tmp_path / "a.pt", "--index", "0", "--section", "optimizer"),
+        "optimizer is not a model",
     )

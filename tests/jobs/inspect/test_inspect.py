@@ -236,7 +236,10 @@ def test_overlap_and_bytes_kept_alive(report: Inspect) -> None:
 
     assert [(row.kind, row.held) for row in found.storages] == [("own", 3960), ("overlapping", 0)]
     assert codes(found) == ["bloat"]
-    assert found.findings[0].message == "3.87 KiB are kept alive by views: slice of 3.91 KiB"
+    assert (
+        found.findings[0].message
+        == "3.87 KiB are stored that no tensor uses: slice in a storage of 3.91 KiB."
+    )
 
 
 # --- findings ---------------------------------------------------------------------------------------------------
@@ -246,8 +249,8 @@ def test_devices_are_told_with_what_a_bare_load_needs(samples: Path) -> None:
     found = {finding.code: finding for finding in sample(samples, "train_cuda.pth").findings}
 
     assert found["cuda"].message == (
-        "a bare torch.load puts 46.2 KiB on cuda:0 and 92 B on cuda:1, "
-        "and a CUDA context of some hundred MiB, in every process; it needs 2 GPUs"
+        "A bare torch.load puts 46.2 KiB on cuda:0 and 92 B on cuda:1, "
+        "and a CUDA context of some hundred MiB in every process. It needs 2 GPUs."
     )
     assert len(found["cuda"].tensors) == 115
     assert "device-mixed" not in found  # counters do not count
@@ -305,7 +308,9 @@ def test_what_loading_would_call_comes_first(samples: Path) -> None:
     found = sample(samples, "hostile.pth")
 
     assert codes(found) == ["called-on-load", "weights-only"]
-    assert found.findings[0].message == "loading would call posix.system('echo ckpt-sample') at version"
+    assert found.findings[0].message == (
+        "DANGER: loading this file runs posix.system('echo ckpt-sample') (stored at version)."
+    )
     groups = {(row.module, row.name): row.group for row in found.checkpoint.imports}
     assert groups["posix", "system"] == "called"
     assert set(groups.values()) == {"called", "known"}

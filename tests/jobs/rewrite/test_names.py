@@ -405,7 +405,7 @@ def test_a_dict_that_lies_at_two_places(tmp_path: Path) -> None:
     shared = OrderedDict([("w.weight", torch.ones(2)), ("w.bias", torch.ones(2))])
     thing = {"model": {"a": shared, "b": shared}, "epoch": 1}
 
-    with pytest.raises(CkptError, match="lies elsewhere too"):
+    with pytest.raises(CkptError, match="is used elsewhere too"):
         renamed(thing, tmp_path, r"s/^a\.w/a.v/")
 
 
