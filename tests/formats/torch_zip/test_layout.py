@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import struct
@@ -190,6 +191,25 @@ def test_a_big_endian_archive_stays_one(tmp_path: Path) -> None:
     assert torch.equal(rewriting.load(made)["a"], values)
     with formats.open(str(made)) as checkpoint:
         assert checkpoint.byteorder == "big"
+
+
+def test_a_longer_pickle_leaves_torch_its_records_for_computed_offsets(tmp_path: Path) -> None:
+    """The first storage may lie anywhere, because torch reads its offset and computes the others from it."""
+    source, made = SAMPLES / "train_cuda.pth", tmp_path / "a.pth"
+    with formats.open(str(source)) as checkpoint:
+        rewriting.write(rehome(Survey(checkpoint), moves("cuda:123", []), Limits()).result, made)
+
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(made) as new:
+        assert any(name.endswith("/.storage_alignment") for name in old.namelist())
+        assert new.namelist() == old.namelist()
+
+
+def test_more_records_than_a_zip_without_zip64_can_count() -> None:
+    sink = commit.MemorySink()
+    lay_out([bytes_record(f"a/data/{number}", b"") for number in range(65_536)]).write(sink)
+
+    with zipfile.ZipFile(io.BytesIO(sink.taken())) as archive:
+        assert len(archive.namelist()) == 65_536
 
 
 # --- zip64 ----------------------------------------------------------------------------------------------------------
