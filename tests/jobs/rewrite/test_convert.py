@@ -179,7 +179,7 @@ def test_what_it_cannot_hold_is_listed(tmp_path: Path) -> None:
         "__metadata__": "its name is not allowed in safetensors",
         "huge": "expands to 4,398,046,511,104 bytes",
         "\ud800": "its name is not allowed in safetensors",
-        "_extra_state.x": "no tensor",
+        "_extra_state.x": "not a tensor",
     }
 
 
@@ -457,7 +457,7 @@ def test_overflow_is_counted(tmp_path: Path) -> None:
 
     done = ckpt("convert", source, "--dtype", "float16", "-o", tmp_path / "b.pt")
 
-    assert "2 elements became infinite: float16 does not reach them" in done.lines
+    assert "2 elements became infinite, because float16 cannot represent them" in done.lines
     document = ckpt("convert", source, "--dtype", "float16", "-o", tmp_path / "c.safetensors", "--json")
     assert json.loads(document.out)["overflowed"] == 2
 
@@ -835,7 +835,7 @@ def test_what_is_not_cast_is_said(tmp_path: Path) -> None:
 
     report = converted(source, tmp_path / "b.pt", dtype="float16")
 
-    assert [(row.name, row.what) for row in report.left_alone] == [("s.weight", "sparse_coo, not cast")]
+    assert [(row.name, row.what) for row in report.left_alone] == [("s.weight", "sparse_coo, which is not cast")]
 
 
 def test_sets_and_keys_that_would_not_be_hashable(tmp_path: Path) -> None:
