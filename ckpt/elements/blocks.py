@@ -119,16 +119,19 @@ def _whole(place: Range) -> bytes:
     return b"".join(_inflated(place))
 
 
-def _read(place: Place, start: int, count: int) -> Iterator[bytes]:
+def _read(place: Place, start: int, count: int, tally: Tally | None) -> Iterator[bytes]:
     """`blocks` for a tensor, which may share its storage with others."""
     if isinstance(place, Range) and place.inflated is not None and place.inflated <= _CACHED:
         yield _whole(place)[start : start + count]
     else:
-        yield from blocks(place, start, count)
+        yield from blocks(place, start, count, tally)
 
 
-def elements(ref: TensorRef) -> Iterator[bytes]:
-    """The elements of a tensor in the order of its shape, little-endian, with conjugation and negation resolved."""
+def elements(ref: TensorRef, tally: Tally | None = None) -> Iterator[bytes]:
+    """The elements of a tensor in the order of its shape, little-endian, with conjugation and negation resolved.
+
+    `tally` counts the finite elements that a cast of the storage made infinite.
+    """
     if not ref.numel:
         return
     place = ref.storage.place
@@ -137,13 +140,13 @@ def elements(ref: TensorRef) -> Iterator[bytes]:
     width = ref.dtype.bits // 8
     big = isinstance(place, Range) and place.big
     if is_dense(ref):
-        stream = _read(place, first, last - first)
+        stream = _read(place, first, last - first, tally)
         if big or ref.conj or ref.neg:
             stream = _whole_elements(stream, max(width, 1))
     else:
         data = bytearray(last - first)
         at = 0
-        for block in _read(place, first, last - first):
+        for block in _read(place, first, last - first, tally):
             data[at : at + len(block)] = block
             at += len(block)
         stream = cast.gathered(data, ref.dtype, ref.shape, ref.stride)
@@ -206,7 +209,7 @@ def permuted(ref: TensorRef, order: tuple[int, ...]) -> TensorRef:
 
 def _made(place: Computed, tally: Tally | None) -> Iterator[bytes]:
     if place.dtype == place.of.dtype:
-        yield from elements(place.of)
+        yield from elements(place.of, tally)
         return
     for block in _whole_elements(elements(place.of), max(1, place.of.dtype.bits // 8)):
         made, overflowed = cast.cast(block, place.of.dtype, place.dtype)

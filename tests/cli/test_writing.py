@@ -196,7 +196,7 @@ def test_shards_of_pickles_become_one_file(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps(index))
 
     assert ckpt("rehome", tmp_path, "-o", tmp_path / "one.pth", "--verify", "torch").code == 0
-    check_error(ckpt("rehome", tmp_path, "--in-place"), "not changed in place (-o out)")
+    check_error(ckpt("rehome", tmp_path, "--in-place"), "cannot be changed in place (-o out)")
 
     found = torch.load(tmp_path / "one.pth")
     assert all(torch.equal(found[name], value) for name, value in state.items())

@@ -224,6 +224,17 @@ def test_nothing_to_strip_keeps_every_byte_of_a_file_that_is_pickled_otherwise(t
     assert (tmp_path / "b.pt").read_bytes() == source.read_bytes()
 
 
+def test_nothing_to_strip_of_safetensors_with_ties_is_the_file_itself(tmp_path: Path) -> None:
+    tied = torch.ones(3)
+    source = rewriting.saved({"a.weight": tied, "b.weight": tied}, tmp_path / "a.pt")
+    assert ckpt("convert", source, "-o", tmp_path / "a.safetensors").code == 0
+
+    with formats.open(str(tmp_path / "a.safetensors")) as checkpoint:
+        report = strip(Survey(checkpoint), Limits())
+
+    assert report.result is checkpoint and report.changes == ()
+
+
 def test_a_name_that_is_nothing_but_the_prefix_stays(tmp_path: Path) -> None:
     found, _ = stripped({"model.": torch.ones(1), "model.w": torch.ones(2)}, tmp_path, prefix="model")
 
