@@ -130,7 +130,9 @@ def lbfgs(*has_state: bool) -> Match:
     """The match of an LBFGS that a snapshot describes."""
     names = tuple(str(number) for number in range(len(has_state)))
     steps = tuple(1.0 if has else None for has in has_state)
-    handed = OptimizerRecord("torch.optim.LBFGS", names, has_state, steps, ("func_evals",), (True,) * len(names))
+    handed = OptimizerRecord(
+        "torch.optim.LBFGS", names, has_state, steps, ("func_evals",), (True,) * len(names)
+    )
     model = Section(("state_dict",), "state_dict", "model", 0)
     return recorded(handed, "", model, {name: number for number, name in enumerate(names)})
 

@@ -58,7 +58,8 @@ def test_the_model_that_is_asked_for(samples: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "knows"), [("train_cuda.pth", True), ("snapshot_after.pth", True), ("weights.safetensors", False)]
+    ("name", "knows"),
+    [("train_cuda.pth", True), ("snapshot_after.pth", True), ("weights.safetensors", False)],
 )
 def test_a_file_of_weights_alone_does_not_know_of_gradients(name: str, knows: bool, samples: Path) -> None:
     with formats.open(str(samples / name)) as checkpoint:

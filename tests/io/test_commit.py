@@ -579,7 +579,9 @@ def test_copies_are_the_bytes_that_they_copy(
     source = File(str(tmp_path / "in")) if is_file else Memory(data)
     sizes = {0, 1, commit._SMALL, commit._SMALL + 1, commit._KERNEL_COPY, commit._KERNEL_COPY + 1}
     sizes |= {commit.BLOCK - 1, commit.BLOCK, commit.BLOCK + 1, nbytes}
-    ranges = [(at, size) for size in sorted(sizes) for at in {0, 5, nbytes - size} if 0 <= at <= nbytes - size]
+    ranges = [
+        (at, size) for size in sorted(sizes) for at in {0, 5, nbytes - size} if 0 <= at <= nbytes - size
+    ]
     wanted = b"<" + b"".join(data[at : at + size] + b"|" for at, size in ranges)
     seen: list[int] = []
 

@@ -462,6 +462,16 @@ def test_overflow_is_counted(tmp_path: Path) -> None:
     assert json.loads(document.out)["overflowed"] == 2
 
 
+def test_overflow_is_counted_over_all_shards(tmp_path: Path) -> None:
+    state = {"a.weight": torch.tensor([1e10, -1e10]), "b.weight": torch.tensor([1e10, 1.0])}
+    source = rewriting.saved(state, tmp_path / "a.pt")
+    out = tmp_path / "m.safetensors"
+
+    done = ckpt("convert", source, "--dtype", "float16", "-o", out, "--shard-size", "4", "--json")
+
+    assert json.loads(done.out)["overflowed"] == 3
+
+
 # --- plain ----------------------------------------------------------------------------------------------------------
 
 
@@ -835,7 +845,9 @@ def test_what_is_not_cast_is_said(tmp_path: Path) -> None:
 
     report = converted(source, tmp_path / "b.pt", dtype="float16")
 
-    assert [(row.name, row.what) for row in report.left_alone] == [("s.weight", "sparse_coo, which is not cast")]
+    assert [(row.name, row.what) for row in report.left_alone] == [
+        ("s.weight", "sparse_coo, which is not cast")
+    ]
 
 
 def test_sets_and_keys_that_would_not_be_hashable(tmp_path: Path) -> None:

@@ -348,7 +348,21 @@ def test_substitutions(text: str, name: str, expected: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "s", "s/a", "s/a/b", "a/b/c", "s/(/b/", "s/a/\\1/", "s/a/b/x", "s/a/b/c/", "sabac", "sxaxbx", "s1a1b1", "s\\a\\b\\"],
+    [
+        "",
+        "s",
+        "s/a",
+        "s/a/b",
+        "a/b/c",
+        "s/(/b/",
+        "s/a/\\1/",
+        "s/a/b/x",
+        "s/a/b/c/",
+        "sabac",
+        "sxaxbx",
+        "s1a1b1",
+        "s\\a\\b\\",
+    ],
 )
 def test_what_is_no_substitution(text: str) -> None:
     with pytest.raises(UsageError, match="--sub"):
