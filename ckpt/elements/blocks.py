@@ -130,7 +130,10 @@ def _read(place: Place, start: int, count: int, tally: Tally | None) -> Iterator
 
 
 def elements(ref: TensorRef, tally: Tally | None = None) -> Iterator[bytes]:
-    """The elements of a tensor in the order of its shape, little-endian, with conjugation and negation resolved."""
+    """The elements of a tensor in the order of its shape, little-endian, with conjugation and negation resolved.
+
+    `tally` is told how many finite elements a cast of the storage made infinite.
+    """
     if not ref.numel:
         return
     place = ref.storage.place

@@ -117,7 +117,7 @@ class _Emitter:
                 out += memo[id(node)]
             else:
                 self._container(node, todo)
-            if len(out) > self._limit:
+            if len(out) >= self._limit:  # one more opcode ends it
                 raise LimitError("the new pickle is too long", "pickle-bytes", self._limit)
         out += b"."
         return bytes(out)

@@ -13,7 +13,8 @@ from torch import nn
 
 from ckpt import formats
 from ckpt.evidence.gradients import gradient_uses
-from ckpt.evidence.matching import Match, Slot
+from ckpt.evidence.matching import Match, Slot, recorded
+from ckpt.evidence.record import OptimizerRecord
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 
@@ -106,6 +107,49 @@ def test_lists_of_names_that_do_not_go_with_the_parameters_are_none(tmp_path: Pa
     assert matched({"model": MODEL, "optimizer": state}, tmp_path) == [[f"model.{name}" for name in MODEL]]
 
 
+def test_a_model_that_fits_one_group_only_is_not_meant(tmp_path: Path) -> None:
+    thing = {
+        "netG": {"a.weight": torch.ones(2, 3), "b.weight": torch.ones(5)},
+        "netD": {"a.weight": torch.ones(2, 3), "b.weight": torch.ones(9), "c.weight": torch.ones(7)},
+        "optimizer": adam([(2, 3), (9,)], [1, 1]),
+    }
+    assert matched(thing, tmp_path) == [["netD.a.weight", "netD.b.weight"]]
+
+
+class WithPlainTensor(nn.Module):
+    """A module with a tensor that is neither a parameter nor a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.ones(4)
+        self.fc = nn.Linear(2, 3)
+
+
+def test_a_tensor_that_its_module_does_not_register_is_no_parameter(tmp_path: Path) -> None:
+    net = WithPlainTensor()
+    thing = {"model": net, "optimizer": torch.optim.SGD(net.parameters(), lr=0.1).state_dict()}
+    assert matched(thing, tmp_path) == [["model.fc.weight", "model.fc.bias"]]
+
+
+def lbfgs(*has_state: bool) -> Match:
+    """The match of an LBFGS that a snapshot describes."""
+    names = tuple(str(number) for number in range(len(has_state)))
+    steps = tuple(1.0 if has else None for has in has_state)
+    handed = OptimizerRecord(
+        "torch.optim.LBFGS", names, has_state, steps, ("func_evals",), (True,) * len(names)
+    )
+    model = Section(("state_dict",), "state_dict", "model", 0)
+    return recorded(handed, "", model, {name: number for number, name in enumerate(names)})
+
+
+def test_a_snapshot_of_lbfgs_does_not_say_that_parameters_have_no_state() -> None:
+    assert gradient_uses([lbfgs(True, False)])[0][1:] == ((), (), 0.0)
+
+
+def test_a_snapshot_of_an_optimizer_with_such_fields_and_a_state_each_says_what_has_none() -> None:
+    assert gradient_uses([lbfgs(True, True, False)])[0].never == (2,)
+
+
 # --- what the state says ----------------------------------------------------------------------------------------------
 
 
@@ -135,6 +179,16 @@ def test_a_group_that_keeps_no_state_says_nothing() -> None:
 def test_no_state_at_all_and_one_state_for_all_say_nothing() -> None:
     assert use(slot(has_state=False), slot(has_state=False)) == ((), (), 0.0)
     assert use(slot(5), slot(has_state=False), is_flat=True) == ((), (), 0.0)
+
+
+def test_a_counter_of_several_elements_counts_nothing(tmp_path: Path) -> None:
+    optimizer = adam([(2, 3), (4,), (4,)])
+    optimizer["state"][1]["step"] = torch.ones(2)
+    optimizer["state"][2]["step"] = torch.ones(0)
+    with formats.open(
+        str(rewriting.saved({"model": MODEL, "optimizer": optimizer}, tmp_path / "a.pt"))
+    ) as checkpoint:
+        assert Survey(checkpoint).uses[0][1:] == ((), (), 1.0)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

@@ -109,6 +109,20 @@ def test_state_is_the_optimizers_also_when_it_is_saved_as_a_parameter(tmp_path: 
     assert found["optimizer.state.0.exp_avg"].role == "optimizer"
 
 
+def test_a_word_of_the_state_is_no_name_of_a_parameter(tmp_path: Path) -> None:
+    optimizer = {"state": {"scale": 2.0}, "param_groups": [{"lr": 0.1, "params": [0, 1, 2]}]}
+    found = roles({"model": {"scale": FLOAT, "a.weight": FLOAT}, "optimizer": optimizer}, tmp_path)
+    assert found["model.scale"].role == "unknown"
+
+
+def test_names_that_key_the_state_are_those_of_parameters(tmp_path: Path) -> None:
+    state = {"a.weight": {"step": torch.tensor(1.0), "exp_avg": torch.ones(3)}}
+    optimizer = {"state": state, "param_groups": [{"lr": 0.1}]}
+    found = roles({"model": {"a.weight": FLOAT, "b.weight": FLOAT}, "optimizer": optimizer}, tmp_path)
+    assert found["model.a.weight"][:2] == ("parameter", "certain")
+    assert found["model.b.weight"].role == "unknown"
+
+
 # --- a live model -----------------------------------------------------------------------------------------------------
 
 
@@ -133,3 +147,11 @@ def test_a_model_of_other_shapes_is_refused(tmp_path: Path) -> None:
     assert roles(state, tmp_path, record("a.weight", a__weight=(3,)))["a.weight"].trust == "certain"
     with pytest.raises(UsageError):
         roles(state, tmp_path, record("a.weight", a__weight=(4,)))
+
+
+def test_a_snapshot_is_believed_before_a_live_model(samples: Path) -> None:
+    with formats.open(str(samples / "snapshot_after.pth")) as checkpoint:
+        own = Survey(checkpoint).record
+        assert own is not None
+        both = Survey(checkpoint, own.record._replace(source="model")).record
+    assert both is not None and both.record == own.record and both.record.source == "snapshot"

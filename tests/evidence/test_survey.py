@@ -10,7 +10,9 @@ import pytest
 from ckpt import formats
 from ckpt.errors import UsageError
 from ckpt.evidence import survey as surveys
+from ckpt.evidence.record import LooseModule, ModelRecord, TensorRecord
 from ckpt.evidence.survey import Survey
+from ckpt.jobs.inspect.inspect import inspect
 
 
 def test_each_thing_is_worked_out_once(samples: Path) -> None:
@@ -53,3 +55,21 @@ def test_the_model_that_is_asked_for(samples: Path) -> None:
             survey.section("modell")
         assert [part.name for part in survey.weights(None)] == ["model"]
         assert [part.name for part in survey.weights("optimizer")] == ["optimizer"]
+
+
+@pytest.mark.parametrize(
+    ("name", "knows"),
+    [("train_cuda.pth", True), ("snapshot_after.pth", True), ("weights.safetensors", False)],
+)
+def test_a_file_of_weights_alone_does_not_know_of_gradients(name: str, knows: bool, samples: Path) -> None:
+    with formats.open(str(samples / name)) as checkpoint:
+        assert Survey(checkpoint).knows_gradients is knows
+
+
+def test_a_live_model_is_asked_for_its_gradients_and_loose_modules(samples: Path) -> None:
+    loose = LooseModule("blocks[0]", "module", "Linear", 2, None)
+    with formats.open(str(samples / "weights.safetensors")) as checkpoint:
+        rows = {entry.name: TensorRecord("parameter", "cpu", True) for entry in checkpoint.tensors}
+        model = ModelRecord("model", rows, tuple(rows), {}, loose=(loose,))
+        codes = [finding.code for finding in inspect(Survey(checkpoint, model)).findings]
+    assert "list-modules" in codes

@@ -147,9 +147,7 @@ def test_every_call_that_fails_leaves_the_old_or_the_new(
             assert left == [] or name in ("unlink", "replace", "link"), (name, nth)
             for path in left:
                 (folder / path).unlink()
-            source.write_bytes(
-                (clean / ".." / "clean" / "in.pth").read_bytes() if False else SAMPLE.read_bytes()
-            )
+            source.write_bytes(SAMPLE.read_bytes())
             out.write_bytes(b"what was there before")
             if not failed and failing.calls < nth:
                 break
@@ -174,6 +172,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         return Path(os.readlink(f"/proc/self/fd/{fd}")).name
 
     watch("fsync", path_of)
+    watch("ftruncate", path_of)
     watch("pwrite", path_of)
     watch("link", lambda a, b: Path(b).name)
     watch("replace", lambda a, b: Path(b).name)
@@ -205,6 +204,31 @@ def test_in_place_the_pickle_is_on_the_disk_before_the_directory(
         in_place(folder)
 
     assert [name for name, _ in seen] == ["pwrite", "fsync", "pwrite", "fsync"]
+
+
+def test_undo_is_on_the_disk_when_it_is_done(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_place(folder)
+    with monkeypatch.context() as patch:
+        seen = recorded(patch)
+        save.undo(str(folder / "in.pth"), Limits())
+
+    assert [name for name, _ in seen] == ["ftruncate", "fsync"]
+
+
+def test_an_appended_end_that_fails_is_cut_off_on_the_disk_too(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = File(str(folder / "in.pth"))
+    with monkeypatch.context() as patch:
+        seen = recorded(patch)
+        with pytest.raises(WriteError, match="not so"), commit.appending(source) as sink:
+            sink.write(b"new")
+            sink.flush()
+            raise WriteError("not so")
+    source.close()
+
+    assert [name for name, _ in seen] == ["pwrite", "ftruncate", "fsync"]
+    assert digest(folder / "in.pth") == digest(SAMPLE)
 
 
 # --- kills ----------------------------------------------------------------------------------------------------------
@@ -492,6 +516,50 @@ def test_a_folder_that_is_read_only(arguments: tuple[str, ...], folder_of_all: P
     assert os.listdir(folder_of_all) == ["in.pth"] and digest(folder_of_all / "in.pth") == digest(SAMPLE)
 
 
+def test_a_read_only_file_in_a_folder_of_ours_is_not_replaced(folder_of_all: Path) -> None:
+    folder_of_all.chmod(0o777)
+    for name in ("in.pth", "out.pth"):
+        (folder_of_all / name).write_bytes(SAMPLE.read_bytes())
+        (folder_of_all / name).chmod(0o444)
+
+    done = as_nobody("rehome", "in.pth", "-o", "out.pth", "--force", cwd=folder_of_all)
+
+    check_error(done, "out.pth: read-only: ckpt does not replace it")
+    assert digest(folder_of_all / "out.pth") == digest(SAMPLE)
+
+
+def full(*_: Any) -> None:
+    raise OSError(errno.ENOSPC, "full")
+
+
+def test_a_disk_without_the_space_is_told_before_the_first_byte(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    entered = False
+
+    with (
+        pytest.raises(WriteError, match="the disk is full") as caught,
+        commit.writing(commit.target(str(folder / "out.pth"), force=False), 2048),
+    ):
+        entered = True
+
+    assert not entered and str(caught.value.hint).startswith("it needs 2.00 KiB, ")
+
+
+def test_a_disk_that_fills_while_a_file_grows_names_no_size(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = File(str(folder / "in.pth"))
+    monkeypatch.setattr(os, "pwrite", full)
+
+    with pytest.raises(WriteError, match="the disk is full") as caught, commit.appending(source) as sink:
+        sink.write(b"new")
+
+    assert caught.value.hint is None
+    source.close()
+
+
 # --- blocks ---------------------------------------------------------------------------------------------------------
 
 
@@ -691,6 +759,27 @@ def test_mode_and_links_of_what_is_replaced(folder: Path) -> None:
     assert out.stat().st_size > 1000 and (folder / "other_name.pth").read_bytes() == b"old"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_the_owner_of_what_is_replaced(folder: Path) -> None:
+    out = folder / "out.pth"
+    out.write_bytes(b"old")
+    os.chown(out, 65534, 65533)
+
+    with commit.writing(commit.target(str(out), force=True), 3) as sink:
+        sink.write(b"new")
+
+    assert out.read_bytes() == b"new" and (out.stat().st_uid, out.stat().st_gid) == (65534, 65533)
+
+
+def test_a_name_as_long_as_names_may_be(folder: Path) -> None:
+    out = folder / ("n" * 251 + ".pth")
+
+    with commit.writing(commit.target(str(out), force=False), 3) as sink:
+        sink.write(b"abc")
+
+    assert out.read_bytes() == b"abc"
+
+
 def test_a_new_file_has_the_mode_of_the_umask(folder: Path) -> None:
     old = os.umask(0o027)
     try:
@@ -725,6 +814,14 @@ def test_what_a_killed_run_left_is_named_until_it_is_gone(folder: Path) -> None:
 
     assert done.code == 0 and left.name.encode() in done.err and b"2.93 KiB left over" in done.err
     assert left.exists()
+
+
+def test_a_file_that_is_being_written_is_not_left_over(folder: Path) -> None:
+    to = commit.target(str(folder / "out.pth"), force=False)
+
+    with commit.writing(to, 3) as sink:
+        assert Path(sink.path).exists() and commit.left_over(to.path) == []
+        sink.write(b"abc")
 
 
 def test_the_source_is_never_touched(folder: Path) -> None:
@@ -767,6 +864,30 @@ def test_two_rewrites_in_place_at_once(folder: Path) -> None:
             check_error(ckpt("rehome", "in.pth", "--in-place", cwd=folder), "another process is rewriting it")
             sink.write(b"")
     assert digest(folder / "in.pth") == digest(SAMPLE)
+
+
+def test_a_file_that_has_grown_since_it_was_read_is_not_appended_to(folder: Path) -> None:
+    source = File(str(folder / "in.pth"))
+    grown = SAMPLE.read_bytes() + b"of another"
+    (folder / "in.pth").write_bytes(grown)
+
+    with pytest.raises(CkptError, match="changed while it was read"), commit.appending(source) as sink:
+        sink.write(b"new")
+
+    assert (folder / "in.pth").read_bytes() == grown
+    source.close()
+
+
+def test_a_file_that_was_put_in_place_of_the_one_that_was_read_is_not_appended_to(folder: Path) -> None:
+    source = File(str(folder / "in.pth"))
+    (folder / "other.pth").write_bytes(b"other")
+    os.replace(folder / "other.pth", folder / "in.pth")
+
+    with pytest.raises(WriteError, match="was replaced while"), commit.appending(source) as sink:
+        sink.write(b"new")
+
+    assert (folder / "in.pth").read_bytes() == b"other"
+    source.close()
 
 
 def test_two_archives_glued_together_are_no_rewrite(folder: Path) -> None:

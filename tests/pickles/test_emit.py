@@ -259,6 +259,34 @@ def test_python_2_strings_stay_bytes() -> None:
         assert pickle.loads(emitted(data), encoding=encoding) == pickle.loads(data, encoding=encoding)
 
 
+@pytest.mark.parametrize("length", [0, 255, 256])
+def test_python_2_strings_of_every_length(length: int) -> None:
+    data = b"\x80\x02T" + length.to_bytes(4, "little") + b"\xa4" * length + b"."
+
+    assert pickle.loads(emitted(data), encoding="bytes") == b"\xa4" * length
+
+
+def test_a_pickle_may_be_as_long_as_the_limit_and_no_byte_longer() -> None:
+    data = emit(["text"], no_storage, lambda root: b"", Limits())
+
+    def limited(size: int) -> bytes:
+        return emit(["text"], no_storage, lambda root: b"", Limits()._replace(pickle_bytes=size))
+
+    assert limited(len(data)) == data
+    with pytest.raises(LimitError):
+        limited(len(data) - 1)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
+def test_a_tuple_of_any_size_inside_of_itself(size: int) -> None:
+    loop: list[Any] = []
+    loop.append((loop, *range(size - 1)))
+
+    found = pickle.loads(emitted(pickle.dumps(loop[0], 2)))
+
+    assert found[0][0] is found and found[1:] == tuple(range(size - 1))
+
+
 def test_a_pickle_that_would_be_too_long_is_refused() -> None:
     with pytest.raises(LimitError, match="pickle-bytes"):
         emit(["x" * 1000], no_storage, lambda root: b"", Limits()._replace(pickle_bytes=500))

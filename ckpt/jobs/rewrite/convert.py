@@ -164,7 +164,7 @@ def _to_tensors(
     if chosen.node is not None:
         left += attributes_left(chosen.node)
     for entry in chosen.entries:
-        name = chosen.relative(entry.name)
+        name = chosen.relative(entry.name) or chosen.name  # a section that is one tensor
         if "#" in name and name != chosen.relative(readable(entry)):
             same.append(entry)
         if entry.registered and entry.persistent and (not current.traits.names_are_code or entry.kind):

@@ -37,19 +37,14 @@ def substitution(text: str) -> Substitution:
     parts = re.split(rf"(?<!\\){re.escape(mark)}", text[2:])
     if len(parts) != 3 or parts[2] not in ("", "g"):
         raise UsageError(f"--sub {show(text, 80)}: not s{mark}PATTERN{mark}REPLACEMENT{mark}", hint=hint)
-    pattern, replacement = (part.replace(f"\\{mark}", mark) for part in parts[:2])
+    pattern = parts[0].replace(f"\\{mark}", re.escape(mark))
+    replacement = parts[1].replace(f"\\{mark}", mark)
     try:
         compiled = re.compile(pattern)
-        compiled.sub(replacement, "")
-        _check_groups(compiled, replacement)
+        compiled.sub(replacement, "")  # refuses a group that the pattern lacks, though nothing matches
     except (re.error, IndexError) as error:
         raise UsageError(f"--sub {show(text, 80)}: {error}", hint=hint) from None
     return Substitution(text, compiled, replacement, 0 if parts[2] else 1)
-
-
-def _check_groups(pattern: re.Pattern[str], replacement: str) -> None:
-    """Raise re.error for a group that the pattern lacks: the template is looked at only when something matches."""
-    re.compile(f"(?:{pattern.pattern})|", pattern.flags).sub(replacement, "")
 
 
 def rename(

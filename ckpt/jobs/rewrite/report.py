@@ -160,6 +160,12 @@ def weights_of(checkpoint: Checkpoint, section: Section) -> Node:
             if entry.kind:
                 script.set([section.relative(entry.name)], [node_at(checkpoint.root, entry.path)])
         return script
+    if section.node is None and section.path:  # tensors beside other sections, below one key
+        loose = Dict()
+        for entry in section.entries:
+            name = section.relative(entry.name) or section.name
+            loose.set([name], [node_at(checkpoint.root, entry.path)])
+        return loose
     view = look(node)
     if view.kind == "module":
         return state_dict(view)
@@ -172,7 +178,7 @@ def rest_of(survey: Survey, chosen: Section) -> list[Leftover]:
     """What lies beside a section: other sections by their kind and size, values by what they are."""
     rows: list[Leftover] = []
     for part in survey.sections:
-        if part is not chosen and part.path != chosen.path:
+        if part is not chosen:
             kind = f"{part.kind}, " if part.kind != part.name else ""
             rows.append(Leftover(part.name, f"{kind}{plural(part.tensors, 'tensor')}", part.nbytes))
     covered = [part.path for part in survey.sections]

@@ -305,3 +305,11 @@ def test_one_file_of_parts_beside_its_optimizer_keeps_its_parts(tmp_path: Path) 
     with formats.open(str(tmp_path)) as opened:
         found = [(part.name, part.kind, part.tensors) for part in Survey(opened).sections]
     assert found == [("model", "model", 1), ("optimizer", "optimizer", 1)]
+
+
+def test_texts_of_shards_are_not_lost_in_a_pickle_unseen(tmp_path: Path) -> None:
+    """A pickle has no place for them: as for one file, `convert` is the command that says what it leaves out."""
+    index = sharded(tmp_path / "in", state(5, "module."), "safetensors")
+    done = ckpt("strip", index, "-o", tmp_path / "b.pt")
+    check_error(done, "the content is safetensors, the ending does not fit (ckpt convert)")
+    assert not (tmp_path / "b.pt").exists()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,12 @@ import safetensors.torch
 import torch
 
 from ckpt import formats
+from ckpt.checkpoint import Checkpoint
+from ckpt.errors import CkptError
+from ckpt.formats.save import save_shards
 from ckpt.formats.sharded.write import index_draft, split
+from ckpt.io import commit
+from ckpt.limits import Limits
 from ckpt.tree.metadata import metadata_of
 
 pytestmark = oracle.QUIET
@@ -75,3 +82,38 @@ def test_each_shard_has_the_texts_of_the_file(tmp_path: Path) -> None:
     with formats.open(str(tmp_path / "a.safetensors")) as opened:
         parts = split(rewriting.convert(opened, "safetensors").result, 16)
     assert [metadata_of(part.root) for part in parts] == [{"note": "mine"}] * 2
+
+
+def within(folder: Path) -> Callable[[str], commit.Target]:
+    return lambda name: commit.target(str(folder / name), force=False)
+
+
+def test_a_source_that_changes_while_shards_are_written_leaves_none_of_them(tmp_path: Path) -> None:
+    source = rewriting.saved({name: torch.ones(50) for name in "abc"}, tmp_path / "a.pt")
+
+    def touch(path: str, part: Checkpoint) -> None:
+        os.utime(source, ns=(1, 1))
+
+    with formats.open(str(source)) as opened:
+        result = rewriting.convert(opened, "safetensors").result
+        with pytest.raises(CkptError, match="changed while it was read"):
+            save_shards(result, within(tmp_path), "model", 200, Limits(), checks={"touch": touch})
+
+    assert os.listdir(tmp_path) == ["a.pt"]
+
+
+def test_the_index_appears_after_all_of_its_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = rewriting.saved({name: torch.ones(50) for name in "abc"}, tmp_path / "a.pt")
+    order: list[str] = []
+    link = os.link
+
+    def noted(one: Any, other: Any, **options: Any) -> None:
+        order.append(os.path.basename(other))
+        link(one, other, **options)
+
+    monkeypatch.setattr(os, "link", noted)
+    with formats.open(str(source)) as opened:
+        result = rewriting.convert(opened, "safetensors").result
+        save_shards(result, within(tmp_path), "model", 200, Limits())
+
+    assert len(order) == 4 and order[-1] == "model.safetensors.index.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import struct
@@ -19,14 +20,17 @@ from same import difference
 from ckpt import formats
 from ckpt.errors import UnreadableError, WriteError
 from ckpt.evidence.survey import Survey
-from ckpt.formats import writer_of
+from ckpt.formats import save, writer_of
 from ckpt.formats.torch_legacy import write as torch_legacy
 from ckpt.formats.torch_zip import write as torch_zip
 from ckpt.formats.torch_zip.layout import PAGE, PlannedRecord, bytes_record, lay_out
 from ckpt.formats.torch_zip.read import Origin
 from ckpt.io import commit
 from ckpt.jobs.rewrite.rehome import moves, rehome
+from ckpt.jobs.rewrite.report import edited
 from ckpt.limits import Limits
+from ckpt.pickles.edit import Edit
+from ckpt.tensors import Storage
 
 pytestmark = oracle.QUIET
 SAMPLES = Path(__file__).resolve().parents[3] / "sample_checkpoints"
@@ -190,6 +194,104 @@ def test_a_big_endian_archive_stays_one(tmp_path: Path) -> None:
     assert torch.equal(rewriting.load(made)["a"], values)
     with formats.open(str(made)) as checkpoint:
         assert checkpoint.byteorder == "big"
+
+
+def test_a_big_endian_archive_with_bytes_in_it_stays_one(tmp_path: Path) -> None:
+    values = torch.arange(5, dtype=torch.float32)
+    little = rewriting.saved({"a": values, "b": torch.ones(3, dtype=torch.uint8)}, tmp_path / "le.pt")
+    source = tmp_path / "a.pt"
+    with zipfile.ZipFile(little) as old, zipfile.ZipFile(source, "w") as new:
+        for name in old.namelist():
+            swapped = {"byteorder": b"big", "0": values.numpy().astype(">f4").tobytes()}
+            new.writestr(name, swapped.get(name.rpartition("/")[2], old.read(name)))
+
+    made = rewriting.again(source, tmp_path / "b.pt")
+
+    with formats.open(str(made)) as checkpoint:
+        assert checkpoint.byteorder == "big"
+    assert torch.equal(rewriting.load(made)["a"], values)
+
+
+# --- at the end of a file -------------------------------------------------------------------------------------------
+
+
+def appended(source: Path, tag: str) -> None:
+    with formats.open(str(source)) as checkpoint:
+        save.append(rehome(Survey(checkpoint), moves(tag, []), Limits()).result, Limits())
+
+
+def test_an_appended_pickle_moves_back_to_the_front(tmp_path: Path) -> None:
+    source = tmp_path / "a.pth"
+    source.write_bytes((SAMPLES / "train_cuda.pth").read_bytes())
+    appended(source, "cpu")
+
+    made = rewriting.again(source, tmp_path / "b.pth")
+
+    with zipfile.ZipFile(SAMPLES / "train_cuda.pth") as old, zipfile.ZipFile(made) as new:
+        assert new.namelist() == old.namelist()
+
+
+def test_deflated_records_stay_deflated_when_a_pickle_is_appended(tmp_path: Path) -> None:
+    source = repacked(SAMPLES / "train_cuda.pth", tmp_path / "a.pth", zipfile.ZIP_DEFLATED)
+    expected = rewriting.load(SAMPLES / "train_cuda.pth", map_location="cpu")
+
+    appended(source, "cpu")
+
+    with zipfile.ZipFile(source) as archive:
+        assert archive.testzip() is None
+    assert difference(expected, rewriting.load(source)) is None
+
+
+class Swapped(Edit):
+    """Lets the storages of a file trade their bytes."""
+
+    def __init__(self, storages: tuple[Storage, ...]) -> None:
+        super().__init__()
+        places = [storage.place for storage in storages][::-1]
+        self.made = {old: old._replace(place=place) for old, place in zip(storages, places, strict=True)}
+
+    def storage(self, storage: Storage) -> Storage:
+        return self.made[storage]
+
+
+def test_storages_that_lie_elsewhere_are_not_appended_to(tmp_path: Path) -> None:
+    source = rewriting.saved({"a": torch.ones(3), "b": torch.zeros(3)}, tmp_path / "a.pt")
+    with formats.open(str(source)) as checkpoint:
+        root = Swapped(checkpoint.storages).copy(checkpoint.root)
+        with pytest.raises(WriteError, match="cannot stay in place"):
+            torch_zip.append(edited(checkpoint, root, Limits()), Limits())
+
+
+def test_an_end_that_our_reader_finds_different_is_never_appended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = rewriting.saved({"a": torch.ones(3)}, tmp_path / "a.pt")
+    before = source.read_bytes()
+    monkeypatch.setattr(torch_zip, "emit", lambda *_: pickle.dumps(None, 2))
+
+    with pytest.raises(WriteError):
+        appended(source, "cuda:0")
+
+    assert source.read_bytes() == before
+
+
+def test_a_longer_pickle_leaves_torch_its_records_for_computed_offsets(tmp_path: Path) -> None:
+    """The first storage may lie anywhere, because torch reads its offset and computes the others from it."""
+    source, made = SAMPLES / "train_cuda.pth", tmp_path / "a.pth"
+    with formats.open(str(source)) as checkpoint:
+        rewriting.write(rehome(Survey(checkpoint), moves("cuda:123", []), Limits()).result, made)
+
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(made) as new:
+        assert any(name.endswith("/.storage_alignment") for name in old.namelist())
+        assert new.namelist() == old.namelist()
+
+
+def test_more_records_than_a_zip_without_zip64_can_count() -> None:
+    sink = commit.MemorySink()
+    lay_out([bytes_record(f"a/data/{number}", b"") for number in range(65_536)]).write(sink)
+
+    with zipfile.ZipFile(io.BytesIO(sink.taken())) as archive:
+        assert len(archive.namelist()) == 65_536
 
 
 # --- zip64 ----------------------------------------------------------------------------------------------------------

@@ -462,6 +462,24 @@ def test_overflow_is_counted(tmp_path: Path) -> None:
     assert json.loads(document.out)["overflowed"] == 2
 
 
+def test_overflow_is_counted_over_all_shards(tmp_path: Path) -> None:
+    state = {"a.weight": torch.tensor([1e10, -1e10]), "b.weight": torch.tensor([1e10, 1.0])}
+    source = rewriting.saved(state, tmp_path / "a.pt")
+    out = tmp_path / "m.safetensors"
+
+    done = ckpt("convert", source, "--dtype", "float16", "-o", out, "--shard-size", "4", "--json")
+
+    assert json.loads(done.out)["overflowed"] == 3
+
+
+def test_one_tensor_that_is_a_section_keeps_its_name(tmp_path: Path) -> None:
+    thing = {"scale": torch.ones(3), "model": nn.Linear(2, 2).state_dict()}
+
+    found, _ = to_safetensors(thing, tmp_path, section="scale", drop_other=True)
+
+    assert found.keys() == {"scale"}
+
+
 # --- plain ----------------------------------------------------------------------------------------------------------
 
 

@@ -217,6 +217,37 @@ def test_nothing_to_strip_is_nothing_done(tmp_path: Path) -> None:
     assert source.read_bytes() == (tmp_path / "b.pt").read_bytes()
 
 
+def test_nothing_to_strip_keeps_every_byte_of_a_file_that_is_pickled_otherwise(tmp_path: Path) -> None:
+    source = rewriting.saved(Net().state_dict(), tmp_path / "a.pt", pickle_protocol=4)
+
+    assert ckpt("strip", source, "-o", tmp_path / "b.pt").code == 0
+    assert (tmp_path / "b.pt").read_bytes() == source.read_bytes()
+
+
+def test_nothing_to_strip_of_safetensors_with_ties_is_the_file_itself(tmp_path: Path) -> None:
+    tied = torch.ones(3)
+    source = rewriting.saved({"a.weight": tied, "b.weight": tied}, tmp_path / "a.pt")
+    assert ckpt("convert", source, "-o", tmp_path / "a.safetensors").code == 0
+
+    with formats.open(str(tmp_path / "a.safetensors")) as checkpoint:
+        report = strip(Survey(checkpoint), Limits())
+
+    assert report.result is checkpoint and report.changes == ()
+
+
+def test_a_name_that_is_nothing_but_the_prefix_stays(tmp_path: Path) -> None:
+    found, _ = stripped({"model.": torch.ones(1), "model.w": torch.ones(2)}, tmp_path, prefix="model")
+
+    assert list(found) == ["model.", "w"]
+
+
+def test_a_word_of_a_wrapper_that_stays_is_not_said_to_go(tmp_path: Path) -> None:
+    found, report = stripped({"a.module.b._orig_mod.w": torch.ones(1)}, tmp_path)
+
+    assert list(found) == ["a.module.b.w"]
+    assert [change.before for change in report.changes] == ["*._orig_mod.*"]
+
+
 def test_names_that_are_only_a_wrappers_word_stay(tmp_path: Path) -> None:
     state = {"module": torch.ones(1), "module.weight": torch.ones(2)}
 
@@ -307,6 +338,10 @@ def test_rename_by_substitution(tmp_path: Path) -> None:
         (r"s/(\w+)\.(\d)/\2_\1/", "layer.3.w", "3_layer.w"),
         ("s,^,module.,", "w", "module.w"),
         (r"s#\.w$##", "a.w", "a"),
+        ("s/a/b\\/c/", "xa", "xb/c"),
+        ("s/(?i)conv/c/", "Conv.w", "c.w"),
+        ("s|a\\|b|c|", "a|b", "c"),  # a separator behind a backslash is that character and no more
+        ("s.a\\.b.c\\.d.", "axb a.b", "axb c.d"),
     ],
 )
 def test_substitutions(text: str, name: str, expected: str) -> None:
@@ -315,7 +350,21 @@ def test_substitutions(text: str, name: str, expected: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "s", "s/a", "s/a/b", "a/b/c", "s/(/b/", "s/a/\\1/", "s/a/b/x", "s/a/b/c/", "sabac", "s\\a\\b\\"],
+    [
+        "",
+        "s",
+        "s/a",
+        "s/a/b",
+        "a/b/c",
+        "s/(/b/",
+        "s/a/\\1/",
+        "s/a/b/x",
+        "s/a/b/c/",
+        "sabac",
+        "sxaxbx",
+        "s1a1b1",
+        "s\\a\\b\\",
+    ],
 )
 def test_what_is_no_substitution(text: str) -> None:
     with pytest.raises(UsageError, match="--sub"):

@@ -324,6 +324,18 @@ def test_meta_has_nothing_to_move(tmp_path: Path) -> None:
     assert (tmp_path / "b.pt").read_bytes() == source.read_bytes()
 
 
+def test_meta_in_a_value_is_no_place_to_move_from(tmp_path: Path) -> None:
+    thing = {"init_device": torch.device("meta"), "device": torch.device("cuda", 0)}
+    source = rewriting.saved(thing, tmp_path / "a.pt")
+
+    move(source, tmp_path / "b.pt", objects=True)
+
+    assert rewriting.load(tmp_path / "b.pt") == {
+        "init_device": torch.device("meta"),
+        "device": torch.device("cpu"),
+    }
+
+
 def test_tags_that_no_torch_knows_move_too(tmp_path: Path) -> None:
     source = cuda([torch.ones(2)], tmp_path / "a.pt", "foo")
 

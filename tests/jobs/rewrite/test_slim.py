@@ -50,6 +50,26 @@ def training() -> dict[str, Any]:
     }
 
 
+def test_a_section_of_loose_tensors_is_left_and_nothing_else(tmp_path: Path) -> None:
+    thing = {"x": {"a": torch.ones(3), "net": nn.Linear(2, 2).state_dict(), "b": torch.ones(4)}, "epoch": 1}
+    source = rewriting.saved(thing, tmp_path / "a.pt")
+
+    report = slimmed(source, tmp_path / "b.pt", section="x")
+
+    found = torch.load(tmp_path / "b.pt", weights_only=True)
+    assert list(found) == ["a"] and torch.equal(found["a"], torch.ones(3))
+    assert [(row.name, row.nbytes) for row in report.left_out] == [("x.net", 24), ("x", 16), ("epoch", None)]
+
+
+def test_one_tensor_that_is_a_section_keeps_its_name(tmp_path: Path) -> None:
+    thing = {"scale": torch.ones(3), "model": nn.Linear(2, 2).state_dict()}
+    source = rewriting.saved(thing, tmp_path / "a.pt")
+
+    slimmed(source, tmp_path / "b.pt", section="scale")
+
+    assert list(torch.load(tmp_path / "b.pt", weights_only=True)) == ["scale"]
+
+
 def test_the_model_is_left(tmp_path: Path) -> None:
     thing = training()
     source = rewriting.saved(thing, tmp_path / "a.pt")
