@@ -148,15 +148,16 @@ def test_the_block_that_two_have_in_common(shape: tuple[int, int]) -> None:
     assert found == refs.expected(wanted)
 
 
-@pytest.mark.parametrize("outer", ["computed", "overlaid", "laid over"])
+@pytest.mark.parametrize("outer", ["computed", "cast again", "overlaid", "laid over"])
 def test_overflows_are_counted_through_a_place_that_is_made_of_another(outer: str) -> None:
     wide = torch.tensor([[1e30, 1.0], [-1e30, 2.0]])
     half = BY_NAME["float16"]
-    cast = Computed(refs.ref_of(wide), half)
-    halved = tensor_ref(Storage("0", "cpu", half, 8, cast), half, (2, 2), (2, 1), 0)
+    inner = Computed(refs.ref_of(wide), half)
+    halved = tensor_ref(Storage("0", "cpu", half, 8, inner), half, (2, 2), (2, 1), 0)
     small = refs.ref_of(torch.ones(1, 1, dtype=torch.float16))
     place = {
         "computed": Computed(halved, half),
+        "cast again": Computed(halved, BY_NAME["bfloat16"]),
         "overlaid": Overlaid(halved, small),
         "laid over": Overlaid(refs.ref_of(torch.zeros(2, 2, dtype=torch.float16)), refs.ref_of(wide)),
     }[outer]
