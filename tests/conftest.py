@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,10 @@ from process import ROOT, TIMEOUT, Run
 # The same examples each time: what passes here passes there.
 settings.register_profile("ckpt", derandomize=True, deadline=None)
 settings.load_profile("ckpt")
+
+# A shell without job control starts what runs in the background with SIGINT ignored, and children inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
