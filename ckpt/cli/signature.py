@@ -28,13 +28,13 @@ class Exclusion(NamedTuple):
     def __str__(self) -> str:
         first, rest = self.options, self.others
         if not rest:
-            return f"{_listed(first, 'and')} exclude each other."
+            return f"{_listed(first)} exclude each other."
         verb = "excludes" if len(first) == 1 else "exclude"
-        return f"{_listed(first, 'and')} {verb} {_listed(rest, 'and')}."
+        return f"{_listed(first)} {verb} {_listed(rest)}."
 
 
-def _listed(options: Sequence[str], word: str) -> str:
-    return options[0] if len(options) == 1 else f"{', '.join(options[:-1])} {word} {options[-1]}"
+def _listed(options: Sequence[str]) -> str:
+    return options[0] if len(options) == 1 else f"{', '.join(options[:-1])} and {options[-1]}"
 
 
 def excluding(*exclusions: Exclusion) -> Callable[[Command], Command]:

@@ -80,9 +80,14 @@ def _asked(plugins: bool) -> Iterator[Format]:
 
 def by_name(name: str) -> Format | None:
     """The format with this name: one of the table, or one of another distribution that was loaded before."""
+    return next((format for format in known_formats() if name == format.NAME), None)
+
+
+def known_formats() -> tuple[Format, ...]:
+    """The formats of the table, and those of other distributions that were loaded before."""
     from ckpt.formats.plugins import loaded
 
-    return next((format for format in (*FORMATS, *loaded()) if name == format.NAME), None)
+    return (*FORMATS, *loaded())
 
 
 def written_formats() -> dict[str, Format]:

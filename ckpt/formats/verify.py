@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ckpt.errors import CkptError, about
-from ckpt.formats import format_of, probe_at, verifier_of
+from ckpt.formats import format_of, known_formats, probe_at, verifier_of
 from ckpt.formats.format import ChecksumReport, Salvage
 from ckpt.io.executor import Executor, Threads
 from ckpt.io.location import Location, locate
@@ -39,15 +39,12 @@ def checksums(
 
 def salvage(path: str, limits: Limits) -> Salvage | None:
     """What is left of the file at a path when it is cut off; None when that cannot be known."""
-    from ckpt.formats import FORMATS
-    from ckpt.formats.plugins import loaded
-
     try:
         source = locate(path).open()
     except CkptError:
         return None
     try:
-        for format in (*FORMATS, *loaded()):
+        for format in known_formats():
             verifier = verifier_of(format)
             report = None if verifier is None else verifier.salvage(source, limits)
             if report is not None:
