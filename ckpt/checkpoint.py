@@ -56,7 +56,9 @@ class Import(NamedTuple):
     group: Literal["known", "unknown", "called"]
     where: tuple[str, ...]
     calls: tuple[str, ...] = ()
-    """The calls of this name while loading, as text: `posix.system('touch x')`."""
+    """The calls of this name while loading, as text: `posix.system('touch x')`. None for a value that can be called."""
+    is_enum: bool = False
+    """Whether the calls look like members of an enum: a class called with one number or word."""
 
 
 class Refusal(NamedTuple):

@@ -11,7 +11,8 @@ from typing import NamedTuple
 from ckpt.checkpoint import Checkpoint, Refusal
 from ckpt.evidence.sections import Section
 from ckpt.names import NamedKey, Path
-from ckpt.pickles.imports import is_standard
+from ckpt.pickles.imports import runs_anything
+from ckpt.pickles.known import PACKAGES
 from ckpt.text import and_more
 
 
@@ -23,8 +24,8 @@ class Load(NamedTuple):
     reason: str | None = None
 
 
-_PACKAGES = frozenset(("easydict", "lightning", "lightning_fabric", "omegaconf", "pytorch_lightning", "yacs"))
-"""Packages of known names that may be missing where torch is installed."""
+_REGISTERS = ("torchao", "torch.distributed.tensor")
+"""Packages that add their classes to those that weights_only allows, once they are imported."""
 
 
 def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
@@ -34,15 +35,9 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     template = checkpoint.traits.load
     if checkpoint.traits.names_are_code:  # its own loader imports nothing
         return Load(template.format(path=literal(checkpoint.path), options=""))
-    strange = [row for row in checkpoint.imports if row.group != "known"]
-    if strange:
-        called = next((row for row in strange if row.group == "called"), None)
-        row = called or strange[0]
-        name = f"{row.module}.{row.name}"
-        if called:
-            verb = "runs" if is_standard(row.module) else "calls the unknown"
-            return Load(None, reason=f"loading this file {verb} {name}")
-        return Load(None, reason=f"needs {name} from the author's code")
+    strange = _strange(checkpoint)
+    if strange is not None:
+        return Load(None, reason=strange)
     refused = checkpoint.weights_only
     options = ['map_location="cpu"']
     if refused:
@@ -51,14 +46,35 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         options.append(f'encoding="{checkpoint.encoding}"')
     note = None
     if refused:
-        note = f"weights_only refuses {refusals_text(refused)}"
+        note = f"weights_only refuses {refusals_text(refused)}{_until(refused)}"
         packages = dict.fromkeys(row.module.partition(".")[0] for row in checkpoint.imports)
-        needed = [package for package in packages if package in _PACKAGES]
-        note += f"; needs {' and '.join(needed)}" if needed else ""
+        needed = [package for package in packages if package in PACKAGES]
+        note += f"; needs {and_more(needed, 3)}" if needed else ""
     if checkpoint.parts:
         return Load(_sharded(checkpoint, ", ".join(options)), note)
     expression = template.format(path=literal(checkpoint.path), options=", ".join(options))
     return Load(expression + (_model_path(checkpoint, models) if checkpoint.traits.is_pickle else ""), note)
+
+
+def _strange(checkpoint: Checkpoint) -> str | None:
+    """Why no expression is given: names that only the author's code has, or that loading calls."""
+    called = [row for row in checkpoint.imports if row.group == "called" and not row.is_enum]
+    row = next((row for row in called if runs_anything(row.module, row.name)), called[0] if called else None)
+    if row is not None:
+        verb = "runs" if runs_anything(row.module, row.name) else "calls the unknown"
+        return f"loading this file {verb} {row.module}.{row.name}"
+    for row in checkpoint.imports:
+        if row.group != "known" and (row.is_enum or row.module.partition(".")[0] not in PACKAGES):
+            return f"needs {row.module}.{row.name} from the author's code"
+    return None
+
+
+def _until(refused: tuple[Refusal, ...]) -> str:
+    """The package whose import ends all refusals, since it registers its classes."""
+    for package in _REGISTERS:
+        if all(row.reason.startswith(f"{package}.") for row in refused):
+            return f" until {package} is imported"
+    return ""
 
 
 def refusals_text(refused: tuple[Refusal, ...]) -> str:

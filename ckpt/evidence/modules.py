@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ckpt.checkpoint import Checkpoint
 from ckpt.evidence.record import LooseModule
 from ckpt.nodes import Global, Node, Opaque, key_of
-from ckpt.pickles.imports import is_known
+from ckpt.pickles.known import is_known
 from ckpt.tree.steps import HOOKS, REGISTERED
 from ckpt.tree.view import View, look, tensor_of
 

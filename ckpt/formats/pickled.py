@@ -11,8 +11,10 @@ from ckpt.checkpoint import Checkpoint, Import, Notice, Origin, Refusal, Traits
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.io.source import Source
 from ckpt.limits import Limits
-from ckpt.nodes import Global, Node, Opaque, PersistentId
+from ckpt.nodes import Global, Node, PersistentId
 from ckpt.pickles import imports, machine, weights_only
+from ckpt.pickles.imports import Judgement, looks_like_enum
+from ckpt.pickles.known import is_known
 from ckpt.pickles.machine import MachineError, Pickle
 from ckpt.pickles.rebuild import Rebuilder
 from ckpt.tensors import Storage, TensorRef
@@ -56,7 +58,7 @@ def run(data: bytes, limits: Limits, start: int = 0) -> Pickle:
 
 def _unknown(names: Iterable[Global]) -> str | None:
     """What a refused file would have imported, for the hint of the error."""
-    unknown = [show(name.qualified, 60) for name in names if not imports.is_known(name)]
+    unknown = [show(name.qualified, 60) for name in names if not is_known(name)]
     return f"it imports {and_more(unknown, 5)}" if unknown else None
 
 
@@ -162,18 +164,22 @@ def _refusals(contents: Contents, flat: Flat) -> tuple[Refusal, ...]:
 
 
 def _imports(contents: Contents, flat: Flat) -> tuple[Import, ...]:
-    names: dict[tuple[str, str], list[Global]] = {}
-    calls: dict[tuple[str, str], list[Opaque]] = {}
+    nodes: dict[tuple[str, str], list[Global]] = {}
+    judged: dict[tuple[str, str], list[Judgement]] = {}
     for pickle in contents.pickles:
-        for pair, name in pickle.globals.items():
-            names.setdefault(pair, []).append(name)
-        for name, made in imports.calls_of_unknown(pickle).items():
-            calls.setdefault((name.module, name.name), []).extend(made)
+        roots = [pickle.root, *pickle.persistent]
+        for name, judgement in imports.judge(pickle.globals.values(), pickle.calls, roots).items():
+            nodes.setdefault((name.module, name.name), []).append(name)
+            judged.setdefault((name.module, name.name), []).append(judgement)
     rows: list[Import] = []
-    for pair, nodes in names.items():
-        made = calls.get(pair, [])
-        group: imports.Group = "called" if made else "known" if imports.is_known(nodes[0]) else "unknown"
-        where = [place for node in nodes for place in flat.where.get(id(node), ())]
-        texts = tuple(call_text(call) for call in made[:_CALLS_SHOWN])
-        rows.append(Import(*pair, group, tuple(dict.fromkeys(where)), texts))
+    for pair, found in judged.items():
+        group = min((judgement.group for judgement in found), key=_WORST.index)
+        calls = [call for judgement in found for call in judgement.calls]
+        where = [place for node in nodes[pair] for place in flat.where.get(id(node), ())]
+        texts = tuple(call_text(call) for call in calls[:_CALLS_SHOWN])
+        is_enum = bool(calls) and all(map(looks_like_enum, calls))
+        rows.append(Import(*pair, group, tuple(dict.fromkeys(where)), texts, is_enum))
     return tuple(rows)
+
+
+_WORST: tuple[imports.Group, ...] = ("called", "unknown", "known")

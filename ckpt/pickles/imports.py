@@ -1,278 +1,375 @@
-"""The names that a pickle imports, in three groups: known, unknown, and called while loading.
+"""What loading a pickle would do with each name that it imports: nothing unknown, import it, or call it.
 
-Known is a closed list of names: loading them runs only the reconstruction code of torch, numpy and Python.
-Everything else is unknown, not bad. There is no list of bad names, because such a list is never complete.
+A function that unpickles, imports or calls its argument is known only where ckpt has read that argument.
+Anywhere else, as a value too, it counts as called, because it can then run anything.
 """
 
 from __future__ import annotations
 
-from sys import stdlib_module_names
-from typing import Literal
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Literal, NamedTuple
 
-from ckpt.dtypes import BY_NAME, BY_STORAGE
-from ckpt.nodes import Global, Node, Opaque
-from ckpt.pickles.machine import Pickle
-from ckpt.pickles.rebuild import REBUILD_CALLS, UNTYPED
+from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple
+from ckpt.pickles.known import ENUMS, KNOWN, VALUES, is_known, is_standard, python3_name
 from ckpt.tree.arrays import as_bytes
 
 Group = Literal["known", "unknown", "called"]
 
-_MODULES = {
-    "__builtin__": "builtins",
-    "copy_reg": "copyreg",
-    "UserDict": "collections",
-    "UserList": "collections",
-    "UserString": "collections",
-    "torch.tensor": "torch._tensor",
-}
-_RENAMED = {"xrange": "range", "long": "int", "unicode": "str", "unichr": "chr"}
 
+class Judgement(NamedTuple):
+    """What loading does with a name. `calls` are the calls that count; none for a function that is held as a value."""
 
-def python3_name(module: str, name: str) -> str:
-    """The dotted name in Python 3 and numpy 1 of what older or newer versions wrote."""
-    if module.startswith("numpy._core."):
-        module = "numpy.core." + module[12:]
-    elif module == "__builtin__":
-        name = _RENAMED.get(name, name)
-    return f"{_MODULES.get(module, module)}.{name}"
-
-
-_NN = """
-activation: CELU ELU GELU GLU Hardshrink Hardsigmoid Hardswish Hardtanh LeakyReLU LogSigmoid LogSoftmax Mish
-  MultiheadAttention PReLU RReLU ReLU ReLU6 SELU SiLU Sigmoid Softmax Softmax2d Softmin Softplus Softshrink Softsign
-  Tanh Tanhshrink Threshold
-adaptive: AdaptiveLogSoftmaxWithLoss
-batchnorm: BatchNorm1d BatchNorm2d BatchNorm3d LazyBatchNorm1d LazyBatchNorm2d LazyBatchNorm3d SyncBatchNorm
-channelshuffle: ChannelShuffle
-container: ModuleDict ModuleList ParameterDict ParameterList Sequential Container
-conv: Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d LazyConv1d LazyConv2d LazyConv3d
-  LazyConvTranspose1d LazyConvTranspose2d LazyConvTranspose3d
-distance: CosineSimilarity PairwiseDistance
-dropout: AlphaDropout Dropout Dropout1d Dropout2d Dropout3d FeatureAlphaDropout
-flatten: Flatten Unflatten
-fold: Fold Unfold
-instancenorm: InstanceNorm1d InstanceNorm2d InstanceNorm3d LazyInstanceNorm1d LazyInstanceNorm2d LazyInstanceNorm3d
-linear: Bilinear Identity LazyLinear Linear NonDynamicallyQuantizableLinear
-loss: BCELoss BCEWithLogitsLoss CTCLoss CosineEmbeddingLoss CrossEntropyLoss GaussianNLLLoss HingeEmbeddingLoss
-  HuberLoss KLDivLoss L1Loss MSELoss MarginRankingLoss MultiLabelMarginLoss MultiLabelSoftMarginLoss MultiMarginLoss
-  NLLLoss NLLLoss2d PoissonNLLLoss SmoothL1Loss SoftMarginLoss TripletMarginLoss TripletMarginWithDistanceLoss
-module: Module
-normalization: CrossMapLRN2d GroupNorm LayerNorm LocalResponseNorm RMSNorm
-padding: CircularPad1d CircularPad2d CircularPad3d ConstantPad1d ConstantPad2d ConstantPad3d ReflectionPad1d
-  ReflectionPad2d ReflectionPad3d ReplicationPad1d ReplicationPad2d ReplicationPad3d ZeroPad1d ZeroPad2d ZeroPad3d
-pixelshuffle: PixelShuffle PixelUnshuffle
-pooling: AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d AdaptiveMaxPool1d AdaptiveMaxPool2d AdaptiveMaxPool3d
-  AvgPool1d AvgPool2d AvgPool3d FractionalMaxPool2d FractionalMaxPool3d LPPool1d LPPool2d LPPool3d MaxPool1d MaxPool2d
-  MaxPool3d MaxUnpool1d MaxUnpool2d MaxUnpool3d
-rnn: GRU GRUCell LSTM LSTMCell RNN RNNBase RNNCell RNNCellBase
-sparse: Embedding EmbeddingBag
-transformer: Transformer TransformerDecoder TransformerDecoderLayer TransformerEncoder TransformerEncoderLayer
-upsampling: Upsample UpsamplingBilinear2d UpsamplingNearest2d
-"""
-
-_OTHERS = """
-_codecs: encode
-_io: BytesIO StringIO
-argparse: Namespace
-builtins: Ellipsis NotImplemented bool bytearray bytes complex dict float frozenset int list object range set slice
-  str tuple
-collections: ChainMap Counter OrderedDict UserDict UserList UserString defaultdict deque
-copyreg: _reconstructor __newobj__
-datetime: date datetime time timedelta timezone
-decimal: Decimal
-fractions: Fraction
-io: BytesIO StringIO
-pathlib: Path PosixPath PurePath PurePosixPath PureWindowsPath WindowsPath
-pathlib._local: Path PosixPath PurePath PurePosixPath PureWindowsPath WindowsPath
-types: SimpleNamespace
-typing: Any
-uuid: UUID
-numpy: ndarray matrix recarray record dtype bool_ float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32
-  uint64 str_
-numpy.ma: MaskedArray
-numpy.ma.core: MaskedArray _mareconstruct
-numpy.rec: recarray
-numpy.random.bit_generator: SeedSequence __pyx_unpickle_SeedSequence
-numpy.core.multiarray: _reconstruct scalar
-numpy.core.numeric: _frombuffer
-numpy.random._pickle: __bit_generator_ctor __generator_ctor __randomstate_ctor
-numpy.random._mt19937: MT19937
-numpy.random._pcg64: PCG64
-omegaconf.base: Container ContainerMetadata Metadata Node SCMode
-omegaconf.dictconfig: DictConfig
-omegaconf.listconfig: ListConfig
-omegaconf.nodes: AnyNode BooleanNode BytesNode EnumNode FloatNode IntegerNode InterpolationResultNode PathNode StringNode
-easydict: EasyDict
-yacs.config: CfgNode
-pytorch_lightning.utilities.parsing: AttributeDict
-lightning.pytorch.utilities.parsing: AttributeDict
-lightning_fabric.utilities.data: AttributeDict
-lightning.fabric.utilities.data: AttributeDict
-torch: Size Tensor device strided sparse_coo sparse_csr sparse_csc sparse_bsr sparse_bsc per_tensor_affine
-  per_tensor_symmetric per_channel_affine per_channel_symmetric per_channel_affine_float_qparams contiguous_format
-  channels_last channels_last_3d preserve_format
-torch._C: Generator
-torch._dynamo.decorators: _DimRange
-torch.amp.grad_scaler: GradScaler OptState _refresh_per_optimizer_state
-torch.cuda.amp.grad_scaler: GradScaler OptState _refresh_per_optimizer_state
-torch.backends.cudnn.rnn: Unserializable
-torch.distributed._shard.metadata: ShardMetadata
-torch.distributed._shard.sharded_tensor.api: ShardedTensor
-torch.distributed._shard.sharded_tensor.metadata: ShardedTensorMetadata TensorProperties
-torch.distributed._shard.sharded_tensor.shard: Shard
-torch.distributed._shard.sharding_spec.chunk_sharding_spec: ChunkShardingSpec
-torch.distributed._shard.sharding_spec.api: EnumerableShardingSpec
-torch.distributed._tensor.api: DTensor
-torch.distributed._tensor.placement_types: DTensorSpec Partial Replicate Shard TensorMeta _Partial
-torch.distributed._tensor._dtensor_spec: DTensorSpec TensorMeta
-torch.distributed._mesh_layout: _FlatLayout _MeshLayout
-torch.distributed.device_mesh: DeviceMesh
-torch.distributed.tensor: DTensor
-torch.distributed.tensor._api: DTensor
-torch.distributed.tensor._dtensor_spec: DTensorSpec ShardOrderEntry TensorMeta
-torch.distributed.tensor.placement_types: Partial Replicate Shard _StridedShard
-torch.jit._pickle: build_boollist build_doublelist build_intlist build_tensor_from_id build_tensorlist restore_type_tag
-torch.nested._internal.nested_tensor: NestedTensor
-torch.nn.backends.thnn: _get_thnn_function_backend
-torch.nn.functional: binary_cross_entropy binary_cross_entropy_with_logits celu cosine_embedding_loss cross_entropy
-  elu gelu glu hardsigmoid hardswish hardtanh hinge_embedding_loss huber_loss kl_div l1_loss leaky_relu log_softmax
-  logsigmoid margin_ranking_loss mish mse_loss nll_loss normalize poisson_nll_loss relu relu6 rrelu selu sigmoid silu
-  smooth_l1_loss soft_margin_loss softmax softmin softplus softshrink softsign tanh tanhshrink threshold
-  triplet_margin_loss
-torch.nn.modules.module: _IncompatibleKeys _WrappedHook
-torch.nn.parallel.data_parallel: DataParallel
-torch.nn.parallel.distributed: DistributedDataParallel
-torch.nn.parameter: Buffer Parameter UninitializedBuffer UninitializedParameter
-torch.nn.utils.prune: CustomFromMask Identity L1Unstructured LnStructured PruningContainer RandomStructured
-  RandomUnstructured
-torch.nn.utils.spectral_norm: SpectralNorm SpectralNormLoadStateDictPreHook SpectralNormStateDictHook
-torch.nn.utils.weight_norm: WeightNorm
-torch.optim._adafactor: Adafactor
-torch.optim._muon: Muon
-torch.optim.adadelta: Adadelta
-torch.optim.adagrad: Adagrad
-torch.optim.adam: Adam
-torch.optim.adamax: Adamax
-torch.optim.adamw: AdamW
-torch.optim.asgd: ASGD
-torch.optim.lbfgs: LBFGS
-torch.optim.lr_scheduler: ChainedScheduler ConstantLR CosineAnnealingLR CosineAnnealingWarmRestarts CyclicLR
-  ExponentialLR LRScheduler LambdaLR LinearLR MultiStepLR MultiplicativeLR OneCycleLR PolynomialLR ReduceLROnPlateau
-  SequentialLR StepLR _LRScheduler
-torch.optim.nadam: NAdam
-torch.optim.optimizer: _RequiredParameter
-torch.optim.radam: RAdam
-torch.optim.rmsprop: RMSprop
-torch.optim.rprop: Rprop
-torch.optim.sgd: SGD
-torch.optim.sparse_adam: SparseAdam
-torch.optim.swa_utils: AveragedModel SWALR
-torch.serialization: _get_layout
-torch.storage: TypedStorage _TypedStorage UntypedStorage _UntypedStorage
-torch.torch_version: TorchVersion
-torch.utils.hooks: RemovableHandle
-"""
-
-
-def _table() -> frozenset[str]:
-    names_known = set(REBUILD_CALLS)
-    for text, prefix in ((_NN, "torch.nn.modules."), (_OTHERS, "")):
-        for line in text.replace("\n  ", " ").strip().splitlines():
-            module, _, names = line.partition(": ")
-            names_known.update(f"{prefix}{module}.{name}" for name in names.split())
-    names_known.update(f"torch.{name}" for name in BY_NAME)
-    names_known.update(
-        f"{module}.{name}" for module in ("torch", "torch.cuda") for name in (*BY_STORAGE, *UNTYPED)
-    )
-    return frozenset(names_known)
-
-
-KNOWN = _table()
-"""Dotted names, as Python 3 and numpy 1 have them."""
-
-_CALLS_AN_ARGUMENT = frozenset(
-    (
-        "copyreg._reconstructor",  # base.__init__(object, state)
-        "torch._tensor._rebuild_from_type",  # func(*args)
-        "torch._tensor._rebuild_from_type_v2",
-        "numpy.random._pickle.__generator_ctor",
-        "numpy.random._pickle.__randomstate_ctor",
-    )
-)
-"""Known functions that call their arguments."""
-_LOOKED_INTO = _CALLS_AN_ARGUMENT | {"_codecs.encode"}
-
-
-def is_known(node: Node) -> bool:
-    """Whether a global is on the closed list."""
-    return type(node) is Global and python3_name(node.module, node.name) in KNOWN
+    group: Group
+    calls: tuple[Opaque, ...] = ()
 
 
 _KEPT = 1_000
 """The most calls that are kept per name."""
+_NEW = ("newobj", "newobj_ex")
+_WRAPPERS = ("builtins", "__builtin__", "functools", "_functools", "itertools", "operator", "_operator")
+"""Modules with classes whose instances call what they are given (`map`)."""
+_LIVE_CLASSES = ("torch.nn.modules.", "torch.nn.parallel.", "torch.nn.utils.", "torch.optim.")
+"""Classes that torch pickles without calling them. Some call the functions that they are given."""
+_LOOKED_UP = {"append": "items", "extend": "items", "add": "items", "__setstate__": "states"}
+"""Methods that a loader looks up on an object, so that one of its attributes can stand for them."""
 
 
-def calls_of_unknown(pickle: Pickle) -> dict[Global, list[Opaque]]:
-    """The calls of unknown names that loading would make, by the called name.
+def judge(
+    names: Collection[Global], calls: Sequence[Opaque], roots: Sequence[Node]
+) -> dict[Global, Judgement]:
+    """What loading does with each name of a pickle that makes these calls. `roots` are its values outside of calls.
 
-    Objects made without a call do not count: NEWOBJ runs only the `__new__` of a class.
+    The calls must have their meaning (`Rebuilder.annotate`).
     """
-    calls: dict[Global, list[Opaque]] = {}
-    known = {name for name in pickle.globals.values() if is_known(name)}
-    harmless = {name for name in known if python3_name(name.module, name.name) not in _LOOKED_INTO}
-    for call in pickle.calls:
-        if call.func in harmless or call.how == "newobj" or call.how == "newobj_ex":
-            continue
-        func = call.func
-        if type(func) is Global and func in known:
-            if python3_name(func.module, func.name) in _CALLS_AN_ARGUMENT:
-                for arg in call.args[: 2 if func.name == "_reconstructor" else None]:
-                    if type(arg) is Global and not is_known(arg) and not _is_plain_class(func, call, arg):
-                        calls.setdefault(arg, []).append(call)
-            elif func.name == "encode" and as_bytes(call) is None:
-                calls.setdefault(func, []).append(call)  # the file chooses the codec
-            continue
-        for culprit in _called(call):
-            made = calls.setdefault(culprit, [])
+    dotted = {name: python3_name(name.module, name.name) for name in names}
+    plain = {name for name, text in dotted.items() if _is_plain(text)}
+    results = {id(call.func) for call in calls if type(call.func) is Opaque and call.how not in _NEW}
+    called: dict[Global, list[Opaque]] = {}
+    for call in calls:
+        if call.func not in plain:
+            _blame(called, _culprits(call, results), call)
+        if call.states and (call.items or len(call.states) > 1):
+            _blame(called, _methods(call), call)
+    careful = {name for name, text in dotted.items() if text in _UNDERSTOOD}
+    for name in _held(calls, roots, careful) if careful else ():
+        called.setdefault(name, [])
+    judged = {
+        name: Judgement("known" if _is_read(text) or is_known(name) else "unknown")
+        for name, text in dotted.items()
+    }
+    return judged | {name: Judgement("called", tuple(made)) for name, made in called.items()}
+
+
+def _is_plain(name: str) -> bool:
+    """Whether a name may be called with anything."""
+    return name in KNOWN and not _is_read(name) and not name.startswith(_LIVE_CLASSES)
+
+
+def _is_read(name: str) -> bool:
+    return name in _UNDERSTOOD or name in _CHECKED
+
+
+def runs_anything(module: str, name: str) -> bool:
+    """Whether a name that loading calls can run code of the file's choice: it belongs to Python, or takes code."""
+    return is_standard(module) or python3_name(module, name) in _UNDERSTOOD
+
+
+def looks_like_enum(call: Opaque) -> bool:
+    """Whether a call looks like a member of an enum: a class of some package, called with one number or word."""
+    func, args = call.func, call.args
+    if type(func) is not Global or is_standard(func.module) or len(args) != 1 or call.how != "reduce":
+        return False
+    value = args[0]
+    word = type(value) is str and len(value) <= 40 and value.replace("-", "_").isidentifier()
+    is_class = func.name.rpartition(".")[2].lstrip("_")[:1].isupper()
+    return is_class and (word or type(value) is int) and not (call.states or call.items or call.keys)
+
+
+def reached(root: Node) -> tuple[list[Global], list[Opaque]]:
+    """The names and the calls of a tree, as a pickle of it would have them; those of nested pickles too."""
+    names: dict[int, Global] = {}
+    calls: list[Opaque] = []
+    seen: dict[int, Node] = {}
+    todo: list[Sequence[Node]] = [[root]]
+    while todo:
+        for node in todo.pop():
+            if type(node) is Global:
+                names[id(node)] = node
+            elif type(node) in _INNER and id(node) not in seen:
+                seen[id(node)] = node
+                todo += _parts(node)
+                if type(node) is Opaque:
+                    calls.append(node)
+                    todo.append([node.func, *node.args])
+                    if type(node.meaning) is Nested:
+                        todo.append([node.meaning.root])
+    return list(names.values()), calls
+
+
+# --- calls ------------------------------------------------------------------------------------------------------------
+
+
+def _culprits(call: Opaque, results: Collection[int]) -> Sequence[Node]:
+    """What a call would run that is not known: names, or calls whose result is called. Empty for a known call."""
+    func = _function(call.func)
+    if type(func) is not Global:
+        return () if call.how in _NEW else (func,)
+    if call.how in _NEW:
+        return (func,) if _is_wrapper(func) else ()
+    name = python3_name(func.module, func.name)
+    judged = _UNDERSTOOD.get(name) or _CHECKED.get(name)
+    if judged is not None:
+        return judged(call, results)
+    if name in KNOWN:
+        return (func,) if call.args and name.startswith(_LIVE_CLASSES) else ()
+    if name in ENUMS and len(call.args) == 1 and type(call.args[0]) in (int, str, float, bool):
+        return ()
+    return (func,)
+
+
+def _class(node: Node) -> Global | None:
+    """The name of a class; legacy files keep those of modules outside of the pickle."""
+    named = node.meaning if type(node) is PersistentId else node
+    return named if type(named) is Global else None
+
+
+def _function(func: Node) -> Node:
+    """The function of a call; `getattr(C, "name")` of a known method is that method."""
+    if type(func) is Opaque and _is_attribute(func) and type(func.args[0]) is Global:
+        method = Global(func.args[0].module, f"{func.args[0].name}.{func.args[1]!s}")
+        return method if python3_name(method.module, method.name) in KNOWN else func
+    return _class(func) or func
+
+
+def _is_wrapper(cls: Global) -> bool:
+    return cls.module in _WRAPPERS and python3_name(cls.module, cls.name) not in KNOWN
+
+
+def _blame(called: dict[Global, list[Opaque]], culprits: Sequence[Node], call: Opaque) -> None:
+    for culprit in culprits:
+        for name in _names_behind(culprit) or _names_behind(call.func):
+            made = called.setdefault(name, [])
             if len(made) < _KEPT:
                 made.append(call)
-    return calls
 
 
-def _is_plain_class(func: Global, call: Opaque, arg: Global) -> bool:
-    """Whether a copyreg call only makes an instance, as `_reconstructor(cls, object, None)` does."""
-    if func.name == "_rebuild_from_type_v2" or func.name == "_rebuild_from_type":
-        return call.args[0] is not arg  # the function is called, the subclass is not
-    base = call.args[1] if len(call.args) > 1 else None
-    return func.name == "_reconstructor" and base is not arg and is_known(base)
-
-
-def _called(call: Opaque) -> list[Global]:
-    """The names behind the function of a call: its own, or those that made the called object."""
+def _names_behind(culprit: Node) -> list[Global]:
+    """The name of what is called, or the names that made it: the unknown ones, else the first."""
     names: list[Global] = []
-    todo, seen = [call.func], 0
+    todo, seen = [culprit], 0
     while todo and seen < 20:
         node = todo.pop()
         seen += 1
-        if type(node) is Global:
-            names.append(node)
+        name = _class(node)
+        if name is not None:
+            names.append(name)
         elif type(node) is Opaque:
-            todo += [node.func, *(arg for arg in node.args if type(arg) in (Global, Opaque))]
+            todo += [*(arg for arg in reversed(node.args) if type(arg) in (Global, Opaque)), node.func]
     unknown = [name for name in names if not is_known(name)]
     return unknown or names[:1]
 
 
-def is_standard(module: str) -> bool:
-    """Whether a module belongs to Python itself, in the names of Python 2 or 3."""
-    return module.partition(".")[0] in _STANDARD
+def _methods(call: Opaque) -> list[Node]:
+    """Attributes of an object that a loader calls as its methods."""
+    found: list[Node] = []
+    for state in call.states:
+        for part in state if is_tuple(state) else (state,):
+            for key, value in zip(part.keys, part.values, strict=True) if type(part) is Dict else ():
+                used = _LOOKED_UP.get(str(key)) if isinstance(key, str) else None
+                if used == "items" and not call.items:
+                    continue
+                if used is not None and type(value) in (Global, Opaque):
+                    found.append(value)
+    return found
 
 
-_STANDARD = stdlib_module_names | {
-    "__builtin__",
-    "commands",
-    "cPickle",
-    "copy_reg",
-    "exceptions",
-    "popen2",
-    "urllib2",
+# --- functions that are known where their arguments are understood ----------------------------------------------------
+
+
+def _unpickle(call: Opaque, results: Collection[int]) -> Sequence[Node]:
+    return () if type(call.meaning) is Nested else (call.func,)
+
+
+def _encode(call: Opaque, results: Collection[int]) -> Sequence[Node]:
+    return () if as_bytes(call) is not None else (call.func,)
+
+
+def _text(call: Opaque, results: Collection[int]) -> Sequence[Node]:
+    """bytes, bytearray or str: with an encoding they import the codec by its name."""
+    codecs = [call.args[1]] if len(call.args) > 1 else []
+    known = ("latin1", "latin-1", "iso-8859-1", "utf-8", "utf8", "ascii")
+    return () if all(isinstance(codec, str) and str(codec) in known for codec in codecs) else (call.func,)
+
+
+def _from_type(call: Opaque, results: Collection[int]) -> Sequence[Node]:
+    """`_rebuild_from_type_v2(func, type, args, state)` calls func(*args)."""
+    func = call.args[0] if call.args else call.func
+    return () if type(func) is Global and _is_plain(python3_name(func.module, func.name)) else (func,)
+
+
+def _reconstructor(call: Opaque, results: Collection[int]) -> Sequence[Node]:
+    """`_reconstructor(cls, base, state)` calls base.__new__(cls, state) and, unless base is object, base.__init__."""
+    if len(call.args) < 2 or _class(call.args[0]) is None:
+        return (call.func,)
+    base = _class(call.args[1])
+    return () if base and _is_plain(python3_name(base.module, base.name)) else (call.args[1],)
+
+
+def _newobj(call: Opaque, results: Collection[int]) -> Sequence[Node]:
+    cls = _class(call.args[0]) if call.args else None
+    return (call.func,) if cls is None or _is_wrapper(cls) else ()
+
+
+def _masked(call: Opaque, results: Collection[int]) -> Sequence[Node]:
+    """`_mareconstruct(cls, base, shape, dtype)` makes instances of two classes."""
+    return () if len(call.args) > 1 and all(map(_class, call.args[:2])) else (call.func,)
+
+
+def _bit_generator(call: Opaque, results: Collection[int]) -> Sequence[Node]:
+    """It calls its argument if that is a class."""
+    made = call.args[0] if call.args else "MT19937"
+    return () if isinstance(made, str) or _is_bit_generator(made) else (made,)
+
+
+def _is_bit_generator(node: Node) -> bool:
+    return type(node) is Global and node.module.startswith("numpy.random._") and is_known(node)
+
+
+def _generator(call: Opaque, results: Collection[int]) -> Sequence[Node]:
+    """`__generator_ctor(bit_generator, ctor)` calls ctor(bit_generator)."""
+    ctor = call.args[1] if len(call.args) > 1 else None
+    named = type(ctor) is Global and python3_name(ctor.module, ctor.name) == _BIT_GENERATOR
+    if ctor is not None and not (
+        named and (isinstance(call.args[0], str) or _is_bit_generator(call.args[0]))
+    ):
+        return (ctor,)
+    return ()
+
+
+def _getattr(call: Opaque, results: Collection[int]) -> Sequence[Node]:
+    """An attribute of a class, or a method of an object, that is not called while loading."""
+    if not _is_attribute(call):
+        return (call.func,)
+    if id(call) not in results or _function(call) is not call:
+        return ()
+    return (call.func,)
+
+
+def _is_attribute(call: Opaque) -> bool:
+    if type(call.func) is not Global or python3_name(call.func.module, call.func.name) != "builtins.getattr":
+        return False
+    of, name = call.args if len(call.args) == 2 else (None, None)
+    owner = type(of) is Global or (type(of) is Opaque and of.how in _NEW)
+    return owner and isinstance(name, str) and not name.startswith("__") and name != "from_file"
+
+
+def _type(call: Opaque, results: Collection[int]) -> Sequence[Node]:
+    return () if len(call.args) == 1 and id(call) not in results else (call.func,)
+
+
+def _getitem(call: Opaque, results: Collection[int]) -> Sequence[Node]:
+    """`typing.Optional[X]`."""
+    of = call.args[0] if len(call.args) == 2 else None
+    typed = type(of) is Global and of.module == "typing" and f"typing.{of.name}" in VALUES
+    return () if typed and id(call) not in results else (call.func,)
+
+
+def _reduce(call: Opaque, results: Collection[int]) -> Sequence[Node]:
+    """`int | None`, which is `reduce(or_, (int, NoneType))`."""
+    func, *rest = call.args or (None,)
+    named = type(func) is Global and python3_name(func.module, func.name) == "operator.or_"
+    return () if named and len(rest) == 1 and is_tuple(rest[0]) and id(call) not in results else (call.func,)
+
+
+def _partial(call: Opaque, results: Collection[int]) -> Sequence[Node]:
+    """`functools.partial(f)` calls nothing until it is called; its state may name another f."""
+    functions = [call.args[0] if len(call.args) == 1 else None]
+    functions += [state[0] if is_tuple(state) and state else None for state in call.states]
+    named = all(type(func) is Global or (type(func) is Opaque and _is_attribute(func)) for func in functions)
+    return () if named and id(call) not in results else (call.func,)
+
+
+_BIT_GENERATOR = "numpy.random._pickle.__bit_generator_ctor"
+_UNDERSTOOD: dict[str, Callable[[Opaque, Collection[int]], Sequence[Node]]] = {
+    "torch.storage._load_from_bytes": _unpickle,
+    "torch._tensor._rebuild_from_type": _from_type,
+    "torch._tensor._rebuild_from_type_v2": _from_type,
+    "_codecs.encode": _encode,
+    "copyreg._reconstructor": _reconstructor,
+    "copyreg.__newobj__": _newobj,
+    "numpy.ma.core._mareconstruct": _masked,
+    _BIT_GENERATOR: _bit_generator,
+    "numpy.random._pickle.__generator_ctor": _generator,
+    "numpy.random._pickle.__randomstate_ctor": _generator,
+    "builtins.getattr": _getattr,
+    "operator.getitem": _getitem,
+    "operator.or_": lambda call, results: (call.func,),
+    "functools.reduce": _reduce,
+    "functools.partial": _partial,
 }
+"""What each of these functions would run beyond what is known: nothing where its arguments are understood."""
+_CHECKED: dict[str, Callable[[Opaque, Collection[int]], Sequence[Node]]] = {
+    "builtins.type": _type,
+    **dict.fromkeys(("builtins.bytes", "builtins.bytearray", "builtins.str"), _text),
+}
+"""The same for names that run nothing as values."""
+
+
+# --- names as values --------------------------------------------------------------------------------------------------
+
+
+_PLACES = {
+    ("functools.reduce", 0): "operator.or_",
+    ("numpy.random._pickle.__generator_ctor", 1): _BIT_GENERATOR,
+    ("numpy.random._pickle.__randomstate_ctor", 1): _BIT_GENERATOR,
+}
+"""Function and position of an argument -> the function that it may call, which `_culprits` has judged there."""
+_HANDED = frozenset(name.rpartition(".")[2] for name, _ in _PLACES)
+_INNER = (Opaque, Dict, Set, list, tuple, PersistentId)
+
+
+def _held(calls: Sequence[Opaque], roots: Sequence[Node], careful: Collection[Global]) -> set[Global]:
+    """Those of some names that stand anywhere but where they are called, or where a function expects them."""
+    found: set[Global] = set()
+    seen: dict[int, Node] = {}
+    todo: list[Sequence[Node]] = [roots]
+    for call in calls:
+        todo += _parts(call)
+    while todo:
+        for node in todo.pop():
+            if type(node) is Global:
+                if node in careful:
+                    found.add(node)
+            elif type(node) in _INNER and type(node) is not Opaque and id(node) not in seen:
+                seen[id(node)] = node
+                todo += _parts(node)
+    return found
+
+
+def _parts(node: Node) -> Iterator[Sequence[Node]]:
+    """The nodes inside a node, but for its function and the functions that it expects as arguments."""
+    if type(node) is Opaque:
+        yield _arguments(node)
+        yield from (node.states, node.items, node.keys, node.values)
+        if node.kwargs is not None:
+            yield from (node.kwargs.keys, node.kwargs.values)
+    elif type(node) is Dict:
+        yield from (node.keys, node.values)
+    elif type(node) is Set:
+        yield node.items
+    elif type(node) is PersistentId:
+        yield [node.pid]
+    elif type(node) is list or is_tuple(node):
+        yield node
+
+
+def _arguments(call: Opaque) -> Sequence[Node]:
+    func = call.func
+    if type(func) is not Global or func.name not in _HANDED or call.how in _NEW:
+        return call.args
+    name = python3_name(func.module, func.name)
+    return [
+        arg
+        for index, arg in enumerate(call.args)
+        if type(arg) is not Global or _PLACES.get((name, index)) != python3_name(arg.module, arg.name)
+    ]

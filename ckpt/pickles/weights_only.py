@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ckpt.dtypes import BY_NAME, BY_STORAGE
 from ckpt.nodes import Dict, Global, Node, Opaque
-from ckpt.pickles.imports import python3_name
+from ckpt.pickles.known import python3_name
 from ckpt.pickles.machine import Pickle
 from ckpt.pickles.opcodes import NAMES
 

@@ -116,30 +116,41 @@ def numpy_dtype(node: Node) -> NumpyDType | None:
     return NumpyDType(str(node.args[0])[:16], order)
 
 
+_LATIN1 = ("latin1", "latin-1", "iso-8859-1")
+_UTF8 = ("utf-8", "utf8")
+
+
 def as_bytes(node: Node) -> bytes | None:
-    """The bytes of a node: bytes, or a call of `_codecs.encode`, as protocol 2 writes bytes."""
+    """The bytes of a node, exactly as loading gives them; None for anything else.
+
+    Bytes, or a call that makes bytes: `_codecs.encode(text, codec)` and `bytes(x)`, as protocol 2 writes bytes,
+    and `bytearray(x)`. A call whose result the file changes afterwards is not understood.
+    """
     if type(node) is bytes:
         return node
     if type(node) is bytearray:
         return bytes(node)
     if isinstance(node, ByteStr):
         return node.raw
-    if type(node) is not Opaque:
+    if type(node) is not Opaque or node.items or node.keys or node.states or node.kwargs is not None:
         return None
-    if node.class_name == "_codecs.encode" and node.args and isinstance(node.args[0], str):
-        encoding = node.args[1] if len(node.args) > 1 else "utf-8"
-        try:
-            if encoding in ("latin1", "latin-1", "iso-8859-1"):
-                return str(node.args[0]).encode("latin-1")
-            if encoding in ("utf-8", "utf8", "ascii"):
-                return str(node.args[0]).encode("utf-8")
-        except UnicodeEncodeError:
-            return None
-    if node.class_name in (
-        "builtins.bytes",
-        "__builtin__.bytes",
-        "builtins.bytearray",
-        "__builtin__.bytearray",
-    ):
-        return as_bytes(node.args[0]) if node.args else b""
+    name, args = node.class_name, node.args
+    if name == "_codecs.encode":
+        return _encoded(args[0], args[1] if len(args) == 2 else "utf-8") if 1 <= len(args) <= 2 else None
+    if name in ("builtins.bytes", "__builtin__.bytes", "builtins.bytearray", "__builtin__.bytearray"):
+        if len(args) == 2:
+            return _encoded(*args)
+        return b"" if not args else as_bytes(args[0]) if len(args) == 1 else None
     return None
+
+
+def _encoded(text: Node, codec: Node) -> bytes | None:
+    """A text in one of the codecs that Python itself uses here; any other codec would be imported by its name."""
+    if not isinstance(text, str) or (type(text) is ByteStr and not text.isascii()):
+        return None  # a loader decodes the strings of Python 2 first, by an encoding of its own
+    if not isinstance(codec, str) or codec not in (*_LATIN1, *_UTF8, "ascii"):
+        return None
+    try:
+        return str(text).encode("latin-1" if codec in _LATIN1 else "ascii" if codec == "ascii" else "utf-8")
+    except UnicodeEncodeError:
+        return None

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ckpt.checkpoint import Checkpoint, Entry, Value
+from ckpt.checkpoint import Checkpoint, Entry, Import, Value
 from ckpt.evidence.devices import ACCELERATOR, HiddenDevice, hidden_devices
 from ckpt.evidence.loading import Load, refusals_text
 from ckpt.evidence.roles import Role
@@ -18,7 +18,7 @@ from ckpt.jobs.inspect import list_modules as loose
 from ckpt.jobs.inspect import unused
 from ckpt.jobs.inspect.storages import StorageUse, storage_uses
 from ckpt.names import Globs
-from ckpt.pickles.imports import is_standard
+from ckpt.pickles.imports import runs_anything
 from ckpt.tensors import Tensor
 from ckpt.text import Json, and_more, plural, size_text
 
@@ -224,19 +224,26 @@ def _imports(checkpoint: Checkpoint) -> Iterable[Finding]:
     """Names that ckpt does not know: one finding for each that loading calls, one for all others."""
     for row in checkpoint.imports:
         if row.group == "called":
-            more = f" and makes {plural(len(row.calls) - 1, 'more such call')}" if len(row.calls) > 1 else ""
-            at = f" (stored at {row.where[0]})" if row.where and row.where[0] else ""
-            if is_standard(row.module):
-                text = f"DANGER: loading this file runs {row.calls[0]}{at}{more}."
-            else:
-                text = f"Loading this file calls {row.calls[0]}{at}, which ckpt does not know{more}."
-            yield Finding("called-on-load", text, (), None, row.where)
+            yield Finding(
+                "called-on-load", _call(row), (), None, row.where, "warning" if row.is_enum else None
+            )
     rows = [row for row in checkpoint.imports if row.group == "unknown"]
     unknown = [f"{row.module}.{row.name}" for row in rows]
     if unknown and not checkpoint.traits.names_are_code:
         where = tuple(dict.fromkeys(place for row in rows for place in row.where))
         text = f"Loading this file imports {and_more(unknown, 3)}, which ckpt does not know."
         yield Finding("unknown-import", text, (), "ckpt inspect FILE --imports", where)
+
+
+def _call(row: Import) -> str:
+    at = f" (stored at {row.where[0]})" if row.where and row.where[0] else ""
+    if not row.calls:
+        return f"DANGER: loading this file can run anything: it holds {row.module}.{row.name} as a value{at}."
+    more = f" and makes {plural(len(row.calls) - 1, 'more such call')}" if len(row.calls) > 1 else ""
+    if runs_anything(row.module, row.name):
+        return f"DANGER: loading this file runs {row.calls[0]}{at}{more}."
+    enum = " It looks like a member of an enum." if row.is_enum else ""
+    return f"Loading this file calls {row.calls[0]}{at}, which ckpt does not know{more}.{enum}"
 
 
 def _devices(report: InspectReport) -> Iterable[Finding]:

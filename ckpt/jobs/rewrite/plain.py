@@ -13,7 +13,7 @@ from ckpt.io.source import Memory
 from ckpt.nodes import ByteStr, Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple
 from ckpt.pickles.calls import ordered_dict
 from ckpt.pickles.edit import DROPPED, Edit
-from ckpt.pickles.imports import is_known, python3_name
+from ckpt.pickles.known import is_known, python3_name
 from ckpt.pickles.weights_only import ALLOWED
 from ckpt.tensors import Composite, Range, Storage, TensorRef, tensor_ref
 from ckpt.tree.arrays import NumpyArray, array
