@@ -84,6 +84,10 @@ class LossError(CkptError):
     """The requested format cannot hold everything. Nothing was written."""
 
 
+class CodeError(CkptError):
+    """The result would run code of the file when it is loaded. Nothing was written."""
+
+
 @contextmanager
 def about(path: str) -> Iterator[None]:
     """Add the path to errors from code that does not know it."""

@@ -14,6 +14,7 @@ from ckpt.errors import UsageError
 from ckpt.evidence.record import ModelRecord
 from ckpt.findings import CATALOGUE, Finding
 from ckpt.limits import Limits
+from ckpt.text import show
 
 Paths = Annotated[
     list[str],
@@ -79,6 +80,9 @@ Copy = Annotated[
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace OUT if it exists.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change, and write nothing.")]
+KeepCode = Annotated[
+    bool, typer.Option("--keep-code", help="Write a result that runs code of the file when it is loaded.")
+]
 RewriteJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 DropOther = Annotated[
     bool, typer.Option("--drop-other", help="Drop what the result cannot hold, and list it.")
@@ -102,6 +106,13 @@ def model_of(spec: str | None, arguments: list[str] | None) -> ModelRecord | Non
     from ckpt.live.factory import record
 
     return record(spec, arguments or ())
+
+
+def refuse_factory(path: str, option: str) -> None:
+    """Raise UsageError for FILE.py:FACTORY where a checkpoint is expected: only an option may run code."""
+    file, _, name = path.rpartition(":")
+    if file.endswith(".py") and name.isidentifier() and not os.path.lexists(path):
+        raise UsageError("not a checkpoint", path=path, hint=f"{option} {show(path, 80)} builds a live model")
 
 
 def plugins_allowed() -> bool:

@@ -215,6 +215,13 @@ def talk(text: str) -> None:
     sys.stderr.flush()
 
 
+def alarm(text: str) -> None:
+    """One line on stderr, in red on a terminal."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    red = not plain and (os.environ.get("FORCE_COLOR") or sys.stderr.isatty())
+    talk(f"\033[1;31m{text}\033[0m" if red else text)
+
+
 def fail(error: Exception) -> None:
     """An error in one line on stderr, safe whatever the file put into it; CKPT_DEBUG shows where it arose."""
     if os.environ.get("CKPT_DEBUG"):

@@ -10,11 +10,13 @@ from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.cli import output
+from ckpt.cli.code import check_code
 from ckpt.cli.options import (
     Copy,
     DryRun,
     Force,
     InPlace,
+    KeepCode,
     LimitOption,
     Output,
     RewriteJson,
@@ -52,6 +54,7 @@ class WriteOptions(NamedTuple):
     force: bool = False
     dry_run: bool = False
     verify: str | None = None
+    keep_code: bool = False
     json: bool = False
     limits: Limits = Limits()
     suffix: str = ""
@@ -64,7 +67,7 @@ class WriteOptions(NamedTuple):
     """The share of elements that a warm start must load, or nothing is written."""
 
 
-def writing(*, in_place: bool = True) -> Callable[[Command], Command]:
+def writing(*, in_place: bool = True, keep_code: bool = True) -> Callable[[Command], Command]:
     """Adds the options of a writing command, which is handed them as `options`."""
     shared = [
         Parameter("output", Parameter.KEYWORD_ONLY, default=None, annotation=Output),
@@ -79,6 +82,11 @@ def writing(*, in_place: bool = True) -> Callable[[Command], Command]:
         Parameter("force", Parameter.KEYWORD_ONLY, default=False, annotation=Force),
         Parameter("dry_run", Parameter.KEYWORD_ONLY, default=False, annotation=DryRun),
         Parameter("verify", Parameter.KEYWORD_ONLY, default=None, annotation=Verify),
+        *(
+            [Parameter("keep_code", Parameter.KEYWORD_ONLY, default=False, annotation=KeepCode)]
+            if keep_code
+            else []
+        ),
         Parameter("json", Parameter.KEYWORD_ONLY, default=False, annotation=RewriteJson),
     ]
     limit = Parameter("limit", Parameter.KEYWORD_ONLY, default=None, annotation=LimitOption)
@@ -93,12 +101,13 @@ def writing(*, in_place: bool = True) -> Callable[[Command], Command]:
             force: bool = False,
             dry_run: bool = False,
             verify: str | None = None,
+            keep_code: bool = False,
             json: bool = False,
             limit: list[str] | None = None,
             **values: object,
         ) -> int:
             limits = limits_of(limit)
-            options = WriteOptions(output, in_place, copy, force, dry_run, verify, json, limits)
+            options = WriteOptions(output, in_place, copy, force, dry_run, verify, keep_code, json, limits)
             _check(options)
             return command(**values, options=options)
 
@@ -127,13 +136,18 @@ def _check_output(paths: list[str], options: WriteOptions) -> None:
     """Raise UsageError where only the user can say where to write."""
     if options.output is None and not options.in_place and not options.dry_run:
         first = paths[0]
-        stem, ending = os.path.splitext(os.path.normpath(first))
-        suggested = quote(show(f"{stem}{options.suffix}{options.ending or ending}", None))
+        suggested = _beside(first, options.suffix, options.ending)
         where = "-o DIR" if len(paths) > 1 else f"-o {suggested}"
         other = "" if options.in_place is None else ", or --in-place"
         raise UsageError("where to write?", path=first, hint=f"{where}{other}")
     if len(paths) > 1 and options.output is not None and not os.path.isdir(options.output):
         raise UsageError("not a folder, and there are several PATHs", path=options.output)
+
+
+def _beside(path: str, suffix: str, ending: str | None = None) -> str:
+    """A path for a result beside its input, ready to paste."""
+    stem, own = os.path.splitext(os.path.normpath(path))
+    return quote(show(f"{stem}{suffix}{ending or own}", None))
 
 
 def _one(path: str, make: Make, options: WriteOptions, opened: Open, *, several: bool) -> int:
@@ -145,12 +159,21 @@ def _one(path: str, make: Make, options: WriteOptions, opened: Open, *, several:
         if to.warning:
             output.talk(f"ckpt: {show(to.path, None)}: {to.warning}")
     with opened(path, limits) as checkpoint:
-        report = with_unread(make(Survey(checkpoint), limits))
+        survey = Survey(checkpoint)
+        report = with_unread(make(survey, limits))
+        if _is_pickle(report, to, options):
+            slimmed = _beside(path, ".slim")
+            check_code(report, survey, limits, slimmed, keep=options.keep_code)
         saved = None
         least = options.min_coverage or 0.0
         too_little = report.coverage is not None and report.coverage.share < least
         if not options.dry_run and not too_little:
             saved = _write(report, to, options)
+            if options.verify == "torch" and saved is not None and "torch" not in dict(saved.checks):
+                output.talk(
+                    f"ckpt: {show(saved.path, None)}: torch did not load it, because that needs weights_only=False; "
+                    "every byte was compared instead"
+                )
         if options.json:
             output.write_json(report.to_json(written(saved), dry_run=options.dry_run), one_line=several)
         else:
@@ -173,11 +196,24 @@ def _target(path: str, options: WriteOptions) -> commit.Target | None:
     return commit.target(wanted, force=options.force)
 
 
+def _format(checkpoint: Checkpoint, to: commit.Target | None, options: WriteOptions) -> str:
+    """The format of the result."""
+    if to is not None and options.format is None:
+        return save.same_format(to.path, checkpoint)
+    return options.format or checkpoint.format
+
+
+def _is_pickle(report: RewriteReport, to: commit.Target | None, options: WriteOptions) -> bool:
+    """Whether a pickle is written, or would be but for --dry-run."""
+    if options.shard_bytes or (options.in_place and not report.changes):
+        return False
+    name = _format(report.result, to, options)
+    return save.traits_of(name).is_pickle if save.is_written(name) else report.result.traits.is_pickle
+
+
 def _write(report: RewriteReport, to: commit.Target | None, options: WriteOptions) -> SavedFile | None:
     checkpoint, limits = report.result, options.limits
-    format = options.format or checkpoint.format
-    if to is not None and options.format is None:
-        format = save.same_format(to.path, checkpoint)
+    format = _format(checkpoint, to, options)
     further: dict[str, Check] = {}
     if options.verify == "crc":
         further["crc"] = check_bytes

@@ -22,8 +22,11 @@ from ckpt.tree.metadata import metadata_of
 
 SHARD_FORMAT = shards.FORMAT
 """The format of the files that `save_shards` writes."""
-Check = Callable[[str, Checkpoint], None]
-"""Checks a written file before it takes its place: its path, and what was planned. Raises CkptError."""
+Check = Callable[[str, Checkpoint], str | None]
+"""Checks a written file before it takes its place: its path, and what was planned. Raises CkptError.
+
+Returns the name of the check that it made instead of its own, or None.
+"""
 
 
 class SavedFile(NamedTuple):
@@ -136,8 +139,8 @@ def _checked(
     done: list[tuple[str, float]] = []
     for name, check in {"structure": check_structure(format, limits), **(checks or {})}.items():
         begin = time.perf_counter()
-        check(path, planned)
-        done.append((name, time.perf_counter() - begin))
+        instead = check(path, planned)
+        done.append((instead or name, time.perf_counter() - begin))
     return done
 
 

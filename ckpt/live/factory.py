@@ -1,4 +1,4 @@
-"""`--model file.py:factory`: building the user's own model on the meta device, which allocates nothing.
+"""`--model FILE.py:FACTORY`: building the user's own model on the meta device, which allocates nothing.
 
 This runs code that the user names on the command line. Code that a checkpoint names is never run.
 """
@@ -23,36 +23,35 @@ def record(spec: str, arguments: Sequence[str] = ()) -> ModelRecord:
     return describe(build(spec, arguments, device="meta"))
 
 
-def build(spec: str, arguments: Sequence[str] = (), *, device: str) -> Any:
-    """The nn.Module that `file.py:factory` or `pkg.mod:factory` makes, with `name=value` arguments.
+def build(spec: str, arguments: Sequence[str] = (), *, device: str, option: str = "--model") -> Any:
+    """The nn.Module that `FILE.py:FACTORY` makes, with `name=value` arguments. `option` is the one that gave it.
 
-    Output of the user's code goes to stderr. Its errors become a UsageError.
+    FACTORY is one name, and FILE a Python file: no name of a checkpoint is both. Output of the user's code goes to
+    stderr. Its errors become a UsageError.
     """
     torch = require_torch()
-    where, colon, name = spec.rpartition(":")
-    if not colon or not where or not name:
-        raise UsageError(f"--model {show(spec, 80)}: expected FILE.py:FACTORY or PACKAGE.MODULE:FACTORY")
-    keywords = _keywords(arguments)
+    file, _, name = spec.rpartition(":")
+    given = f"{option} {show(spec, 80)}"
+    if not file.endswith(".py") or not name.isidentifier():
+        raise UsageError(f"{given}: expected FILE.py:FACTORY")
+    if not os.path.isfile(file):
+        raise UsageError(f"{given}: {show(file, 80)} is no file")
     with redirect_stdout(sys.stderr):
-        module = _module(spec, where)
-        factory: Any = module
-        for part in name.split("."):
-            factory = getattr(factory, part, None)
+        keywords = _keywords(arguments)
+        factory: Any = getattr(_module(given, file), name, None)
         if factory is None:
-            raise UsageError(f"--model {show(spec, 80)}: {show(where, 60)} has no {show(name, 60)}")
+            raise UsageError(f"{given}: {show(file, 60)} has no {show(name, 60)}")
         if isinstance(factory, torch.nn.Module):
             return factory
         if not callable(factory):
-            raise UsageError(f"--model {show(spec, 80)}: '{type(factory).__name__}' object is not callable")
-        model = _made(torch, spec, factory, keywords, device)
+            raise UsageError(f"{given}: '{type(factory).__name__}' object is not callable")
+        model = _made(torch, given, factory, keywords, device)
     if not isinstance(model, torch.nn.Module):
-        raise UsageError(
-            f"--model {show(spec, 80)}: returned a {type(model).__name__}, not a torch.nn.Module"
-        )
+        raise UsageError(f"{given}: returned a {type(model).__name__}, not a torch.nn.Module")
     return model
 
 
-def _made(torch: Any, spec: str, factory: Any, known: dict[str, Any], device: str) -> Any:
+def _made(torch: Any, given: str, factory: Any, known: dict[str, Any], device: str) -> Any:
     try:
         with torch.device(device):
             return factory(**known)
@@ -61,8 +60,8 @@ def _made(torch: Any, spec: str, factory: Any, known: dict[str, Any], device: st
         if device == "meta" and "meta" in str(
             error
         ):  # the model reads values: `torch.linspace(...).tolist()`
-            return _made(torch, spec, factory, known, "cpu")
-        raise _failed(spec, error) from error
+            return _made(torch, given, factory, known, "cpu")
+        raise _failed(given, error) from error
 
 
 def _keywords(arguments: Sequence[str]) -> dict[str, Any]:
@@ -81,30 +80,23 @@ def _keywords(arguments: Sequence[str]) -> dict[str, Any]:
     return keywords
 
 
-def _module(spec: str, where: str) -> Any:
-    from importlib import import_module
+def _module(given: str, file: str) -> Any:
     from importlib.util import module_from_spec, spec_from_file_location
 
     try:
-        if not where.endswith(".py"):
-            sys.path.insert(0, os.getcwd())  # as `python -m` does
-            return import_module(where)
-        if not os.path.isfile(where):
-            raise UsageError(f"--model {show(spec, 80)}: {show(where, 80)} does not exist")
         # As with `python file.py`, modules beside the file can be imported.
-        sys.path.insert(0, os.path.dirname(os.path.abspath(where)))
-        name = os.path.splitext(os.path.basename(where))[0]
+        sys.path.insert(0, os.path.dirname(os.path.abspath(file)))
+        name = os.path.splitext(os.path.basename(file))[0]
         name = f"_{name}_of_model" if name in sys.modules else name
-        module_spec = spec_from_file_location(name, where)
-        if module_spec is None or module_spec.loader is None:
-            raise UsageError(f"--model {show(spec, 80)}: {show(where, 80)} cannot be imported")
-        module = module_from_spec(module_spec)
+        spec = spec_from_file_location(name, file)
+        assert spec is not None and spec.loader is not None  # the ending is .py
+        module = module_from_spec(spec)
         sys.modules[name] = module
-        module_spec.loader.exec_module(module)
+        spec.loader.exec_module(module)
         return module
     except BaseException as error:
         _let_through(error)
-        raise _failed(spec, error) from error
+        raise _failed(given, error) from error
 
 
 def _let_through(error: BaseException) -> None:
@@ -113,8 +105,6 @@ def _let_through(error: BaseException) -> None:
         raise error
 
 
-def _failed(spec: str, error: BaseException) -> UsageError:
+def _failed(given: str, error: BaseException) -> UsageError:
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return UsageError(
-        f"--model {show(spec, 80)}: {show(what.partition(chr(10))[0], 200)}", hint="CKPT_DEBUG=1 shows where"
-    )
+    return UsageError(f"{given}: {show(what.partition(chr(10))[0], 200)}", hint="CKPT_DEBUG=1 shows where")

@@ -1,17 +1,21 @@
-"""`--model file.py:factory`: the user's own code, built on meta, for certain roles; whatever it does wrong is one line."""
+"""`--model FILE.py:FACTORY`: the user's own code, built on meta, for certain roles; whatever it does wrong is one line."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
+import hostile
 import oracle
 import pytest
 import rewriting
 import torch
-from process import check_error, ckpt
+from process import SAMPLES, check_error, ckpt
 from torch import nn
+from typer.main import get_command
 
+from ckpt.cli.app import COMMANDS, program
 from ckpt.errors import UsageError
 from ckpt.live.factory import build, record
 
@@ -41,8 +45,7 @@ class Peeks(nn.Module):
         self.rates = [x.item() for x in torch.linspace(0, 1, 3)]
         self.a = nn.Linear(1, 1)
 
-class Shelf:
-    make = staticmethod(Net)
+make = Net
 
 ready = nn.Linear(1, 1)
 number = 3
@@ -68,7 +71,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("spec", ["nets.py:Net", "nets:Net", "nets.py:Shelf.make", "./nets.py:Net"])
+@pytest.mark.parametrize("spec", ["nets.py:Net", "./nets.py:Net", "nets.py:make"])
 @pytest.mark.parametrize("file", ["a.pth", "wrapped.pth"])
 def test_roles_are_certain(spec: str, file: str, folder: Path) -> None:
     done = ckpt("inspect", file, "--model", spec, "--json", cwd=folder)
@@ -132,8 +135,10 @@ def test_a_constructor_that_looks_at_values(folder: Path) -> None:
     [
         (("--model", "nets.py"), "expected file.py:factory"),
         (("--model", "nets.py:none"), "has no none"),
-        (("--model", "gone.py:Net"), "gone.py does not exist"),
-        (("--model", "gone:Net"), "no module named 'gone'"),
+        (("--model", "gone.py:Net"), "gone.py is no file"),
+        (("--model", "folder.py:Net"), "folder.py is no file"),
+        (("--model", "nets:Net"), "expected file.py:factory"),
+        (("--model", "nets.py:torch.nn.Identity"), "expected file.py:factory"),
         (("--model", "nets.py:number"), "'int' object is not callable"),
         (("--model", "nets.py:other"), "returned a dict, not a torch.nn.module"),
         (("--model", "nets.py:breaks"), "runtimeerror: first line (ckpt_debug=1 shows where)"),
@@ -146,6 +151,7 @@ def test_a_constructor_that_looks_at_values(folder: Path) -> None:
 )
 def test_trouble(arguments: tuple[str, ...], says: str, folder: Path) -> None:
     (folder / "bad.py").write_text("def :")
+    (folder / "folder.py").mkdir()
 
     done = ckpt("inspect", "a.pth", *arguments, cwd=folder)
 
@@ -178,3 +184,67 @@ def test_whatever_the_code_raises(folder: Path) -> None:
     (folder / "odd.py").write_text("class Odd(BaseException): pass\ndef make(): raise Odd('x')\n")
 
     check_error(ckpt("inspect", "a.pth", "--model", "odd.py:make", cwd=folder), "odd: x")
+
+
+# ---------------------------------------------------------------------------------------------- names of files
+
+
+EVIL = f"import pathlib; pathlib.Path({str(hostile.CANARY)!r}).touch()\nx = lambda: None\n"
+
+
+@pytest.mark.parametrize("name", ["evil.py:x", "evil.py:x.pth", "./evil.py:x.pth"])
+@pytest.mark.parametrize("link", [False, True])
+@pytest.mark.parametrize(
+    "command", [["lint"], ["inspect"], ["diff", "a.pth"], ["warmstart", "a.pth", "--into"]]
+)
+def test_no_positional_builds_a_model(command: list[str], link: bool, name: str, folder: Path) -> None:
+    (folder / "evil.py").write_text(EVIL)
+    if link:
+        (folder / name).symlink_to("gone")
+    more = ["-o", "out.pth"] if command[0] == "warmstart" else []
+
+    done = ckpt(*command, name, *more, cwd=folder)
+
+    assert done.code == 2 and not hostile.CANARY.exists()
+    if name == "evil.py:x" and not link:
+        option = "--into-model" if more else "--model"
+        check_error(done, f"evil.py:x: not a checkpoint ({option} evil.py:x builds a live model)")
+    assert not (folder / "out.pth").exists()
+
+
+def options() -> Iterator[tuple[str, str]]:
+    """Every option of every command that takes a value."""
+    for name in COMMANDS:
+        command = get_command(program([name]))
+        command = getattr(command, "commands", {name: command})[name]
+        for parameter in command.params:
+            if parameter.param_type_name == "option" and not parameter.is_flag:
+                yield from ((name, option) for option in parameter.opts)
+
+
+FIRST = {"diff": ["a.pth"], "warmstart": ["a.pth", "--into", "a.pth"], "get": []}
+
+
+def test_no_file_name_runs_code_or_weakens_a_gate(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """What a shell makes of `*.pth` when a file is called as an option with a value."""
+    (folder / "evil.py").write_text(EVIL)
+    (folder / "hostile.pth").write_bytes((SAMPLES / "hostile.pth").read_bytes())
+    (folder / "cut.pth").write_bytes((SAMPLES / "truncated.pth").read_bytes())
+    gates = {
+        "inspect": ["--fail-on", "called-on-load", "hostile.pth"],
+        "lint": ["hostile.pth"],
+        "verify": ["cut.pth"],
+        "diff": ["a.pth", "hostile.pth"],
+    }
+    checked = 0
+    for command, option in options():
+        for value in ("evil.py:x.pth", "called-on-load.pth", "x.pth", "0.pth", "s/a/b/.pth"):
+            given = f"{option}={value}" if option.startswith("--") else f"{option}{value}"
+            with pytest.raises(SystemExit) as left:
+                program([command])([command, given, *gates.get(command, ["a.pth"])], prog_name="ckpt")
+            assert not hostile.CANARY.exists(), given
+            if command in gates:
+                assert left.value.code != 0, (command, given)
+            checked += 1
+    assert checked > 200
+    capfd.readouterr()

@@ -56,6 +56,7 @@ def latin1(data: bytes) -> str:
     return data.decode("latin-1")
 
 
+HOOKS = ("backward_hooks", "backward_pre_hooks", "forward_hooks", "forward_pre_hooks")
 ATTACKS: dict[str, bytes] = {
     "an array as the stream": call(LOAD, array(PAYLOAD)),
     "a list as the stream": call(LOAD, call(glob("builtins", "bytes"), list(PAYLOAD))),
@@ -126,9 +127,7 @@ ATTACKS: dict[str, bytes] = {
             {
                 "forward": glob("bell", "ring"),
                 "_modules": {},
-                **dict.fromkeys(
-                    ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks"), {}
-                ),
+                **{f"_{hooks}": {} for hooks in HOOKS},
                 "training": False,
             }
         )

@@ -25,6 +25,7 @@ from ckpt.cli.options import (
     limits_of,
     model_of,
     opened,
+    refuse_factory,
 )
 from ckpt.cli.signature import Exclusion, excluding
 from ckpt.elements.compare import Tolerance
@@ -180,4 +181,5 @@ def _refuse_doubt(report: DiffReport, *, decided: bool) -> None:
 def _opened(path: str, limits: Limits, structure: bool) -> Checkpoint:
     """The checkpoint at a path; with `--structure` also what was stored of one."""
     listed = open_listing(path, limits) if structure else None
+    refuse_factory(path, "--model")
     return opened(path, limits) if listed is None else listed

@@ -27,6 +27,7 @@ from ckpt.cli.options import (
     limits_of,
     model_of,
     opened,
+    refuse_factory,
 )
 from ckpt.cli.paths import each
 from ckpt.cli.signature import Exclusion, excluding
@@ -111,6 +112,7 @@ def command(
     rows = output.Tables(several, tsv=tsv, table=table, header=not no_header)
 
     def one(path: str) -> int:
+        refuse_factory(path, "--model")
         with opened(path, limits) as checkpoint:
             survey = Survey(checkpoint, live)
             report = inspect(survey, select, section)

@@ -12,7 +12,7 @@ import typer
 
 from ckpt import formats
 from ckpt.cli import output
-from ckpt.cli.options import Arg, LimitOption, RewriteJson, limits_of
+from ckpt.cli.options import Arg, LimitOption, RewriteJson, limits_of, model_of, refuse_factory
 from ckpt.cli.paths import TROUBLE, worst
 from ckpt.cli.settings import LintSettings, lint_settings
 from ckpt.cli.signature import Exclusion, excluding
@@ -33,13 +33,9 @@ _MARKS = {"error": "error", "warning": "warning", "info": "notice"}
 @excluding(Exclusion(("--json", "--annotate")))
 def command(
     paths: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="PATH...",
-            help="Files, folders of files, or FILE.py:FACTORY for a live model.",
-            show_default=False,
-        ),
-    ],
+        list[str] | None,
+        typer.Argument(metavar="PATH...", help="Files, or folders of files.", show_default=False),
+    ] = None,
     select: Annotated[
         list[str] | None,
         typer.Option(
@@ -65,6 +61,12 @@ def command(
     values: Annotated[
         bool, typer.Option("--values", help="Read the tensors too, for NaN, Inf and dead channels.")
     ] = False,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model", metavar="FILE.py:FACTORY", help="Check a live model too, built with your own code."
+        ),
+    ] = None,
     arg: Arg = None,
     json: RewriteJson = False,
     annotate: Annotated[
@@ -80,7 +82,7 @@ def command(
 
     \b
     ckpt lint runs/ --ignore cuda
-    ckpt lint model.py:build --select list-modules
+    ckpt lint --model model.py:build --select list-modules
     """
     limits = limits_of(limit)
     if annotate not in (None, "github"):
@@ -88,7 +90,12 @@ def command(
     settings = lint_settings(os.getcwd())
     rules = _rules(settings, select, ignore, level)
     deep = values or settings.values
-    reports = [report for path in paths for report in _reports(path, limits, rules, deep, arg)]
+    live = model_of(model, arg)
+    if not paths and live is None:
+        raise UsageError("nothing to check", hint="PATH..., or --model FILE.py:FACTORY")
+    reports = [report for path in paths or () for report in _reports(path, limits, rules, deep)]
+    if model is not None and live is not None:
+        reports.append(LintReport(model, rules.kept(lint_model(live))))
     reports.sort(key=lambda report: natural(report.path))
     for report in reports:
         if report.error is not None:
@@ -131,14 +138,8 @@ def _split(values: list[str] | None) -> list[str]:
     return [code.strip() for value in values or [] for code in value.split(",") if code.strip()]
 
 
-def _reports(
-    path: str, limits: Limits, rules: Rules, values: bool, arguments: list[str] | None
-) -> Iterator[LintReport]:
-    if not os.path.exists(path) and ":" in path:
-        from ckpt.live.factory import record
-
-        yield LintReport(path, rules.kept(lint_model(record(path, arguments or ()))))
-        return
+def _reports(path: str, limits: Limits, rules: Rules, values: bool) -> Iterator[LintReport]:
+    refuse_factory(path, "--model")
     if not os.path.isdir(path):
         yield _report(path, limits, rules, values)
         return

@@ -11,7 +11,7 @@ from ckpt.cli.writing import WriteOptions, rewrite, writing
 from ckpt.jobs.rewrite.slim import slim
 
 
-@writing(in_place=False)
+@writing(in_place=False, keep_code=False)
 def command(
     path: OnePath,
     keep: Annotated[

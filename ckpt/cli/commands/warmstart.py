@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 import typer
 
 from ckpt.checkpoint import Checkpoint
-from ckpt.cli.options import Arg, opened
+from ckpt.cli.options import Arg, opened, refuse_factory
+from ckpt.cli.signature import Exclusion, excluding
 from ckpt.cli.writing import WriteOptions, rewrite, writing
 from ckpt.errors import UsageError
 from ckpt.evidence.survey import Survey
@@ -20,6 +21,7 @@ from ckpt.limits import Limits
 _MISMATCH: tuple[Literal["keep", "slice", "error"], ...] = ("keep", "slice", "error")
 
 
+@excluding(Exclusion(("--into", "--into-model")))
 @writing(in_place=False)
 def command(
     pretrained: Annotated[
@@ -29,13 +31,15 @@ def command(
         ),
     ],
     into: Annotated[
-        str,
+        str | None,
+        typer.Option("--into", metavar="TARGET", help="Fill this checkpoint of the model."),
+    ] = None,
+    into_model: Annotated[
+        str | None,
         typer.Option(
-            "--into",
-            metavar="TARGET",
-            help="Fill this checkpoint of the model, or FILE.py:FACTORY, or PKG.MOD:FACTORY.",
+            "--into-model", metavar="FILE.py:FACTORY", help="Fill the model that your own code builds."
         ),
-    ],
+    ] = None,
     sub: Annotated[
         list[str] | None,
         typer.Option(
@@ -83,31 +87,34 @@ def command(
 
     \b
     ckpt warmstart resnet50.pth --into mine.pth -o start.pth
-    ckpt warmstart resnet50.pth --into train.py:build_model --arg classes=10 --dry-run
+    ckpt warmstart resnet50.pth --into-model train.py:build_model --arg classes=10 --dry-run
     """
     way = next((known for known in _MISMATCH if known == mismatch), None)
     if way is None:
         raise UsageError(f"--on-mismatch {mismatch}: not one of {' '.join(_MISMATCH)}")
-    is_factory = not os.path.exists(into) and ":" in into
-    if not is_factory and (arg or init):
-        raise UsageError(f"--{'arg' if arg else 'init'} goes with --into FILE.py:FACTORY")
+    if into is None and into_model is None:
+        raise UsageError("what to fill?", hint="--into TARGET, or --into-model FILE.py:FACTORY")
+    if into_model is None and (arg or init):
+        raise UsageError(f"--{'arg' if arg else 'init'} goes with --into-model FILE.py:FACTORY")
+    refuse_factory(into or "", "--into-model")
     rules = [substitution(text).apply for text in sub or ()]
     asked = Options(way, rules, section, into_section)
     options = options._replace(suffix=".warm", min_coverage=coverage)
-    if is_factory and options.output is not None and not os.path.isdir(options.output):
+    if into_model is not None and options.output is not None and not os.path.isdir(options.output):
         options = options._replace(format=save.format_for(options.output, None))
 
     def target(path: str, limits: Limits) -> Checkpoint:
-        if not is_factory:
+        if into_model is None:
             return opened(path, limits)
         from ckpt.live.factory import build
         from ckpt.live.state import state_checkpoint
 
-        return state_checkpoint(build(path, arg or (), device="cpu" if init else "meta"), path)
+        device = "cpu" if init else "meta"
+        return state_checkpoint(build(path, arg or (), device=device, option="--into-model"), path)
 
     with opened(pretrained, options.limits) as given:
         return rewrite(
-            [into],
+            [into_model or into or ""],
             lambda survey, limits: warmstart(Survey(given), survey, limits, asked),
             options,
             opened=target,

@@ -33,6 +33,8 @@ class VerifyReport(NamedTuple):
     whole: tuple[str, ...] | None = None
     """The tensors of a cut file whose bytes are all there."""
     lost: tuple[str, ...] | None = None
+    called: tuple[str, ...] = ()
+    """What loading the file calls beyond what ckpt knows. An intact file can do harm."""
 
     def to_json(self) -> dict[str, Json]:
         """The document `ckpt.verify`; docs/json.md is its contract."""
@@ -48,6 +50,7 @@ class VerifyReport(NamedTuple):
             "not_checked": list(self.not_checked),
             "whole": None if self.whole is None else list(self.whole),
             "lost": None if self.lost is None else list(self.lost),
+            "called": list(self.called),
         }
 
 
@@ -147,5 +150,16 @@ def _judged(
 ) -> VerifyReport:
     verdict: Verdict = "damaged" if problems else "intact"
     return VerifyReport(
-        checkpoint.path, checkpoint.format, verdict, tuple(problems), tuple(checked), tuple(not_checked)
+        checkpoint.path,
+        checkpoint.format,
+        verdict,
+        tuple(problems),
+        tuple(checked),
+        tuple(not_checked),
+        called=tuple(
+            text
+            for row in checkpoint.imports
+            if row.group == "called"
+            for text in row.calls[:1] or (f"{row.module}.{row.name}",)
+        ),
     )

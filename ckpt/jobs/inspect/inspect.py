@@ -13,10 +13,12 @@ from ckpt.evidence.roles import Role
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import inner_wrappers, wrapper_prefix, writers
-from ckpt.findings import Finding, order
+from ckpt.findings import Finding, Level, order
 from ckpt.jobs.inspect import list_modules as loose
 from ckpt.jobs.inspect import unused
 from ckpt.jobs.inspect.storages import StorageUse, storage_uses
+from ckpt.jobs.rewrite.slim import slim_options
+from ckpt.limits import Limits
 from ckpt.names import Globs
 from ckpt.pickles.imports import runs_anything
 from ckpt.tensors import Tensor
@@ -173,7 +175,7 @@ def _prefixes(parts: tuple[Section, ...]) -> tuple[Prefix, ...]:
 
 def _findings(report: InspectReport) -> Iterable[Finding]:
     checkpoint = report.checkpoint
-    yield from _imports(checkpoint)
+    yield from _imports(report.survey)
     if checkpoint.weights_only:
         hint = None if checkpoint.traits.names_are_code else "ckpt convert FILE --plain -o OUT"
         places = dict.fromkeys(place for refusal in checkpoint.weights_only for place in refusal.where)
@@ -220,13 +222,15 @@ def _starting(report: InspectReport, prefix: Prefix) -> tuple[str, ...]:
     )
 
 
-def _imports(checkpoint: Checkpoint) -> Iterable[Finding]:
+def _imports(survey: Survey) -> Iterable[Finding]:
     """Names that ckpt does not know: one finding for each that loading calls, one for all others."""
-    for row in checkpoint.imports:
-        if row.group == "called":
-            yield Finding(
-                "called-on-load", _call(row), (), None, row.where, "warning" if row.is_enum else None
-            )
+    checkpoint = survey.checkpoint
+    called = [row for row in checkpoint.imports if row.group == "called"]
+    options = slim_options(survey, Limits()) if called else None
+    hint = None if options is None else f"ckpt slim FILE {options}-o OUT"
+    for row in called:
+        level: Level | None = "warning" if row.is_enum else None
+        yield Finding("called-on-load", _call(row), (), hint, row.where, level)
     rows = [row for row in checkpoint.imports if row.group == "unknown"]
     unknown = [f"{row.module}.{row.name}" for row in rows]
     if unknown and not checkpoint.traits.names_are_code:

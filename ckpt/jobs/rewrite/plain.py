@@ -199,11 +199,15 @@ class Plain(Edit):
         elif view.kind == "module":
             self._note(f"module {view.type}")
             return self.shell_of(state_dict(view))
-        elif view.kind == "object" and _is_built(call) and not name.startswith(_OPAQUE):
+        elif view.kind == "object" and self.is_taken_apart(call, name):
             self._note(view.type)
             numbered = all(type(key) is int for key in view.keys)
             return self.shell_of(list(view.children) if numbered and view.keys else _dict(view))
         return self._lose(call, view.type)
+
+    def is_taken_apart(self, call: Opaque, name: str) -> bool:
+        """Whether the fields of an object of the class `name` say what it is."""
+        return _is_built(call) and not name.startswith(_OPAQUE)
 
     def _array(self, call: Opaque, found: NumpyArray) -> Node:
         if found.items is not None:

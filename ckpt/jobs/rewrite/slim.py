@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from shlex import quote
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.dtypes import UINT8, contiguous
-from ckpt.errors import UsageError
+from ckpt.errors import CkptError, UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.plain import Plain
 from ckpt.jobs.rewrite.report import (
     Change,
+    Leftover,
     RewriteReport,
     edited,
     losses_of,
@@ -22,7 +24,8 @@ from ckpt.jobs.rewrite.report import (
 from ckpt.limits import Limits
 from ckpt.names import NamedKey, Path, nearest
 from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple
-from ckpt.tensors import Computed, Range, Storage, TensorRef, tensor_ref
+from ckpt.pickles.imports import reached
+from ckpt.tensors import Composite, Computed, Range, Storage, TensorRef, tensor_ref
 from ckpt.text import show
 from ckpt.tree.find import find
 
@@ -57,7 +60,11 @@ def slim(
         node = tree
     edit = _Slim()
     root = edit.copy(node)
-    dropped = losses_of(checkpoint, edit.lost, drop_other)
+    # Weights are wanted, so an object without tensors is left out; one with tensors is lost only when that was asked.
+    objects = {marker: row for marker, row in edit.lost.items() if not _has_tensors(row[0])}
+    tensors = {marker: row for marker, row in edit.lost.items() if marker not in objects}
+    dropped = [*losses_of(checkpoint, objects, True), *losses_of(checkpoint, tensors, drop_other)]
+    _leave_out(node, root, objects)
     traits = checkpoint.traits._replace(names_are_code=False)  # the code stays behind
     result = edited(checkpoint, root, limits, traits=traits, origin=None)
     held = sum(entry.tensor.nbytes for entry in result.tensors)
@@ -66,6 +73,7 @@ def slim(
         changes.append(Change("packed", "packed, held by views", None, edit.packed, "storage", edit.won))
     changes += [Change("plain", kind, "plain", count, "object") for kind, count in edit.made.items()]
     left = [row for row in rest_of(survey, chosen) if row.name not in keep]
+    left += _calls(checkpoint, {row.name for row in (*left, *dropped)})
     return RewriteReport(
         "slim",
         source,
@@ -74,6 +82,16 @@ def slim(
         (*left, *weightless(checkpoint, chosen), *dropped),
         unchanged_bytes=True,
     )
+
+
+def slim_options(survey: Survey, limits: Limits) -> str | None:
+    """The options with which `ckpt slim` gets the weights out (`--section G`, or none); None where it cannot."""
+    several = [part.name for part in survey.models] if len(survey.models) > 1 else [None]
+    try:
+        slim(survey, limits, section=several[0])
+    except CkptError:
+        return None
+    return f"--section {quote(several[0])} " if several[0] is not None else ""
 
 
 def _kept(checkpoint: Checkpoint, name: str, limits: Limits) -> tuple[Path, Node]:
@@ -85,6 +103,28 @@ def _kept(checkpoint: Checkpoint, name: str, limits: Limits) -> tuple[Path, Node
             f"--keep {name}: no such name", path=checkpoint.path, hint=f"near: {listed}" if listed else None
         )
     return found[0]
+
+
+def _calls(checkpoint: Checkpoint, listed: set[str]) -> list[Leftover]:
+    """What loading the file would call and the weights leave behind, where no name in `listed` stands for it."""
+    called = (row for row in checkpoint.imports if row.group == "called" and listed.isdisjoint(row.where))
+    return [Leftover("(run on load)", text) for row in called for text in row.calls[:1]]
+
+
+def _has_tensors(node: Node) -> bool:
+    """Whether tensors lie inside of a node."""
+    return any(isinstance(call.meaning, (TensorRef, Composite, Nested)) for call in reached(node)[1])
+
+
+def _leave_out(node: Node, copy: Node, lost: Collection[int]) -> None:
+    """Remove from a copied state dict the keys whose values were lost: `load_state_dict` would not expect them."""
+    if type(node) not in (Dict, Opaque) or type(copy) not in (Dict, Opaque):
+        return
+    assert isinstance(node, (Dict, Opaque)) and isinstance(copy, (Dict, Opaque))
+    kept = [index for index, value in enumerate(node.values) if id(value) not in lost]
+    if len(kept) < len(node.values) == len(copy.values):
+        copy.keys = [copy.keys[index] for index in kept]
+        copy.values = [copy.values[index] for index in kept]
 
 
 def _put(tree: Dict, path: Path, node: Node, checkpoint: Checkpoint) -> None:
@@ -120,6 +160,9 @@ class _Slim(Plain):
     def copy(self, root: Node) -> Node:
         self._views, self._whole = _views_in(root)  # of what is kept only
         return super().copy(root)
+
+    def is_taken_apart(self, call: Opaque, name: str) -> bool:
+        return super().is_taken_apart(call, name) or _has_tensors(call)  # whatever made it, these are weights
 
     def instead(self, node: Node) -> Node | None:
         made = super().instead(node)

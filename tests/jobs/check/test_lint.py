@@ -308,7 +308,7 @@ def test_a_live_model(folder: Path) -> None:
         "from torch import nn\nclass Net(nn.Module):\n    def __init__(self, n=2):\n        super().__init__()\n"
         "        self.a = nn.Linear(1, 1)\n        self.cells = [nn.Linear(1, 1) for _ in range(n)]\n"
     )
-    done = ckpt("lint", "nets.py:Net", "--arg", "n=3", cwd=folder)
+    done = ckpt("lint", "--model", "nets.py:Net", "--arg", "n=3", cwd=folder)
     assert done.code == 1
     assert done.lines == [
         "nets.py:Net: list-modules cells[0..2] (Linear) are not registered (3 modules, 6 parameters)."
