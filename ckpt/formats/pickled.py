@@ -113,6 +113,12 @@ def checkpoint(
     if refusals is None:
         refusals = _refusals(contents, flat)
     not_loadable = not_loadable or contents.not_loadable
+    impossible = (weights_only.impossible_call(p.globals.values(), p.calls) for p in contents.pickles)
+    call = next((call for call in impossible if call is not None), None)
+    if call is not None and not_loadable is None:
+        not_loadable = (
+            f"the call of {show(call.class_name, 60)} at byte {call.offset:,} of the pickle cannot succeed"
+        )
     unhashable = [pickle.unhashable for pickle in contents.pickles if pickle.unhashable is not None]
     if unhashable and not_loadable is None:
         not_loadable = f"the dict at byte {unhashable[0]:,} of the pickle has an unhashable key"

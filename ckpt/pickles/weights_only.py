@@ -6,8 +6,10 @@ list of globals grew until 2.6). The tests compare every answer with torch's own
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ckpt.dtypes import BY_NAME, BY_STORAGE
-from ckpt.nodes import Dict, Global, Node, Opaque
+from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque, Set
 from ckpt.pickles.known import python3_name
 from ckpt.pickles.machine import Pickle
 from ckpt.pickles.opcodes import NAMES
@@ -95,7 +97,7 @@ def refusals(pickle: Pickle) -> list[tuple[str, Node | None]]:
             plain.add(name)
     for call in pickle.calls:
         if call.func not in plain or call.states or call.keys or call.items:
-            reasons += [(reason, call) for reason in _call_refusals(call)]
+            reasons += [(reason, call) for reason in call_refusals(call)]
     for persistent in pickle.persistent:
         pid = persistent.pid
         if type(pid) is not tuple or not pid or pid[0] != "storage":
@@ -112,7 +114,8 @@ def _allowed(node: Node) -> bool:
     )
 
 
-def _call_refusals(call: Opaque) -> list[str]:
+def call_refusals(call: Opaque) -> list[str]:
+    """Why weights_only refuses a call of an allowed name, and what the file does with its result."""
     func = call.func
     if type(func) is not Global:
         return [
@@ -142,3 +145,34 @@ def _updates(state: Node) -> bool:
         and type(state.func) is Global
         and python3_name(state.func.module, state.func.name) in _MAPPINGS
     )
+
+
+_ITERABLE = (0, 1, (list, tuple, Dict, Set, str, bytes, bytearray))
+_ARGUMENTS: dict[str, tuple[int, int, tuple[type, ...]]] = {
+    "collections.OrderedDict": (0, 1, (list, tuple, Dict)),
+    "collections.Counter": (0, 1, (*_ITERABLE[2], type(None))),
+    "builtins.set": _ITERABLE,
+    "torch.Size": _ITERABLE,
+    "torch.device": (1, 2, (str, int)),
+    "builtins.bytearray": (0, 3, (*_ITERABLE[2], int)),
+    "builtins.complex": (0, 2, (int, float, str, bool)),
+    "_codecs.encode": (1, 3, (str, bytes)),
+    "torch.serialization._get_layout": (1, 1, (str,)),
+}
+"""Allowed functions: how many arguments they take at least and at most, and the types of the first."""
+
+
+def impossible_call(names: Iterable[Node], calls: Iterable[Opaque]) -> Opaque | None:
+    """The first call of one of the names with arguments that it never takes: no torch.load gets past it."""
+    rules: dict[Node, tuple[int, int, tuple[type, ...]]] = {}
+    for name in names:
+        rule = _ARGUMENTS.get(python3_name(name.module, name.name)) if type(name) is Global else None
+        if rule is not None:
+            rules[name] = rule
+    for call in calls:
+        rule = rules.get(call.func)
+        if rule is not None and call.how == "reduce" and (call.args or rule[0]):
+            least, most, types = rule
+            if not least <= len(call.args) <= most or type(call.args[0]) not in (*types, ByteStr, Opaque):
+                return call
+    return None

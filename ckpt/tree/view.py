@@ -14,7 +14,7 @@ from ckpt.dtypes import BY_NAME
 from ckpt.nodes import ByteStr, Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple
 from ckpt.tensors import Composite, Storage, Tensor, TensorRef
 from ckpt.tree import scalars
-from ckpt.tree.arrays import array
+from ckpt.tree.arrays import array, as_bytes
 from ckpt.tree.scalars import class_of
 
 ARRAY_ELEMENTS = 1_000
@@ -151,8 +151,9 @@ def _object(call: Opaque) -> View:
             seen = look(inner)
             return View(seen.kind, name, seen.value, seen.keys, seen.children)
     if call.how == "reduce" and len(call.args) == 1 and not (call.states or call.items or call.keys):
-        if type(call.args[0]) in SCALARS:  # an enum, most likely
-            return View("scalar", name, call.args[0])
+        data = as_bytes(call.args[0])  # protocol 2 writes bytes as a call
+        if type(call.args[0]) in SCALARS or data is not None:  # an enum, most likely
+            return View("scalar", name, call.args[0] if data is None else data)
     keys, children = _fields(call, state)
     return View("object", name, keys=keys, children=children)
 
@@ -167,6 +168,8 @@ def _state(call: Opaque) -> dict[str, Node]:
         for part in _parts_of_state(state):
             if type(part) is Dict:
                 for key, value in zip(part.keys, part.values, strict=True):
+                    if type(key) is Opaque:
+                        key = as_bytes(key)
                     if isinstance(key, (str, bytes)):
                         found[key.decode("latin-1") if isinstance(key, bytes) else str(key)] = value
     return found
@@ -204,7 +207,7 @@ def _fields(call: Opaque, state: dict[str, Node]) -> tuple[list[Node], list[Node
                 odd = [
                     pair
                     for pair in zip(part.keys, part.values, strict=True)
-                    if not isinstance(pair[0], (str, bytes))
+                    if not isinstance(pair[0], (str, bytes)) and as_bytes(pair[0]) is None
                 ]
                 keys += [key for key, _ in odd]
                 children += [child for _, child in odd]

@@ -44,7 +44,7 @@ def command(
     that is cut off, it names the tensors that are lost.
 
     \b
-    ckpt verify *.pth
+    ckpt verify ./*.pth
     ckpt sum model.pth > model.sums; ckpt verify copy.safetensors --sums model.sums
     """
     limits = limits_of(limit)

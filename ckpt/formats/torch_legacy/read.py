@@ -231,6 +231,8 @@ class _Stream:
             raise UnreadableError(f"{where} does not name a storage")
         _, cls, key, device, numel = pid[:5]
         view = pid[5] if len(pid) == 6 else None
+        if len(pid) == 5:
+            self._contents.not_loadable = "torch refuses persistent ids of 5 fields in the legacy format"
         text = str(key)
         dtype = storage_type(cls)
         root = self._root(text, dtype, numel, device, places)

@@ -36,6 +36,8 @@ WRITER = "ckpt.formats.torch_zip.write"
 VERIFIER = "ckpt.formats.torch_zip.verify"
 
 KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_NEWEST = 10
+"""The newest version of an archive that torch 2.13 reads (kMaxSupportedFileFormatVersion)."""
 """Storage keys that name a record."""
 
 
@@ -80,9 +82,12 @@ def read_from(archive: Archive, path: str, limits: Limits, mark: str = "") -> Ch
         contents.not_loadable = f"torch refuses an archive with records outside {show(archive.root, 40)}/"
     folder = StorageFolder(archive, "data", contents, big=byteorder == "big")
     interpret(pickle, contents, limits, folder.resolve, 0)
-    if archive.find("version") is None and archive.find(".data/version") is None:
-        contents.not_loadable = "torch refuses an archive without the record `version`"
-        contents.notices.append(Notice("container", contents.not_loadable))
+    refused = _refused_version(archive)
+    if refused is not None:
+        contents.not_loadable = refused
+        contents.notices.append(Notice("container", refused))
+    if any(type(row.pid) is tuple and len(row.pid) == 6 for row in pickle.persistent):
+        contents.not_loadable = "torch refuses persistent ids of 6 fields in a zip file"
     contents.notices += folder.notices()
     origin = ArchiveOrigin(archive, frozenset(folder.keys()))
     return checkpoint(
@@ -109,6 +114,18 @@ def byteorder_of(archive: Archive) -> str:
             f"unknown byte order {show(text.decode('latin-1'), 40)} in the record byteorder"
         )
     return text.decode()
+
+
+def _refused_version(archive: Archive) -> str | None:
+    """Why torch refuses the record `version`, which it reads as std::stoull does (caffe2/serialize)."""
+    record = archive.find("version") or archive.find(".data/version")
+    if record is None:
+        return "torch refuses an archive without the record `version`"
+    text = archive.read(record, 64, "entries") if record.size <= 64 else b""
+    number = re.match(rb"[ \t-\r]*\+?(\d+)", text)
+    if number is None or not 1 <= int(number[1]) <= _NEWEST:
+        return f"torch refuses an archive of version {show(text.decode('latin-1').strip(), 20) or 'nothing'}"
+    return None
 
 
 def _is_count(key: object) -> bool:

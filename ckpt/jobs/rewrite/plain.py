@@ -14,7 +14,7 @@ from ckpt.nodes import ByteStr, Dict, Global, Nested, Node, Opaque, PersistentId
 from ckpt.pickles.calls import ordered_dict
 from ckpt.pickles.edit import DROPPED, Edit
 from ckpt.pickles.known import is_known, python3_name
-from ckpt.pickles.weights_only import ALLOWED
+from ckpt.pickles.weights_only import ALLOWED, call_refusals, impossible_call
 from ckpt.tensors import Composite, Range, Storage, TensorRef, tensor_ref
 from ckpt.tree.arrays import NumpyArray, array
 from ckpt.tree.scalars import class_of
@@ -72,7 +72,13 @@ class Plain(Edit):
 
     def arguments(self, call: Opaque) -> tuple[Node, ...]:
         # Of Python 2: OrderedDict([[key, value], ...]) holds texts in its arguments.
-        return tuple([self.leaf(arg) if type(arg) is ByteStr else arg for arg in call.args])
+        return tuple([self._argument(arg) for arg in call.args])
+
+    def _argument(self, arg: Node) -> Node:
+        if type(arg) is Global and not _allowed(arg):  # the hooks of a tensor, say: a text is none
+            self._lose(arg, f"the name {arg.qualified}")
+            return None
+        return self.leaf(arg) if type(arg) is ByteStr else arg
 
     def keys(self, node: Dict | Opaque, keys: Sequence[Node]) -> Sequence[Node]:
         made: list[Node] = []
@@ -175,7 +181,11 @@ class Plain(Edit):
         if name in _SETS:
             return self._set(look(call).children)
         if _allowed(call.func):
-            return None
+            return (
+                None
+                if _is_kept(call)
+                else self._lose(call, f"{look(call).type} with odd arguments or changes")
+            )
         found = array(call)
         if found is not None:
             self._note(name if "ndarray" in name else "numpy.ndarray")
@@ -295,6 +305,22 @@ def _is_built(call: Opaque) -> bool:
 def _is_class(call: Opaque) -> bool:
     """Whether what is called looks like a class (an enum, say), going by how Python's classes are written."""
     return class_of(call).rpartition(".")[2][:1].isupper()
+
+
+def _is_kept(call: Opaque, depth: int = 8) -> bool:
+    """Whether weights_only loads a call of an allowed name as it stands, with the calls among its arguments."""
+    if depth == 0 or call_refusals(call) or impossible_call([call.func], [call]) is not None:
+        return False
+    for arg in call.args:
+        if type(arg) is Global and not _allowed(arg):
+            return False
+        if (
+            type(arg) is Opaque
+            and arg.meaning is None
+            and not (_allowed(arg.func) and _is_kept(arg, depth - 1))
+        ):
+            return False
+    return True
 
 
 def _allowed(node: Node) -> bool:

@@ -405,7 +405,7 @@ def test_a_factory(init: bool, suffix: str, tmp_path: Path) -> None:
     more = ["--init"] if init else []
 
     done = ckpt(
-        "warmstart", tmp_path / "a.pth", "--into", f"{tmp_path / 'nets.py'}:Net", "--arg", "classes=4",
+        "warmstart", tmp_path / "a.pth", "--into-model", f"{tmp_path / 'nets.py'}:Net", "--arg", "classes=4",
         "-o", tmp_path / f"c{suffix}", *more,
     )  # fmt: skip
 
@@ -436,7 +436,7 @@ def test_a_full_cover_from_a_factory_loads_strictly(tmp_path: Path) -> None:
     one = net(0)
     rewriting.saved({"state_dict": one.state_dict()}, tmp_path / "a.pth")
 
-    report = run(tmp_path / "a.pth", "--into", f"{tmp_path / 'nets.py'}:Net", "-o", tmp_path / "c.pth")
+    report = run(tmp_path / "a.pth", "--into-model", f"{tmp_path / 'nets.py'}:Net", "-o", tmp_path / "c.pth")
 
     assert report["coverage"]["share"] == 1 and not report["left_out"]
     net(5).load_state_dict(torch.load(tmp_path / "c.pth", weights_only=True), strict=True)
@@ -505,9 +505,10 @@ def test_a_factory_that_gets_nothing(tmp_path: Path) -> None:
     into = f"{tmp_path / 'nets.py'}:make"
 
     check_error(
-        ckpt("warmstart", tmp_path / "a.pth", "--into", into, "-o", tmp_path / "c.pth"), "nothing to load"
+        ckpt("warmstart", tmp_path / "a.pth", "--into-model", into, "-o", tmp_path / "c.pth"),
+        "nothing to load",
     )
-    done = ckpt("warmstart", tmp_path / "b.pth", "--into", into, "-o", tmp_path / "c.pth")
+    done = ckpt("warmstart", tmp_path / "b.pth", "--into-model", into, "-o", tmp_path / "c.pth")
     assert "left out: 0.weight: uninitialized: its lazy module" in done.out.decode()
 
 

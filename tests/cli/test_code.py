@@ -1,0 +1,199 @@
+"""A file that runs code: what every writing command does with it, and how its weights are got out."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import oracle
+import pytest
+import torch
+from opcodes import (
+    build,
+    call,
+    empty_tuple,
+    glob,
+    legacy,
+    mapping,
+    mark,
+    newobj,
+    ordered_dict,
+    pickled,
+    pop,
+    setitems,
+    tensor,
+    torch_zip,
+    value,
+)
+from process import Done, check_error, ckpt
+
+from ckpt.formats import open
+
+pytestmark = oracle.QUIET
+
+RUNS = call(glob("posix", "system"), "true")
+WEIGHTS = {"a.weight": tensor(), "b.weight": tensor()}
+HOSTILE: dict[str, bytes] = {
+    "beside the model": pickled({"model": WEIGHTS, "x": RUNS}),
+    "in the model": pickled({**WEIGHTS, "version": RUNS}),
+    "deep in the model": pickled({"model": {**WEIGHTS, "deep": {"x": [RUNS]}}}),
+    "before the model": pickled(RUNS + pop(), WEIGHTS),
+    "as a key": pickled(mapping([*WEIGHTS.items(), (RUNS, 1)])),
+    "as the metadata": pickled(
+        ordered_dict() + mark() + b"".join(value(k) + value(v) for k, v in WEIGHTS.items()) + setitems(),
+        value({"_metadata": RUNS}) + build(),
+    ),
+    "called with the model": pickled(call(glob("builtins", "exec"), "x", WEIGHTS)),
+    "with the model as its state": pickled(RUNS + value(WEIGHTS) + build()),
+    "with the model as its items": pickled(
+        RUNS + mark() + b"".join(value(k) + value(v) for k, v in WEIGHTS.items()) + setitems()
+    ),
+    "a module that lies": pickled(
+        glob("evil", "Net") + empty_tuple() + newobj(),
+        value({"_parameters": WEIGHTS, "_buffers": {}, "_modules": {}, "training": RUNS}) + build(),
+    ),
+}
+
+
+def put(folder: Path, pickle: bytes) -> Path:
+    path = folder / "in.pth"
+    path.write_bytes(torch_zip(pickle))
+    return path
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_slim_gets_the_weights_out(name: str, tmp_path: Path) -> None:
+    put(tmp_path, HOSTILE[name])
+    done = ckpt("slim", "in.pth", "-o", "out.pth", cwd=tmp_path)
+    assert done.code == 0, done
+    left = [line for line in done.lines if line.startswith("left out: ")]
+    assert any("posix.system" in line or "exec" in line or "evil.Net" in line for line in left), done.lines
+    found = torch.load(tmp_path / "out.pth", weights_only=True)
+    assert set(found) >= set(WEIGHTS) and "version" not in found
+    assert all(torch.equal(found[key], torch.arange(6.0).reshape(2, 3)) for key in WEIGHTS)
+
+
+def test_tensors_that_an_unknown_function_gets_are_weights_too(tmp_path: Path) -> None:
+    put(tmp_path, pickled({**WEIGHTS, "x": call(glob("evil", "wrap"), tensor())}))
+    done = ckpt("slim", "in.pth", "-o", "out.pth", cwd=tmp_path)
+    assert done.code == 0 and any("evil.wrap" in line for line in done.lines)
+    with open(str(tmp_path / "out.pth")) as found:
+        assert [entry.name for entry in found.tensors] == ["a.weight", "b.weight", "x.0"]
+        assert not found.weights_only
+
+
+WRITERS: list[tuple[str, ...]] = [
+    ("rehome", "in.pth", "--to", "cuda:0", "-o", "out.pth"),
+    ("rehome", "in.pth", "-o", "out.pth"),
+    ("rehome", "in.pth", "--to", "cuda:0", "--in-place"),
+    ("rehome", "in.pth", "--to", "cuda:0", "--in-place", "--copy"),
+    ("rehome", "in.pth", "--to", "cuda:0", "--dry-run"),
+    ("strip", "in.pth", "-o", "out.pth"),
+    ("rename", "in.pth", "--sub", "s/weight/w/", "-o", "out.pth"),
+    ("convert", "in.pth", "-o", "out.pth"),
+    ("convert", "in.pth", "--to", "torch-legacy", "-o", "out.pth"),
+    ("convert", "in.pth", "--dtype", "float16", "-o", "out.pth"),
+    ("warmstart", "given.pth", "--into", "in.pth", "-o", "out.pth"),
+]
+
+
+def attempt(arguments: tuple[str, ...], folder: Path) -> Done:
+    torch.save({"model": {"a.weight": torch.ones(2, 3)}}, folder / "given.pth")
+    return ckpt(*arguments, cwd=folder)
+
+
+@pytest.mark.parametrize("arguments", WRITERS, ids=" ".join)
+def test_no_writer_passes_code_on(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    before = put(tmp_path, HOSTILE["beside the model"]).read_bytes()
+
+    done = attempt(arguments, tmp_path)
+
+    way = "ckpt slim in.pth -o in.slim.pth gets the weights out; --keep-code writes it all the same"
+    check_error(done, f"in.pth: loading the result would run posix.system('true') ({way})")
+    assert sorted(os.listdir(tmp_path)) == ["given.pth", "in.pth"]
+    assert (tmp_path / "in.pth").read_bytes() == before
+
+
+@pytest.mark.parametrize("arguments", WRITERS, ids=" ".join)
+def test_code_is_kept_on_demand(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    put(tmp_path, HOSTILE["beside the model"])
+    done = attempt((*arguments, "--keep-code"), tmp_path)
+    assert done.code == 0
+    assert "ckpt: in.pth: DANGER: loading the result runs posix.system('true')" in done.complaints
+
+
+def test_the_danger_is_red(tmp_path: Path) -> None:
+    put(tmp_path, HOSTILE["beside the model"])
+    done = ckpt("strip", "in.pth", "--dry-run", "--keep-code", cwd=tmp_path, FORCE_COLOR="1")
+    assert done.complaints[0].startswith("\x1b[1;31mckpt: in.pth: DANGER")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"model": WEIGHTS, "x": call(glob("shop", "Mode"), "train")}, "calls shop.Mode('train')"),
+        ({"model": WEIGHTS, "x": glob("shop", "Config")}, "imports shop.Config"),
+    ],
+)
+def test_unknown_names_are_named_each_time(content: Any, said: str, tmp_path: Path) -> None:
+    for arguments in WRITERS[:-1]:
+        put(tmp_path, pickled(content))
+        done = attempt((*arguments, *(() if arguments[-1] != "out.pth" else ("--force",))), tmp_path)
+        assert done.code == 0, done
+        assert done.complaints == [f"ckpt: in.pth: loading the result {said}, which ckpt does not know"]
+
+
+def test_a_writer_that_leaves_the_code_behind_writes(tmp_path: Path) -> None:
+    put(tmp_path, HOSTILE["beside the model"])
+    for arguments in (
+        ("convert", "in.pth", "-o", "out.safetensors"),
+        ("convert", "in.pth", "--plain", "--drop-other", "-o", "out.pth"),
+        ("convert", "in.pth", "--shard-size", "30", "-o", "shards"),
+    ):
+        done = ckpt(*arguments, cwd=tmp_path)
+        assert done.code == 0 and not done.complaints, done
+
+
+def test_a_pickle_inside_a_pickle_is_looked_at(tmp_path: Path) -> None:
+    inner = legacy(pickled({"x": RUNS, "w": tensor()}))
+    put(
+        tmp_path,
+        pickled(
+            {
+                "model": WEIGHTS,
+                "x": call(
+                    glob("torch.storage", "_load_from_bytes"), b"B" + len(inner).to_bytes(4, "little") + inner
+                ),
+            }
+        ),
+    )
+    check_error(ckpt("strip", "in.pth", "-o", "out.pth", cwd=tmp_path), "would run posix.system('true')")
+    check_error(
+        ckpt("rename", "in.pth", "--sub", "s/weight/w/", "-o", "out.pth", cwd=tmp_path), "would run posix.system"
+    )
+
+
+def test_the_way_out_names_the_model(tmp_path: Path) -> None:
+    put(tmp_path, pickled({"G": WEIGHTS, "D": {"c.weight": tensor()}, "x": RUNS}))
+    check_error(
+        ckpt("strip", "in.pth", "-o", "out.pth", cwd=tmp_path), "(ckpt slim in.pth --section g -o in.slim.pth"
+    )
+    assert "ckpt slim in.pth --section G -o OUT" in ckpt("inspect", "in.pth", cwd=tmp_path).out.decode()
+    assert ckpt("slim", "in.pth", "--section", "G", "-o", "in.slim.pth", cwd=tmp_path).code == 0
+
+
+def test_no_way_out_is_named_that_does_not_lead_there(tmp_path: Path) -> None:
+    put(tmp_path, pickled({"x": RUNS}))
+    check_error(
+        ckpt("convert", "in.pth", "-o", "out.pth", cwd=tmp_path),
+        "would run posix.system('true') (--keep-code writes it all the same)",
+    )
+    check_error(ckpt("slim", "in.pth", "-o", "out.pth", cwd=tmp_path))
+
+
+def test_intact_is_not_safe(tmp_path: Path) -> None:
+    put(tmp_path, HOSTILE["beside the model"])
+    done = ckpt("verify", "in.pth", cwd=tmp_path)
+    assert done.code == 0
+    assert done.lines[0].endswith("all checksums match; not safe: loading it calls posix.system('true')")
