@@ -98,7 +98,7 @@ def _zone(node: Node) -> str:
         span = node.args[0]
         if type(span) is Opaque and _duration(span, "") is not None:
             return _offset(span)
-    return f" [{class_of(node)}]" if type(node) is Opaque else " [a timezone]"
+    return f" [{class_of(node)}]" if type(node) is Opaque and as_bytes(node) is None else " [a timezone]"
 
 
 def _offset(span: Opaque) -> str:

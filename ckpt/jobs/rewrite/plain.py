@@ -199,7 +199,8 @@ class Plain(Edit):
                 return Opaque("reduce", Global("__builtin__", "complex"), (number.real, number.imag), None, 0)
             if isinstance(view.value, _SCALARS) and (is_known(call.func) or _is_class(call)):
                 self._note(view.type)
-                return self._text(view.value) if type(view.value) is ByteStr else view.value
+                value = self._text(view.value)
+                return DROPPED if value is None else value
         elif view.kind == "sequence":
             self._note(view.type)
             return self.shell_of(list(view.children))
@@ -312,7 +313,7 @@ def _is_kept(call: Opaque, depth: int = 8) -> bool:
     if depth == 0 or call_refusals(call) or impossible_call([call.func], [call]) is not None:
         return False
     for arg in call.args:
-        if type(arg) is Global and not _allowed(arg):
+        if (type(arg) is Global and not _allowed(arg)) or (type(arg) is ByteStr and not arg.isascii()):
             return False
         if (
             type(arg) is Opaque
