@@ -202,8 +202,14 @@ def writing(to: Target, size: int, progress: Progress | None = None) -> Iterator
         raise _failed(error, to, size) from error
     finally:
         if not keep:
-            with suppress(OSError):
+            try:
                 os.unlink(temporary)
+            except OSError:
+                pass
+            except BaseException:  # a signal that came just now
+                with suppress(OSError):
+                    os.unlink(temporary)
+                raise
         if fd >= 0:
             os.close(fd)
 
@@ -274,9 +280,15 @@ def appending(source: Source, progress: Progress | None = None) -> Iterator[Sink
         raise _failed(error, Target(path, path, None), 0) from error
     finally:
         if started:
-            with suppress(OSError):
+            try:
                 os.ftruncate(fd, size)
                 os.fsync(fd)
+            except OSError:
+                pass
+            except BaseException:  # a signal that came just now
+                with suppress(OSError):
+                    os.ftruncate(fd, size)
+                raise
         if fd >= 0:
             os.close(fd)
 
