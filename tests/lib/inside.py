@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
-from process import Done
+from process import Done, environment
 
 from ckpt.cli import app
 
@@ -32,6 +32,10 @@ def inside(*arguments: str | os.PathLike[str], cwd: Path, **variables: str) -> D
     command = str(arguments[0]) if arguments else ""
     names = (command,) if command in app.COMMANDS else app.COMMANDS
     program = app.program(names)
-    with contextlib.chdir(cwd), mock.patch.dict(os.environ, variables), _streams() as (out, err):
+    with (
+        contextlib.chdir(cwd),
+        mock.patch.dict(os.environ, environment(**variables), clear=True),
+        _streams() as (out, err),
+    ):
         code = program([*map(os.fspath, arguments)], standalone_mode=False, prog_name="ckpt")
     return Done(int(code or 0), out.getvalue(), err.getvalue())
