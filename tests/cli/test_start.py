@@ -21,7 +21,7 @@ def child(nth, report):
     count, started = 0, False
     def hook(event, args):
         nonlocal count, started
-        started = started or event == "import" and args[0] == "ckpt.cli.start"
+        started = started or event == "import" and args[0].startswith("ckpt.cli")
         if started and (not changing or event.startswith("os.") or event == "open" and args[2] & os.O_CREAT):
             count += 1
             if count == nth:

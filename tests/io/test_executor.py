@@ -398,12 +398,14 @@ def test_an_interrupt_does_not_wait_for_tasks() -> None:
     """A task may read a tensor of 40 GB; whoever presses Ctrl-C does not wait for it."""
     from threading import Event
 
-    release, ended = Event(), Event()
+    begun, release, ended = Event(), Event(), Event()
 
     def interrupted() -> None:
+        assert begun.wait(10)
         raise KeyboardInterrupt
 
     def long() -> None:
+        begun.set()
         release.wait(10)
         ended.set()
 
