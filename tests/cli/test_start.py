@@ -93,6 +93,7 @@ def wrong(found: list[End], number: int) -> list[End]:
         end
         for end in found
         if (end.code, end.said) != (128 + number, line)
+        and not (end.events and int(end.events) < end.nth)  # it ended before
         and not (number != signal.SIGINT and (end.code, end.said, end.events) == (-number, "", ""))
     ]
 
