@@ -16,12 +16,19 @@ TEXT_LIMIT = 200
 """How many characters of one string from a file text and messages show."""
 
 
-# Control characters, line separators, bidi marks, zero-width and tag characters, surrogates: they move the
-# cursor, reorder text or hide it. The backslash is doubled so that an escape is unambiguous.
+# What moves the cursor, reorders text or cannot be seen: Unicode's categories Cc, Cf, Co, Cs, Zl and Zp, all of
+# Default_Ignorable_Code_Point, and every blank but the space. The table is of Unicode 16 and written out, so that each
+# Python escapes the same. The backslash is doubled so that an escape is unambiguous.
 _UNPRINTABLE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
-    "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff\U000e0000-\U000e0fff\\\\]"
+    "[\x00-\x1f\x7f-\xa0\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u1680\u17b4\u17b5"
+    "\u180b-\u180f\u2000-\u200f\u2028-\u202f\u205f-\u206f\u2800\u3000\u3164\ud800-\uf8ff\ufdd0-\ufdef\ufe00-\ufe0f"
+    "\ufeff\uffa0\ufff0-\ufffb\ufffe\uffff\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3"
+    "\U0001d173-\U0001d17a\U000e0000-\U000e0fff\U000f0000-\U0010ffff\\\\]"
 )
+# What the runners of GitHub Actions, Azure Pipelines and TeamCity take for a command, anywhere in a line.
+_RUNNERS = re.compile(r"#(?=#(?:\[|vso\[|teamcity\[))")
+_FORMULA = re.compile("[=+\\-@\uff1d\uff0b\uff0d\uff20]")
+_NUMBER = re.compile(r"-(?:[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?|inf)")
 
 
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
@@ -41,6 +48,21 @@ def show_literal(text: str) -> str:
     return _UNPRINTABLE.sub(lambda match: "\\" if match[0] == "\\" else _escape(match), text)
 
 
+def show_line(line: str) -> str:
+    """A line, already safe, that no runner takes for a command: GitHub Actions obeys `::name::` at its begin."""
+    if "##" in line:
+        line = _RUNNERS.sub(r"\\x23", line)
+    blanks = len(line) - len(line.lstrip())
+    return f"{line[:blanks]}\\x3a{line[blanks + 1 :]}" if line.startswith("::", blanks) else line
+
+
+def show_cell(text: str, *, name: bool = False) -> str:
+    """A cell of TSV, already safe, that no spreadsheet takes for a formula. A number stays, but not as a name."""
+    if not _FORMULA.match(text) or (not name and _NUMBER.fullmatch(text)):
+        return text
+    return f"{_code(text[0])}{text[1:]}"
+
+
 def _escaped(text: str) -> str:
     if text.isascii() and text.isprintable() and "\\" not in text:
         return text
@@ -48,9 +70,10 @@ def _escaped(text: str) -> str:
 
 
 def _escape(match: re.Match[str]) -> str:
-    char = match[0]
-    if char in _SHORT:
-        return _SHORT[char]
+    return _SHORT.get(match[0]) or _code(match[0])
+
+
+def _code(char: str) -> str:
     code = ord(char)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 

@@ -1,34 +1,32 @@
 """The program: its commands, and the one place where failures become a line and an exit code.
 
-0 done, 1 something was found, 2 trouble, 130 interrupted, 141 the reader of the pipe went away, 143 terminated.
+0 done, 1 something was found, 2 trouble, 141 the reader of the pipe went away. Signals are handled in `start`.
 """
 
 from __future__ import annotations
 
 import errno
+import io
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterable
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import typer
 from typer.core import TyperGroup
 
 from ckpt import __version__
-from ckpt.cli import output
+from ckpt.cli import output, start
+from ckpt.cli.start import PIPE_CLOSED, TROUBLE
 from ckpt.errors import CkptError
 
-TROUBLE, INTERRUPTED, PIPE_CLOSED, TERMINATED = 2, 130, 141, 143
+_WRONG_USAGE: type[Any] = typer.BadParameter.__mro__[2]
+"""The class of all errors in the command line, which belongs to click: typer has no public name for it."""
 _CANNOT_WRITE = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF))
 
 
 _R = TypeVar("_R")
-
-
-class Terminated(BaseException):
-    """SIGTERM arrived."""
 
 
 class Group(TyperGroup):
@@ -60,6 +58,11 @@ def _answered(step: Callable[[], _R]) -> _R:
     except CkptError as error:
         output.fail(error)
         code = TROUBLE
+    except _WRONG_USAGE as error:
+        wrong = io.StringIO()
+        error.show(wrong)
+        output.talk_foreign(wrong.getvalue())
+        code = error.exit_code
     except BrokenPipeError:
         output.discard()
         code = PIPE_CLOSED
@@ -69,12 +72,6 @@ def _answered(step: Callable[[], _R]) -> _R:
         output.discard()
         output.talk(f"ckpt: the output cannot be written: {(error.strerror or '').lower()}")
         code = TROUBLE
-    except KeyboardInterrupt:
-        output.talk("ckpt: interrupted")
-        code = INTERRUPTED
-    except Terminated:
-        output.talk("ckpt: terminated")
-        code = TERMINATED
     except MemoryError:
         output.talk("ckpt: out of memory")
         code = TROUBLE
@@ -130,43 +127,21 @@ def _main(
     """Inspect, compare and migrate PyTorch checkpoints, without running anything they name."""
 
 
-def main() -> None:
-    """The console script."""
+def run() -> int:
+    """Run the command line `sys.argv`; the exit code."""
     import gc
 
     gc.disable()  # one short job: its trees are needed to the end
     for library in ("OPENBLAS", "OMP", "MKL"):  # numpy must not start threads of its own beside ours
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     output.prepare()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup: the job goes on
-            signal.signal(number, _terminate)
     asked = sys.argv[1] if len(sys.argv) > 1 else ""
-    code: object = 0
-    try:
-        program((asked,) if asked in COMMANDS else COMMANDS)(standalone_mode=True, prog_name="ckpt")
-    except SystemExit as leaving:
-        code = leaving.code
-    except Exception:
-        import traceback
-
-        traceback.print_exc()
-        output.talk(f"ckpt: this is a bug in ckpt {__version__}, please report it with the lines above")
-        code = TROUBLE
-    _leave(code if isinstance(code, int) else 0 if code is None else TROUBLE)
+    command = program((asked,) if asked in COMMANDS else COMMANDS)
+    start.unwind()
+    code = command(standalone_mode=False, prog_name="ckpt")
+    return code if isinstance(code, int) else 0
 
 
-def _leave(code: int) -> None:
-    """End the process at once: taking a tree of a million nodes apart first would take longer than reading it."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except BrokenPipeError:
-            code = PIPE_CLOSED
-        except OSError:
-            code = TROUBLE
-    os._exit(code)
-
-
-def _terminate(number: int, frame: object) -> None:
-    raise Terminated
+def main() -> NoReturn:
+    """The whole process, for code that has imported this module already."""
+    start.run(run)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from ckpt.render.text import Line, cells, columns, cut, plain_text
-from ckpt.text import TEXT_LIMIT, Json, show, show_literal
+from ckpt.text import TEXT_LIMIT, Json, show, show_cell, show_line, show_literal
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -69,6 +70,7 @@ def screen_width() -> int | None:
 
 
 def write_lines(lines: Sequence[Line]) -> None:
+    lines = list(map(_shown, lines))
     if not coloured():
         sys.stdout.write(plain_text(lines))
         return
@@ -91,6 +93,24 @@ def write_lines(lines: Sequence[Line]) -> None:
         console.print(text, soft_wrap=True)
 
 
+def _shown(line: Line) -> Line:
+    """As `show_line`, for styled text. What a report forgot to escape is escaped here."""
+    text = "".join(text for text, _ in line)
+    if show_line(show_literal(text)) == text:
+        return line
+    shown = [(show_literal(part).replace("##", "\\x23#"), style) for part, style in line]
+    if text.lstrip().startswith("::"):
+        number = next(number for number, (part, _) in enumerate(shown) if ":" in part)
+        part, style = shown[number]
+        shown[number] = (part.replace(":", "\\x3a", 1), style)
+    return shown
+
+
+def write_text(line: str) -> None:
+    """One line of text, made safe already."""
+    sys.stdout.write(f"{show_line(line)}\n")
+
+
 def write_json(document: dict[str, Json], *, one_line: bool = False) -> None:
     """A document with one row per line, or all of it on one line."""
     if one_line:
@@ -108,22 +128,37 @@ def write_json(document: dict[str, Json], *, one_line: bool = False) -> None:
 
 def _compact(value: Json) -> str:
     # Without indent: only then is json's encoder the fast one.
-    return json.dumps(value, ensure_ascii=True, allow_nan=False)
+    # The same text without `##[`, which is a command to GitHub Actions: `#` is only found inside of strings.
+    return json.dumps(value, ensure_ascii=True, allow_nan=False).replace("##", "#\\u0023")
+
+
+_TABLES = {"unsafehtml": "html", "latex_raw": "latex"}
+"""Formats of tabulate that leave markup as it is -> those that escape it."""
+_NAMES = frozenset(("file", "name", "before", "after"))
+"""Columns whose text is no number, whatever it looks like."""
+_OWN = frozenset(("letter",))
+"""Columns that hold nothing of the file."""
+_NO_MARKUP = re.compile(r"(?:[^\W_]|[ .,;/()=+%'…×-]|:(?=[0-9 ])|_(?=[^\W_]))*")
 
 
 def write_table(rows: Sequence[Sequence[str]], *, tsv: bool, table: str | None, header: bool = True) -> None:
     """Rows, the first of them the header, as TSV, in a format of tabulate, or as aligned columns."""
+    table = _TABLES.get(table or "", table)
+    if tsv or table == "tsv":
+        rows = [rows[0], *([*map(_cell, rows[0], row)] for row in rows[1:])]
     if tsv:
-        sys.stdout.writelines("\t".join(row) + "\n" for row in rows[0 if header else 1 :])
+        for row in rows[0 if header else 1 :]:
+            write_text("\t".join(row))
     elif table is not None:
         from tabulate import tabulate
 
-        bars = table in ("github", "pipe", "jira", "orgtbl", "pretty", "psql", "presto")
-        body = [[cell.replace("|", "\\|") for cell in row] for row in rows] if bars else rows
-        sys.stdout.write(
-            tabulate(body[1:], headers=body[0] if header else (), tablefmt=table, disable_numparse=True)
-            + "\n"
-        )
+        if table in ("github", "pipe"):
+            rows = [[_markdown(cell) for cell in row] for row in rows]
+        elif table in ("jira", "orgtbl", "pretty", "psql", "presto"):
+            rows = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+        text = tabulate(rows[1:], headers=rows[0] if header else (), tablefmt=table, disable_numparse=True)
+        for line in text.split("\n"):
+            write_text(line)
     else:
         numbers = frozenset(i for i, name in enumerate(rows[0]) if name in ("bytes", "used", "numel"))
         shown = [[cut(cell, 2 * TEXT_LIMIT) for cell in row] for row in rows[1:]]
@@ -132,6 +167,19 @@ def write_table(rows: Sequence[Sequence[str]], *, tsv: bool, table: str | None, 
         write_lines(
             columns([head, *shown], right=numbers, width=screen_width(), give=sizes.index(max(sizes)))
         )
+
+
+def _cell(column: str, text: str) -> str:
+    return text if column in _OWN else show_cell(text, name=column in _NAMES)
+
+
+def _markdown(text: str) -> str:
+    """A cell of a Markdown table: as code where it holds markup, a link, or a mention."""
+    if _NO_MARKUP.fullmatch(text) and "www." not in text.lower():
+        return text
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    fence, pad = "`" * (longest + 1), " " if longest else ""
+    return f"{fence}{pad}{text}{pad}{fence}".replace("|", "\\|")
 
 
 class Tables:
@@ -158,6 +206,8 @@ class Tables:
         write_table(rows, tsv=self._tsv, table=self._table, header=header)
 
 
+_LONGEST = 2000
+"""Characters of one line of an error that are shown."""
 _texts = 0
 
 
@@ -210,22 +260,37 @@ def _bar(total: int) -> Progress:
 
 
 def talk(text: str) -> None:
-    """One line on stderr. `text` was made safe by whoever made it."""
-    sys.stderr.write(f"{text}\n")
+    """Lines on stderr, made safe by whoever made them."""
+    for line in text.split("\n"):
+        sys.stderr.write(f"{show_line(show_literal(line))}\n")
     sys.stderr.flush()
 
 
 def alarm(text: str) -> None:
     """One line on stderr, in red on a terminal."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    red = not plain and (os.environ.get("FORCE_COLOR") or sys.stderr.isatty())
-    talk(f"\033[1;31m{text}\033[0m" if red else text)
+    if not plain and (os.environ.get("FORCE_COLOR") or sys.stderr.isatty()):
+        sys.stderr.write(f"\033[1;31m{show_line(show_literal(text))}\033[0m\n")
+        sys.stderr.flush()
+    else:
+        talk(text)
+
+
+def talk_foreign(text: str) -> None:
+    """Lines on stderr that somebody else composed, such as Python or the parser of the command line."""
+    for line in text.rstrip("\n").split("\n"):
+        talk(line[:_LONGEST])
+
+
+def talk_traceback(error: BaseException) -> None:
+    """The traceback of an error on stderr, safe whatever the file put into it."""
+    import traceback
+
+    talk_foreign("".join(traceback.format_exception(error)))
 
 
 def fail(error: Exception) -> None:
     """An error in one line on stderr, safe whatever the file put into it; CKPT_DEBUG shows where it arose."""
     if os.environ.get("CKPT_DEBUG"):
-        import traceback
-
-        talk("".join(traceback.format_exception(error)).rstrip())
-    talk(f"ckpt: {show_literal(str(error)[:2000])}")
+        talk_traceback(error)
+    talk(f"ckpt: {show_literal(str(error)[:_LONGEST])}")

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import NamedTuple
 
-from ckpt.errors import CkptError, UsageError
+from ckpt.errors import LimitError, UnreadableError, UsageError
 from ckpt.findings import LEVELS, Level
-from ckpt.io.location import locate, read_file
-from ckpt.limits import Limits
+from ckpt.io.location import locate
+from ckpt.io.source import read_limited
 from ckpt.text import show
 
 _NAME = "[tool.ckpt.lint]"
+_BYTES = 1_000_000
+"""The largest pyproject.toml that is read."""
+_PARTS = 100
+"""Parts of one dotted key: the time that tomllib takes for a key grows with their square."""
+_DEEP = re.compile(rf"""(?<![\w"'-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{_PARTS}}}""")
 _KEYS = ("select", "ignore", "level", "values")
 
 
@@ -57,8 +63,21 @@ def _table(path: str) -> dict[str, object]:
     import tomllib
 
     try:
-        table: object = tomllib.loads(read_file(locate(path), Limits(), "the settings").decode("utf-8"))
-    except (CkptError, tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        file = locate(path).open()
+        try:
+            text = read_limited(file, _BYTES, "", "the file").decode("utf-8")
+        finally:
+            file.close()
+        if _DEEP.search(text):
+            raise UsageError(f"cannot be read: a key of more than {_PARTS} parts", path=path)
+        table: object = tomllib.loads(text)
+    except LimitError:
+        raise UsageError(f"cannot be read: more than {_BYTES:,} bytes", path=path) from None
+    except UnreadableError as error:
+        raise UsageError(f"cannot be read: {error.problem}", path=path) from None
+    except RecursionError:
+        raise UsageError("cannot be read: nested too deeply", path=path) from None
+    except ValueError as error:  # not TOML, not UTF-8, or a number of more digits than Python converts
         raise UsageError(f"cannot be read: {show(str(error), 120)}", path=path) from None
     for key in ("tool", "ckpt", "lint"):
         table = table.get(key, {}) if isinstance(table, dict) else None

@@ -17,10 +17,11 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from ckpt.errors import UsageError, WriteError
-from ckpt.io.source import Source
+from ckpt.io.source import MOST, Source
 from ckpt.text import size_text
 
 SUFFIX = ".ckpt-tmp"
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 BLOCK = 4 << 20
 """Bytes that one read or write moves."""
 _SMALL = 64 << 10
@@ -144,7 +145,7 @@ class Sink:
     def _write(self, data: bytes | bytearray | memoryview) -> None:
         view = memoryview(data)
         while view:
-            done = os.pwrite(self._fd, view, self._at)
+            done = os.pwrite(self._fd, view[:MOST], self._at)
             self._at += done
             view = view[done:]
 
@@ -178,8 +179,8 @@ def writing(to: Target, size: int, progress: Progress | None = None) -> Iterator
     fd = -1
     keep = False
     try:
-        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-        fcntl.flock(fd, fcntl.LOCK_SH)  # other runs see that this file is in use
+        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NOFOLLOW | os.O_CLOEXEC, 0o666)
+        _lock(fd, fcntl.LOCK_SH)  # other runs see that this file is in use
         _reserve(fd, size)
         sink = Sink(fd, temporary, progress=progress)
         yield sink
@@ -202,8 +203,14 @@ def writing(to: Target, size: int, progress: Progress | None = None) -> Iterator
         raise _failed(error, to, size) from error
     finally:
         if not keep:
-            with suppress(OSError):
+            try:
                 os.unlink(temporary)
+            except OSError:
+                pass
+            except BaseException:  # a signal that came just now
+                with suppress(OSError):
+                    os.unlink(temporary)
+                raise
         if fd >= 0:
             os.close(fd)
 
@@ -226,10 +233,26 @@ def _reserve(fd: int, size: int) -> None:
     """Reserve the space now, so that a full disk fails at once."""
     if not size:
         return
+    if not hasattr(os, "posix_fallocate"):  # macOS
+        disk = os.fstatvfs(fd)
+        if disk.f_bavail * disk.f_frsize < size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return
     try:
         os.posix_fallocate(fd, 0, size)
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            raise
+
+
+def _lock(fd: int, how: int) -> None:
+    """Lock a file where its file system has locks. Raises BlockingIOError when another process holds one."""
+    try:
+        fcntl.flock(fd, how)
+    except AttributeError:
+        pass
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP):
             raise
 
 
@@ -259,7 +282,7 @@ def appending(source: Source, progress: Progress | None = None) -> Iterator[Sink
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise WriteError("another process is rewriting it", path=path) from None
         if source.fd is None or not os.path.samestat(os.fstat(fd), os.fstat(source.fd)):
@@ -274,9 +297,15 @@ def appending(source: Source, progress: Progress | None = None) -> Iterator[Sink
         raise _failed(error, Target(path, path, None), 0) from error
     finally:
         if started:
-            with suppress(OSError):
+            try:
                 os.ftruncate(fd, size)
                 os.fsync(fd)
+            except OSError:
+                pass
+            except BaseException:  # a signal that came just now
+                with suppress(OSError):
+                    os.ftruncate(fd, size)
+                raise
         if fd >= 0:
             os.close(fd)
 
@@ -304,9 +333,9 @@ def left_over(path: str) -> list[tuple[str, int]]:
             if mine.fullmatch(other):
                 whole = os.path.join(folder, other)
                 with suppress(OSError):
-                    fd = os.open(whole, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                    fd = os.open(whole, os.O_RDONLY | _NOFOLLOW | os.O_CLOEXEC)
                     try:
-                        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        _lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                         files.append((whole, os.fstat(fd).st_size))
                     finally:
                         os.close(fd)

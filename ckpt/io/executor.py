@@ -63,15 +63,18 @@ class Threads:
         from concurrent.futures import ThreadPoolExecutor
 
         results = []
-        with ThreadPoolExecutor(min(self.count, len(tasks))) as pool:
-            try:
-                for task, result in zip(tasks, pool.map(Task.__call__, tasks), strict=True):
-                    results.append(result)
-                    if progress is not None:
-                        progress(task.nbytes)
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
+        pool = ThreadPoolExecutor(min(self.count, len(tasks)))
+        wait = True
+        try:
+            for task, result in zip(tasks, pool.map(Task.__call__, tasks), strict=True):
+                results.append(result)
+                if progress is not None:
+                    progress(task.nbytes)
+        except BaseException as error:
+            wait = isinstance(error, Exception)  # who interrupts does not wait for a tensor of 40 GB
+            raise
+        finally:
+            pool.shutdown(wait, cancel_futures=True)
         return results
 
 

@@ -15,6 +15,9 @@ from typing import Protocol
 
 from ckpt.errors import CutOffError, DamagedDataError, LimitError, NotOpenedError
 
+MOST = 1 << 30
+"""The most bytes of one system call: macOS refuses 2 GiB."""
+
 Identity = tuple[int | str, ...]
 """Plain values that identify one state of a source: device, inode, size and times of a file, or an ETag."""
 
@@ -145,9 +148,9 @@ class File(BaseSource):
     def read(self, offset: int, count: int) -> bytes:
         self._check_range(offset, count, self.name)
         try:
-            data = os.pread(self._fd, count, offset)
+            data = os.pread(self._fd, min(count, MOST), offset)
             while len(data) < count:
-                more = os.pread(self._fd, count - len(data), offset + len(data))
+                more = os.pread(self._fd, min(count - len(data), MOST), offset + len(data))
                 if not more:
                     raise NotOpenedError("the file changed while it was read", path=self.name)
                 data += more
@@ -162,7 +165,7 @@ class File(BaseSource):
         done = 0
         try:
             while done < count:
-                more = os.preadv(self._fd, [buffer[done:]], offset + done)
+                more = _read_into(self._fd, buffer[done : done + MOST], offset + done)
                 if not more:
                     raise NotOpenedError("the file changed while it was read", path=self.name)
                 done += more
@@ -249,6 +252,15 @@ def read_limited(source: Source, limit: int, limit_name: str, what: str) -> byte
     if source.size > limit:
         raise LimitError(f"{what} has {source.size:,} bytes", limit_name, limit)
     return source.read(0, source.size)
+
+
+def _read_into(fd: int, buffer: memoryview, offset: int) -> int:
+    """How many bytes were read."""
+    if hasattr(os, "preadv"):
+        return os.preadv(fd, [buffer], offset)
+    data = os.pread(fd, len(buffer), offset)
+    buffer[: len(data)] = data
+    return len(data)
 
 
 def reason(error: OSError) -> str:

@@ -7,7 +7,7 @@ from shlex import quote
 from ckpt.formats.save import SavedFile
 from ckpt.jobs.rewrite.report import Change, Leftover, RewriteReport
 from ckpt.render.text import Line, cells
-from ckpt.text import plural, show, size_text
+from ckpt.text import plural, show, show_literal, size_text
 
 _CHANGES = 12
 _LEFT = 20
@@ -56,7 +56,8 @@ def _left(title: str, rows: tuple[Leftover, ...]) -> list[Line]:
     for row in rows[:_LEFT]:
         size = f", {size_text(row.nbytes)}" if row.nbytes else ""
         hint = f"  ({row.hint})" if row.hint else ""
-        what = f" = {row.what}" if row.is_value else f": {row.what}" if row.what else ""
+        said = show_literal(row.what)
+        what = f" = {said}" if row.is_value else f": {said}" if said else ""
         out.append([(f"{title}: {show(row.name, 80)}{what}{size}", ""), (hint, "dim")])
     if len(rows) > _LEFT:
         out.append([(f"{title}: {len(rows) - _LEFT:,} more (--json)", "dim")])

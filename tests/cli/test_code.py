@@ -170,7 +170,8 @@ def test_a_pickle_inside_a_pickle_is_looked_at(tmp_path: Path) -> None:
     )
     check_error(ckpt("strip", "in.pth", "-o", "out.pth", cwd=tmp_path), "would run posix.system('true')")
     check_error(
-        ckpt("rename", "in.pth", "--sub", "s/weight/w/", "-o", "out.pth", cwd=tmp_path), "would run posix.system"
+        ckpt("rename", "in.pth", "--sub", "s/weight/w/", "-o", "out.pth", cwd=tmp_path),
+        "would run posix.system",
     )
 
 

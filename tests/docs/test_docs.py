@@ -7,6 +7,7 @@ import importlib.util
 import io
 import os
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +21,7 @@ from torch import nn
 
 import ckpt
 from ckpt import formats
-from ckpt.cli import app
+from ckpt.cli import app, start
 from ckpt.cli.writing import written
 from ckpt.evidence.survey import Survey
 from ckpt.findings import CATALOGUE
@@ -263,7 +264,8 @@ def test_every_name_of_a_format_stands_on_the_page_of_formats() -> None:
 
 def test_every_exit_code_stands_on_the_page_of_scripting() -> None:
     codes = [row[0] for row in rows_of(page("docs/scripting.md")) if row[0].startswith("**")]
-    own = [app.TROUBLE, app.INTERRUPTED, app.PIPE_CLOSED, app.TERMINATED]
+    signals = [128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)]
+    own = sorted([start.TROUBLE, start.PIPE_CLOSED, *signals])
 
     assert codes == [f"**{code}**" for code in (0, 1, *own)]
 

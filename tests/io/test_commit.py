@@ -413,7 +413,7 @@ def test_killed_at_any_time(arguments: tuple[str, ...], folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)]
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
 def test_signals_clean_up(number: int, code: int, folder: Path) -> None:
     script = (

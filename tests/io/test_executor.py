@@ -392,3 +392,24 @@ def test_errors_keep_what_they_say_on_their_way_between_processes(pool: ProcessP
             error.path,
             error.hint,
         )
+
+
+def test_an_interrupt_does_not_wait_for_tasks() -> None:
+    """A task may read a tensor of 40 GB; whoever presses Ctrl-C does not wait for it."""
+    from threading import Event
+
+    begun, release, ended = Event(), Event(), Event()
+
+    def interrupted() -> None:
+        assert begun.wait(10)
+        raise KeyboardInterrupt
+
+    def long() -> None:
+        begun.set()
+        release.wait(10)
+        ended.set()
+
+    with pytest.raises(KeyboardInterrupt):
+        Threads(2).run([Task(interrupted, ()), Task(long, ())])
+    assert not ended.is_set()
+    release.set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -39,5 +38,5 @@ def command(
             elif item.row is not None and item.role is not None:
                 output.write_table(row_table([item.row], [item.role]), tsv=True, table=None, header=False)
             else:
-                sys.stdout.write(get_text(item.node) + "\n")
+                output.write_text(get_text(item.node))
     return 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import typer
@@ -16,14 +17,14 @@ from ckpt.cli.options import Arg, LimitOption, RewriteJson, limits_of, model_of,
 from ckpt.cli.paths import TROUBLE, worst
 from ckpt.cli.settings import LintSettings, lint_settings
 from ckpt.cli.signature import Exclusion, excluding
-from ckpt.errors import CkptError, NotOpenedError, UnsupportedError, UsageError, about
+from ckpt.errors import CkptError, UnsupportedError, UsageError, about
 from ckpt.evidence.survey import Survey
-from ckpt.findings import LEVELS, Finding
-from ckpt.jobs.check.lint import LintReport, Rules, checked_codes, document, lint, lint_model
+from ckpt.findings import CATALOGUE, LEVELS, Finding
+from ckpt.jobs.check.lint import Gate, LintReport, Rules, checked_codes, document, lint, lint_model
 from ckpt.limits import Limits
 from ckpt.names import natural
 from ckpt.render.findings import row_lines, safe
-from ckpt.text import show, show_literal
+from ckpt.text import show, show_line, show_literal
 
 _SUFFIXES = (".pth", ".pt", ".ckpt", ".bin", ".safetensors", ".index.json")
 _SHARD = re.compile(r"-\d{5}-of-\d{5}\.(?:safetensors|bin)$")
@@ -73,12 +74,15 @@ def command(
         str | None,
         typer.Option("--annotate", metavar="github", help="Print annotations for GitHub."),
     ] = None,
+    no_config: Annotated[
+        bool, typer.Option("--no-config", help="Ignore the table [tool.ckpt.lint] of pyproject.toml.")
+    ] = False,
     limit: LimitOption = None,
 ) -> int:
     """Check files and print one line per finding. Exit code 1 when a warning or an error is left.
 
     Tensors are read only with --values. The table [tool.ckpt.lint] of the nearest pyproject.toml may set select,
-    ignore, level and values.
+    ignore, level and values. It cannot switch off findings of level error.
 
     \b
     ckpt lint runs/ --ignore cuda
@@ -87,19 +91,20 @@ def command(
     limits = limits_of(limit)
     if annotate not in (None, "github"):
         raise UsageError(f"--annotate {annotate}: only github")
-    settings = lint_settings(os.getcwd())
-    rules = _rules(settings, select, ignore, level)
+    settings = LintSettings() if no_config else lint_settings(os.getcwd())
+    gate = Gate(_rules(settings, select, ignore, level), _rules(LintSettings(), select, ignore, level))
     deep = values or settings.values
     live = model_of(model, arg)
     if not paths and live is None:
         raise UsageError("nothing to check", hint="PATH..., or --model FILE.py:FACTORY")
-    reports = [report for path in paths or () for report in _reports(path, limits, rules, deep)]
+    reports = [report for path in paths or () for report in _reports(path, limits, gate, deep)]
     if model is not None and live is not None:
-        reports.append(LintReport(model, rules.kept(lint_model(live))))
+        reports.append(_judged(model, gate, lint_model(live)))
     reports.sort(key=lambda report: natural(report.path))
     for report in reports:
         if report.error is not None:
             output.talk(f"ckpt: {show(report.path, None)}: {show_literal(report.error)}")
+    _tell_switched_off(settings.path, reports)
     if json:
         output.write_json(document(reports))
     elif annotate:
@@ -107,6 +112,14 @@ def command(
     else:
         output.write_lines([line for report in reports for line in row_lines(report.path, report.findings)])
     return worst(map(_code, reports))
+
+
+def _tell_switched_off(path: str, reports: Sequence[LintReport]) -> None:
+    """Name on stderr what a file switched off: who typed the command may not know that file."""
+    counts = Counter(finding.code for report in reports for finding in report.switched_off)
+    if counts:
+        codes = ", ".join(f"{counts[code]:,} {code}" for code in CATALOGUE if counts[code])
+        output.talk(f"ckpt: {show(path, None)}: switches off {codes} (--no-config shows them)")
 
 
 def _code(report: LintReport) -> int:
@@ -117,8 +130,8 @@ def _code(report: LintReport) -> int:
 
 def _annotation(path: str, finding: Finding) -> str:
     """A workflow command of GitHub, with line ends and percent signs escaped."""
-    text = f"{finding.code} {safe(finding.message)}".replace("%", "%25")
-    name = show(path, None).replace("%", "%25").replace(":", "%3A").replace(",", "%2C")
+    text = show_line(f"{finding.code} {safe(finding.message)}").replace("%", "%25")
+    name = show_line(show(path, None)).replace("%", "%25").replace(":", "%3A").replace(",", "%2C")
     return f"::{_MARKS[finding.level]} file={name}::{text}"
 
 
@@ -131,28 +144,47 @@ def _rules(
     lowest = next((known for known in LEVELS if known == asked), None)
     if lowest is None:
         raise UsageError(f"--level {show(str(asked), 40)}: not one of {' '.join(LEVELS)}")
-    return Rules(checked_codes(chosen, "--select"), checked_codes(left, "--ignore"), lowest)
+    return Rules(
+        checked_codes(chosen, "--select" if select else "[tool.ckpt.lint] select"),
+        checked_codes(left, "--ignore" if ignore else "[tool.ckpt.lint] ignore"),
+        lowest,
+    )
 
 
 def _split(values: list[str] | None) -> list[str]:
     return [code.strip() for value in values or [] for code in value.split(",") if code.strip()]
 
 
-def _reports(path: str, limits: Limits, rules: Rules, values: bool) -> Iterator[LintReport]:
+def _reports(path: str, limits: Limits, gate: Gate, values: bool) -> Iterator[LintReport]:
     refuse_factory(path, "--model")
     if not os.path.isdir(path):
-        yield _report(path, limits, rules, values)
+        yield _report(path, limits, gate, values)
         return
-    files = list(_walked(path))
-    if not files:
+    refused: list[LintReport] = []
+    files = list(_walked(path, refused))
+    if not files and not refused:
         yield LintReport(path, (), "no checkpoint in this folder")
     for file in files:
-        yield _report(file, limits, rules, values, found=True)
+        yield _report(file, limits, gate, values, found=True)
+    yield from refused
 
 
-def _walked(folder: str) -> Iterator[str]:
-    """The files of a folder that may be checkpoints; of shards their index."""
-    for at, folders, names in os.walk(folder, onerror=_refuse):
+def _judged(path: str, gate: Gate, findings: Sequence[Finding]) -> LintReport:
+    kept, switched_off = gate.kept(findings)
+    return LintReport(path, kept, switched_off=switched_off)
+
+
+def _walked(folder: str, refused: list[LintReport]) -> Iterator[str]:
+    """The files of a folder that may be checkpoints; of shards their index.
+
+    `refused` gets each folder that cannot be read: an error, not a folder without findings.
+    """
+
+    def refuse(error: OSError) -> None:
+        path = os.path.normpath(os.fsdecode(error.filename))
+        refused.append(LintReport(path, (), f"cannot be read: {(error.strerror or '').lower()}"))
+
+    for at, folders, names in os.walk(folder, onerror=refuse):
         folders.sort(key=natural)
         for name in folders:
             if os.path.islink(os.path.join(at, name)):
@@ -164,19 +196,12 @@ def _walked(folder: str) -> Iterator[str]:
                 yield os.path.normpath(os.path.join(at, name))
 
 
-def _refuse(error: OSError) -> None:
-    """A folder that cannot be read is an error, not a folder without findings."""
-    raise NotOpenedError(f"cannot be read: {(error.strerror or '').lower()}", path=str(error.filename))
-
-
-def _report(path: str, limits: Limits, rules: Rules, values: bool, *, found: bool = False) -> LintReport:
+def _report(path: str, limits: Limits, gate: Gate, values: bool, *, found: bool = False) -> LintReport:
     """The findings of one file. A file in a folder that is not a checkpoint is skipped."""
     try:
         with about(path), formats.open(path, limits) as checkpoint:
             with output.progress(checkpoint.nbytes) as progress:
-                report = LintReport(
-                    path, rules.kept(lint(Survey(checkpoint), values=values, progress=progress))
-                )
+                report = _judged(path, gate, lint(Survey(checkpoint), values=values, progress=progress))
             checkpoint.check_unchanged()
             return report
     except UnsupportedError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -32,5 +31,6 @@ def command(
         with output.progress(checkpoint.nbytes) as progress:
             found = sums(Survey(checkpoint), section, everything=everything, progress=progress)
         checkpoint.check_unchanged()
-    sys.stdout.writelines(f"{line}\n" for line in lines(found))
+    for line in lines(found):
+        output.write_text(line)
     return 0

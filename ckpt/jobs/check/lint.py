@@ -26,6 +26,8 @@ class LintReport(NamedTuple):
     path: str
     findings: tuple[Finding, ...]
     error: str | None = None
+    switched_off: tuple[Finding, ...] = ()
+    """Findings that only the rules of a file left out."""
 
     def to_json(self) -> dict[str, Json]:
         """An entry of `files[]` of the document `ckpt.lint`."""
@@ -66,6 +68,25 @@ class Rules(NamedTuple):
                 and (LEVELS.index(finding.level) <= most or finding.code in self.select)
             ]
         )
+
+
+class Gate(NamedTuple):
+    """The rules of the command line together with those of a file, and the rules without the file.
+
+    A file can lie beside the checkpoints that it judges, so it never switches off a finding of level error.
+    """
+
+    rules: Rules
+    asked: Rules
+
+    def kept(self, findings: Iterable[Finding]) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+        """The findings that count, and those that count no longer because of the file."""
+        every = list(findings)
+        kept = self.rules.kept(every)
+        known = set(map(id, kept))
+        lost = [finding for finding in self.asked.kept(every) if id(finding) not in known]
+        errors = [finding for finding in lost if finding.level == "error"]
+        return order([*kept, *errors]), tuple(finding for finding in lost if finding.level != "error")
 
 
 def checked_codes(codes: Iterable[str], option: str) -> frozenset[str]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import os
+import re
+import shutil
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +17,9 @@ import pytest
 import real_files
 import rewriting
 import torch
-from process import SAMPLES, check_error, ckpt
+from inside import inside
+from process import SAMPLES, Done, as_nobody, check_error
+from process import ckpt as in_a_process
 from torch import nn
 
 from ckpt import formats
@@ -25,6 +30,10 @@ from ckpt.jobs.check.lint import lint, lint_model
 from ckpt.live.model import describe
 
 pytestmark = oracle.QUIET
+
+
+def ckpt(*arguments: str | os.PathLike[str], cwd: Path = SAMPLES) -> Done:
+    return inside(*arguments, cwd=cwd)
 
 
 def linted(path: Path, **options: Any) -> list[Finding]:
@@ -308,7 +317,7 @@ def test_a_live_model(folder: Path) -> None:
         "from torch import nn\nclass Net(nn.Module):\n    def __init__(self, n=2):\n        super().__init__()\n"
         "        self.a = nn.Linear(1, 1)\n        self.cells = [nn.Linear(1, 1) for _ in range(n)]\n"
     )
-    done = ckpt("lint", "--model", "nets.py:Net", "--arg", "n=3", cwd=folder)
+    done = in_a_process("lint", "--model", "nets.py:Net", "--arg", "n=3", cwd=folder)
     assert done.code == 1
     assert done.lines == [
         "nets.py:Net: list-modules cells[0..2] (Linear) are not registered (3 modules, 6 parameters)."
@@ -379,6 +388,79 @@ def test_settings_that_cannot_be_taken(folder: Path) -> None:
     for text in ('[tool.ckpt.lint]\nvalues = "no"\n', "a=" + "[" * 5000):
         (folder / "pyproject.toml").write_text(text)
         check_error(ckpt("lint", "runs/good.pth", cwd=folder))
+
+
+GATES = (
+    'select = ["prefix"]',
+    'ignore = ["called-on-load", "unknown-import", "weights-only"]',
+    'select = ["cuda"]\nignore = ["called-on-load"]\nlevel = "error"',
+)
+
+
+@pytest.mark.parametrize("rules", GATES)
+def test_a_file_beside_the_checkpoint_does_not_switch_off_errors(rules: str, tmp_path: Path) -> None:
+    """The folder of a stranger may hold a pyproject.toml too."""
+    (tmp_path / "x.pth").write_bytes((SAMPLES / "hostile.pth").read_bytes())
+    without = inside("lint", "x.pth", cwd=tmp_path)
+    (tmp_path / "pyproject.toml").write_text(f"[tool.ckpt.lint]\n{rules}\n")
+    done = inside("lint", "x.pth", cwd=tmp_path)
+    assert done.code == 1 and "x.pth: called-on-load" in done.out.decode()
+    (line,) = done.complaints
+    lost = len(without.lines) - len(done.lines)
+    assert lost > 0
+    assert line.startswith("ckpt: ") and "pyproject.toml: switches off " in line and "--no-config" in line
+    assert sum(map(int, re.findall(r"(\d+) [a-z-]+", line.partition("switches off")[2]))) == lost
+    assert inside("lint", "x.pth", "--no-config", cwd=tmp_path) == without
+
+
+def test_the_command_line_may_switch_off_everything(tmp_path: Path) -> None:
+    (tmp_path / "x.pth").write_bytes((SAMPLES / "hostile.pth").read_bytes())
+    for rules in ('ignore = ["cuda"]', 'select = ["called-on-load"]'):
+        (tmp_path / "pyproject.toml").write_text(f"[tool.ckpt.lint]\n{rules}\n")
+        done = inside("lint", "x.pth", "--ignore", "called-on-load", cwd=tmp_path)
+        assert "called-on-load" not in done.out.decode() + done.err.decode()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a = " + "1" * 5000, "cannot be read"),
+        ("a = 1\n" + "#" * 1_000_000, "more than 1,000,000 bytes"),
+        (".".join("a" * 50_000) + " = 1", "a key of more than 100 parts"),
+        ("[" + " . ".join(["'a b'"] * 200) + "]", "a key of more than 100 parts"),
+        ("x = {" + ".".join(['"a"'] * 200) + " = 1}", "a key of more than 100 parts"),
+        ("a = " + "{a=" * 5000, "cannot be read"),
+        ("a = " + "[" * 5000, "cannot be read"),
+        ("a = 2000-99-99", "cannot be read"),
+        ("a = '\udcff'", "cannot be read"),
+        ('[tool.ckpt.lint]\nselect = ["\u202e"]', "[tool.ckpt.lint] select \\u202e: not a finding"),
+    ],
+    ids=["number", "size", "parts", "header", "inline", "table", "list", "date", "utf-8", "code"],
+)
+def test_settings_are_bounded(text: str, says: str, folder: Path) -> None:
+    """In one line, and fast: tomllib takes minutes for a key of 50,000 parts."""
+    (folder / "pyproject.toml").write_bytes(text.encode("utf-8", "surrogateescape"))
+    assert says in check_error(inside("lint", "runs/good.pth", cwd=folder))
+
+
+def test_settings_with_many_dots_are_taken(folder: Path) -> None:
+    versions = ", ".join(f'"package{number}==1.2.{number}"' for number in range(200))
+    text = f"[project]\nversions = [{versions}]\ndots = '{'.' * 5000}'\n" + "x" * 50_000 + " = 1\n"
+    (folder / "pyproject.toml").write_text(text)
+    assert inside("lint", "runs/good.pth", cwd=folder) == Done(0, b"", b"")
+
+
+def test_a_folder_that_cannot_be_read_does_not_hide_the_others(folder: Path, folder_of_all: Path) -> None:
+    runs = folder_of_all / "runs"
+    shutil.copytree(folder / "runs", runs)
+    closed = runs / "a closed one"
+    closed.mkdir(mode=0o700 if os.getuid() == 0 else 0)
+    (runs / "notes.bin").unlink()
+    done = as_nobody("lint", "runs", cwd=folder_of_all)
+    closed.chmod(0o700)
+    assert done.code == 2
+    assert done.lines == ["runs/deep/dp.pth: prefix all 2 names begin with module. (DataParallel or DDP)."]
+    assert done.complaints == ["ckpt: runs/a closed one: cannot be read: permission denied"]
 
 
 def test_a_link_to_a_folder_is_mentioned(folder: Path) -> None:

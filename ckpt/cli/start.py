@@ -1,0 +1,114 @@
+"""One process, from its first line to its exit code: what signals do to it, and how it ends.
+
+This module is imported before all others, so that a signal never meets Python's own handlers. It imports almost
+nothing. 129 hung up, 130 interrupted, 143 terminated; the program returns the other codes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import NoReturn
+
+TROUBLE, PIPE_CLOSED = 2, 141
+_LINES = {signal.SIGHUP: "hung up", signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+_AGAIN = 0.02
+"""Seconds until a signal is raised again that code outside of ours has swallowed."""
+
+
+class Signal(BaseException):
+    """SIGHUP, SIGINT or SIGTERM arrived while a command ran, which unwinds and removes what is half written."""
+
+
+class _Process:
+    """The only state of the process."""
+
+    arrived: int | None = None
+    """The first signal."""
+    unwinds = False
+    """Whether there may be something to clean up. If not, a signal ends the process where it is."""
+
+
+def run(program: Callable[[], int]) -> NoReturn:
+    """Run the program with signals handled, and end the process with its exit code."""
+    code = TROUBLE
+    try:
+        _install()
+        code = program()
+        _Process.unwinds = False
+    except BaseException as error:
+        # No call before this line: a signal is only seen at calls, and from here on it ends the process.
+        _Process.unwinds = False
+        if isinstance(error, KeyboardInterrupt):
+            _Process.arrived = _Process.arrived or signal.SIGINT
+        elif isinstance(error, SystemExit):
+            code = error.code if isinstance(error.code, int) else 0 if error.code is None else TROUBLE
+        elif not isinstance(error, Signal):
+            code = _bug(error)
+    _leave(code)
+
+
+def unwind() -> None:
+    """From now on a signal raises `Signal`, because the program has begun what must be undone."""
+    _Process.unwinds = True
+
+
+def _install() -> None:
+    for number in _LINES:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup: the job goes on
+            signal.signal(number, _arrived)
+    sys.unraisablehook = _swallowed
+
+
+def _arrived(number: int, frame: FrameType | None) -> None:
+    """The handler."""
+    if number != signal.SIGALRM:
+        _Process.arrived = _Process.arrived or number
+    if _Process.unwinds:
+        raise Signal
+    _end_by_signal()
+
+
+def _swallowed(unraisable: sys.UnraisableHookArgs) -> None:
+    """A signal that came inside of a finalizer or a callback, where Python drops exceptions, is raised again."""
+    if issubclass(unraisable.exc_type, Signal):
+        signal.signal(signal.SIGALRM, _arrived)
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN)
+    else:
+        sys.__unraisablehook__(unraisable)
+
+
+def _bug(error: BaseException) -> int:
+    from ckpt import __version__
+    from ckpt.cli import output
+
+    output.talk_traceback(error)
+    output.talk(f"ckpt: this is a bug in ckpt {__version__}, please report it with the lines above")
+    return TROUBLE
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process at once: taking a tree of a million nodes apart first would take longer than reading it."""
+    if _Process.arrived is not None:
+        _end_by_signal()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            code = PIPE_CLOSED
+        except OSError:
+            code = TROUBLE
+    os._exit(code)
+
+
+def _end_by_signal() -> NoReturn:
+    """One line on stderr. What stdout still holds is dropped, because its reader may have stopped reading."""
+    number = _Process.arrived or signal.SIGINT
+    try:
+        os.write(2, f"ckpt: {_LINES[signal.Signals(number)]}\n".encode())
+    except OSError:
+        pass
+    os._exit(128 + number)

@@ -1,0 +1,41 @@
+"""The command inside of this process, for tests that run it by the hundred."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+from process import Done, environment
+
+from ckpt.cli import app
+
+
+@contextlib.contextmanager
+def _streams() -> Iterator[tuple[io.BytesIO, io.BytesIO]]:
+    out, err = io.BytesIO(), io.BytesIO()
+    texts = [
+        io.TextIOWrapper(stream, "utf-8", errors="backslashreplace", newline="\n") for stream in (out, err)
+    ]
+    with contextlib.redirect_stdout(texts[0]), contextlib.redirect_stderr(texts[1]):
+        yield out, err
+        for text in texts:
+            text.flush()
+            text.detach()
+
+
+def inside(*arguments: str | os.PathLike[str], cwd: Path, **variables: str) -> Done:
+    """What `ckpt ARGUMENTS` does, as far as one process can tell: without signals, and without ending it."""
+    command = str(arguments[0]) if arguments else ""
+    names = (command,) if command in app.COMMANDS else app.COMMANDS
+    program = app.program(names)
+    with (
+        contextlib.chdir(cwd),
+        mock.patch.dict(os.environ, environment(**variables), clear=True),
+        _streams() as (out, err),
+    ):
+        code = program([*map(os.fspath, arguments)], standalone_mode=False, prog_name="ckpt")
+    return Done(int(code or 0), out.getvalue(), err.getvalue())
