@@ -95,17 +95,18 @@ class Budget:
         self._tensors += tensors
 
     def granted(self, tensors: int = 0) -> int:
-        """The memory that the tensors named so far, and `tensors` further ones, add to what is left."""
+        """Add the memory of the tensors named so far, and of `tensors` further ones, to what is left, and return it."""
         allowed = min(self._tensors + tensors, self._stored // TENSOR_BYTES) * TENSOR_MEMORY
         more = max(0, allowed - self._granted)
         self._granted += more
+        self.memory += more
         return more
 
     def charge(self, memory: int, what: str = "the file") -> None:
         """Take `memory` bytes. Raises LimitError when that is more than is left."""
         self.memory -= memory
         if self.memory < 0:
-            self.memory += self.granted()
+            self.granted()
             if self.memory < 0:
                 raise self.exceeded(what)
 

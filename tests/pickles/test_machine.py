@@ -536,7 +536,7 @@ def test_tensors_add_memory_as_far_as_the_bytes_of_the_file_allow() -> None:
     with pytest.raises(LimitError, match="too much memory"):
         run(tensors, few, budget=Budget(few, len(tensors) // 50))  # as if it were deflated
     with pytest.raises(LimitError, match="too much memory"):
-        run(b"(" + b"NQ" * 10_000 + b"l.", few)  # they are no tensors: two bytes each
+        run(b"(" + b"}Q" * 10_000 + b"l.", few)  # two bytes each hold no tensor
 
 
 def test_names_are_counted_once_each() -> None:
@@ -570,7 +570,7 @@ def test_length_is_compared_with_what_is_left(code: bytes) -> None:
 
 def test_memo_slot_of_any_number_costs_one_entry() -> None:
     assert run(b"]r\xff\xff\xff\xff0j\xff\xff\xff\xff.", LIMITS).root == []
-    assert run(b"]p999999999999\n0g999999999999\n.", LIMITS).root == []
+    assert run(b"]p4294967295\n0g4294967295\n.", LIMITS).root == []
 
 
 # ---------------------------------------------------------------------------------------------- cut off
