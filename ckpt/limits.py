@@ -1,13 +1,14 @@
-"""The limits on reading one file, as one immutable value.
+"""The limits on reading one file, as one immutable value, and what is left of them while the file is read.
 
-The defaults keep memory under 1 GB and time linear in the file's size. `--limit NAME=VALUE` raises one.
+At the defaults memory stays below 256 MB plus 2.5 kB per tensor, and time is linear in the bytes of the file.
+`--limit NAME=VALUE` raises one.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from ckpt.errors import UsageError
+from ckpt.errors import LimitError, UsageError
 
 _SUFFIXES: dict[str, int] = {
     "": 1,
@@ -20,21 +21,25 @@ _SUFFIXES: dict[str, int] = {
 }
 
 
+TENSOR_MEMORY = 2_500
+"""Bytes of memory that one tensor may take."""
+TENSOR_BYTES = 30
+"""The fewest bytes of its own that a tensor takes in a file: no file holds more tensors than its bytes allow."""
+INFLATION = 64
+"""How many bytes of pickle one stored byte may become. Pickles of state dicts deflate to a tenth."""
+
+
 class Limits(NamedTuple):
     """Limits on reading. Names with `bytes` count bytes, all others count items."""
 
+    memory: int = 200_000_000
+    """Estimated bytes of all objects made from one file. Each tensor that the file holds adds TENSOR_MEMORY."""
     pickle_bytes: int = 256 * 2**20
     """The size of one uncompressed pickle. 20,000 tensors take 2 MB, but pickles also hold arrays and tokenizers."""
-    operations: int = 20_000_000
-    """Opcodes of one pickle, about 30 per tensor."""
-    values: int = 3_000_000
-    """Strings, containers and objects of one pickle, about 12 per tensor."""
-    paths: int = 1_000_000
-    """Paths of the tree to a tensor, a value or a container. A tree may expand far beyond the size of its file."""
-    repeats: int = 200_000
-    """Paths inside containers that occur more than once."""
-    name_characters: int = 300_000_000
-    """Characters in the names of all paths together."""
+    inflated_bytes: int = 4 * 2**20
+    """Bytes of all pickles of a file, each time they are read. Each byte that the file stores adds INFLATION."""
+    operations: int = 50_000_000
+    """Opcodes of all pickles of a file, about 30 per tensor."""
     globals: int = 10_000
     """Distinct names that one pickle imports. Real files have under 100."""
     depth: int = 200
@@ -47,6 +52,8 @@ class Limits(NamedTuple):
     """The header of a safetensors file. 100 MB is the limit of the format itself."""
     index_bytes: int = 64 * 2**20
     """The JSON index of a sharded checkpoint."""
+    shards: int = 10_000
+    """Files of a sharded checkpoint."""
     nesting: int = 4
     """Checkpoints inside the pickles of checkpoints."""
 
@@ -60,6 +67,64 @@ class Limits(NamedTuple):
                 raise UsageError(f"no limit called {name}", hint="limits: " + " ".join(fields))
             changes[fields[name]] = _number(setting, value)
         return self._replace(**changes)
+
+
+class Budget:
+    """What is left of the limits while one file is read: for all its pickles, headers, code and paths together.
+
+    `memory` counts estimated bytes, `parsed` bytes of pickles, `operations` opcodes.
+    """
+
+    __slots__ = ("_granted", "_stored", "_tensors", "limits", "memory", "operations", "parsed")
+
+    def __init__(self, limits: Limits, stored: int = 0) -> None:
+        self.limits = limits
+        self.memory = limits.memory
+        self.operations = limits.operations
+        self.parsed = limits.inflated_bytes
+        self._granted = self._stored = self._tensors = 0
+        self.hold(stored)
+
+    def hold(self, stored: int) -> None:
+        """Allow for `stored` more bytes that the file really has: of pickles, a header or a directory."""
+        self._stored += stored
+        self.parsed += stored * INFLATION
+
+    def claim(self, tensors: int) -> None:
+        """Count tensors that the file names. They are believed as far as its bytes allow."""
+        self._tensors += tensors
+
+    def granted(self, tensors: int = 0) -> int:
+        """Add the memory of the tensors named so far, and of `tensors` further ones, to what is left, and return it."""
+        allowed = min(self._tensors + tensors, self._stored // TENSOR_BYTES) * TENSOR_MEMORY
+        more = max(0, allowed - self._granted)
+        self._granted += more
+        self.memory += more
+        return more
+
+    def charge(self, memory: int, what: str = "the file") -> None:
+        """Take `memory` bytes. Raises LimitError when that is more than is left."""
+        self.memory -= memory
+        if self.memory < 0:
+            self.granted()
+            if self.memory < 0:
+                raise self.exceeded(what)
+
+    def exceeded(self, what: str) -> LimitError:
+        """The error for something that needs more memory than is left."""
+        return LimitError(f"{what} needs too much memory", "memory", self.limits.memory)
+
+    def parse(self, nbytes: int) -> None:
+        """Count `nbytes` of a pickle that is about to be read. Raises LimitError when the file stores too few for it."""
+        self.check(nbytes)
+        self.parsed -= nbytes
+
+    def check(self, nbytes: int) -> None:
+        """Raise LimitError when the file stores too few bytes for a pickle of `nbytes`."""
+        if nbytes > self.parsed:
+            raise LimitError(
+                "the pickles of the file inflate too far", "inflated-bytes", self.limits.inflated_bytes
+            )
 
 
 def number_of(value: str) -> int | None:

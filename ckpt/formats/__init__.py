@@ -21,7 +21,7 @@ from ckpt.formats.sharded import read as sharded
 from ckpt.formats.torch_legacy import read as torch_legacy
 from ckpt.formats.torch_zip import read as torch_zip
 from ckpt.io.location import Location, locate
-from ckpt.limits import Limits
+from ckpt.limits import Budget, Limits
 
 FORMATS: tuple[Format, ...] = (sharded, torchscript, torch_zip, torch_legacy, safetensors)
 
@@ -36,12 +36,14 @@ def open(path: str, limits: Limits | None = None, *, plugins: bool = False) -> C
     return _open(locate(path), limits or Limits(), plugins, "")
 
 
-def _open(location: Location, limits: Limits, plugins: bool, mark: str) -> Checkpoint:
+def _open(
+    location: Location, limits: Limits, plugins: bool, mark: str, budget: Budget | None = None
+) -> Checkpoint:
     collecting = gc.isenabled()
     gc.disable()  # a tree of a million nodes has no garbage: the collector would double the time
     probe = None
     try:
-        probe = probe_at(location, limits, plugins, mark)
+        probe = probe_at(location, limits, plugins, mark, budget)
         checkpoint = format_of(probe, plugins).read(probe, limits)
         if probe.source is not None and probe.source not in checkpoint.sources:
             probe.close()  # an index: the checkpoint holds the files that it names
@@ -60,9 +62,12 @@ def _open(location: Location, limits: Limits, plugins: bool, mark: str) -> Check
             gc.enable()
 
 
-def probe_at(location: Location, limits: Limits, plugins: bool = False, mark: str = "") -> Probe:
+def probe_at(
+    location: Location, limits: Limits, plugins: bool = False, mark: str = "", budget: Budget | None = None
+) -> Probe:
     """The probe of a location, for all formats. Raises CkptError."""
-    return Probe(location, limits, lambda other, mark: _open(other, limits, plugins, mark), mark)
+    left = budget or Budget(limits)  # one for all shards
+    return Probe(location, limits, lambda other, mark: _open(other, limits, plugins, mark, left), mark, left)
 
 
 def format_of(probe: Probe, plugins: bool = False) -> Format:

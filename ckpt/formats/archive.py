@@ -13,7 +13,7 @@ from zlib import crc32
 from ckpt.checkpoint import Notice
 from ckpt.errors import CutOffError, DamagedDataError, LimitError, UnreadableError
 from ckpt.io.source import Source, inflate
-from ckpt.limits import Limits
+from ckpt.limits import Budget, Limits
 from ckpt.tensors import Range
 from ckpt.text import plural, show
 
@@ -55,10 +55,20 @@ class Archive(NamedTuple):
     notices: tuple[Notice, ...]
     outside: int = 0
     """Records that do not lie below the root."""
+    nbytes: int = 0
+    """Bytes of the directory."""
 
     def find(self, name: str) -> Record | None:
         """The record `root/name`."""
         return self.records.get(f"{self.root}/{name}")
+
+    def read_pickle(self, record: Record, limits: Limits, budget: Budget) -> bytes:
+        """The bytes of a record that holds a pickle. Raises LimitError, UnreadableError."""
+        if record.size <= limits.pickle_bytes:
+            budget.hold(record.stored)
+            budget.check(record.size)
+            budget.charge(record.size + (record.stored if record.deflated else 0), "a pickle")
+        return self.read(record, limits.pickle_bytes, "pickle-bytes")
 
     def read(self, record: Record, limit: int, limit_name: str) -> bytes:
         """The bytes of a record, inflated; never more than `limit`. Raises LimitError, UnreadableError."""
@@ -108,7 +118,7 @@ def read_archive(source: Source, limits: Limits) -> Archive:
             raise UnreadableError(
                 "the archive has two roots: " + ", ".join(show(name, 60) for name in holding[:2])
             )
-    return Archive(source, root, {record.name: record for record in records}, tuple(notices), outside)
+    return Archive(source, root, {record.name: record for record in records}, tuple(notices), outside, size)
 
 
 def _find_end(source: Source) -> tuple[int, int, int, int]:

@@ -13,7 +13,7 @@ from ckpt.errors import UnreadableError, about
 from ckpt.formats.safetensors.read import parse_json
 from ckpt.io.location import locate
 from ckpt.io.source import read_limited
-from ckpt.limits import Limits
+from ckpt.limits import Budget, Limits
 from ckpt.names import Key, NamedKey, Path
 from ckpt.tensors import Composite, Storage, Tensor, tensor_ref
 from ckpt.text import Json, show
@@ -35,7 +35,9 @@ def open_listing(path: str, limits: Limits) -> Checkpoint | None:
             data = read_limited(source, limits.index_bytes, "index-bytes", "the listing")
         if data.count(b'"schema"', 0, 1 << 20) == 0:
             return None
-        document = parse_json(data, "listing (expected one document of ckpt inspect --json)")
+        document = parse_json(
+            data, "listing (expected one document of ckpt inspect --json)", Budget(limits), b'"dtype"'
+        )
         assert isinstance(document, dict)  # it begins with {
         schema = document.get("schema")
         if not isinstance(schema, dict) or schema.get("name") != _SCHEMA:

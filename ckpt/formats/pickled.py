@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from ckpt.checkpoint import Checkpoint, Import, Notice, Origin, Refusal, Traits
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.io.source import Source
-from ckpt.limits import Limits
+from ckpt.limits import Budget, Limits
 from ckpt.nodes import Global, Node, PersistentId
 from ckpt.pickles import imports, machine, weights_only
 from ckpt.pickles.imports import Judgement, looks_like_enum
@@ -31,12 +31,17 @@ class Contents:
     """The pickles of one file, nested ones too, and every storage that they name, by its id.
 
     `read_nested` reads a checkpoint in the bytes of a pickle, as the loader of the format would. `mark` is the
-    prefix of all storage ids, `streams` counts the nested checkpoints.
+    prefix of all storage ids, `streams` counts the nested checkpoints, `budget` is what is left for all of them.
     """
 
     def __init__(
-        self, notices: Iterable[Notice] = (), read_nested: ReadNested | None = None, mark: str = ""
+        self,
+        notices: Iterable[Notice] = (),
+        read_nested: ReadNested | None = None,
+        mark: str = "",
+        budget: Budget | None = None,
     ) -> None:
+        self.budget = budget
         self.pickles: list[Pickle] = []
         self.read_nested = read_nested
         self.mark = mark
@@ -47,10 +52,10 @@ class Contents:
         self.not_loadable: str | None = None
 
 
-def run(data: bytes, limits: Limits, start: int = 0) -> Pickle:
+def run(data: bytes, limits: Limits, budget: Budget | None = None) -> Pickle:
     """`machine.run`. The error of a damaged pickle names the unknown imports that came before the damage."""
     try:
-        return machine.run(data, limits, start)
+        return machine.run(data, limits, 0, budget)
     except MachineError as error:
         error.hint = _unknown(error.seen)
         raise
@@ -78,9 +83,11 @@ def interpret(
     def nested(data: bytes) -> Node:
         if depth >= limits.nesting or contents.read_nested is None:
             raise LimitError("checkpoints are nested too deep in pickles", "nesting", limits.nesting)
+        if contents.budget is not None:
+            contents.budget.charge(len(data))  # it is read, and perhaps decoded, each time that it is met
         return contents.read_nested(data, contents, limits, depth + 1)
 
-    Rebuilder(nested).annotate(pickle)
+    Rebuilder(nested, contents.budget).annotate(pickle)
 
 
 def checkpoint(
@@ -100,7 +107,7 @@ def checkpoint(
 ) -> Checkpoint:
     """The Checkpoint over a tree whose calls have their meaning."""
     try:
-        flat = flatten(root, limits) if flat is None else flat
+        flat = flatten(root, limits, contents.budget) if flat is None else flat
     except UnreadableError as error:
         error.hint = _unknown(name for pickle in contents.pickles for name in pickle.globals.values())
         raise
@@ -159,13 +166,10 @@ def _storages(contents: Contents, flat: Flat) -> tuple[Storage, ...]:
 
 
 def _refusals(contents: Contents, flat: Flat) -> tuple[Refusal, ...]:
-    places_of: dict[str, list[str]] = {}
+    places_of: dict[str, dict[str, None]] = {}
     for pickle in contents.pickles:
         for reason, node in weights_only.refusals(pickle):
-            places = places_of.setdefault(reason, [])
-            for name in flat.where.get(id(node), ()):
-                if name not in places:
-                    places.append(name)
+            places_of.setdefault(reason, {}).update(dict.fromkeys(flat.where.get(id(node), ())))
     return tuple(Refusal(reason, tuple(places)) for reason, places in places_of.items())
 
 

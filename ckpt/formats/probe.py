@@ -9,7 +9,7 @@ from ckpt.checkpoint import Checkpoint
 from ckpt.formats.archive import Archive, read_archive
 from ckpt.io.location import Location
 from ckpt.io.source import Source
-from ckpt.limits import Limits
+from ckpt.limits import Budget, Limits
 
 HEAD_BYTES = 4096
 
@@ -18,12 +18,18 @@ class Probe:
     """One location, opened once for all formats. `source` is None for a folder.
 
     `open` reads another location in the same way, for a format of several files. `mark` is the prefix of the
-    storage ids, so that the ids of several files stay apart.
+    storage ids, so that the ids of several files stay apart. `budget` is what is left of the limits for all of them.
     """
 
     def __init__(
-        self, location: Location, limits: Limits, open: Callable[[Location, str], Checkpoint], mark: str = ""
+        self,
+        location: Location,
+        limits: Limits,
+        open: Callable[[Location, str], Checkpoint],
+        mark: str = "",
+        budget: Budget | None = None,
     ) -> None:
+        self.budget = budget or Budget(limits)
         self.location = location
         self.path = location.name
         self.limits = limits

@@ -15,7 +15,7 @@ from ckpt.formats.pickled import Contents, checkpoint, interpret, run
 from ckpt.formats.probe import Probe
 from ckpt.formats.torch_legacy.read import read_nested
 from ckpt.formats.torch_zip.read import StorageFolder, byteorder_of
-from ckpt.limits import Limits
+from ckpt.limits import Budget, Limits
 from ckpt.names import Path
 from ckpt.nodes import Dict, Global, Opaque
 from ckpt.tree.walk import flatten
@@ -33,8 +33,11 @@ TRAITS = Traits(
 WRITER = ""
 VERIFIER = "ckpt.formats.torch_zip.verify"
 
-_CLASS = re.compile(r"^class (\w+)\(", re.MULTILINE)
-_LIST = re.compile(r"^  __(parameters|buffers)__ = \[([^\]\n]*)\]", re.MULTILINE)
+_LINE = re.compile(
+    r"^(?:class (?P<class>\w+)\(|  __(?P<kind>parameters|buffers)__ = \[(?P<names>[^\]\n]*)\])", re.MULTILINE
+)
+_NAME = 300
+"""Bytes of memory of one class or name of the code."""
 _WORD = re.compile(r'"([^"]*)"')
 
 
@@ -48,14 +51,16 @@ def sniff(probe: Probe) -> bool:
 def read(probe: Probe, limits: Limits) -> Checkpoint:
     archive = probe.archive
     assert archive is not None
-    contents = Contents(archive.notices, read_nested, probe.mark)
+    budget = probe.budget
+    budget.hold(archive.nbytes)
+    contents = Contents(archive.notices, read_nested, probe.mark, budget)
     root = None
     constants = Dict()
     for name, folder, prefix in (("data.pkl", "data", ""), ("constants.pkl", "constants", "constants:")):
         record = archive.find(name)
         if record is None:
             raise UnreadableError(f"the TorchScript archive lacks {name}")
-        pickle = run(archive.read(record, limits.pickle_bytes, "pickle-bytes"), limits)
+        pickle = run(archive.read_pickle(record, limits, budget), limits, budget)
         storages = StorageFolder(archive, folder, contents, prefix, big=byteorder_of(archive) == "big")
         interpret(pickle, contents, limits, storages.resolve, 0)
         if name == "data.pkl":
@@ -63,13 +68,13 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         elif type(pickle.root) is tuple and pickle.root:
             constants.keys.append("constants")
             constants.values.append(pickle.root)
-    flat = flatten(root, limits)
-    kinds = _kinds(archive, limits)
+    flat = flatten(root, limits, budget)
+    kinds = _kinds(archive, limits, budget)
     flat.tensors = [_with_kind(entry, root, kinds) for entry in flat.tensors]
     if flat.containers and not flat.containers[0].path:
         flat.containers[0] = flat.containers[0]._replace(is_module=True)
     if constants.keys:
-        extra = flatten(constants, limits)
+        extra = flatten(constants, limits, budget)
         flat.tensors += extra.tensors
         flat.values += extra.values
     return checkpoint(
@@ -86,7 +91,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     )
 
 
-def _kinds(archive: Archive, limits: Limits) -> dict[str, dict[str, Role]]:
+def _kinds(archive: Archive, limits: Limits, budget: Budget) -> dict[str, dict[str, Role]]:
     """Qualified class name -> attribute -> parameter or buffer, from the lists in the code."""
     kinds_of: dict[str, dict[str, Role]] = {}
     prefix = f"{archive.root}/code/"
@@ -94,14 +99,19 @@ def _kinds(archive: Archive, limits: Limits) -> dict[str, dict[str, Role]]:
         if not name.startswith(prefix) or not name.endswith(".py"):
             continue
         module = name[len(prefix) : -3].replace("/", ".")
+        # Four bytes a character: text with one emoji takes as much.
+        budget.charge(4 * record.size, "the code of the archive")
         code = archive.read(record, limits.pickle_bytes, "pickle-bytes").decode("utf-8", "replace")
-        classes = list(_CLASS.finditer(code))
-        for index, match in enumerate(classes):
-            end = classes[index + 1].start() if index + 1 < len(classes) else len(code)
-            kinds = kinds_of.setdefault(f"{module}.{match[1]}", {})
-            for kind, names in _LIST.findall(code[match.end() : end]):
-                role: Role = "parameter" if kind == "parameters" else "buffer"
-                kinds.update(dict.fromkeys(_WORD.findall(names), role))
+        kinds: dict[str, Role] | None = None
+        for match in _LINE.finditer(code):
+            budget.charge(_NAME, "the code of the archive")
+            if match["class"]:
+                kinds = kinds_of.setdefault(f"{module}.{match['class']}", {})
+            elif kinds is not None:
+                role: Role = "parameter" if match["kind"] == "parameters" else "buffer"
+                for word in _WORD.finditer(code, *match.span("names")):
+                    budget.charge(_NAME, "the code of the archive")
+                    kinds[word[1]] = role
     return kinds_of
 
 

@@ -8,12 +8,14 @@ Opcodes and their meaning: Lib/pickletools.py of CPython.
 from __future__ import annotations
 
 from codecs import escape_decode
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from struct import Struct, error
+from sys import getsizeof
 from typing import TypeAlias, cast
 
 from ckpt.errors import LimitError, UnreadableError
-from ckpt.limits import Limits
+from ckpt.limits import Budget, Limits
 from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId, Set, is_tuple
 from ckpt.pickles.opcodes import (
     ADDITEMS,
@@ -87,6 +89,12 @@ from ckpt.text import show
 TUPLE_DEPTH = 64
 """Tuples inside tuples. Deeper ones exist only to overflow the stack of a program that hashes or prints them."""
 LINE_BYTES = 65_536
+STEP = 16_384
+"""Opcodes after which the stack and the memo are charged."""
+SLOT, MEMO_SLOT = 12, 150
+"""Bytes of memory of an entry of the stack or a list, and of one of the memo, which is freed at the end."""
+NUMBER_COST, TUPLE_COST, LIST_COST, CALL_COST, DICT_COST = 32, 72, 110, 140, 270
+"""Bytes of memory of what opcodes make, without the entries. Texts and bytes are measured."""
 NAME_CHARACTERS = 1_000
 DIGITS = 4_300
 
@@ -157,28 +165,31 @@ class TruncatedPickleError(MachineError):
         super().__init__("unexpected end", offset)
 
 
-def run(data: bytes, limits: Limits, start: int = 0) -> Pickle:
+def run(data: bytes, limits: Limits, start: int = 0, budget: Budget | None = None) -> Pickle:
     """The pickle that begins at byte `start` of `data`, as an inert tree.
 
-    Raises TruncatedPickleError when `data` ends first, MachineError when the pickle is malformed, LimitError
+    `budget` is what is left for the file of the pickle; without one the pickle counts alone. Raises TruncatedPickleError when `data` ends first, MachineError when the pickle is malformed, LimitError
     when it costs more than `limits` allow.
     """
     out = Pickle()
+    if budget is None:
+        budget = Budget(limits, len(data) - start)
+    budget.parse(len(data) - start)
     try:
-        _run(data, limits, start, out)
+        _run(data, limits, start, out, budget)
     except MachineError as failure:
         failure.seen = list(out.globals.values())
         raise
     return out
 
 
-def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
+def _run(data: bytes, limits: Limits, start: int, out: Pickle, budget: Budget) -> None:
     stack: list[_Made] = []
     outer: list[list[_Made]] = []  # the stacks below the open MARKs
     push, pop = stack.append, stack.pop
     memo: dict[int, _Made] = {}
     size = len(data)
-    values = limits.values
+    memory = budget.memory
     deep: dict[
         int, tuple[int, Node]
     ] = {}  # id of a tuple that holds tuples -> its depth, and the tuple, to keep the id taken
@@ -186,8 +197,24 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
     uint32 = _UINT32.unpack_from
     at = pos = start
 
+    def settle(slots: int) -> None:
+        """Charge what opcodes left on the stack and in the memo, and ask for the memory of the tensors so far."""
+        nonlocal memory
+        memory -= slots * SLOT
+        if memory < len(memo) * MEMO_SLOT:
+            memory += budget.granted(len(persistent))
+            if memory < len(memo) * MEMO_SLOT:
+                raise budget.exceeded("a pickle")
+
+    def steps() -> Iterator[range]:
+        while budget.operations > 0:
+            step = min(STEP, budget.operations)
+            budget.operations -= step
+            yield range(step, 0, -1)
+            settle(step)
+
     try:
-        for _ in range(limits.operations):
+        for left in chain.from_iterable(steps()):
             at = pos
             op = data[pos]
             pos += 1
@@ -205,21 +232,20 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
                 end = pos + 4 + uint32(data, pos)[0]
                 if end > size:
                     raise TruncatedPickleError(at)
-                push(str(data[pos + 4 : end], "utf-8", "surrogatepass"))
+                push(string := str(data[pos + 4 : end], "utf-8", "surrogatepass"))
+                memory -= getsizeof(string)
                 pos = end
-                values -= 1
             elif op == MARK:
                 outer.append(stack)
                 stack = []
                 push, pop = stack.append, stack.pop
-                values -= 1
+                memory -= LIST_COST
             elif op == TUPLE:
                 items = stack
                 stack = outer.pop()
                 push, pop = stack.append, stack.pop
                 made_tuple = tuple(items)
                 push(_nested(deep, at, made_tuple) if tuple in map(type, items) else made_tuple)
-                values -= 1
             elif op == TUPLE2:
                 second = pop()
                 first = pop()
@@ -227,7 +253,7 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
                     push(_nested(deep, at, (first, second)))
                 else:
                     push((first, second))
-                values -= 1
+                memory -= TUPLE_COST
             elif op == REDUCE:
                 args = pop()
                 func = stack[-1]
@@ -236,14 +262,15 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
                     calls.append(made_call)
                 else:
                     stack[-1] = _call(out, at, "reduce", func, args)
-                values -= 1
+                memory -= CALL_COST
             elif op == BINPERSID:
                 stack[-1] = made_id = PersistentId(stack[-1], at)
                 persistent.append(made_id)
-                values -= 1
+                memory -= CALL_COST
             elif op == BININT2:
                 push(_UINT16.unpack_from(data, pos)[0])
                 pos += 2
+                memory -= NUMBER_COST
             elif op == NEWFALSE:
                 push(False)
             elif op == EMPTY_TUPLE:
@@ -257,10 +284,11 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
             elif op == TUPLE1:
                 first = pop()
                 push(_nested(deep, at, (first,)) if type(first) is tuple else (first,))
-                values -= 1
+                memory -= TUPLE_COST
             elif op == BININT:
                 push(_INT32.unpack_from(data, pos)[0])
                 pos += 4
+                memory -= NUMBER_COST
             elif op == NEWTRUE:
                 push(True)
             elif op == NONE:
@@ -268,35 +296,38 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
             elif op == BINFLOAT:
                 push(_DOUBLE.unpack_from(data, pos)[0])
                 pos += 8
+                memory -= NUMBER_COST
             elif op == TUPLE3:
                 third, second = pop(), pop()
                 push(_nested(deep, at, (pop(), second, third)))
-                values -= 1
+                memory -= TUPLE_COST
             elif op == EMPTY_DICT:
                 push(Dict())
-                values -= 1
+                memory -= DICT_COST
             elif op == EMPTY_LIST:
                 push([])
-                values -= 1
+                memory -= LIST_COST
             elif op == SETITEMS:
                 items = stack
                 stack = outer.pop()
                 push, pop = stack.append, stack.pop
                 _set_items(out, at, stack[-1], items)
+                memory -= DICT_COST
             elif op == SETITEM:
                 value = pop()
                 key = pop()
                 _set_items(out, at, stack[-1], [key, value])
-                values -= 1
+                memory -= DICT_COST
             elif op == APPENDS:
                 items = stack
                 stack = outer.pop()
                 push, pop = stack.append, stack.pop
                 _add_items(at, stack[-1], items)
+                memory -= LIST_COST
             elif op == APPEND:
                 value = pop()
                 _add_items(at, stack[-1], [value])
-                values -= 1
+                memory -= LIST_COST
             elif op == GLOBAL:
                 module, pos = _line(data, pos, at)
                 name, pos = _line(data, pos, at)
@@ -306,27 +337,28 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
                 if type(stack[-1]) is not Opaque:
                     raise MachineError(f"cannot set a state on {_kind(stack[-1])}", at)
                 stack[-1].build(state)
-                values -= 1
+                memory -= LIST_COST
             elif op == NEWOBJ:
                 args = pop()
                 push(_call(out, at, "newobj", pop(), args))
-                values -= 1
+                memory -= CALL_COST
             elif op == SHORT_BINSTRING:
                 end = pos + 1 + data[pos]
                 if end > size:
                     raise TruncatedPickleError(at)
                 push(_bytestring(data[pos + 1 : end], out))
                 pos = end
-                values -= 1
+                memory -= getsizeof(stack[-1])
             elif op == LONG1:
                 end = pos + 1 + data[pos]
                 if end > size:
                     raise TruncatedPickleError(at)
                 push(int.from_bytes(data[pos + 1 : end], "little", signed=True))
                 pos = end
+                memory -= getsizeof(stack[-1])
             elif op == EMPTY_SET:
                 push(Set([], frozen=False))
-                values -= 1
+                memory -= DICT_COST
             elif op == PROTO:
                 out.protocol = data[pos]
                 if out.protocol > 5:
@@ -337,17 +369,21 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
                     raise MachineError("STOP inside an open MARK", at)
                 out.root = pop()
                 out.end = pos
+                budget.operations += left - 1
+                settle(STEP - left)
+                budget.memory = memory
+                budget.claim(len(persistent))
                 return
             else:
                 out.foreign_opcodes.setdefault(op, at)
-                values -= 1
                 if op == MEMOIZE:
                     memo[len(memo)] = stack[-1]
                 elif op == SHORT_BINUNICODE:
                     end = pos + 1 + data[pos]
                     if end > size:
                         raise TruncatedPickleError(at)
-                    push(str(data[pos + 1 : end], "utf-8", "surrogatepass"))
+                    push(string := str(data[pos + 1 : end], "utf-8", "surrogatepass"))
+                    memory -= getsizeof(string)
                     pos = end
                 elif op == STACK_GLOBAL:
                     inner, place = pop(), pop()
@@ -369,6 +405,7 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
                     items = stack
                     stack = outer.pop()
                     push, pop = stack.append, stack.pop
+                    memory -= DICT_COST
                     if op == LIST:
                         push(cast("list[Node]", items))  # no other node holds this list
                     elif op == DICT:
@@ -390,13 +427,17 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
                     if type(kwargs) is not Dict:
                         raise MachineError(f"a call has {_kind(kwargs)} as keyword arguments", at)
                     push(_call(out, at, "newobj_ex", pop(), args, kwargs))
+                    memory -= CALL_COST
                 elif op == PERSID:
                     text, pos = _line(data, pos, at)
                     persistent.append(PersistentId(text.decode("ascii"), at))
                     push(persistent[-1])
+                    memory -= CALL_COST
                 elif op in (GET, PUT):
                     text, pos = _line(data, pos, at)
                     slot = _decimal(text, at)
+                    if not 0 <= slot < 2**32:  # no writer counts so far, and greater ints can share one hash
+                        raise MachineError("the number of a memo slot is too large", at)
                     if op == PUT:
                         memo[slot] = stack[-1]
                     else:
@@ -404,11 +445,13 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle) -> None:
                 elif op in (STRING, BINSTRING):
                     raw, pos = _python2_string(op, data, pos, at)
                     push(_bytestring(raw, out))
+                    memory -= getsizeof(stack[-1])
                 else:
                     value, pos = _literal(op, data, pos, at)
                     push(value)
-            if values < 0:
-                raise LimitError("a pickle makes too many values", "values", limits.values)
+                    memory -= getsizeof(value)
+            if memory < 0:
+                settle(0)
     except IndexError:
         if at + 1 + ARGUMENT_BYTES.get(data[at], 0) > size if at < size else True:
             raise TruncatedPickleError(at) from None

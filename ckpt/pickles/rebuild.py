@@ -14,6 +14,7 @@ from typing import cast
 
 from ckpt.dtypes import BY_NAME, BY_STORAGE, UINT8, DType
 from ckpt.errors import UnreadableError
+from ckpt.limits import Budget
 from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, is_tuple
 from ckpt.pickles.machine import Pickle
 from ckpt.tensors import Composite, Range, Storage, Tensor, TensorRef, tensor_ref
@@ -22,16 +23,22 @@ from ckpt.tree.arrays import array, as_bytes
 from ckpt.tree.scalars import device_text
 
 DIMENSIONS = 64
+_STEP, _TENSOR = 1_000, 500
+"""Tensors after which the budget is charged, and bytes of memory of a tensor and its storage."""
 _TOO_MANY = 2**63
 
 UNTYPED = ("UntypedStorage", "_UntypedStorage")
 
 
 class Rebuilder:
-    """Finds the meaning of the calls of one pickle. `nested` opens a checkpoint inside bytes."""
+    """Finds the meaning of the calls of one pickle. `nested` opens a checkpoint inside bytes.
 
-    def __init__(self, nested: Callable[[bytes], Node]) -> None:
+    The tensors are charged to `budget`, if there is one.
+    """
+
+    def __init__(self, nested: Callable[[bytes], Node], budget: Budget | None = None) -> None:
         self._nested = nested
+        self._budget = budget
         self._meta = 0
 
     def annotate(self, pickle: Pickle) -> None:
@@ -39,10 +46,14 @@ class Rebuilder:
         builders: dict[Node, _Builder] = {
             name: build for name in pickle.globals.values() if (build := _BUILDERS.get(name.qualified))
         }
+        built = 0
         for call in pickle.calls:  # in the order of the file: the parts of a call come before it
             build = builders.get(call.func)
             if build is not None:
                 self._annotate(call, build)
+                built += 1
+                if not built % _STEP and self._budget is not None:
+                    self._budget.charge(_STEP * _TENSOR)
 
     def set_meaning(self, call: Opaque) -> None:
         """Set the `meaning` of one call, after those of its parts. Raises UnreadableError."""

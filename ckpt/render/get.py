@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from ckpt.errors import UnreadableError
 from ckpt.nodes import ByteStr, Node
 from ckpt.text import show_literal
-from ckpt.tree.json import PARTS
-from ckpt.tree.literals import pieces, scalar_text
+from ckpt.tree.literals import Repeats, pieces, scalar_text
 from ckpt.tree.view import View, look
 
 TEXT = 2**31
@@ -14,16 +12,14 @@ TEXT = 2**31
 
 
 def get_text(node: Node) -> str:
-    """A value as text: strings and numbers bare, lists and dicts in the style of Python, all on one line."""
+    """A value as text: strings and numbers bare, lists and dicts in the style of Python, all on one line.
+
+    Raises UnreadableError when the value repeats its own parts too often.
+    """
     view = look(node)
     if view.kind == "scalar":
         return _bare(view)
-    found: list[str] = []
-    for piece in pieces(node, TEXT, 200):
-        found.append(piece)
-        if len(found) > PARTS:
-            raise UnreadableError(f"a value that expands to over {PARTS:,} parts")
-    return show_literal("".join(found))
+    return show_literal("".join(pieces(node, TEXT, 200, Repeats())))
 
 
 def _bare(view: View) -> str:

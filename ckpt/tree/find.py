@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from ckpt.checkpoint import Entry, Value
@@ -11,7 +11,7 @@ from ckpt.limits import Limits
 from ckpt.names import Path
 from ckpt.nodes import Node, key_of
 from ckpt.tree.steps import module_steps, steps
-from ckpt.tree.view import SCALARS, look, tensor_of
+from ckpt.tree.view import SCALARS, View, look, tensor_of
 
 _Named = TypeVar("_Named", Entry, Value)
 
@@ -45,6 +45,7 @@ def find(root: Node, name: str, limits: Limits) -> list[tuple[Path, Node]]:
     nodes: list[tuple[Path, Node]] = []
     todo: list[tuple[Node, Path, str | None]] = [(root, (), name)]
     visits = 0
+    searched: set[tuple[int, str]] = set()
     while todo:
         node, path, rest = todo.pop()
         visits += 1
@@ -58,23 +59,28 @@ def find(root: Node, name: str, limits: Limits) -> list[tuple[Path, Node]]:
         view = look(node)
         if view.kind in ("scalar", "tensor", "storage"):
             continue
-        if view.kind == "module":
-            matches = [
-                ((*path, *inner), child, text) for inner, text, child, *_ in module_steps(view, (), "", None)
-            ]
-        else:
-            keys: Sequence[Node] = view.keys if view.kind != "sequence" else range(len(view.children))
-            matches = [
-                ((*path, step), child, str(step))
-                for index, (key, child) in enumerate(zip(keys, view.children, strict=True))
-                for step in (key_of(key, index),)
-            ]
-        for at, child, text in reversed(matches):
-            if rest == text:
-                todo.append((child, at, None))
-            elif rest.startswith(f"{text}."):
-                todo.append((child, at, rest[len(text) + 1 :]))
+        if (id(node), rest) in searched:
+            visits += len(view.children)
+        searched.add((id(node), rest))
+        matches = [
+            (child, (*path, *inner), None if rest == text else rest[len(text) + 1 :])
+            for inner, text, child in _named(view)
+            if rest == text or rest.startswith(f"{text}.")
+        ]
+        todo += reversed(matches)
     return nodes
+
+
+def _named(view: View) -> Iterator[tuple[Path, str, Node]]:
+    """The path, the name and the node of each child."""
+    if view.kind == "module":
+        for path, text, child, *_ in module_steps(view, (), "", None):
+            yield path, text, child
+        return
+    keys: Sequence[Node] = view.keys if view.kind != "sequence" else range(len(view.children))
+    for index, (key, child) in enumerate(zip(keys, view.children, strict=True)):
+        step = key_of(key, index)
+        yield (step,), str(step), child
 
 
 def children(node: Node) -> list[tuple[str | int, Node]]:

@@ -8,7 +8,7 @@ from ckpt.errors import UnreadableError
 from ckpt.names import NamedKey, Path
 from ckpt.nodes import ByteStr, Node
 from ckpt.text import Json
-from ckpt.tree.literals import scalar_text
+from ckpt.tree.literals import Repeats, scalar_text
 from ckpt.tree.view import View, look
 
 INT_BITS = 4096
@@ -48,23 +48,20 @@ def number_json(name: str, value: float | None) -> dict[str, Json]:
     return {name: None, f"{name}_is": "inf" if value == value else "nan"}
 
 
-PARTS = 10_000_000
-"""The most parts to which a value may expand. Lists may hold each other many times."""
-
-
-def plain(node: Node) -> Json:
+def plain(node: Node, repeats: Repeats | None = None) -> Json:
     """A node as JSON: sequences as lists, mappings and objects as objects, tensors as text.
 
-    Inside containers, floats that are not finite become "nan", "inf" or "-inf". Keys with equal text get a `#`
-    appended. Raises UnreadableError when the value expands to over PARTS parts.
+    Inside containers, floats that are not finite become "nan", "inf" or "-inf". Keys with equal text get a mark like
+    `#2`. Raises UnreadableError when the value repeats its own parts more often than `repeats` allows, which one
+    document shares.
     """
-    left = [PARTS]
+    repeats = repeats or Repeats()
 
     def convert(node: Node, depth: int) -> Json:
-        left[0] -= 1
-        if left[0] < 0 or depth < 0:
-            raise UnreadableError(f"a value expands to over {PARTS:,} parts")
+        if depth < 0:
+            raise UnreadableError("the value is nested too deep")
         view = look(node)
+        repeats.count(node, view)
         if view.kind == "scalar":
             value, otherwise = scalar_json(view)
             return value if otherwise is None else otherwise
@@ -76,6 +73,7 @@ def plain(node: Node) -> Json:
         if view.kind == "sequence":
             return [convert(child, depth - 1) for child in view.children]
         fields: dict[str, Json] = {}
+        counts: dict[str, int] = {}
         for key, child in zip(view.keys, view.children, strict=True):
             text = (
                 str(key)
@@ -84,9 +82,11 @@ def plain(node: Node) -> Json:
                 if look(key).kind == "scalar"
                 else "?"
             )
-            while text in fields:
-                text += "#"
-            fields[text] = convert(child, depth - 1)
+            name = text
+            while name in fields:  # the count goes on where the last equal key ended
+                counts[text] = counts.get(text, 1) + 1
+                name = f"{text}#{counts[text]}"
+            fields[name] = convert(child, depth - 1)
         return fields
 
     return convert(node, 200)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ckpt.errors import UnreadableError
 from ckpt.nodes import ByteStr, Node, Opaque
 from ckpt.tree.view import View, look
 
@@ -23,9 +24,45 @@ def brief(node: Node, limit: int = 80, depth: int = 3) -> str:
 BRACKETS = {"tuple": ("(", ")"), "list": ("[", "]"), "set": ("{", "}")}
 
 
-def pieces(node: Node, limit: int, depth: int) -> Iterator[str]:
-    """The text of a node in pieces. Strings are cut at `limit`, containers deeper than `depth` are left out."""
+REPEATED = 200_000
+"""The most parts that may come from containers and texts that were met before."""
+_TEXT_PART = 64
+"""Characters of a text that count as one part."""
+
+
+class Repeats:
+    """Counts what a value repeats. Lists may hold each other many times, so that a few bytes expand to gigabytes."""
+
+    def __init__(self) -> None:
+        self._left = REPEATED
+        self._met: dict[int, Node] = {}  # the node is kept, so that its id stays taken
+
+    def count(self, node: Node, view: View) -> None:
+        """Count a node before it is expanded. Raises UnreadableError when too much of the value repeats itself."""
+        if view.kind == "scalar":
+            text = view.value
+            if not isinstance(text, (str, bytes, bytearray)) or len(text) < _TEXT_PART:
+                return
+            parts = len(text) // _TEXT_PART
+        else:
+            parts = 1 + len(view.children)
+        if id(node) in self._met:
+            self._left -= parts
+            if self._left < 0:
+                raise UnreadableError(
+                    f"the value repeats itself: over {REPEATED:,} parts occur more than once"
+                )
+        self._met[id(node)] = node
+
+
+def pieces(node: Node, limit: int, depth: int, repeats: Repeats | None = None) -> Iterator[str]:
+    """The text of a node in pieces. Strings are cut at `limit`, containers deeper than `depth` are left out.
+
+    Raises UnreadableError when the value holds its own parts more often than `repeats` allows.
+    """
     view = look(node)
+    if repeats is not None:
+        repeats.count(node, view)
     if view.kind == "scalar":
         yield scalar_text(view, limit)
     elif view.kind == "tensor":
@@ -40,16 +77,16 @@ def pieces(node: Node, limit: int, depth: int) -> Iterator[str]:
         for index, child in enumerate(view.children):
             if index:
                 yield ", "
-            yield from pieces(child, limit, depth - 1)
+            yield from pieces(child, limit, depth - 1, repeats)
         yield "," + closing if view.type == "tuple" and len(view.children) == 1 else closing
     elif view.kind == "mapping":
         yield "{" if view.type == "dict" else f"{view.type}({{"
         for index, (key, child) in enumerate(zip(view.keys, view.children, strict=True)):
             if index:
                 yield ", "
-            yield from pieces(key, limit, depth - 1)
+            yield from pieces(key, limit, depth - 1, repeats)
             yield ": "
-            yield from pieces(child, limit, depth - 1)
+            yield from pieces(child, limit, depth - 1, repeats)
         yield "}" if view.type == "dict" else "})"
     else:
         yield f"{view.type}("
@@ -58,7 +95,7 @@ def pieces(node: Node, limit: int, depth: int) -> Iterator[str]:
                 yield ", "
             if isinstance(key, str):
                 yield f"{str(key)[:limit]}="
-            yield from pieces(child, limit, depth - 1)
+            yield from pieces(child, limit, depth - 1, repeats)
         yield ")"
 
 

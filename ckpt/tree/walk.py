@@ -11,7 +11,7 @@ from typing import NamedTuple, cast
 
 from ckpt.checkpoint import Container, Entry, Role, Value
 from ckpt.errors import LimitError, UnreadableError
-from ckpt.limits import Limits
+from ckpt.limits import TENSOR_BYTES, Budget, Limits
 from ckpt.names import Path
 from ckpt.nodes import Global, Nested, Node, Opaque, PersistentId
 from ckpt.tensors import Composite, Storage, TensorRef, tensor_ref
@@ -52,23 +52,28 @@ class _Frame(NamedTuple):
     container: int | None
 
 
-def flatten(root: Node, limits: Limits) -> Flat:
-    """The tensors, values and containers of a tree. Raises LimitError when it expands beyond the limits."""
-    return _Walk(limits).run(root)
+def flatten(root: Node, limits: Limits, budget: Budget | None = None) -> Flat:
+    """The tensors, values and containers of a tree. Raises LimitError when it expands beyond the limits.
+
+    `budget` is what is left for the file of the tree. A tree without one, such as an edited one, counts alone.
+    """
+    return _Walk(limits, budget).run(root)
+
+
+_ROW, _STEP, _ELEMENT = 700, 8, 8
+"""Bytes of memory of a row and what is made of it, of a step of its path, and of a number of a numpy array."""
 
 
 class _Walk:
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, budget: Budget | None) -> None:
         self._limits = limits
+        self._budget = budget or Budget(limits)
+        self._counted: set[int] | None = set() if budget is None else None  # tensors that the budget knows
         self._out = Flat()
         self._open: set[int] = set()  # containers above the current node
         # Containers and long scalars without tensors that were seen before: name and type.
         self._barren: dict[int, tuple[str, str]] = {}
         self._registered: dict[int, str] = {}  # modules, their own tensors, objects: what is shown once
-        self._entered: set[int] = set()
-        self._left = limits.paths
-        self._repeats = limits.repeats
-        self._characters = limits.name_characters
 
     def run(self, root: Node) -> Flat:
         stack: list[_Frame] = []
@@ -100,13 +105,7 @@ class _Walk:
         depth: int,
     ) -> _Frame | None:
         """Record a leaf, or open a container."""
-        self._left -= 1
-        self._characters -= len(name)
-        if self._left < 0:
-            raise LimitError("the tree of the file expands to too many paths", "paths", self._limits.paths)
-        if self._characters < 0:
-            limit = self._limits.name_characters
-            raise LimitError("the names in the file are too long", "name-characters", limit)
+        self._charge(path, name)
         out = self._out
         tensor = tensor_of(node)
         if registered is not True and id(node) in self._registered:
@@ -115,6 +114,7 @@ class _Walk:
             out.values.append(Value(path, name, what, same_as=self._registered[id(node)]))
             return None
         if tensor is not None:
+            self._count(node)
             self._tensor(tensor, path, name, kind, registered, persistent)
             if registered:
                 self._registered.setdefault(id(node), name)
@@ -151,12 +151,28 @@ class _Walk:
             raise LimitError("the tree of the file is nested too deep", "depth", self._limits.depth)
         if view.kind == "mapping":
             _refuse_repeats(view, name)
+        if view.type.startswith("numpy.ndarray"):
+            self._budget.charge(_ELEMENT * len(view.children), "the tree of the file")
         if _is_row(view):
             out.values.append(Value(path, name, view.type, node))
             if len(view.children) >= REPEAT_LENGTH or (view.kind != "sequence" and view.children):
                 self._barren[marker] = name, view.type
             return None
         return self._enter(node, view, path, name, registered)
+
+    def _charge(self, path: Path, name: str) -> None:
+        """Charge one row. A text with a character beyond Latin takes up to four bytes for each."""
+        budget = self._budget
+        budget.memory -= _ROW + _STEP * len(path) + (len(name) if name.isascii() else 4 * len(name))
+        if budget.memory < 0:
+            budget.charge(0, "the tree of the file")
+
+    def _count(self, node: Node) -> None:
+        """Let a budget of its own know a tensor."""
+        if self._counted is not None and id(node) not in self._counted:
+            self._counted.add(id(node))
+            self._budget.hold(TENSOR_BYTES)
+            self._budget.claim(1)
 
     def _tensor(
         self,
@@ -177,8 +193,8 @@ class _Walk:
     def _attached(self, found: list[tuple[str, TensorRef | Composite]], path: Path, name: str) -> None:
         """Add tensors that are attributes of a tensor or of a dict. torch restores them, state_dict() lacks them."""
         for attribute, tensor in found:
-            self._left -= 1
             place = f"{name}.{attribute}" if path else attribute
+            self._charge(path, place)
             self._tensor(tensor, (*path, attribute), place, None, False, True)
 
     def _where(self, node: Node, name: str) -> None:
@@ -201,13 +217,6 @@ class _Walk:
     def _enter(self, node: Node, view: View, path: Path, name: str, registered: Registered) -> _Frame:
         out = self._out
         self._open.add(id(node))
-        if id(node) in self._entered:
-            self._repeats -= len(view.children)
-            if self._repeats < 0:
-                limit = self._limits.repeats
-                raise LimitError("the tree of the file repeats itself too often", "repeats", limit)
-        if view.children:
-            self._entered.add(id(node))
         container = None
         if view.kind != "sequence" or len(path) < 3:
             keys = (
@@ -274,13 +283,25 @@ def _is_row(view: View) -> bool:
     if view.type.startswith("numpy.ndarray") and "object" not in view.type:
         return True
     if view.kind == "sequence":
-        rows = all(_is_scalar(child) or _is_scalar_row(child) for child in view.children)
-        return rows and not _repeats_text(view.children)
+        return _holds_rows(view.children) and not _repeats_text(view.children)
     if view.kind != "mapping" or view.metadata is not None:
         return False
     if not view.children:
         return True
     return len(view.children) > ROW_ITEMS and all(map(_is_scalar, view.children))
+
+
+def _holds_rows(nodes: Sequence[Node]) -> bool:
+    """Whether all nodes are scalars, bytes or rows of scalars. A long row is looked at once, however often it occurs."""
+    seen: set[int] = set()
+    for node in nodes:
+        if type(node) in SCALARS or id(node) in seen:
+            continue
+        if not _is_scalar_row(node) and as_bytes(node) is None:
+            return False
+        if type(node) is not list or len(node) > 16:
+            seen.add(id(node))
+    return True
 
 
 def _repeats_text(nodes: Sequence[Node]) -> bool:

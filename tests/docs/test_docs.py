@@ -39,7 +39,7 @@ from ckpt.jobs.diff.rows import STATUSES, Cause
 from ckpt.jobs.inspect.inspect import inspect
 from ckpt.jobs.rewrite.rehome import moves, rehome
 from ckpt.jobs.rewrite.warmstart import warmstart
-from ckpt.limits import Limits
+from ckpt.limits import INFLATION, TENSOR_BYTES, TENSOR_MEMORY, Limits
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -252,6 +252,21 @@ def test_every_limit_stands_on_the_page_of_formats() -> None:
     assert [row[:2] for row in rows_of(text)[1:]] == [
         [f"`{name.replace('_', '-')}`", f"{value:,}"] for name, value in limits.items()
     ]
+
+
+def test_every_limit_stands_on_the_page_of_security() -> None:
+    text = page("SECURITY.md").partition("## Limits")[2].partition("\n## ")[0]
+    limits = Limits()._asdict()
+
+    assert [row[:2] for row in rows_of(text)[1:]] == [
+        [f"`{name.replace('_', '-')}`", f"{value:,}"] for name, value in limits.items()
+    ]
+    assert all(len(row) == 4 and row[2] and row[3] for row in rows_of(text)[1:])
+    assert (
+        f"{TENSOR_MEMORY:,} bytes" in text
+        and f"{TENSOR_BYTES} bytes" in text
+        and f"{INFLATION} bytes" in text
+    )
 
 
 def test_every_name_of_a_format_stands_on_the_page_of_formats() -> None:

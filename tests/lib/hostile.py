@@ -1772,6 +1772,7 @@ def _exhaustion() -> Iterator[Case]:
             expect,
             says,
         )
+    yield from _budgets()
     yield Case(
         "pickle/dup_6m.pt",
         _later(
@@ -1801,6 +1802,93 @@ def _exhaustion() -> Iterator[Case]:
         "",
         "900 million leaves by 60,000 opcodes",
     )
+
+
+def _budgets() -> Iterator[Case]:
+    """Programs that take most for their bytes: memory for every file without tensors is below one bound."""
+    mib = 2**20
+    emoji = text("a" * mib + "\U0001f600")
+    nested = op.legacy(pickled(b"(" + b"}" * 100_000 + b"l"), storages=())
+    load = b"ctorch.storage\n_load_from_bytes\n"
+    programs: dict[str, tuple[bytes, bool, Expect, str]] = {
+        "put_collide": (b"N" + b"".join(b"p%d\n" % (i * (2**61 - 1)) for i in range(60_000)), False, "error", "memo slot"),
+        "slots_1m": (b"N" + b"".join(b"r" + struct.pack("<I", i) for i in range(1_800_000)), False, "error", "memory"),
+        "ints_1m": (b"(" + b"M\0\2" * (4 * mib // 3) + b"l", True, "any", ""),
+        "ints_7m": (b"(" + b"M\0\2" * 7_000_000 + b"l", False, "error", "memory"),
+        "inflated": (b"(" + b"M\0\2" * 7_000_000 + b"l", True, "error", "inflate"),
+        "dicts": (b"(" + b"}" * 4 * mib + b"l", True, "error", "memory"),
+        "named": (b"(" + b"}X\1\0\0\0aNs" * (4 * mib // 9) + b"l", True, "error", "memory"),
+        "rows": (b"(" + b"]" * 1_000_000 + b"l", True, "any", ""),
+        "paths": (b"(" + b"}q\0" * 250_000 + b"l", True, "error", "memory"),
+        "emoji": (b"(" + emoji * 60 + b"l", False, "error", "memory"),
+        "names": (b"}" + text("a" * 100_000 + "\U0001f600") + b"](" + (b"}" + text("k") + b"Ns") * 2_000 + b"es", True, "error", "memory"),
+        "nested_same": (load + b"q\0" + b"0" + op.binary(nested) + b"q\1" + b"0](" + b"h\0h\1\x85R" * 1_000 + b"e", True, "error", ""),
+        "nested_many": (b"](" + (load + op.binary(nested) + b"\x85R") * 40 + b"e", False, "error", "memory"),
+        "references": (b"}" + text("t") + tensor() + b"sq\0" + b"0](" + b"h\0" * 300_000 + b"e", True, "error", "memory"),
+    }  # fmt: skip
+    for name, (program, is_deflated, expect, says) in programs.items():
+        yield Case(
+            f"pickle/budget_{name}.pt",
+            _later(
+                f"budget_{name}.pt",
+                lambda program=program, is_deflated=is_deflated: torch_zip(
+                    b"\x80\2" + program + b".",
+                    {"0": op.SIX},
+                    swap={"data.pkl": {"deflate": True}} if is_deflated else None,
+                ),
+            ),
+            expect,
+            says,
+        )
+    for name, lines in (
+        ("code_text", b"class A(Module):\n  __parameters__ = []\n" * 2_000_000),
+        ("code_names", b"class A(Module):\n  __parameters__ = [" + b'"a", ' * 2_000_000 + b"]\n"),
+    ):
+        yield Case(
+            f"pickle/budget_{name}.pt",
+            _later(
+                f"budget_{name}.pt",
+                lambda lines=lines: torch_zip(
+                    pickled(b"c__torch__\nM\n)\x81}b"),
+                    {},
+                    more=[
+                        Record("archive/constants.pkl", pickled(b")")),
+                        Record("archive/code/__torch__/m.py", lines, deflate=True),
+                    ],
+                ),
+            ),
+            "error",
+            "memory",
+        )
+    headers = {
+        "lists": lambda: b'{"a":[' + b"[]," * 4_000_000 + b"[]]}",
+        "metadata": lambda: (
+            b'{"__metadata__":{' + b",".join(b'"%d":""' % i for i in range(1_500_000)) + b"}}"
+        ),
+        "emoji": lambda: b'{"__metadata__":{"a":"' + b"a" * 60_000_000 + "\U0001f600".encode() + b'"}}',
+    }
+    for name, make in headers.items():
+        yield Case(
+            f"safetensors/budget_{name}.safetensors",
+            _later(
+                f"budget_{name}.safetensors",
+                lambda make=make: struct.pack("<Q", len(make())) + make(),
+            ),
+            "error",
+            "memory",
+        )
+    indexes = {
+        "lists": lambda: b'{"weight_map":[' + b"[]," * 4_000_000 + b"[]]}",
+        "names": lambda: b'{"weight_map":{' + b",".join(b'"%x":"a"' % i for i in range(1_500_000)) + b"}}",
+        "files": lambda: b'{"weight_map":{' + b",".join(b'"%x":"%x"' % (i, i) for i in range(20_000)) + b"}}",
+    }
+    for name, make in indexes.items():
+        yield Case(
+            f"index/budget_{name}/model.safetensors.index.json",
+            _later("model.safetensors.index.json", make),
+            "error",
+            "--limit",
+        )
 
 
 def _wrapped(times: int) -> bytes:

@@ -6,6 +6,7 @@ import io
 import pickle
 import pickletools
 import struct
+import tracemalloc
 from typing import Any
 
 import opcodes as op
@@ -15,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ckpt.errors import LimitError
-from ckpt.limits import Limits
+from ckpt.limits import INFLATION, Budget, Limits
 from ckpt.nodes import ByteStr, Dict, Global, Opaque, PersistentId, Set
 from ckpt.pickles import machine
 from ckpt.pickles.machine import MachineError, TruncatedPickleError, run
@@ -447,15 +448,95 @@ VALUES = [
     ),
     *(op.line("V", "a"), op.line("S", "'a'"), op.line("F", "1"), op.line("I", "1"), op.line("L", "1L")),
     *(b"(t", b"(l", b"(d", b"(\x91", b"N\x85", b"NN\x86", b"NNN\x87", b"NQ", b"P1\n", b"N20"),
+    *(
+        b"K\1",
+        b"M\0\2",
+        b"J\0\0\1\0",
+        b"G\0\0\0\0\0\0\0\0",
+        b"\x8a\5\1\1\1\1\1",
+        b"N",
+        b")",
+        b"\x88",
+        b"]N2",
+        b"]]a",
+        b"}NNs",
+    ),
+    *(b"}(NNu", b"](Ne", b"cm\nf\n)R}b", b"cm\nf\n)RNa", b"cm\nf\n)RNNs", b"\x8f(N\x90", b"}(NNNNNNu"),
     *(b"cm\nf\n)R", b"cm\nf\n)\x81", b"(cm\nf\no", b"(im\nf\n", b"cm\nf\n)}\x92"),
 ]
 
 
 @pytest.mark.parametrize("program", VALUES)
-def test_every_opcode_that_makes_a_value_is_counted(program: bytes) -> None:
-    run(program * 101 + b".", LIMITS)
-    with pytest.raises(LimitError, match="too many values"):
-        run(program * 101 + b".", Limits(values=100))
+def test_every_opcode_that_makes_a_value_is_charged(program: bytes) -> None:
+    """With the memory that it takes, or more."""
+    times = 3_000
+    data = program * times + b"."
+    budget = Budget(LIMITS, len(data))
+    tracemalloc.start()
+    try:
+        run(data, LIMITS, budget=budget)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    charged = LIMITS.memory - budget.memory
+
+    assert times * 12 <= charged
+    assert peak < 1.2 * charged + 200_000
+    with pytest.raises(LimitError, match="a pickle needs too much memory"):
+        run(data, LIMITS, budget=Budget(Limits(memory=charged - 1)))
+
+
+def test_the_slots_of_the_memo_are_charged() -> None:
+    data = b"N" + b"".join(b"r" + struct.pack("<I", slot) for slot in range(20_000)) + b"."
+    run(data, LIMITS)
+    with pytest.raises(LimitError, match="too much memory"):
+        run(data, Limits(memory=2_000_000))
+
+
+@pytest.mark.parametrize("slot", [2**32, 2**61 - 1, -1, 10**4000])
+def test_a_slot_of_the_memo_has_32_bits(slot: int) -> None:
+    """Greater ints can share one hash, so that a dict of them takes quadratic time."""
+    for opcode in (b"p", b"g"):
+        with pytest.raises(MachineError, match="the number of a memo slot is too large"):
+            run(b"N" + opcode + b"%d\n." % slot, LIMITS)
+    assert run(b"Np%d\ng%d\n." % (2**32 - 1, 2**32 - 1), LIMITS).root is None
+
+
+def test_one_emoji_is_charged_with_four_bytes_for_each_character() -> None:
+    data = op.text("a" * 1_000_000 + "\U0001f600") + b"."
+    budget = Budget(LIMITS, len(data))
+    run(data, LIMITS, budget=budget)
+
+    assert LIMITS.memory - budget.memory > 4_000_000
+
+
+def test_all_pickles_of_a_file_have_one_budget() -> None:
+    data = b"(" + b"]" * 1000 + b"l."
+    budget = Budget(LIMITS, len(data))
+    run(data, LIMITS, budget=budget)
+    once = LIMITS.memory - budget.memory
+    run(data, LIMITS, budget=budget)
+
+    assert LIMITS.memory - budget.memory == 2 * once
+    assert LIMITS.operations - budget.operations == 2 * 1003
+    assert LIMITS.inflated_bytes + len(data) * INFLATION - budget.parsed == 2 * len(data)
+
+
+def test_a_damaged_pickle_costs_no_memory() -> None:
+    budget = Budget(LIMITS, 1)
+    with pytest.raises(MachineError):
+        run(b"(" + b"]" * 1000 + b"\xff", LIMITS, budget=budget)
+    assert budget.memory == LIMITS.memory
+
+
+def test_tensors_add_memory_as_far_as_the_bytes_of_the_file_allow() -> None:
+    tensors = b"(" + op.tensor() * 3_000 + b"l."
+    few = Limits(memory=100_000)
+    assert len(run(tensors, few).persistent) == 3_000
+    with pytest.raises(LimitError, match="too much memory"):
+        run(tensors, few, budget=Budget(few, len(tensors) // 50))  # as if it were deflated
+    with pytest.raises(LimitError, match="too much memory"):
+        run(b"(" + b"}Q" * 10_000 + b"l.", few)  # two bytes each hold no tensor
 
 
 def test_names_are_counted_once_each() -> None:
@@ -489,7 +570,7 @@ def test_length_is_compared_with_what_is_left(code: bytes) -> None:
 
 def test_memo_slot_of_any_number_costs_one_entry() -> None:
     assert run(b"]r\xff\xff\xff\xff0j\xff\xff\xff\xff.", LIMITS).root == []
-    assert run(b"]p999999999999\n0g999999999999\n.", LIMITS).root == []
+    assert run(b"]p4294967295\n0g4294967295\n.", LIMITS).root == []
 
 
 # ---------------------------------------------------------------------------------------------- cut off

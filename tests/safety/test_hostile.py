@@ -44,6 +44,9 @@ BOMBS = (
     "pickle/items_",
     "pickle/rows_",
     "pickle/builds_",
+    "pickle/budget_",
+    "safetensors/budget_",
+    "index/budget_",
     "legacy/stream_numel_huge",
     "safetensors/deep_json",
     "index/deep/",
@@ -52,8 +55,8 @@ BOMBS = (
 )
 """Cases that are made to eat memory or time: each runs in a process of its own, under limits."""
 
-MEMORY = 1 << 30
-"""What limits.py promises: under 1 GB at the default limits."""
+MEMORY = 256_000_000
+"""What limits.py promises at the default limits, for a file without tensors."""
 ADDRESS_SPACE = 2_500_000_000
 SECONDS = 60
 
@@ -137,8 +140,11 @@ try:
         codes = [finding.code for finding in report.findings]
 except CkptError as failure:
     error = str(failure)
-unit = 1 if sys.platform == "darwin" else 1024
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+if sys.platform == "linux":  # ru_maxrss begins with that of the parent
+    with open("/proc/self/status") as status:
+        peak = next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+else:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 json.dump([error, codes, printed, peak], sys.stdout)
 """
 

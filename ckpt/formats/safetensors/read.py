@@ -14,7 +14,7 @@ from ckpt.checkpoint import Checkpoint, Entry, Traits, Value
 from ckpt.dtypes import BY_SAFETENSORS, DType, contiguous
 from ckpt.errors import CutOffError, LimitError, UnreadableError
 from ckpt.formats.probe import Probe
-from ckpt.limits import Limits
+from ckpt.limits import Budget, Limits
 from ckpt.names import natural
 from ckpt.nodes import Dict
 from ckpt.tensors import Range, Storage, tensor_ref
@@ -55,7 +55,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         raise CutOffError(
             f"cut off: the safetensors header needs {length:,} bytes, the file ends at {probe.size:,}"
         )
-    header = parse_json(probe.file.read(8, length), "safetensors header")
+    header = parse_json(probe.file.read(8, length), "safetensors header", probe.budget, b'"data_offsets"')
     if not isinstance(header, dict) or probe.head[8:9] != b"{":
         raise UnreadableError("the safetensors header does not begin with {")
     metadata = header.pop(METADATA, {})
@@ -65,14 +65,30 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         raise UnreadableError("safetensors metadata must map text to text")
     if len(header) > limits.entries:
         raise LimitError(f"the safetensors file has {len(header):,} tensors", "entries", limits.entries)
+    probe.budget.charge(len(header) * _ENTRY + len(texts) * _VALUE, "the safetensors header")
     begin = 8 + length
     parsed = {name: _entry(name, fields) for name, fields in header.items()}
     _check_cover(parsed, probe.size - begin)
     return _checkpoint(probe, begin, parsed, texts)
 
 
-def parse_json(data: bytes, what: str) -> Json:
-    """Strict JSON: UTF-8, no duplicate keys, no NaN, no lone surrogates. Raises UnreadableError."""
+_OBJECT, _ARRAY, _ITEM, _TEXT = 250, 80, 40, 60
+"""Bytes of memory of what JSON becomes: an object of three fields, an array, a number or an entry, a text."""
+_ENTRY, _VALUE = 1_000, 700
+"""Bytes of memory of a tensor, and of a text of the metadata."""
+
+
+def parse_json(data: bytes, what: str, budget: Budget, claim: bytes | None = None) -> Json:
+    """Strict JSON: UTF-8, no duplicate keys, no NaN, no lone surrogates. Raises UnreadableError.
+
+    Its memory is estimated before it is parsed and charged to `budget`. Each `claim` in it names a tensor.
+    """
+    counts = {mark: data.count(mark) for mark in (b"{", b"[", b",", b'"')}
+    memory = counts[b"{"] * _OBJECT + counts[b"["] * _ARRAY + counts[b","] * _ITEM + counts[b'"'] * _TEXT // 2
+    budget.hold(len(data))
+    if claim is not None:
+        budget.claim(data.count(claim))
+    budget.charge(memory + len(data) * (2 if data.isascii() else 9), what)
 
     def refuse(constant: str) -> NoReturn:
         raise ValueError(f"{constant} is not JSON")
@@ -112,7 +128,11 @@ def parse_json(data: bytes, what: str) -> Json:
 
 def is_text(value: str) -> bool:
     """Whether UTF-8 can encode a text: it has no lone surrogates."""
-    return value.isascii() or not any(0xD800 <= ord(char) < 0xE000 for char in value)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _entry(name: str, fields: object) -> tuple[DType, tuple[int, ...], int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ckpt.formats.format import Salvage, no_checksums
 from ckpt.formats.safetensors.read import parse_json
 from ckpt.io.source import Source
-from ckpt.limits import Limits
+from ckpt.limits import Budget, Limits
 from ckpt.tree.metadata import METADATA
 
 checksums = no_checksums
@@ -17,7 +17,7 @@ def salvage(source: Source, limits: Limits) -> Salvage | None:
     length = int.from_bytes(source.read(0, 8), "little")
     if length > min(limits.header_bytes, source.size - 8):
         return None
-    header = parse_json(source.read(8, length), "safetensors header")
+    header = parse_json(source.read(8, length), "safetensors header", Budget(limits), b'"data_offsets"')
     if not isinstance(header, dict):
         return None
     left = source.size - 8 - length

@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Notice, Traits
-from ckpt.errors import NotOpenedError, UnreadableError
+from ckpt.errors import LimitError, NotOpenedError, UnreadableError
 from ckpt.formats.probe import Probe
 from ckpt.formats.safetensors.read import parse_json
 from ckpt.formats.sharded.merge import Part, merged
 from ckpt.io.location import Location, is_plain_name, read_file
-from ckpt.limits import Limits
+from ckpt.limits import Budget, Limits
 from ckpt.names import natural
 from ckpt.text import and_more, show
 
@@ -100,7 +100,7 @@ def layout_of(probe: Probe, limits: Limits) -> Layout:
     if not chosen.endswith(_INDEXES):
         return Layout(folder, chosen, None, (chosen,), beside)
     index = probe.location if not probe.is_folder else folder.child(chosen)
-    weight_map, total_size = _read_index(index, folder, limits)
+    weight_map, total_size = _read_index(index, folder, limits, probe.budget)
     names = tuple(sorted(set(weight_map.values()), key=natural))
     missing = {name for name in names if not folder.child(name).is_file()}
     if missing:
@@ -158,9 +158,11 @@ def _unread(probe: Probe, chosen: str) -> list[Notice]:
     return [Notice("shards", f"{show(name, 80)} is beside {chosen} and was not read") for name in others]
 
 
-def _read_index(location: Location, folder: Location, limits: Limits) -> tuple[dict[str, str], int | None]:
+def _read_index(
+    location: Location, folder: Location, limits: Limits, budget: Budget
+) -> tuple[dict[str, str], int | None]:
     """(tensor -> shard, bytes of all tensors), both from the index. Raises UnreadableError."""
-    index = parse_json(read_file(location, limits, "the index"), "index")
+    index = parse_json(read_file(location, limits, "the index"), "index", budget)
     weight_map = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
         raise UnreadableError("the index has no weight_map")
@@ -175,6 +177,8 @@ def _read_index(location: Location, folder: Location, limits: Limits) -> tuple[d
         if shard in checked:
             continue
         checked.add(shard)
+        if len(checked) > limits.shards:
+            raise LimitError("the index names too many files", "shards", limits.shards)
         if shard.endswith(_INDEXES):
             raise UnreadableError(f"the index names {show(shard, 80)}, which is an index itself")
         try:

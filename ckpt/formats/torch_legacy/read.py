@@ -12,7 +12,7 @@ from ckpt.errors import CutOffError, LimitError, UnreadableError
 from ckpt.formats.pickled import Contents, checkpoint, interpret, run
 from ckpt.formats.probe import Probe
 from ckpt.io.source import Memory, Source
-from ckpt.limits import Limits
+from ckpt.limits import Budget, Limits
 from ckpt.nodes import Global, Node, Opaque, PersistentId
 from ckpt.pickles.machine import Pickle, TruncatedPickleError
 from ckpt.pickles.rebuild import UNTYPED, make_storage, storage_bytes, storage_type
@@ -50,7 +50,7 @@ def is_legacy(head: bytes) -> bool:
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
-    contents = Contents((), read_nested, probe.mark)
+    contents = Contents((), read_nested, probe.mark, probe.budget)
     stream = _Stream(probe.file, contents, limits, "", 0)
     root = stream.read()
     if stream.end < probe.size:
@@ -73,7 +73,9 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
 
 def salvaged(source: Source, limits: Limits) -> Node:
     """The root of a stream that may be cut off in its data: incomplete storages are placed after its end."""
-    return _Stream(source, Contents(read_nested=read_nested), limits, "", 0, is_cut=True).read()
+    return _Stream(
+        source, Contents(read_nested=read_nested, budget=Budget(limits)), limits, "", 0, is_cut=True
+    ).read()
 
 
 def read_nested(data: bytes, contents: Contents, limits: Limits, depth: int) -> Node:
@@ -144,7 +146,7 @@ class _Stream:
         start = self.end
         while True:
             try:
-                pickle = run(self._buffer, self._limits)
+                pickle = run(self._buffer, self._limits, self._contents.budget)
             except TruncatedPickleError as error:
                 if not self._grow(start):
                     size = self._source.size
@@ -162,7 +164,13 @@ class _Stream:
             return False
         if have >= self._limits.pickle_bytes:
             raise LimitError("a pickle is too long", "pickle-bytes", self._limits.pickle_bytes)
-        self._buffer += self._source.read(start + have, min(left, max(_FIRST_READ, 3 * have)))
+        more = min(left, max(_FIRST_READ, have))
+        budget = self._contents.budget
+        if budget is not None:
+            if not self._depth:
+                budget.hold(more)  # a nested stream lies within bytes that the file stores once
+            budget.charge(more, "a pickle")
+        self._buffer += self._source.read(start + have, more)
         return True
 
     def _places(self, keys: Node, main: Pickle) -> dict[str, tuple[int, int]]:

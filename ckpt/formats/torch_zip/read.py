@@ -16,7 +16,7 @@ from ckpt.formats.archive import Archive
 from ckpt.formats.pickled import Contents, checkpoint, interpret, run
 from ckpt.formats.probe import Probe
 from ckpt.formats.torch_legacy.read import read_nested
-from ckpt.limits import Limits
+from ckpt.limits import Budget, Limits
 from ckpt.nodes import Global, Node, PersistentId
 from ckpt.pickles.rebuild import make_storage, storage_bytes, storage_type
 from ckpt.tensors import Storage
@@ -62,17 +62,21 @@ def is_torch_1_4(archive: Archive) -> bool:
 def read(probe: Probe, limits: Limits) -> Checkpoint:
     archive = probe.archive
     assert archive is not None
-    return read_from(archive, probe.path, limits, probe.mark)
+    return read_from(archive, probe.path, limits, probe.mark, probe.budget)
 
 
-def read_from(archive: Archive, path: str, limits: Limits, mark: str = "") -> Checkpoint:
+def read_from(
+    archive: Archive, path: str, limits: Limits, mark: str = "", budget: Budget | None = None
+) -> Checkpoint:
     """The checkpoint in an archive. Raises CkptError."""
     record = archive.find("data.pkl")
     assert record is not None
     byteorder = byteorder_of(archive)
-    contents = Contents(archive.notices, read_nested, mark)
-    data = archive.read(record, limits.pickle_bytes, "pickle-bytes")
-    pickle = run(data, limits)
+    budget = budget or Budget(limits)
+    budget.hold(archive.nbytes)
+    contents = Contents(archive.notices, read_nested, mark, budget)
+    data = archive.read_pickle(record, limits, budget)
+    pickle = run(data, limits, budget)
     if pickle.end < len(data):
         left = len(data) - pickle.end
         contents.notices.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ckpt import __version__
@@ -12,6 +13,7 @@ from ckpt.pickles.weights_only import TORCH
 from ckpt.tensors import Composite, TensorRef
 from ckpt.text import Json
 from ckpt.tree.json import path_json, plain, scalar_json
+from ckpt.tree.literals import Repeats
 from ckpt.tree.view import look
 
 if TYPE_CHECKING:
@@ -68,7 +70,7 @@ def document(report: InspectReport) -> dict[str, Json]:
             }
             for row in report.prefixes
         ],
-        "values": [value_json(value) for value in report.values],
+        "values": _values(report.values),
         "devices_in_values": [
             {"name": name, "device": device, "type": kind} for name, device, kind in report.hidden_devices
         ],
@@ -154,7 +156,12 @@ def tensor_json(row: Row, role: Role) -> dict[str, Json]:
     return found
 
 
-def value_json(value: Value) -> dict[str, Json]:
+def _values(values: Iterable[Value]) -> list[Json]:
+    repeats = Repeats()
+    return [value_json(value, repeats) for value in values]
+
+
+def value_json(value: Value, repeats: Repeats) -> dict[str, Json]:
     """One value: the entry of `values[]`."""
     found: dict[str, Json] = {
         "name": value.name,
@@ -176,7 +183,7 @@ def value_json(value: Value) -> dict[str, Json]:
             found["fields"] = len(view.children)
         else:
             try:
-                found["value"] = plain(value.node)
+                found["value"] = plain(value.node, repeats)
             except UnreadableError as error:
                 found["value_is"] = error.problem
     return found

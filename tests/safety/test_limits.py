@@ -1,0 +1,113 @@
+"""The default limits leave room for honest files, in proportion to their tensors."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import opcodes as op
+import pytest
+import torch
+
+from ckpt import formats
+from ckpt.errors import LimitError
+from ckpt.limits import TENSOR_BYTES, TENSOR_MEMORY, Budget, Limits
+
+PART = 100
+TENSORS = 400_000 // PART
+
+
+def a_part() -> Limits:
+    """The default limits of a file that holds a part of 400,000 tensors."""
+    limits = Limits()
+    names = (
+        "memory",
+        "inflated_bytes",
+        "operations",
+        "entries",
+        "directory_bytes",
+        "header_bytes",
+        "index_bytes",
+    )
+    return limits._replace(**{name: getattr(limits, name) // PART for name in names})
+
+
+def name(index: int) -> str:
+    return f"model.layers.{index // 4}.attention.projection.{index % 4}.weight"
+
+
+@pytest.fixture(params=["zip", "deflated", "legacy", "adam", "safetensors", "index"])
+def honest(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, int]:
+    """A file of TENSORS tensors or more, and their number."""
+    kind = request.param
+    path = tmp_path / "file.pth"
+    tensors = {name(index): torch.zeros(2) for index in range(TENSORS)}
+    if kind in ("safetensors", "index"):
+        header = {
+            key: {"dtype": "U8", "shape": [1], "data_offsets": [at, at + 1]} for at, key in enumerate(tensors)
+        }
+        path = tmp_path / "model.safetensors"
+        path.write_bytes(op.safetensors_file(json.dumps(header), bytes(TENSORS)))
+        if kind == "index":
+            path = tmp_path / "model.safetensors.index.json"
+            path.write_text(json.dumps({"weight_map": dict.fromkeys(tensors, "model.safetensors")}))
+        return path, TENSORS
+    if kind == "adam":
+        states = {
+            index: {"step": torch.tensor(1.0), "exp_avg": tensor, "exp_avg_sq": tensor.clone()}
+            for index, tensor in enumerate(list(tensors.values())[: TENSORS // 4])
+        }
+        torch.save({"state": states, "param_groups": [{"params": list(states)}]}, path)
+        return path, 3 * len(states)
+    torch.save(tensors, path, _use_new_zipfile_serialization=kind != "legacy")
+    if kind == "deflated":
+        packed = tmp_path / "packed.pth"
+        with zipfile.ZipFile(path) as old, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as new:
+            for record in old.namelist():
+                new.writestr(record, old.read(record))
+        path = packed
+    return path, TENSORS
+
+
+def test_400_000_tensors_open_at_the_defaults(honest: tuple[Path, int]) -> None:
+    path, tensors = honest
+    with formats.open(str(path), a_part()) as checkpoint:
+        assert len(checkpoint.tensors) == tensors
+
+
+def test_the_shards_of_a_set_share_one_budget(tmp_path: Path) -> None:
+    program = b"\x80\2(" + b"]" * 10_000 + b"l."
+    names = [f"part-{index}.bin" for index in range(4)]
+    for shard in names:
+        (tmp_path / shard).write_bytes(op.torch_zip(program, {}))
+    index = tmp_path / "pytorch_model.bin.index.json"
+    index.write_text(json.dumps({"weight_map": {f"w{number}": shard for number, shard in enumerate(names)}}))
+    limits = Limits(memory=3_000_000)
+
+    formats.open(str(tmp_path / names[0]), limits).close()
+    with pytest.raises(LimitError, match="memory"):
+        formats.open(str(index), limits)
+
+
+def test_tensors_are_believed_as_far_as_their_bytes_go() -> None:
+    budget = Budget(Limits(memory=0), stored=10 * TENSOR_BYTES)
+    budget.claim(1_000)
+    budget.charge(10 * TENSOR_MEMORY)
+    with pytest.raises(LimitError, match="--limit memory=N"):
+        budget.charge(1)
+
+
+def test_a_nested_stream_counts_each_time_that_it_is_met(tmp_path: Path) -> None:
+    stream = op.legacy(op.pickled(b"(" + b"]" * 100 + b"l"), storages=())
+    load = b"ctorch.storage\n_load_from_bytes\n"
+    limits = Limits(inflated_bytes=0)
+    for times, fits in ((10, True), (2_000, False)):
+        path = tmp_path / f"{times}.pt"
+        program = load + b"q\0" + b"0" + op.binary(stream) + b"q\1" + b"0](" + b"h\0h\1\x85R" * times + b"e."
+        path.write_bytes(op.torch_zip(b"\x80\2" + program, {}))
+        if fits:
+            formats.open(str(path), limits).close()
+        else:
+            with pytest.raises(LimitError, match="the pickles of the file inflate too far"):
+                formats.open(str(path), limits)
