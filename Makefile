@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check format samples docs bench clean
+.PHONY: demo test kills check format samples docs bench clean
 .DEFAULT_GOAL := demo
 
 demo: .venv/.base
@@ -12,6 +12,9 @@ demo: .venv/.base
 
 test: .venv/.dev
 	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+kills: .venv/.dev
+	$(BIN)/python -m pytest tests/safety/kills.py -n 0 $(ARGS)
 
 check: .venv/.dev
 	$(BIN)/ruff check .

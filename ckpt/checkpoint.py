@@ -190,12 +190,16 @@ class Checkpoint:
 
     def check_unchanged(self) -> None:
         """Raise NotOpenedError when a file with its bytes has changed since it was opened."""
+        with about(self.path):
+            for source in self.all_sources():
+                source.check_unchanged()
+
+    def all_sources(self) -> list[Source]:
+        """The files of the checkpoint, and those that its tensors come from."""
         sources = {id(source): source for source in self.sources}
         for storage in self.storages:
             sources.update((id(source), source) for source in sources_of(storage.place))
-        with about(self.path):
-            for source in sources.values():
-                source.check_unchanged()
+        return list(sources.values())
 
     def close(self) -> None:
         """Close the files."""

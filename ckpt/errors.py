@@ -23,17 +23,16 @@ class CkptError(Exception):
 
     @property
     def advice(self) -> str:
-        """The problem with its hint, without the path."""
-        return f"{self.problem} ({self.hint})" if self.hint else self.problem
-
-    def __str__(self) -> str:
-        text = self.problem if self.path is None else f"{self.path}: {self.problem}"
+        """The problem with its hint, without the path. The word FILE in a hint is the path."""
         if self.hint is None:
-            return text
+            return self.problem
         from shlex import quote  # imported here, because most runs have no error
 
         hint = self.hint.replace("FILE", quote(self.path)) if self.path is not None else self.hint
-        return f"{text} ({hint})"
+        return f"{self.problem} ({hint})"
+
+    def __str__(self) -> str:
+        return self.advice if self.path is None else f"{self.path}: {self.advice}"
 
 
 def _again(kind: type[CkptError], args: tuple[object, ...], fields: dict[str, object]) -> CkptError:

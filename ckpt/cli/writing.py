@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from inspect import Parameter
 from shlex import quote
 from typing import NamedTuple
@@ -30,12 +31,13 @@ from ckpt.errors import LossError, UnsupportedError, UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save
 from ckpt.formats.save import Check, SavedFile, check_bytes, check_weights_only
-from ckpt.io import commit
+from ckpt.formats.sharded.write import set_pattern
+from ckpt.io import commit, leftover
 from ckpt.jobs.rewrite.report import RewriteReport, with_unread
 from ckpt.limits import Limits
 from ckpt.render.rewrite import rewrite_lines
 from ckpt.render.warmstart import coverage_lines
-from ckpt.text import Json, show, size_text
+from ckpt.text import Json, show, show_literal, size_text
 
 Open = Callable[[str, Limits], Checkpoint]
 Make = Callable[[Survey, Limits], RewriteReport]
@@ -153,11 +155,10 @@ def _beside(path: str, suffix: str, ending: str | None = None) -> str:
 def _one(path: str, make: Make, options: WriteOptions, opened: Open, *, several: bool) -> int:
     limits = options.limits
     to = None if options.shard_bytes else _target(path, options)
-    if to is not None:
-        for other, size in commit.left_over(to.real):
-            output.talk(f"ckpt: {show(other, None)}: {size_text(size)} left over from a run that was killed")
-        if to.warning:
-            output.talk(f"ckpt: {show(to.path, None)}: {to.warning}")
+    for other, size in _left_over(to, options):
+        output.talk(f"ckpt: {show(other, None)}: {size_text(size)} left over from a run that was killed")
+    if to is not None and to.warning:
+        warn(to.path, [to.warning])
     with opened(path, limits) as checkpoint:
         survey = Survey(checkpoint)
         report = with_unread(make(survey, limits))
@@ -180,10 +181,29 @@ def _one(path: str, make: Make, options: WriteOptions, opened: Open, *, several:
             if report.coverage is not None:
                 output.write_lines(coverage_lines(report.coverage, width=output.screen_width()))
             output.write_lines(rewrite_lines(report, saved, dry_run=options.dry_run))
+        if saved is not None:
+            warn(saved.path, saved.warnings)
         if too_little:
             text = f"ckpt: {show(path, None)}: less than --min-coverage {least:g} of the elements: nothing was written"
             output.talk(text)
     return int(too_little)
+
+
+def warn(path: str, warnings: Iterable[str]) -> None:
+    """What is to be known about a file, on stderr."""
+    for line in warnings:
+        output.talk(f"ckpt: {show(path, None)}: {show_literal(line)}")
+
+
+def _left_over(to: commit.Target | None, options: WriteOptions) -> list[tuple[str, int]]:
+    """What killed runs left beside the files that are to be written."""
+    if to is not None:
+        return leftover.left_over(to.real)
+    if options.shard_bytes and options.output is not None:
+        folder, stem = _shard_place(options.output)
+        files = rf"(?:{set_pattern(stem)}|{re.escape(stem)}\.safetensors(?:\.index\.json)?)"
+        return leftover.left_over(os.path.join(folder, stem), files)
+    return []
 
 
 def _target(path: str, options: WriteOptions) -> commit.Target | None:
@@ -225,7 +245,11 @@ def _write(report: RewriteReport, to: commit.Target | None, options: WriteOption
         further["weights_only"] = check_weights_only
     if options.shard_bytes and options.output is not None:
         with output.progress(_bytes_of(checkpoint)) as progress:
-            target_of, stem = _shards(options.output, options.force)
+            folder, stem = _shard_place(options.output)
+
+            def target_of(name: str) -> commit.Target:
+                return commit.target(os.path.join(folder, name), force=options.force)
+
             return save.save_shards(
                 checkpoint, target_of, stem, options.shard_bytes, limits, progress=progress, checks=further
             )
@@ -251,13 +275,12 @@ def _write(report: RewriteReport, to: commit.Target | None, options: WriteOption
         return save.save(checkpoint, to, checkpoint.format, limits, progress=progress, checks=further)
 
 
-def _shards(out: str, force: bool) -> tuple[Callable[[str], commit.Target], str]:
-    """Where shards go and how their names begin: `model` in a folder, else the name of OUT."""
+def _shard_place(out: str) -> tuple[str, str]:
+    """The folder of the shards and how their names begin: `model` in a folder, else the name of OUT."""
     if os.path.isdir(out):
-        return lambda name: commit.target(os.path.join(out, name), force=force), "model"
+        return out, "model"
     folder, name = os.path.split(out)
-    stem = name.removesuffix(".index.json").removesuffix(".safetensors")
-    return lambda name: commit.target(os.path.join(folder, name), force=force), stem
+    return folder, name.removesuffix(".index.json").removesuffix(".safetensors")
 
 
 def _bytes_of(checkpoint: Checkpoint) -> int:

@@ -12,8 +12,9 @@ from importlib import import_module
 from typing import cast
 
 from ckpt.checkpoint import Checkpoint
-from ckpt.errors import CkptError, UsageError
+from ckpt.errors import CkptError, NotOpenedError, UnreadableError, UsageError
 from ckpt.formats import foreign, torchscript
+from ckpt.formats.archive import LOCAL_MAGIC
 from ckpt.formats.format import CanAppend, CanVerify, CanWrite, Format
 from ckpt.formats.probe import Probe
 from ckpt.formats.safetensors import read as safetensors
@@ -52,14 +53,32 @@ def _open(
                 source.check_unchanged()
         return checkpoint
     except BaseException as error:
+        if isinstance(error, CkptError):
+            if probe is not None:
+                error = _advised(error, probe)
+            if error.path is None:
+                error.path = location.name
         if probe is not None:
             probe.close()
-        if isinstance(error, CkptError) and error.path is None:
-            error.path = location.name
-        raise
+        raise error
     finally:
         if collecting:
             gc.enable()
+
+
+def _advised(error: CkptError, probe: Probe) -> CkptError:
+    """The error of a zip archive names --undo where that brings a whole archive back."""
+    if (
+        probe.source is None
+        or not probe.head.startswith(LOCAL_MAGIC)
+        or not isinstance(error, UnreadableError)
+        or isinstance(error, NotOpenedError)
+        or error.path not in (None, probe.path)
+    ):
+        return error
+    from ckpt.formats.torch_zip.appended import explained  # here: only a damaged file pays for it
+
+    return explained(error, probe.source, probe.limits)
 
 
 def probe_at(

@@ -21,10 +21,11 @@ LOCAL_HEADER = Struct("<4s2xHH8xIIHH")  # signature, flags, method, stored, full
 _CENTRAL = Struct(
     "<4s4xHH4xIIIHHHH2xII"
 )  # the same with crc, comment length, disk, offset of the local header
-_END = Struct("<4s4H2IH")
+END_RECORD = Struct("<4s4H2IH")
 _END64 = Struct("<4sQ2H2I4Q")
 _LOCATOR = Struct("<4sIQI")
 LOCAL_MAGIC, CENTRAL_MAGIC, DESCRIPTOR_MAGIC = b"PK\x03\x04", b"PK\x01\x02", b"PK\x07\x08"
+END_MAGIC = b"PK\x05\x06"
 _FOLDER = 0x10
 """The bit of the external attributes that marks a folder to torch (miniz, `mz_zip_reader_is_file_a_directory`)."""
 _REFUSED_FLAGS = 0x2061  # encrypted, patched, strongly encrypted, masked headers
@@ -123,35 +124,29 @@ def read_archive(source: Source, limits: Limits) -> Archive:
 
 def _find_end(source: Source) -> tuple[int, int, int, int]:
     """(entries, directory bytes, directory offset, offset of the first end record)."""
-    span = min(source.size, _END.size)
+    span = min(source.size, END_RECORD.size)
     tail = source.read(source.size - span, span)
-    if not tail.startswith(b"PK\x05\x06"):  # a comment, or no end record: only then more of the file is read
-        span = min(source.size, 65_535 + _END.size)
+    if not tail.startswith(END_MAGIC):  # a comment, or no end record: only then more of the file is read
+        span = min(source.size, 65_535 + END_RECORD.size)
         tail = source.read(source.size - span, span)
-    at = tail.rfind(b"PK\x05\x06")
+    at = tail.rfind(END_MAGIC)
     while at >= 0:
-        if at + _END.size <= span:
+        if at + END_RECORD.size <= span:
             comment = int.from_bytes(tail[at + 20 : at + 22], "little")
-            if at + _END.size + comment == span:
+            if at + END_RECORD.size + comment == span:
                 break
-        at = tail.rfind(b"PK\x05\x06", 0, at)
+        at = tail.rfind(END_MAGIC, 0, at)
     if at < 0:
-        whole = interrupted(source)
-        if whole is not None:
-            raise UnreadableError(
-                f"an in-place rewrite was interrupted, the first {whole:,} bytes are intact",
-                hint="ckpt rehome --undo FILE",
-            )
-        stray = tail.rfind(b"PK\x05\x06")
-        if stray >= 0 and span - stray >= _END.size and CENTRAL_MAGIC in tail[:stray]:
-            extra = span - stray - _END.size
+        stray = tail.rfind(END_MAGIC)
+        if stray >= 0 and span - stray >= END_RECORD.size and CENTRAL_MAGIC in tail[:stray]:
+            extra = span - stray - END_RECORD.size
             raise UnreadableError(f"the zip archive has {extra:,} bytes after its end record")
         raise CutOffError(
             f"cut off: the zip archive has no directory, the file ends at {source.size:,} bytes",
             hint="an unfinished download or save?",
         )
     end = source.size - span + at
-    _, disk, start, here, count, size, offset, _ = _END.unpack_from(tail, at)
+    _, disk, start, here, count, size, offset, _ = END_RECORD.unpack_from(tail, at)
     if disk or start or here != count:
         raise UnreadableError("the zip archive is split into several parts")
     if end >= _LOCATOR.size + 4 and source.read(end - _LOCATOR.size, 4) == b"PK\x06\x07":
@@ -161,67 +156,13 @@ def _find_end(source: Source) -> tuple[int, int, int, int]:
     return count, size, offset, end
 
 
-_SEARCHED = 512 << 20
-"""How many bytes before the end of a file are searched for the end of an older archive."""
-_STEP = 1 << 20
-
-
-MARK = b"CK"
-"""Tag of the extra field of a record that was appended in place. Its eight bytes hold the old end of the archive."""
-
-
-def interrupted(source: Source) -> int | None:
-    """The end of the archive before an in-place rewrite that was interrupted; None without such a rewrite.
-
-    After that end comes the header of an appended record, or its beginning. Zeros are bytes that never
-    reached the disk.
-    """
-    high = source.size
-    while high > max(0, source.size - _SEARCHED):
-        low = max(0, high - _STEP)
-        # The steps overlap by one end record, so that no end record is missed between two steps.
-        data = source.read(low, min(source.size, high + _END.size) - low)
-        at = data.rfind(b"PK\x05\x06")
-        while at >= 0:
-            end = _end_at(source, low + at)
-            if end is not None and end < source.size and _is_appended(source, end):
-                return end
-            at = data.rfind(b"PK\x05\x06", 0, at)
-        high = low
-    return None
-
-
-def appended_at(source: Source, record: Record) -> int | None:
-    """The end of the archive before this record was appended in place; None for a record that was not appended."""
-    return record.header if record.header and _is_appended(source, record.header) else None
-
-
-def _is_appended(source: Source, end: int) -> bool:
-    """Whether the bytes after an end are what an in-place rewrite appends, or the beginning of it."""
-    left = source.size - end
-    head = source.read(end, min(left, LOCAL_HEADER.size))
-    if not any(head):
-        return left >= LOCAL_HEADER.size  # a few zeros are not a record
-    if not head.startswith(LOCAL_MAGIC[: len(head)]):
-        return False
-    if len(head) < LOCAL_HEADER.size:
-        return True
-    names, extras = LOCAL_HEADER.unpack(head)[-2:]
-    extra = source.read(
-        min(end + LOCAL_HEADER.size + names, source.size),
-        min(extras, max(0, left - LOCAL_HEADER.size - names)),
-    )
-    mark = MARK + b"\x08\0" + end.to_bytes(8, "little")
-    return mark in extra if len(extra) == extras else mark.startswith(extra[: len(mark)])
-
-
-def _end_at(source: Source, at: int) -> int | None:
+def end_at(source: Source, at: int) -> int | None:
     """The end of the archive with its end record at `at`; None when the record and the directory disagree."""
-    if source.size - at < _END.size:
+    if source.size - at < END_RECORD.size:
         return None
-    fields = _END.unpack(source.read(at, _END.size))
+    fields = END_RECORD.unpack(source.read(at, END_RECORD.size))
     disk, start, _, count, size, offset, comment = fields[1:]
-    end = at + _END.size + int(comment)
+    end = at + END_RECORD.size + int(comment)
     try:
         if at >= _LOCATOR.size + 4 and source.read(at - _LOCATOR.size, 4) == b"PK\x06\x07":
             count, size, offset, at = _find_end64(source, at, (count, size, offset))

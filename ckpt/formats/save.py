@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from shlex import quote
 from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Traits
@@ -13,11 +15,10 @@ from ckpt.formats import appender_of, by_name, open, writer_of, written_formats
 from ckpt.formats.draft import Draft
 from ckpt.formats.sharded import write as shards
 from ckpt.formats.written import differs
-from ckpt.io import commit
-from ckpt.io.commit import Progress, Target
-from ckpt.io.location import locate
+from ckpt.io import commit, inplace, leftover
+from ckpt.io.commit import Progress, Sink, Target
 from ckpt.limits import Limits
-from ckpt.text import and_more
+from ckpt.text import and_more, show
 from ckpt.tree.metadata import metadata_of
 
 SHARD_FORMAT = shards.FORMAT
@@ -42,6 +43,8 @@ class SavedFile(NamedTuple):
     shards: int | None = None
     overflowed: int = 0
     """Finite elements that a cast made infinite."""
+    warnings: tuple[str, ...] = ()
+    """What failed after the file had taken its place."""
 
 
 def format_for(path: str, asked: str | None) -> str:
@@ -120,7 +123,7 @@ def save(
     refuse_losses(checkpoint, format)
     start = time.perf_counter()
     drafted = _same_file(checkpoint, format) or writer_of(format).draft(checkpoint, limits)
-    with commit.writing(to, drafted.size, progress) as sink:
+    with commit.writing(to, drafted.size, progress, sources=checkpoint.all_sources()) as sink:
         with about(checkpoint.path):
             drafted.write(sink)
             sink.flush()
@@ -129,7 +132,17 @@ def save(
         with about(to.path):
             done = _checked(sink.path, checkpoint, format, limits, checks)
     seconds = written - start
-    return SavedFile(to.path, format, drafted.size, None, tuple(done), seconds, overflowed=sink.overflowed)
+    warnings = tuple(sink.warnings)
+    return SavedFile(
+        to.path,
+        format,
+        drafted.size,
+        None,
+        tuple(done),
+        seconds,
+        overflowed=sink.overflowed,
+        warnings=warnings,
+    )
 
 
 def _checked(
@@ -190,36 +203,88 @@ def save_shards(
 ) -> SavedFile:
     """Write safetensors in shards with an index. The index takes its place last. `to` gives the target of a name.
 
-    A checkpoint that fits into one shard is a single file without an index. Raises CkptError.
+    A checkpoint that fits into one shard is a single file without an index. Where a set or a single file is to be
+    replaced, the new shards get other names, and the old files are removed once the new ones are complete. Raises
+    CkptError.
     """
     refuse_losses(checkpoint, SHARD_FORMAT)
     parts = shards.split(checkpoint, shard_bytes)
+    index, single = to(shards.index_name(stem)), to(f"{stem}.safetensors")
+    if os.path.islink(index.path):
+        hint = f"-o {quote(index.real)}"
+        raise UsageError("a link, but an index lies beside its shards", path=index.path, hint=hint)
+    folder = os.path.dirname(index.real)
+    old = shards.old_set(folder, stem, limits)
     if len(parts) == 1:
-        single = to(f"{stem}.safetensors")
-        return save(checkpoint, single, SHARD_FORMAT, limits, progress=progress, checks=checks)
+        saved = save(checkpoint, single, SHARD_FORMAT, limits, progress=progress, checks=checks)
+        gone = (os.path.basename(index.real), *old.shards) if index.replaced is not None else ()
+        return saved._replace(warnings=(*saved.warnings, *_cleared(folder, gone, old.stray)))
+    _refuse_single(checkpoint, single)
     start = time.perf_counter()
-    names = [shards.shard_name(stem, number, len(parts)) for number in range(1, len(parts) + 1)]
-    index = to(f"{stem}.safetensors.index.json")
-    targets = [to(name) for name in names]
+    for name in shards.shard_names(stem, len(parts)):
+        to(name)  # of a set that is not to be replaced
+    names = shards.shard_names(stem, len(parts), old.taken)
+    targets = [to(name)._replace(like=index.replaced) for name in names]
     drafts = [writer_of(SHARD_FORMAT).draft(part, limits) for part in parts]
     listing = shards.index_draft(parts, names)
+    sources = checkpoint.all_sources()
     done: dict[str, float] = {}
-    overflowed = 0
-    with ExitStack() as stack:
-        # The context entered first is left last: so the index, which completes the checkpoint, comes last.
-        listing.write(stack.enter_context(commit.writing(index, listing.size)))
-        for part, drafted, target in zip(parts, drafts, targets, strict=True):
-            sink = stack.enter_context(commit.writing(target, drafted.size, progress))
-            drafted.write(sink)
-            sink.flush()
-            overflowed += sink.overflowed
-            for name, seconds in _checked(sink.path, part, SHARD_FORMAT, limits, checks):
-                done[name] = done.get(name, 0.0) + seconds
-        checkpoint.check_unchanged()
+    sinks: list[Sink] = []
+    try:
+        with ExitStack() as stack:
+            # The context entered first is left last: so the index, which completes the checkpoint, comes last.
+            sinks.append(stack.enter_context(commit.writing(index, listing.size, sources=sources)))
+            listing.write(sinks[0])
+            for part, drafted, target in zip(parts, drafts, targets, strict=True):
+                sink = stack.enter_context(commit.writing(target, drafted.size, progress, sources=sources))
+                sinks.append(sink)
+                drafted.write(sink)
+                sink.flush()
+                for name, seconds in _checked(sink.path, part, SHARD_FORMAT, limits, checks):
+                    done[name] = done.get(name, 0.0) + seconds
+            checkpoint.check_unchanged()
+    except BaseException:
+        if sinks and not (sinks[0].is_placed or sinks[0].is_kept):
+            for sink, target in zip(sinks[1:], targets, strict=False):
+                if sink.is_placed:
+                    commit.removed(target.real)
+        raise
     total = listing.size + sum(drafted.size for drafted in drafts)
     seconds = time.perf_counter() - start - sum(done.values())
-    checks_done = tuple(done.items())
-    return SavedFile(index.path, shards.NAME, total, None, checks_done, seconds, len(parts), overflowed)
+    overflowed = sum(sink.overflowed for sink in sinks)
+    gone = (*([os.path.basename(single.path)] if single.replaced is not None else []), *old.shards)
+    warnings = [line for sink in sinks for line in sink.warnings]
+    warnings += _cleared(folder, gone, old.stray)
+    return SavedFile(
+        index.path,
+        shards.NAME,
+        total,
+        None,
+        tuple(done.items()),
+        seconds,
+        len(parts),
+        overflowed,
+        tuple(warnings),
+    )
+
+
+def _refuse_single(checkpoint: Checkpoint, single: Target) -> None:
+    """Raise UsageError where a set would take the place of the file that it is made of."""
+    if single.replaced is None:
+        return
+    for source in checkpoint.all_sources():
+        if source.fd is not None and os.path.samestat(os.fstat(source.fd), single.replaced):
+            problem = "loaders prefer this file to an index beside it, and it is the source"
+            raise UsageError(problem, path=single.path, hint="-o in another folder")
+
+
+def _cleared(folder: str, gone: Sequence[str], stray: Sequence[str]) -> list[str]:
+    """Remove what a set took the place of. What failed, and what stays though no index names it, one line each."""
+    problems = leftover.cleared(folder, gone) if gone else []
+    if stray:
+        listed = and_more([show(name, 80) for name in stray], 3)
+        problems.append(f"no index names {listed}, left over from a run that was killed?")
+    return problems
 
 
 def append(checkpoint: Checkpoint, limits: Limits, *, progress: Progress | None = None) -> SavedFile:
@@ -235,33 +300,40 @@ def append(checkpoint: Checkpoint, limits: Limits, *, progress: Progress | None 
     start = time.perf_counter()
     content, validity = appender.append(checkpoint, limits)
     checked = time.perf_counter()
-    with commit.appending(source, progress) as sink:
+    with inplace.appending(source, progress) as sink:
         sink.write(content)
         sink.sync()  # the content must be on the disk before the bytes that make it valid
         sink.write(validity)
     more = len(content) + len(validity)
     seconds = time.perf_counter() - checked
     checks = (("structure", checked - start),)
-    return SavedFile(source.name, checkpoint.format, source.size + more, more, checks, seconds)
+    size, warnings = source.size + more, tuple(sink.warnings)
+    return SavedFile(source.name, checkpoint.format, size, more, checks, seconds, warnings=warnings)
 
 
-def undo(path: str, limits: Limits) -> tuple[int, int]:
-    """Undo the last in-place rewrite of a file, complete or interrupted: (bytes before, bytes after).
+class Undone(NamedTuple):
+    """A rewrite that was taken back, or would be: the bytes of the file before and after, and what failed afterwards."""
 
-    Raises UsageError when there is no such rewrite.
+    before: int
+    after: int
+    warnings: tuple[str, ...] = ()
+
+
+def undo(path: str, limits: Limits, *, dry_run: bool = False) -> Undone:
+    """Cut a file back to the whole archive before its last in-place rewrite, complete or torn. Raises CkptError.
+
+    Our own reader reads that archive first. Raises UsageError when there is none.
     """
-    source = locate(path).open()
-    try:
-        size = source.size
+    with inplace.held(path, to_change=not dry_run) as held:
+        size = held.source.size
         appenders = [appender for name in written_formats() if (appender := appender_of(name)) is not None]
-        ends = [appender.end_before(source, limits) for appender in appenders]
-    finally:
-        source.close()
-    end = next((end for end in ends if end is not None), None)
-    if end is None:
-        raise UsageError("there is no in-place rewrite to undo", path=path)
-    commit.truncate(path, end)
-    return size, end
+        ends = (appender.end_before(held.source, limits) for appender in appenders)
+        end = next((end for end in ends if end is not None), None)
+        if end is None:
+            raise UsageError("there is no in-place rewrite to undo", path=path)
+        if not dry_run:
+            held.cut(end)
+    return Undone(size, end, tuple(held.warnings))
 
 
 def refuse_losses(checkpoint: Checkpoint, format: str) -> None:

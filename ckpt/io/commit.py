@@ -1,7 +1,7 @@
 """Writing without loss: a file appears whole or not at all, and the file that it replaces stays until then.
 
 A new file gets its space reserved, is written beside its target under another name, forced to the disk, and
-renamed; then the folder is forced to the disk. Appending in place can be undone until it is complete.
+renamed; then the folder is forced to the disk.
 """
 
 from __future__ import annotations
@@ -9,19 +9,18 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import re
 import secrets
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from ckpt.errors import UsageError, WriteError
 from ckpt.io.source import MOST, Source
-from ckpt.text import size_text
+from ckpt.text import show, size_text
 
 SUFFIX = ".ckpt-tmp"
-_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
+NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 BLOCK = 4 << 20
 """Bytes that one read or write moves."""
 _SMALL = 64 << 10
@@ -37,6 +36,8 @@ class Target(NamedTuple):
     path: str
     real: str
     replaced: os.stat_result | None
+    like: os.stat_result | None = None
+    """Another file that it takes the place of: who may not read that one may not read this one."""
 
     @property
     def warning(self) -> str | None:
@@ -47,7 +48,10 @@ class Target(NamedTuple):
 
 
 def target(path: str, *, force: bool) -> Target:
-    """A path to write to, checked before anything is read. Links are followed. Raises UsageError, WriteError."""
+    """A path to write to, checked before anything is read. Raises UsageError, WriteError.
+
+    Links are followed; one that leads nowhere only with `force`, because what it would create is not what it names.
+    """
     if not path or path.endswith("/") or os.path.isdir(path):
         raise UsageError("a directory, not a file to write to", path=path or "-o")
     real = os.path.realpath(path)
@@ -56,8 +60,11 @@ def target(path: str, *, force: bool) -> Target:
         status = os.stat(real)
     except FileNotFoundError:
         status = None
+        if os.path.islink(path) and not force:
+            problem = f"a link to {show(real, 200)}, which does not exist"
+            raise UsageError(problem, path=path, hint="--force to write there") from None
     except (OSError, ValueError) as error:
-        raise WriteError(f"cannot be written: {_reason(error)}", path=path) from None
+        raise WriteError(f"cannot be written: {why(error)}", path=path) from None
     if status is not None:
         if not stat.S_ISREG(status.st_mode):
             raise WriteError("not a regular file: ckpt does not replace it", path=path)
@@ -83,6 +90,12 @@ class Sink:
         self._progress = progress
         self.overflowed = 0
         """Finite elements that a cast made infinite on the way here."""
+        self.is_placed = False
+        """Whether the file has taken its place."""
+        self.is_kept = False
+        """Whether the complete file could not take its place and was kept under its temporary name."""
+        self.warnings: list[str] = []
+        """What failed after the file had taken its place."""
 
     def tally(self, count: int) -> None:
         """Count elements that a cast made infinite."""
@@ -169,18 +182,21 @@ class MemorySink(Sink):
 
 
 @contextmanager
-def writing(to: Target, size: int, progress: Progress | None = None) -> Iterator[Sink]:
+def writing(
+    to: Target, size: int, progress: Progress | None = None, *, sources: Iterable[Source] = ()
+) -> Iterator[Sink]:
     """A sink of `size` bytes. Leaving the block without an error puts the file in place. Raises WriteError.
 
-    Inside the block the file can be read at `sink.path`.
+    Inside the block the file can be read at `sink.path`. Who may not read one of the `sources`, or the file that is
+    replaced, can read none of its bytes. What fails after it took its place is a warning of the sink.
     """
     folder, name = os.path.split(to.real)
     temporary = os.path.join(folder, f".{name[:200]}.{secrets.token_hex(6)}{SUFFIX}")
     fd = -1
-    keep = False
+    sink: Sink | None = None
     try:
-        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NOFOLLOW | os.O_CLOEXEC, 0o666)
-        _lock(fd, fcntl.LOCK_SH)  # other runs see that this file is in use
+        fd = _created(temporary, to, sources)
+        lock(fd, fcntl.LOCK_SH)  # other runs see that this file is in use
         _reserve(fd, size)
         sink = Sink(fd, temporary, progress=progress)
         yield sink
@@ -195,24 +211,75 @@ def writing(to: Target, size: int, progress: Progress | None = None) -> Iterator
         except OSError as error:
             if error.errno == errno.EEXIST:
                 raise UsageError("already exists", path=to.path, hint="--force to replace") from None
-            keep = True
-            problem = f"cannot be put in place: {_reason(error)}"
+            sink.is_kept = True
+            problem = f"cannot be put in place: {why(error)}"
             raise WriteError(problem, path=to.path, hint=f"the complete file is at {temporary}") from None
-        _sync_folder(folder)
+        sink.is_placed = True
+        sync_folder(folder)
     except OSError as error:
-        raise _failed(error, to, size) from error
+        if sink is not None and sink.is_placed:
+            problem = f"complete, but it may not survive a power loss: {why(error)}"
+            raise WriteError(problem, path=to.path) from error
+        raise failed(error, to, size) from error
     finally:
-        if not keep:
-            try:
-                os.unlink(temporary)
-            except OSError:
-                pass
-            except BaseException:  # a signal that came just now
-                with suppress(OSError):
-                    os.unlink(temporary)
-                raise
         if fd >= 0:
-            os.close(fd)
+            problems = []
+            if sink is None or not sink.is_kept:
+                problems += removed(temporary)
+            problems += closed(fd)
+            if sink is not None and sink.is_placed:
+                sink.warnings += problems
+
+
+def _created(path: str, to: Target, sources: Iterable[Source]) -> int:
+    """A new empty file that nobody can read who cannot read the sources or the file that is replaced."""
+    read = [os.fstat(source.fd) for source in sources if source.fd is not None]
+    if to.like is not None:
+        read.append(to.like)
+    # Less the umask. A file that replaces another gets its mode with its owner, when it is complete.
+    mode = 0o666 if to.replaced is None else 0o600
+    if not all(status.st_mode & stat.S_IROTH for status in read):
+        mode &= ~0o006
+    if not all(status.st_mode & stat.S_IRGRP for status in read):
+        mode &= ~0o060
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | NOFOLLOW | os.O_CLOEXEC, mode)
+    try:
+        made = os.fstat(fd)
+        foreign = any(status.st_gid != made.st_gid and not status.st_mode & stat.S_IROTH for status in read)
+        if foreign and made.st_mode & 0o070:  # its group is not the one that may read the sources
+            os.fchmod(fd, stat.S_IMODE(made.st_mode) & ~0o070)
+    except OSError:
+        removed(path)
+        closed(fd)
+        raise
+    return fd
+
+
+def removed(path: str) -> list[str]:
+    """Remove a file. What failed, in a line; a file that is gone already is no failure."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        return [f"{show(path, None)} is left over, it cannot be removed: {why(error)}"]
+    except BaseException:  # a signal that came just now
+        with suppress(OSError):
+            os.unlink(path)
+        raise
+    return []
+
+
+def closed(fd: int) -> list[str]:
+    """Close a descriptor, whose bytes are on the disk. What failed, in a line."""
+    try:
+        os.close(fd)
+    except OSError as error:
+        return [f"closing it failed after it was complete: {why(error)}"]
+    return []
+
+
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EACCES)
 
 
 def _put(temporary: str, to: Target) -> None:
@@ -222,137 +289,100 @@ def _put(temporary: str, to: Target) -> None:
     try:
         os.link(temporary, to.real)  # unlike a rename, it never replaces a file
     except OSError as error:
-        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EACCES):
+        if error.errno not in _NO_LINKS:
             raise
-        if os.path.lexists(to.real):
-            raise FileExistsError(errno.EEXIST, "exists") from None
-        os.rename(temporary, to.real)
+        if not _renamed(temporary, to.real):
+            _claimed(temporary, to.real)
+
+
+def _renamed(old: str, new: str) -> bool:
+    """Rename by renameat2, which can refuse to replace a file; False where the system cannot do that."""
+    import ctypes
+
+    here, no_replace = -100, 1  # AT_FDCWD, RENAME_NOREPLACE
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    if rename(here, os.fsencode(old), here, os.fsencode(new), no_replace) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.EINVAL, *_NO_LINKS):
+        return False
+    raise OSError(number, os.strerror(number))
+
+
+def _claimed(old: str, new: str) -> None:
+    """Rename over an empty file that this call creates: no file of others is replaced."""
+    os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW | os.O_CLOEXEC, 0o600))
+    try:
+        os.replace(old, new)
+    except OSError:
+        removed(new)
+        raise
 
 
 def _reserve(fd: int, size: int) -> None:
     """Reserve the space now, so that a full disk fails at once."""
-    if not size:
-        return
     if not hasattr(os, "posix_fallocate"):  # macOS
         disk = os.fstatvfs(fd)
         if disk.f_bavail * disk.f_frsize < size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return
     try:
-        os.posix_fallocate(fd, 0, size)
+        if size:
+            os.posix_fallocate(fd, 0, size)
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
             raise
 
 
-def _lock(fd: int, how: int) -> None:
+def lock(fd: int, how: int) -> None:
     """Lock a file where its file system has locks. Raises BlockingIOError when another process holds one."""
     try:
         fcntl.flock(fd, how)
     except AttributeError:
-        pass
+        return
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP):
             raise
 
 
 def _keep_mode(fd: int, old: os.stat_result) -> None:
-    os.fchmod(fd, stat.S_IMODE(old.st_mode))
+    """Owner and mode of the file that is replaced. Where the group cannot be kept, the new one gets no more than others."""
+    mode = stat.S_IMODE(old.st_mode)
     with suppress(OSError):  # only its owner, or root, may give a file away
         os.fchown(fd, old.st_uid, old.st_gid)
+    if os.fstat(fd).st_gid != old.st_gid:
+        with suppress(OSError):
+            os.fchown(fd, -1, old.st_gid)
+        if os.fstat(fd).st_gid != old.st_gid:
+            mode &= ~0o070 | (mode & 0o007) << 3
+    os.fchmod(fd, mode)
 
 
-def _sync_folder(folder: str) -> None:
+def sync_folder(folder: str) -> None:
+    """Force the names in a folder to the disk."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:
-        os.close(fd)
+        closed(fd)  # it was only opened for this
 
 
-@contextmanager
-def appending(source: Source, progress: Progress | None = None) -> Iterator[Sink]:
-    """A sink at the end of a file that was opened for reading. An error inside the block restores the old size.
-
-    Raises WriteError, also when another process rewrites the file or the file has changed.
-    """
-    size, path = source.size, source.name
-    fd = -1
-    started = False
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            _lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise WriteError("another process is rewriting it", path=path) from None
-        if source.fd is None or not os.path.samestat(os.fstat(fd), os.fstat(source.fd)):
-            raise WriteError("the file was replaced while it was read", path=path)
-        source.check_unchanged()
-        started = True
-        sink = Sink(fd, path, size, progress)
-        yield sink
-        sink.sync()
-        started = False
-    except OSError as error:
-        raise _failed(error, Target(path, path, None), 0) from error
-    finally:
-        if started:
-            try:
-                os.ftruncate(fd, size)
-                os.fsync(fd)
-            except OSError:
-                pass
-            except BaseException:  # a signal that came just now
-                with suppress(OSError):
-                    os.ftruncate(fd, size)
-                raise
-        if fd >= 0:
-            os.close(fd)
-
-
-def truncate(path: str, size: int) -> None:
-    """Cut a file to `size` bytes and force that to the disk. Raises WriteError."""
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            os.ftruncate(fd, size)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-    except OSError as error:
-        raise WriteError(f"cannot be written: {_reason(error)}", path=path) from error
-
-
-def left_over(path: str) -> list[tuple[str, int]]:
-    """Temporary files of killed runs beside a target: their paths and sizes. Files in use are left out."""
-    folder, name = os.path.split(os.path.realpath(path))
-    mine = re.compile(rf"\.{re.escape(name[:200])}\.[0-9a-f]{{12}}{re.escape(SUFFIX)}")
-    files: list[tuple[str, int]] = []
-    with suppress(OSError):
-        for other in sorted(os.listdir(folder)):
-            if mine.fullmatch(other):
-                whole = os.path.join(folder, other)
-                with suppress(OSError):
-                    fd = os.open(whole, os.O_RDONLY | _NOFOLLOW | os.O_CLOEXEC)
-                    try:
-                        _lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        files.append((whole, os.fstat(fd).st_size))
-                    finally:
-                        os.close(fd)
-    return files
-
-
-def _failed(error: OSError, to: Target, size: int) -> WriteError:
+def failed(error: OSError, to: Target, size: int) -> WriteError:
+    """The error of a file of `size` bytes that cannot be written; a full disk says what is free."""
     hint = None
     if error.errno in (errno.ENOSPC, errno.EDQUOT) and size:
         with suppress(OSError):
             disk = os.statvfs(os.path.dirname(to.real))
             free = disk.f_bavail * disk.f_frsize
             hint = f"it needs {size_text(size)}, {size_text(free)} are free"
-    return WriteError(f"cannot be written: {_reason(error)}", path=to.path, hint=hint)
+    return WriteError(f"cannot be written: {why(error)}", path=to.path, hint=hint)
 
 
-def _reason(error: Exception) -> str:
+def why(error: Exception) -> str:
+    """Why something cannot be written, in plain words."""
     texts = {
         errno.ENOSPC: "the disk is full",
         errno.EDQUOT: "the quota is used up",

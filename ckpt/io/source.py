@@ -109,15 +109,20 @@ class BaseSource:
 
 
 class File(BaseSource):
-    """A regular file, opened for reading. Raises NotOpenedError for anything else."""
+    """A regular file, opened for reading. Raises NotOpenedError for anything else.
+
+    A descriptor `fd` that is handed over is read, and stays open for whoever opened it.
+    """
 
     _fd = -1
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, fd: int | None = None) -> None:
         self.name = path
+        self._is_own = fd is None
         try:
             # O_NONBLOCK: opening a FIFO without a writer must not hang.
-            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+            flags = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0)
+            self._fd = os.open(path, flags) if fd is None else fd
         except OSError as error:
             raise NotOpenedError(reason(error)) from None
         except ValueError:
@@ -174,19 +179,28 @@ class File(BaseSource):
         self.bytes_read += count
 
     def check_unchanged(self) -> None:
-        now = os.fstat(self._fd)
-        if (now.st_size, now.st_mtime_ns) != (self._stat.st_size, self._stat.st_mtime_ns):
+        now, then = os.fstat(self._fd), self._stat
+        # Who sets the time back after a change cannot set ctime. Names and rights change it too, and no byte: whoever
+        # replaces a file by a rename leaves the one that is read here whole.
+        named = (now.st_nlink, now.st_mode, now.st_uid, now.st_gid)
+        touched = now.st_ctime_ns != then.st_ctime_ns and named == (
+            then.st_nlink,
+            then.st_mode,
+            then.st_uid,
+            then.st_gid,
+        )
+        if touched or (now.st_size, now.st_mtime_ns) != (then.st_size, then.st_mtime_ns):
             problem = "the file changed while it was read"
             raise NotOpenedError(problem, path=self.name, hint="still being written?")
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1  # whatever comes of it, it is never closed twice
-        if fd >= 0:
-            os.close(fd)
+        if fd >= 0 and self._is_own:
+            with suppress(OSError):  # nothing was written to it, so nothing is lost
+                os.close(fd)
 
     def __del__(self) -> None:
-        with suppress(OSError):
-            self.close()  # one that came with a task to another process belongs to nobody else
+        self.close()  # one that came with a task to another process belongs to nobody else
 
 
 class Memory(BaseSource):
@@ -216,6 +230,22 @@ class Extended(BaseSource):
         head = self._source.read(offset, inside) if inside else b""
         begin = max(0, offset - self._source.size)
         return head + self._more[begin : begin + count - inside]
+
+    def check_unchanged(self) -> None:
+        self._source.check_unchanged()
+
+
+class Beginning(BaseSource):
+    """The first `size` bytes of a source."""
+
+    def __init__(self, source: Source, size: int) -> None:
+        self._source = source
+        self.name = source.name
+        self.size = size
+
+    def read(self, offset: int, count: int) -> bytes:
+        self._check_range(offset, count)
+        return self._source.read(offset, count)
 
     def check_unchanged(self) -> None:
         self._source.check_unchanged()

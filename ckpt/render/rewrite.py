@@ -9,6 +9,7 @@ from ckpt.jobs.rewrite.report import Change, Leftover, RewriteReport
 from ckpt.render.text import Line, cells
 from ckpt.text import plural, show, show_literal, size_text
 
+DRY_RUN = "nothing was written (--dry-run)"
 _CHANGES = 12
 _LEFT = 20
 
@@ -35,7 +36,7 @@ def rewrite_lines(report: RewriteReport, saved: SavedFile | None, *, dry_run: bo
     if saved is not None:
         out += _wrote(report, saved)
     elif dry_run:
-        out.append([("nothing was written (--dry-run)", "dim")])
+        out.append([(DRY_RUN, "dim")])
     return out
 
 

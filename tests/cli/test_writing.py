@@ -288,7 +288,9 @@ def test_hints_can_be_pasted(tmp_path: Path) -> None:
     assert "ckpt rehome --undo 'my model.pth' takes it back" in done.lines[-1]
     with (tmp_path / "my model.pth").open("r+b") as file:
         file.truncate((tmp_path / "my model.pth").stat().st_size - 5)
-    check_error(ckpt("inspect", "my model.pth", cwd=tmp_path), "(ckpt rehome --undo 'my model.pth')")
+    check_error(
+        ckpt("inspect", "my model.pth", cwd=tmp_path), "(ckpt rehome --undo --dry-run 'my model.pth')"
+    )
     check_error(
         ckpt("convert", "my model.pth", "--plain", cwd=tmp_path), "where to write? (-o 'my model.plain.pth')"
     )

@@ -80,6 +80,8 @@ def test_reading_never_loads_what_writes() -> None:
         "formats.draft",
         "formats.written",
         "io.commit",
+        "io.inplace",
+        "io.leftover",
         "pickles.emit",
         "pickles.edit",
     }

@@ -15,7 +15,7 @@ SMALL = {
     "ckpt.io.commit._SMALL": 16,
     "ckpt.io.commit._KERNEL_COPY": 40,
     "ckpt.io.executor.SPAN": 192,
-    "ckpt.formats.archive._STEP": 64,
+    "ckpt.formats.torch_zip.appended._STEP": 64,
     "ckpt.formats.torch_zip.verify._STEP": 64,
 }
 """Module and constant -> bytes; of `spans.ELEMENTS` elements."""

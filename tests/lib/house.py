@@ -20,7 +20,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("tensors",),
     ("nodes",),
     ("checkpoint",),
-    ("io.commit", "io.executor"),
+    ("io.commit", "io.inplace", "io.leftover", "io.executor"),
     ("elements",),
     ("tree",),
     ("pickles",),

@@ -27,7 +27,7 @@ from ckpt.render.findings import row_lines, safe
 from ckpt.text import show, show_line, show_literal
 
 _SUFFIXES = (".pth", ".pt", ".ckpt", ".bin", ".safetensors", ".index.json")
-_SHARD = re.compile(r"-\d{5}-of-\d{5}\.(?:safetensors|bin)$")
+_SHARD = re.compile(r"-\d{5,}-of-\d{5,}\.(?:safetensors|bin)$")
 _MARKS = {"error": "error", "warning": "warning", "info": "notice"}
 
 

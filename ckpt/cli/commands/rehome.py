@@ -9,11 +9,12 @@ import typer
 from ckpt.cli import output
 from ckpt.cli.options import Paths
 from ckpt.cli.paths import each
-from ckpt.cli.writing import WriteOptions, rewrite, writing
+from ckpt.cli.writing import WriteOptions, rewrite, warn, writing
 from ckpt.errors import UsageError
 from ckpt.formats import save
 from ckpt.jobs.rewrite.rehome import moves, rehome
 from ckpt.limits import Limits
+from ckpt.render.rewrite import DRY_RUN
 from ckpt.text import show, size_text
 
 
@@ -48,9 +49,9 @@ def command(
     ckpt rehome runs/*.pth --in-place
     """
     if undo:
-        if options._replace(limits=Limits()) != WriteOptions() or to or map or objects:
-            raise UsageError("--undo goes alone")
-        return each(paths, lambda path: _undo(path, options.limits))
+        if options._replace(limits=Limits(), dry_run=False) != WriteOptions() or to or map or objects:
+            raise UsageError("--undo goes alone, or with --dry-run")
+        return each(paths, lambda path: _undo(path, options))
     asked = moves(to, map or [])
     tag = (to or "cpu").replace(":", "") if not map else "moved"
     return rewrite(
@@ -60,8 +61,14 @@ def command(
     )
 
 
-def _undo(path: str, limits: Limits) -> int:
-    before, after = save.undo(path, limits)
-    text = f"{show(path, None)}: took back the last rewrite, {size_text(before - after)} cut off"
-    output.write_lines([[(text, "")]])
+def _undo(path: str, options: WriteOptions) -> int:
+    done = save.undo(path, options.limits, dry_run=options.dry_run)
+    name, cut = show(path, None), size_text(done.before - done.after)
+    if options.dry_run:
+        rest = f"{cut} behind it would be cut off"
+        lines = [f"{name}: a whole archive ends at byte {done.after:,}, {rest}", DRY_RUN]
+    else:
+        lines = [f"{name}: took back the last rewrite, {cut} cut off"]
+    output.write_lines([[(line, "")] for line in lines])
+    warn(path, done.warnings)
     return 0

@@ -1,13 +1,25 @@
-"""Writing safetensors in several files with an index, as Hugging Face lays them out."""
+"""Writing safetensors in several files with an index, as Hugging Face lays them out.
+
+The index decides which shards are the checkpoint. A set that takes the place of another one gets shards of other
+names, so that both are whole until the index is replaced.
+"""
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Collection
 from dataclasses import replace
+from itertools import count
+from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry
+from ckpt.errors import CkptError
 from ckpt.formats.draft import Draft
+from ckpt.formats.safetensors.read import parse_json
 from ckpt.formats.safetensors.write import held
+from ckpt.io.location import Location, locate, read_file
+from ckpt.limits import Budget, Limits
 from ckpt.nodes import Dict
 from ckpt.tree.metadata import metadata_of, with_metadata
 
@@ -41,9 +53,68 @@ def split(checkpoint: Checkpoint, shard_bytes: int) -> list[Checkpoint]:
     return parts
 
 
-def shard_name(stem: str, number: int, of: int) -> str:
-    """The name of a shard in the style of Hugging Face: `model-00001-of-00003.safetensors`."""
-    return f"{stem}-{number:05}-of-{of:05}.safetensors"
+def index_name(stem: str) -> str:
+    """The name of the index: `model.safetensors.index.json`."""
+    return f"{stem}.safetensors.index.json"
+
+
+def shard_names(stem: str, of: int, taken: Collection[str] = ()) -> list[str]:
+    """Names for shards in the style of Hugging Face, none of them taken: `model-00001-of-00003.safetensors`.
+
+    Where one of these is taken, all are `model-r2-00001-of-00003.safetensors`, and so on.
+    """
+    for revision in count(1):
+        mark = "" if revision == 1 else f"-r{revision}"
+        names = [f"{stem}{mark}-{number:05}-of-{of:05}.safetensors" for number in range(1, of + 1)]
+        if not any(name in taken for name in names):
+            break
+    return names
+
+
+def set_pattern(stem: str) -> str:
+    """A regular expression for the names of the shards that `shard_names` gives."""
+    return rf"{re.escape(stem)}(?:-r\d+)?-\d{{5,}}-of-\d{{5,}}\.safetensors"
+
+
+class OldSet(NamedTuple):
+    """What lies where a set is to be written: all names, the shards that its index names, those that none names."""
+
+    taken: frozenset[str]
+    shards: tuple[str, ...]
+    stray: tuple[str, ...]
+
+
+def old_set(folder: str, stem: str, limits: Limits) -> OldSet:
+    """The set of a stem in a folder. Shards have the names that ckpt and Hugging Face give them.
+
+    A file that another index names, or an index that cannot be read may name, is neither a shard of it nor stray.
+    """
+    location = locate(folder)
+    taken = [name.removesuffix("/") for name in location.names()]
+    mine = [name for name in taken if re.fullmatch(set_pattern(stem), name)]
+    own: frozenset[str] = frozenset()
+    for name in taken:
+        if name.endswith(".index.json"):
+            named = _named(location, name, limits)
+            if name == index_name(stem):
+                own = named or own
+            else:
+                mine = [shard for shard in mine if named is not None and shard not in named]
+    shards = tuple(name for name in mine if name in own)
+    return OldSet(frozenset(taken), shards, tuple(name for name in mine if name not in own))
+
+
+def _named(folder: Location, index: str, limits: Limits) -> frozenset[str] | None:
+    """The files that an index names; None for one that cannot be read."""
+    try:
+        data = read_file(folder.child(index), limits, "the index")
+        document = parse_json(data, "index", Budget(limits))
+    except CkptError:
+        return None
+    weight_map = document.get("weight_map") if isinstance(document, dict) else None
+    if not isinstance(weight_map, dict):
+        return None
+    return frozenset(name for name in weight_map.values() if isinstance(name, str))
 
 
 def index_draft(parts: list[Checkpoint], names: list[str]) -> Draft:

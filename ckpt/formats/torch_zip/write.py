@@ -7,10 +7,11 @@ from struct import pack
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.blocks import is_big, little, pour
-from ckpt.errors import CkptError, WriteError
-from ckpt.formats.archive import MARK, Archive, Record, appended_at, interrupted, read_archive
+from ckpt.errors import WriteError
+from ckpt.formats.archive import Archive, Record, read_archive
 from ckpt.formats.draft import Draft, Keys
 from ckpt.formats.torch_legacy import write as torch_legacy
+from ckpt.formats.torch_zip.appended import MARK, end_before
 from ckpt.formats.torch_zip.layout import (
     ALIGNMENT,
     PlannedRecord,
@@ -24,7 +25,7 @@ from ckpt.formats.torch_zip.layout import (
 from ckpt.formats.torch_zip.read import ArchiveOrigin, read_from
 from ckpt.formats.written import compare, compare_bytes
 from ckpt.io.commit import MemorySink
-from ckpt.io.source import Extended, Source
+from ckpt.io.source import Extended
 from ckpt.limits import Limits
 from ckpt.pickles.emit import emit
 from ckpt.tensors import Range, Storage
@@ -100,16 +101,6 @@ def append(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, bytes]:
     whole = read_archive(Extended(archive.source, record + directory), limits)
     compare(checkpoint, read_from(whole, checkpoint.path, limits))
     return record, directory
-
-
-def end_before(source: Source, limits: Limits) -> int | None:
-    """The end of the archive before the last in-place rewrite, complete or interrupted; None without a rewrite."""
-    try:
-        archive = read_archive(source, limits)
-    except CkptError:
-        return interrupted(source)
-    record = archive.find("data.pkl")
-    return None if record is None else appended_at(source, record)
 
 
 def _pickle(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, Keys]:

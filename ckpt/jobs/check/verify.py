@@ -56,11 +56,11 @@ class VerifyReport(NamedTuple):
 
 def structure(checkpoint: Checkpoint) -> VerifyReport:
     """What reading has shown: the container, where each tensor lies, and the index of shards."""
-    problems = [
-        Problem(notice.message, notice.tensors) for notice in checkpoint.notices if notice.code == "shards"
-    ]
+    notices = [notice for notice in checkpoint.notices if notice.code == "shards"]
+    problems = [Problem(notice.message, notice.tensors) for notice in notices if notice.tensors]
     checked = [plural(len(checkpoint.tensors), "tensor")]
     odd = [notice.message for notice in checkpoint.notices if notice.code == "trailing-data"]
+    odd += [notice.message for notice in notices if not notice.tensors]  # another checkpoint beside it
     if checkpoint.parts:
         checked.append("index and shards agree")
     if checkpoint.index_bytes is not None:
