@@ -58,7 +58,7 @@ def _table(path: str) -> dict[str, object]:
 
     try:
         table: object = tomllib.loads(read_file(locate(path), Limits(), "the settings").decode("utf-8"))
-    except (CkptError, tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (CkptError, ValueError, RecursionError) as error:
         raise UsageError(f"cannot be read: {show(str(error), 120)}", path=path) from None
     for key in ("tool", "ckpt", "lint"):
         table = table.get(key, {}) if isinstance(table, dict) else None
