@@ -116,30 +116,37 @@ def numpy_dtype(node: Node) -> NumpyDType | None:
     return NumpyDType(str(node.args[0])[:16], order)
 
 
+_BYTES = tuple(
+    f"{module}.{name}" for module in ("builtins", "__builtin__") for name in ("bytes", "bytearray")
+)
+_LATIN = ("latin1", "latin-1", "iso-8859-1")
+
+
 def as_bytes(node: Node) -> bytes | None:
-    """The bytes of a node: bytes, or a call of `_codecs.encode`, as protocol 2 writes bytes."""
+    """The bytes of a node: bytes, or a call of `_codecs.encode` or `bytearray`, as protocol 2 writes bytes."""
+    while (
+        type(node) is Opaque and node.class_name in _BYTES
+    ):  # a loop: a file can wrap bytes in any number of calls
+        if not node.args:
+            return b""
+        inner = node.args[0]
+        if isinstance(inner, str) and not isinstance(inner, ByteStr):  # bytearray(text, 'latin-1')
+            return str(inner).encode("latin-1", "replace")
+        node = inner
     if type(node) is bytes:
         return node
     if type(node) is bytearray:
         return bytes(node)
     if isinstance(node, ByteStr):
         return node.raw
-    if type(node) is not Opaque:
-        return None
-    if node.class_name == "_codecs.encode" and node.args and isinstance(node.args[0], str):
-        encoding = node.args[1] if len(node.args) > 1 else "utf-8"
-        try:
-            if encoding in ("latin1", "latin-1", "iso-8859-1"):
-                return str(node.args[0]).encode("latin-1")
-            if encoding in ("utf-8", "utf8", "ascii"):
-                return str(node.args[0]).encode("utf-8")
-        except UnicodeEncodeError:
-            return None
-    if node.class_name in (
-        "builtins.bytes",
-        "__builtin__.bytes",
-        "builtins.bytearray",
-        "__builtin__.bytearray",
-    ):
-        return as_bytes(node.args[0]) if node.args else b""
+    if type(node) is Opaque and node.class_name == "_codecs.encode":
+        if node.args and isinstance(node.args[0], str):
+            encoding = node.args[1] if len(node.args) > 1 else "utf-8"
+            try:
+                if encoding in _LATIN:
+                    return str(node.args[0]).encode("latin-1")
+                if encoding in ("utf-8", "utf8", "ascii"):
+                    return str(node.args[0]).encode("utf-8")
+            except UnicodeEncodeError:
+                return None
     return None

@@ -50,11 +50,7 @@ def _encoded(call: Opaque, name: str) -> Scalar | None:
 
 def _bytes(call: Opaque, name: str) -> Scalar | None:
     kind = name.rpartition(".")[2]
-    if not call.args:
-        return Scalar(kind, b"")
-    data = as_bytes(call.args[0])
-    if data is None and isinstance(call.args[0], str):  # bytearray(text, 'latin-1') of protocol 2
-        data = str(call.args[0]).encode("latin-1", "replace")
+    data = as_bytes(call)
     return None if data is None else Scalar(kind, data)
 
 

@@ -14,7 +14,7 @@ from ckpt.dtypes import BY_NAME
 from ckpt.nodes import ByteStr, Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple
 from ckpt.tensors import Composite, Storage, Tensor, TensorRef
 from ckpt.tree import scalars
-from ckpt.tree.arrays import array
+from ckpt.tree.arrays import array, as_bytes
 from ckpt.tree.scalars import class_of
 
 ARRAY_ELEMENTS = 1_000
@@ -151,8 +151,10 @@ def _object(call: Opaque) -> View:
             seen = look(inner)
             return View(seen.kind, name, seen.value, seen.keys, seen.children)
     if call.how == "reduce" and len(call.args) == 1 and not (call.states or call.items or call.keys):
-        if type(call.args[0]) in SCALARS:  # an enum, most likely
-            return View("scalar", name, call.args[0])
+        value = call.args[0]  # of an enum, most likely
+        data = value if type(value) in SCALARS else as_bytes(value)
+        if data is not None or value is None:
+            return View("scalar", name, data)
     keys, children = _fields(call, state)
     return View("object", name, keys=keys, children=children)
 
@@ -251,10 +253,15 @@ def _default_dict(call: Opaque, name: str) -> View | None:
     return View("mapping", "defaultdict", keys=call.keys, children=call.values)
 
 
+_SETS = ("builtins.set", "builtins.frozenset")
+
+
 def _collection(call: Opaque, name: str) -> View | None:
     short = name.removeprefix("builtins.").removeprefix("collections.")
     items: list[Node] = []
     for arg in call.args[:1]:
+        while type(arg) is Opaque and class_of(arg) in _SETS and len(arg.args) == 1 and not arg.items:
+            arg = arg.args[0]  # protocol 2 writes a set as a call
         if type(arg) is Opaque and arg.class_name == "torch.Size":
             return look(arg)
         if type(arg) is Set:

@@ -274,16 +274,13 @@ def _is_row(view: View) -> bool:
     if view.type.startswith("numpy.ndarray") and "object" not in view.type:
         return True
     if view.kind == "sequence":
-        rows = all(
-            type(child) in SCALARS or _is_scalar_row(child) or as_bytes(child) is not None
-            for child in view.children
-        )
+        rows = all(_is_scalar(child) or _is_scalar_row(child) for child in view.children)
         return rows and not _repeats_text(view.children)
     if view.kind != "mapping" or view.metadata is not None:
         return False
     if not view.children:
         return True
-    return len(view.children) > ROW_ITEMS and all(type(child) in SCALARS for child in view.children)
+    return len(view.children) > ROW_ITEMS and all(map(_is_scalar, view.children))
 
 
 def _repeats_text(nodes: Sequence[Node]) -> bool:
@@ -299,7 +296,12 @@ def _repeats_text(nodes: Sequence[Node]) -> bool:
 
 def _is_scalar_row(node: Node) -> bool:
     # A row of a small array: a list of scalars inside a list.
-    return type(node) is list and len(node) <= ROW_ITEMS and all(type(child) in SCALARS for child in node)
+    return type(node) is list and len(node) <= ROW_ITEMS and all(map(_is_scalar, node))
+
+
+def _is_scalar(node: Node) -> bool:
+    """Whether a node is a scalar, also where it is written as a call: bytes are in protocol 2."""
+    return type(node) in SCALARS or as_bytes(node) is not None
 
 
 def _refuse_repeats(view: View, name: str) -> None:
