@@ -1625,6 +1625,22 @@ def _exhaustion() -> Iterator[Case]:
         "a list between the tuples does not reset the depth",
     )
     yield Case(
+        "pickle/deep_bytes.pt",
+        torch_zip(
+            b"\x80\x02" + glob("builtins", "bytes") * deep + op.binary(b"x") + b"\x85R" * deep + b".", {}
+        ),
+        "any",
+        "",
+        "bytes(bytes(…)): what the bytes are is asked of each call, and of the call inside of it",
+    )
+    yield Case(
+        "pickle/deep_set.pt",
+        torch_zip(b"\x80\x02" + glob("builtins", "set") * deep + b"]" + b"\x85R" * deep + b".", {}),
+        "any",
+        "",
+        "set(set(…))",
+    )
+    yield Case(
         "pickle/deep_call.pt",
         torch_zip(glob("a", "b") + b")R" * deep + b".", {}),
         "any",
@@ -2439,6 +2455,13 @@ def _legacy() -> Iterator[Case]:
         "",
         "keys are no paths here",
     )
+    yield Case(
+        "legacy/key_tuple.pt",
+        op.legacy(tensor_pickle(key=("0",), legacy=True), []),
+        "error",
+        "is not a text",
+        "the list of storages is empty, and the key is not one that it could hold",
+    )
     yield Case("legacy/view.pt", op.legacy(_view("v", 0, 6)), "ok", "", "as savers before 0.4 wrote")
     yield Case("legacy/view_beyond.pt", op.legacy(_view("v", 4, 6)), "error")
     yield Case("legacy/view_negative.pt", op.legacy(_view("v", -1, 6)), "error")
@@ -3040,6 +3063,34 @@ def _all() -> tuple[Case, ...]:
 
 
 CASES = _all()
+
+BOMBS = (
+    "zip/bomb_",
+    "zip/directory_80mib",
+    "pickle/memo_bomb_",
+    "pickle/claim_b",
+    "pickle/deep_list.",
+    "pickle/deep_tuple_900k",
+    "pickle/deep_tuple_key",
+    "pickle/deep_call.",
+    "pickle/laughs_",
+    "pickle/hash_collide_",
+    "pickle/globals_200k",
+    "pickle/marks_5m",
+    "pickle/values_6m",
+    "pickle/dup_6m",
+    "pickle/dicts_",
+    "pickle/calls_",
+    "pickle/items_",
+    "pickle/rows_",
+    "pickle/builds_",
+    "legacy/stream_numel_huge",
+    "safetensors/deep_json",
+    "index/deep/",
+    "index/huge/",
+    "fs/sparse_1tib",
+)
+"""Cases that are made to eat memory or time: each runs in a process of its own, under limits."""
 
 
 # ---------------------------------------------------------------------------------------------- good files

@@ -231,7 +231,9 @@ class _Stream:
             raise UnreadableError(f"{where} does not name a storage")
         _, cls, key, device, numel = pid[:5]
         view = pid[5] if len(pid) == 6 else None
-        text = str(key)
+        text = str(key) if isinstance(key, (str, int)) else ""
+        if text not in places:
+            raise UnreadableError(f"{where} names a storage by a key that is not a text")
         dtype = storage_type(cls)
         root = self._root(text, dtype, numel, device, places)
         if view is not None:
