@@ -2131,9 +2131,23 @@ def _storages() -> Iterator[Case]:
     yield Case(
         "tensor/state_of_tensor.pt",
         torch_zip(pickled({"w": tensor() + value({"x": 1}) + op.build()})),
-        "any",
-        "",
+        "error",
+        "changed by a state",
         "BUILD on a tensor",
+    )
+    yield Case(
+        "tensor/emptied.pt",
+        torch_zip(pickled({"w": tensor() + value({}) + op.build()})),
+        "error",
+        "changed by a state",
+        "weights_only calls set_() with the keys of the state: it shows a tensor without elements",
+    )
+    yield Case(
+        "tensor/another_view.pt",
+        torch_zip(pickled({"w": tensor() + value((storage_id(), 1, (1,), (1,))) + op.build()})),
+        "error",
+        "changed by a state",
+        "the state is the view that torch shows",
     )
     yield Case(
         "tensor/setitem_on_tensor.pt",
