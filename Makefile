@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check format samples docs bench fuzz clean
+.PHONY: demo test check format samples docs bench fuzz lock release-check clean
 .DEFAULT_GOAL := demo
 
 demo: .venv/.base
@@ -40,6 +40,12 @@ fuzz: .venv/.fuzz
 	@for target in $${TARGETS:-$$($(BIN)/python tests/fuzz/fuzz.py --list)}; do \
 		$(BIN)/python tests/fuzz/fuzz.py $$target -max_total_time=$(TIME) || exit $$?; \
 	done
+
+lock: .venv/.dev
+	$(BIN)/python tools/lock.py
+
+release-check: .venv/.base
+	$(BIN)/python tools/release.py
 
 .venv/.base: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -39,7 +39,12 @@ def main(arguments: list[str]) -> None:
     target = TARGETS[name]
 
     def one(data: bytes) -> None:
-        target.check(data)
+        try:
+            target.check(data)
+        except BaseException:
+            # libFuzzer writes it too, but not where the process ends before: by its own alarm, while Python shuts down.
+            (ROOT / ".fuzz" / f"{name}-crash-{hashlib.sha1(data).hexdigest()}").write_bytes(data)
+            raise
 
     def mutate(data: bytes, most: int, seed: int) -> bytes:
         random = Random(seed)
@@ -47,6 +52,7 @@ def main(arguments: list[str]) -> None:
             return bytes(atheris.Mutate(data, most))
         return target.mutate(data, random)[:most]
 
+    (ROOT / ".fuzz").mkdir(exist_ok=True)
     given = {argument.partition("=")[0] for argument in arguments}
     options = [f"{option}={value}" for option, value in _DEFAULTS.items() if option not in given]
     if not any(not argument.startswith("-") for argument in arguments):
