@@ -169,9 +169,18 @@ def _state(call: Opaque) -> dict[str, Node]:
         for part in _parts_of_state(state):
             if type(part) is Dict:
                 for key, value in zip(part.keys, part.values, strict=True):
-                    if isinstance(key, (str, bytes)):
-                        found[key.decode("latin-1") if isinstance(key, bytes) else str(key)] = value
+                    name = _attribute_name(key)
+                    if name is not None:
+                        found[name] = value
     return found
+
+
+def _attribute_name(key: Node) -> str | None:
+    """The name of an attribute; None for a key that is none. Python 2 has names in bytes, however they are written."""
+    if isinstance(key, str):
+        return str(key)
+    data = as_bytes(key)
+    return None if data is None else data.decode("latin-1")
 
 
 def _parts_of_state(state: Node) -> tuple[Node, ...]:
@@ -206,7 +215,7 @@ def _fields(call: Opaque, state: dict[str, Node]) -> tuple[list[Node], list[Node
                 odd = [
                     pair
                     for pair in zip(part.keys, part.values, strict=True)
-                    if not isinstance(pair[0], (str, bytes))
+                    if _attribute_name(pair[0]) is None
                 ]
                 keys += [key for key, _ in odd]
                 children += [child for _, child in odd]

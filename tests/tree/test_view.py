@@ -160,6 +160,7 @@ IN_CALLS = {
     "an enum of bytes": op.call(op.glob("team", "Kind"), op.binary(b"x")),
     "an enum of a bytearray": op.call(op.glob("team", "Kind"), ARRAY),
     "a deque of a set": op.call(op.glob("collections", "deque"), op.empty_set() + op.mark() + op.integer(1) + op.additems()),
+    "an attribute": op.call(op.glob("team", "Kind")) + op.mapping([(op.binary(b"\xff"), 1), (2, 3)]) + op.build(),
     "a key": op.mapping([(op.binary(b"x"), 1), ("y", 2)]),
     "a key that is no key": op.mapping([(ARRAY, 1), ("y", 2)]),
     "a device without a name": op.tensor(location=""),
