@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test kills check format samples docs bench clean
+.PHONY: demo test kills check format samples docs bench fuzz lock release-check clean
 .DEFAULT_GOAL := demo
 
 demo: .venv/.base
@@ -37,6 +37,19 @@ bench: .venv/.dev
 	$(BIN)/python -m benchmarks.diff
 	$(BIN)/python -m benchmarks.rewrite
 
+# One target after the other: `make fuzz TIME=600 TARGETS='zip legacy'`. A crash ends it, with the input below .fuzz/.
+TIME ?= 60
+fuzz: .venv/.fuzz
+	@for target in $${TARGETS:-$$($(BIN)/python tests/fuzz/fuzz.py --list)}; do \
+		$(BIN)/python tests/fuzz/fuzz.py $$target -max_total_time=$(TIME) || exit $$?; \
+	done
+
+lock: .venv/.dev
+	$(BIN)/python tools/lock.py
+
+release-check: .venv/.base
+	$(BIN)/python tools/release.py
+
 .venv/.base: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --editable .
@@ -47,5 +60,9 @@ bench: .venv/.dev
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@ .venv/.base
 
+.venv/.fuzz: .venv/.dev
+	$(BIN)/python -m pip install --quiet --editable '.[dev,fuzz]'
+	@touch $@
+
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .fuzz .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -181,7 +181,7 @@ def key_of(node: Node, index: int) -> str | int:
         return (
             str(node) if node.isascii() else NamedKey(node.raw.decode("utf-8", "backslashreplace"), "bytes")
         )
-    if isinstance(node, (bytes, bytearray)):
+    if type(node) is bytes:
         return NamedKey(node[:100].decode("utf-8", "backslashreplace"), "bytes")
     if node is None or isinstance(node, (bool, float)):
         return NamedKey(repr(node), type(node).__name__)

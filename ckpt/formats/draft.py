@@ -43,7 +43,7 @@ class Keys:
             pid = persistent.pid if persistent is not None else None
             cls = pid[1] if type(pid) is tuple and type(pid[1]) is Global else storage_class(storage)
             storage_id = self._ids[id(storage)] = StorageId(
-                cls, key, storage.device or "cpu", numel(storage, cls)
+                cls, key, "cpu" if storage.device is None else storage.device, numel(storage, cls)
             )
             self.storages[key] = storage
         return storage_id

@@ -65,10 +65,14 @@ def _same_value(one: Value, two: Value) -> bool:
     if mine.kind != other.kind:
         return False
     if mine.kind == "scalar":
-        return type(mine.value) is type(other.value) and (
-            mine.value == other.value or mine.value != mine.value
-        )
+        alike = mine.type == other.type and _kind(mine.value) is _kind(other.value)
+        return alike and (mine.value == other.value or mine.value != mine.value)
     return len(mine.children) == len(other.children)
+
+
+def _kind(value: object) -> type:
+    """The type of a scalar. A bytearray may be written as a call, whose value reads as bytes."""
+    return bytes if type(value) is bytearray else type(value)
 
 
 def differs(what: str) -> WriteError:

@@ -64,6 +64,8 @@ class Rebuilder:
     def _annotate(self, call: Opaque, build: _Builder) -> None:
         try:
             call.meaning = build(self, call.args, call)
+            if call.states and build in _FINISHED and call.meaning is not None:
+                raise _BadCallError("its tensor is changed by a state afterwards")
         except _BadCallError as error:
             assert type(call.func) is Global  # else there would be no builder
             problem = f"damaged pickle: {call.func.name} at byte {call.offset:,}: {error}"
@@ -444,5 +446,11 @@ _BUILDERS: dict[str, _Builder] = {
         for kind in (name.removesuffix("Storage") for name in BY_STORAGE)
     },
 }
+_FINISHED = frozenset(
+    build
+    for name, build in _BUILDERS.items()
+    if name.startswith("torch._utils._rebuild_") and not name.endswith("_wrapper_subclass")
+)
+"""Builders of tensors that torch never gives a state. One would put another view, or nothing, in place of the tensor."""
 REBUILD_CALLS = frozenset(_BUILDERS)
 """The dotted names whose calls stand for tensors."""

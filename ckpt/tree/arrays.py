@@ -118,6 +118,7 @@ def numpy_dtype(node: Node) -> NumpyDType | None:
 
 _LATIN1 = ("latin1", "latin-1", "iso-8859-1")
 _UTF8 = ("utf-8", "utf8")
+_BYTES = ("builtins.bytes", "__builtin__.bytes", "builtins.bytearray", "__builtin__.bytearray")
 
 
 def as_bytes(node: Node) -> bytes | None:
@@ -126,22 +127,30 @@ def as_bytes(node: Node) -> bytes | None:
     Bytes, or a call that makes bytes: `_codecs.encode(text, codec)` and `bytes(x)`, as protocol 2 writes bytes,
     and `bytearray(x)`. A call whose result the file changes afterwards is not understood.
     """
+    # A loop, because a file can wrap bytes in any number of calls.
+    while (
+        type(node) is Opaque and node.class_name in _BYTES and len(node.args) == 1 and not _is_changed(node)
+    ):
+        node = node.args[0]
     if type(node) is bytes:
         return node
     if type(node) is bytearray:
         return bytes(node)
     if isinstance(node, ByteStr):
         return node.raw
-    if type(node) is not Opaque or node.items or node.keys or node.states or node.kwargs is not None:
+    if type(node) is not Opaque or _is_changed(node):
         return None
     name, args = node.class_name, node.args
     if name == "_codecs.encode":
         return _encoded(args[0], args[1] if len(args) == 2 else "utf-8") if 1 <= len(args) <= 2 else None
-    if name in ("builtins.bytes", "__builtin__.bytes", "builtins.bytearray", "__builtin__.bytearray"):
-        if len(args) == 2:
-            return _encoded(*args)
-        return b"" if not args else as_bytes(args[0]) if len(args) == 1 else None
+    if name in _BYTES:
+        return b"" if not args else _encoded(*args) if len(args) == 2 else None
     return None
+
+
+def _is_changed(call: Opaque) -> bool:
+    """Whether a file changes the result of a call, or makes it with keywords."""
+    return bool(call.items or call.keys or call.states) or call.kwargs is not None
 
 
 def _encoded(text: Node, codec: Node) -> bytes | None:

@@ -151,9 +151,10 @@ def _object(call: Opaque) -> View:
             seen = look(inner)
             return View(seen.kind, name, seen.value, seen.keys, seen.children)
     if call.how == "reduce" and len(call.args) == 1 and not (call.states or call.items or call.keys):
-        data = as_bytes(call.args[0])  # protocol 2 writes bytes as a call
-        if type(call.args[0]) in SCALARS or data is not None:  # an enum, most likely
-            return View("scalar", name, call.args[0] if data is None else data)
+        value = call.args[0]  # of an enum, most likely
+        data = value if type(value) in SCALARS else as_bytes(value)
+        if data is not None or value is None:
+            return View("scalar", name, data)
     keys, children = _fields(call, state)
     return View("object", name, keys=keys, children=children)
 
@@ -168,11 +169,18 @@ def _state(call: Opaque) -> dict[str, Node]:
         for part in _parts_of_state(state):
             if type(part) is Dict:
                 for key, value in zip(part.keys, part.values, strict=True):
-                    if type(key) is Opaque:
-                        key = as_bytes(key)
-                    if isinstance(key, (str, bytes)):
-                        found[key.decode("latin-1") if isinstance(key, bytes) else str(key)] = value
+                    name = _attribute_name(key)
+                    if name is not None:
+                        found[name] = value
     return found
+
+
+def _attribute_name(key: Node) -> str | None:
+    """The name of an attribute; None for a key that is none. Python 2 has names in bytes, however they are written."""
+    if isinstance(key, str):
+        return str(key)
+    data = as_bytes(key)
+    return None if data is None else data.decode("latin-1")
 
 
 def _parts_of_state(state: Node) -> tuple[Node, ...]:
@@ -207,7 +215,7 @@ def _fields(call: Opaque, state: dict[str, Node]) -> tuple[list[Node], list[Node
                 odd = [
                     pair
                     for pair in zip(part.keys, part.values, strict=True)
-                    if not isinstance(pair[0], (str, bytes)) and as_bytes(pair[0]) is None
+                    if _attribute_name(pair[0]) is None
                 ]
                 keys += [key for key, _ in odd]
                 children += [child for _, child in odd]
@@ -254,10 +262,15 @@ def _default_dict(call: Opaque, name: str) -> View | None:
     return View("mapping", "defaultdict", keys=call.keys, children=call.values)
 
 
+_SETS = ("builtins.set", "builtins.frozenset")
+
+
 def _collection(call: Opaque, name: str) -> View | None:
     short = name.removeprefix("builtins.").removeprefix("collections.")
     items: list[Node] = []
     for arg in call.args[:1]:
+        while type(arg) is Opaque and class_of(arg) in _SETS and len(arg.args) == 1 and not arg.items:
+            arg = arg.args[0]  # protocol 2 writes a set as a call
         if type(arg) is Opaque and arg.class_name == "torch.Size":
             return look(arg)
         if type(arg) is Set:

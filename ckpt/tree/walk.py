@@ -321,7 +321,8 @@ def _is_scalar_row(node: Node) -> bool:
 
 
 def _is_scalar(node: Node) -> bool:
-    return type(node) in SCALARS or as_bytes(node) is not None  # protocol 2 writes bytes as a call
+    """Whether a node is a scalar, also where it is written as a call: bytes are in protocol 2."""
+    return type(node) in SCALARS or as_bytes(node) is not None
 
 
 def _refuse_repeats(view: View, name: str) -> None:

@@ -1625,6 +1625,22 @@ def _exhaustion() -> Iterator[Case]:
         "a list between the tuples does not reset the depth",
     )
     yield Case(
+        "pickle/deep_bytes.pt",
+        torch_zip(
+            b"\x80\x02" + glob("builtins", "bytes") * deep + op.binary(b"x") + b"\x85R" * deep + b".", {}
+        ),
+        "any",
+        "",
+        "bytes(bytes(…)): what the bytes are is asked of each call, and of the call inside of it",
+    )
+    yield Case(
+        "pickle/deep_set.pt",
+        torch_zip(b"\x80\x02" + glob("builtins", "set") * deep + b"]" + b"\x85R" * deep + b".", {}),
+        "any",
+        "",
+        "set(set(…))",
+    )
+    yield Case(
         "pickle/deep_call.pt",
         torch_zip(glob("a", "b") + b")R" * deep + b".", {}),
         "any",
@@ -2203,9 +2219,23 @@ def _storages() -> Iterator[Case]:
     yield Case(
         "tensor/state_of_tensor.pt",
         torch_zip(pickled({"w": tensor() + value({"x": 1}) + op.build()})),
-        "any",
-        "",
+        "error",
+        "changed by a state",
         "BUILD on a tensor",
+    )
+    yield Case(
+        "tensor/emptied.pt",
+        torch_zip(pickled({"w": tensor() + value({}) + op.build()})),
+        "error",
+        "changed by a state",
+        "weights_only calls set_() with the keys of the state: it shows a tensor without elements",
+    )
+    yield Case(
+        "tensor/another_view.pt",
+        torch_zip(pickled({"w": tensor() + value((storage_id(), 1, (1,), (1,))) + op.build()})),
+        "error",
+        "changed by a state",
+        "the state is the view that torch shows",
     )
     yield Case(
         "tensor/setitem_on_tensor.pt",
@@ -2526,6 +2556,13 @@ def _legacy() -> Iterator[Case]:
         "any",
         "",
         "keys are no paths here",
+    )
+    yield Case(
+        "legacy/key_tuple.pt",
+        op.legacy(tensor_pickle(key=("0",), legacy=True), []),
+        "error",
+        "is not a text",
+        "the list of storages is empty, and the key is not one that it could hold",
     )
     yield Case("legacy/view.pt", op.legacy(_view("v", 0, 6)), "ok", "", "as savers before 0.4 wrote")
     yield Case("legacy/view_beyond.pt", op.legacy(_view("v", 4, 6)), "error")
@@ -3128,6 +3165,37 @@ def _all() -> tuple[Case, ...]:
 
 
 CASES = _all()
+
+BOMBS = (
+    "zip/bomb_",
+    "zip/directory_80mib",
+    "pickle/memo_bomb_",
+    "pickle/claim_b",
+    "pickle/deep_list.",
+    "pickle/deep_tuple_900k",
+    "pickle/deep_tuple_key",
+    "pickle/deep_call.",
+    "pickle/laughs_",
+    "pickle/hash_collide_",
+    "pickle/globals_200k",
+    "pickle/marks_5m",
+    "pickle/values_6m",
+    "pickle/dup_6m",
+    "pickle/dicts_",
+    "pickle/calls_",
+    "pickle/items_",
+    "pickle/rows_",
+    "pickle/builds_",
+    "pickle/budget_",
+    "safetensors/budget_",
+    "index/budget_",
+    "legacy/stream_numel_huge",
+    "safetensors/deep_json",
+    "index/deep/",
+    "index/huge/",
+    "fs/sparse_1tib",
+)
+"""Cases that are made to eat memory or time: each runs in a process of its own, under limits."""
 
 
 # ---------------------------------------------------------------------------------------------- good files

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import hostile
 import pytest
-from hostile import CASES, Case
+from hostile import BOMBS, CASES, Case
 from process import check_error, ckpt, python, raw_controls
 
 from ckpt import formats
@@ -23,37 +23,6 @@ from ckpt.text import show
 
 DANGER = {"called-on-load", "unknown-import", "container", "trailing-data", "shards", "ambiguous-name"}
 """Findings that a good file must not have."""
-
-BOMBS = (
-    "zip/bomb_",
-    "zip/directory_80mib",
-    "pickle/memo_bomb_",
-    "pickle/claim_b",
-    "pickle/deep_list.",
-    "pickle/deep_tuple_900k",
-    "pickle/deep_tuple_key",
-    "pickle/deep_call.",
-    "pickle/laughs_",
-    "pickle/hash_collide_",
-    "pickle/globals_200k",
-    "pickle/marks_5m",
-    "pickle/values_6m",
-    "pickle/dup_6m",
-    "pickle/dicts_",
-    "pickle/calls_",
-    "pickle/items_",
-    "pickle/rows_",
-    "pickle/builds_",
-    "pickle/budget_",
-    "safetensors/budget_",
-    "index/budget_",
-    "legacy/stream_numel_huge",
-    "safetensors/deep_json",
-    "index/deep/",
-    "index/huge/",
-    "fs/sparse_1tib",
-)
-"""Cases that are made to eat memory or time: each runs in a process of its own, under limits."""
 
 MEMORY = 256_000_000
 """What limits.py promises at the default limits, for a file without tensors."""

@@ -241,7 +241,9 @@ class _Stream:
         view = pid[5] if len(pid) == 6 else None
         if len(pid) == 5:
             self._contents.not_loadable = "torch refuses persistent ids of 5 fields in the legacy format"
-        text = str(key)
+        text = str(key) if isinstance(key, (str, int)) else ""
+        if text not in places:
+            raise UnreadableError(f"{where} names a storage by a key that is not a text")
         dtype = storage_type(cls)
         root = self._root(text, dtype, numel, device, places)
         if view is not None:

@@ -385,7 +385,7 @@ def test_hooks_of_torch_itself(tmp_path: Path) -> None:
 
 
 def test_settings_that_cannot_be_taken(folder: Path) -> None:
-    for text in ('[tool.ckpt.lint]\nvalues = "no"\n', "a=" + "[" * 5000):
+    for text in ('[tool.ckpt.lint]\nvalues = "no"\n', "a=" + "[" * 5000, "a=" + "9" * 5000):
         (folder / "pyproject.toml").write_text(text)
         check_error(ckpt("lint", "runs/good.pth", cwd=folder))
 

@@ -1,0 +1,215 @@
+"""What fuzzing starts from, made of the samples, the hostile files and saved objects: nothing binary is kept for it."""
+
+from __future__ import annotations
+
+import io
+import json
+import warnings
+import zipfile
+from collections.abc import Iterator
+from functools import cache
+
+import opcodes as op
+from harness import InMemory, opened
+from hostile import BOMBS, CASES
+from process import SAMPLES
+
+from ckpt.evidence.record import columns, record_of
+from ckpt.evidence.survey import Survey
+from ckpt.formats.torch_legacy.read import is_legacy
+from ckpt.jobs.inspect.inspect import inspect
+from ckpt.limits import Limits
+from ckpt.pickles import machine
+
+MOST = 20_000
+"""Bytes of one seed: more of them are tried in a second when they are small."""
+
+
+@cache
+def samples() -> dict[str, bytes]:
+    """The sample checkpoints, by their names."""
+    found = {path.name: path.read_bytes() for path in sorted(SAMPLES.iterdir()) if path.is_file()}
+    return {name: data for name, data in found.items() if not name.endswith((".py", ".md"))}
+
+
+@cache
+def hostile() -> tuple[bytes, ...]:
+    """The hostile files that are bytes, but for the bombs."""
+    found = [case.data for case in CASES if isinstance(case.data, bytes) and not case.name.startswith(BOMBS)]
+    return tuple(data for data in found if len(data) <= MOST)
+
+
+@cache
+def saved() -> tuple[bytes, ...]:
+    """An object of every kind that people save, by torch; nothing without torch."""
+    try:
+        import torch
+        from saved import OBJECTS
+    except ImportError:
+        return ()
+    torch.manual_seed(0)
+    found: list[bytes] = []
+    for make in OBJECTS.values():
+        for modern in (True, False):
+            out = io.BytesIO()
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    torch.save({"it": make()}, out, _use_new_zipfile_serialization=modern)
+            except Exception:  # what this torch does not save, or not in this form
+                continue
+            if out.tell() <= MOST:
+                found.append(out.getvalue())
+    return tuple(found)
+
+
+@cache
+def _files() -> tuple[bytes, ...]:
+    small = [data for data in samples().values() if len(data) <= MOST]
+    return tuple(dict.fromkeys((*small, *hostile(), *saved())))
+
+
+def zips() -> Iterator[bytes]:
+    """Zip archives, whole ones and broken ones."""
+    return (data for data in _files() if data.startswith(b"PK"))
+
+
+def legacy() -> Iterator[bytes]:
+    """Files of torch before 1.6."""
+    return (data for data in _files() if is_legacy(data))
+
+
+def safetensors() -> Iterator[bytes]:
+    """Files with a header in JSON."""
+    return (data for data in _files() if data[8:9] in (b"{", b" ", b"["))
+
+
+def _record(data: bytes, name: str) -> bytes | None:
+    """The record of this name in an archive; None for an archive that is broken, or lacks it."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            return next(
+                (archive.read(info) for info in archive.infolist() if info.orig_filename.endswith(name)), None
+            )
+    except Exception:
+        return None
+
+
+def pickles() -> Iterator[bytes]:
+    """The pickles of archives, and the one with the object of legacy files."""
+    for data in (*_files(), *samples().values()):
+        if data.startswith(b"PK"):
+            found = _record(data, "/data.pkl")
+            if found is not None and len(found) <= MOST:
+                yield found
+        elif is_legacy(data):
+            try:
+                at = 0
+                for _ in range(3):
+                    at = machine.run(data, Limits(), at).end
+                yield data[at : machine.run(data, Limits(), at).end]
+            except Exception:
+                continue
+
+
+def indexes() -> Iterator[bytes]:
+    """Indexes of shards: of the sample, and of the hostile ones those that are text."""
+    from targets import SHARDS
+
+    yield (SAMPLES / "sharded" / "model.safetensors.index.json").read_bytes()
+    names = {
+        name: [row.name for row in opened(name, data).tensors]
+        for name, data in SHARDS.items()
+        if not name.startswith(("bad", "nested"))
+    }
+    for choice in (
+        ("a.safetensors", "b.safetensors"),
+        ("a.safetensors",),
+        ("c.bin", "b.safetensors"),
+        ("bad.bin",),
+    ):
+        shards = {name: shard for shard in choice for name in names.get(shard, ["w"])}
+        yield json.dumps({"metadata": {"total_size": 48}, "weight_map": shards}).encode()
+        yield json.dumps({"metadata": {"total_size": 48}, "weight_map": shards, "more": [{}]}).encode()
+    for text in (
+        '{"weight_map": {}}',
+        '{"weight_map": {"a": "../x"}}',
+        '{"weight_map": {"a": 1}}',
+        "[]",
+        '{"a": 1, "a": 2}',
+    ):
+        yield text.encode()
+
+
+def listings() -> Iterator[bytes]:
+    """What `inspect --json` prints of the samples and of saved objects."""
+    for data in (*(data for data in samples().values() if len(data) < 30_000), *saved()[::6]):
+        try:
+            with opened("x.pt", data) as checkpoint:
+                yield json.dumps(inspect(Survey(checkpoint)).to_json()).encode()
+        except Exception:  # the samples that are refused
+            continue
+
+
+def scripts() -> Iterator[bytes]:
+    """TorchScript: a pickle, its length before it, and code."""
+    data = samples()["scripted.pt"]
+    pickle = _record(data, "/data.pkl") or b""
+    codes = [
+        _record(data, name) or b""
+        for name in ("my_project/nets.py", "modules/conv.py", "modules/batchnorm.py")
+    ]
+    odd = (
+        b'class Net(Module):\n  __parameters__ = ["weight", ]\n  __buffers__ = []\n' * 3,
+        b"class A(",
+        b"",
+        b"\xff" * 9,
+    )
+    for code in (*codes, *odd):
+        yield len(pickle).to_bytes(2, "big") + pickle + code
+    for other in list(pickles())[:60]:
+        if len(other) < 0xFFFF:
+            yield len(other).to_bytes(2, "big") + other + codes[0]
+
+
+def snapshots() -> Iterator[bytes]:
+    """Records that `ckpt.snapshot` left in the samples, as JSON, with the shapes of the tensors beside them."""
+    for name, data in samples().items():
+        if not name.startswith("snapshot"):
+            continue
+        with opened("x.pt", data) as checkpoint:
+            record = record_of(checkpoint)
+            assert record is not None
+            shapes = {entry.name.partition(".")[2]: entry.tensor.shape for entry in checkpoint.tensors}
+        made = columns(record)
+        yield json.dumps({"ckpt": made, "state_dict": shapes}).encode()
+        yield json.dumps({"ckpt": {**made, "world_size": 2, "rank": 1}, "state_dict": shapes}).encode()
+        row = {
+            "place": ["a[0]"],
+            "kind": ["module"],
+            "class": ["Linear"],
+            "parameters": [4],
+            "registered": [None],
+        }
+        left = {"name": ["x"], "why": ["a list"]}
+        yield json.dumps({"ckpt": {**made, "loose": row, "left_out": left}, "state_dict": shapes}).encode()
+
+
+def phrases() -> Iterator[bytes]:
+    """What people type: a byte for the language, and the words."""
+    from targets import LANGUAGES
+
+    for number, (_, words) in enumerate(LANGUAGES.values()):
+        for text in words:
+            yield bytes((number,)) + text.encode()
+
+
+def plain_files() -> Iterator[bytes]:
+    """Pickles for the comparison with torch: those that name only tensors and plain values are accepted most often."""
+    yield op.tensor_pickle()
+    yield from pickles()
+
+
+def in_folder(name: str, data: bytes, files: dict[str, bytes]) -> InMemory:
+    """A file of this name among others, or with the name "" the folder itself."""
+    return InMemory(f"model/{name}", {**files, **({name: data} if name else {})})

@@ -1,0 +1,506 @@
+"""The targets: what is fed to which part of ckpt, and what must hold then. docs: tests/fuzz/fuzz.py."""
+
+from __future__ import annotations
+
+import io
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import cache
+from typing import Any, NamedTuple
+from unittest import mock
+
+import mutate
+import opcodes as op
+import seeds
+from harness import LIMITS, InMemory, check, clean, looked, opened, refused, rows, watched, written
+
+from ckpt import formats
+from ckpt.checkpoint import Checkpoint
+from ckpt.cli import options, settings
+from ckpt.cli.commands import convert as convert_command
+from ckpt.cli.commands import lint as lint_command
+from ckpt.cli.writing import WriteOptions
+from ckpt.errors import CkptError
+from ckpt.evidence.survey import Survey
+from ckpt.formats import listing, save, verify
+from ckpt.formats.archive import Archive, Record
+from ckpt.formats.draft import Keys
+from ckpt.formats.torch_zip.read import read_from
+from ckpt.formats.written import compare
+from ckpt.io.executor import Serial
+from ckpt.io.source import Memory
+from ckpt.jobs.check import lint, sums
+from ckpt.jobs.check.verify import structure, with_checksums
+from ckpt.jobs.diff.diff import Options, diff
+from ckpt.jobs.inspect.get import get
+from ckpt.jobs.inspect.index import index, numbers
+from ckpt.jobs.rewrite.rehome import moves
+from ckpt.jobs.rewrite.rename import substitution
+from ckpt.limits import Limits, number_of
+from ckpt.live import factory
+from ckpt.names import Globs
+from ckpt.nodes import Node
+from ckpt.pickles.emit import emit
+from ckpt.render.diff import diff_lines, diff_table
+from ckpt.render.findings import row_lines
+from ckpt.render.get import get_text
+from ckpt.render.inspect import index_lines
+from ckpt.render.tables import row_table
+from ckpt.render.text import plain_text
+from ckpt.render.verify import verify_line
+from ckpt.tensors import TensorRef
+
+
+class Target(NamedTuple):
+    """One target: what it checks of some bytes, what it starts from, and how they are changed."""
+
+    check: Callable[[bytes], object]
+    seeds: Callable[[], Iterator[bytes]]
+    mutate: mutate.Mutate
+    needs_torch: bool = False
+
+
+# ---------------------------------------------------------------------------------------------- one file
+
+
+class _AnyKey(dict[str, Record]):
+    """The records of an archive that holds every storage a pickle may name."""
+
+    def get(self, name: str, default: Any = None) -> Any:
+        if name.startswith("archive/data/"):
+            return Record(name, 0, 1 << 62, 1 << 62, False, None, 0)
+        return super().get(name, default)
+
+
+def _wrapped(data: bytes) -> Checkpoint:
+    record = Record("archive/data.pkl", 0, len(data), len(data), False, None, 0)
+    version = Record("archive/version", 0, 0, 0, False, None, 0)
+    records = _AnyKey({"archive/data.pkl": record, "archive/version": version})
+    return read_from(Archive(Memory(data), "archive", records, ()), "x.pt", LIMITS)
+
+
+def pickle(data: bytes) -> None:
+    """The machine, the rebuilders, the verdict on weights_only, the walk, `get`, `lint`, and the emitter."""
+    with watched():
+        survey = looked(lambda: _wrapped(data))
+        if survey is None:
+            return
+        checkpoint = survey.checkpoint
+        for name in [
+            *[row.name for row in checkpoint.tensors[:2]],
+            *[row.name for row in checkpoint.values[:6]],
+        ]:
+            _got(survey, name)
+        findings = lint.lint(survey)
+        clean(plain_text(row_lines("x.pt", findings)))
+        _emitted(checkpoint)
+
+
+def _got(survey: Survey, name: str) -> None:
+    try:
+        for item in get(survey, [name], LIMITS):
+            written(item.to_json())
+            if item.row is not None and item.role is not None:
+                rows(row_table([item.row], [item.role]))
+            else:
+                clean(get_text(item.node), allowed="")
+    except CkptError as error:
+        refused(error)
+
+
+class _Nested(Exception):
+    """A checkpoint inside of the pickle, which only a format can write."""
+
+
+def _emitted(checkpoint: Checkpoint) -> None:
+    """What is written reads again as the same: what a writing command compares, before a file takes its place."""
+
+    def nested(root: Node) -> bytes:
+        raise _Nested
+
+    try:
+        data = emit(checkpoint.root, Keys(checkpoint.storages), nested, LIMITS)
+    except (CkptError, _Nested):
+        return
+    compare(checkpoint, _wrapped(data))
+
+
+def archive(data: bytes) -> None:
+    """The zip reader with all formats that use it, and the checksums."""
+    with watched():
+        survey = looked(lambda: opened("x.pt", data))
+        _verified(data, survey)
+
+
+def _verified(data: bytes, survey: Survey | None) -> None:
+    try:
+        with mock.patch.object(verify, "locate", lambda path: InMemory(path, {path: data})):
+            report = verify.checksums("x.pt", LIMITS, executor=Serial())
+            verify.salvage("x.pt", LIMITS)
+    except CkptError as error:
+        refused(error)
+        return
+    if survey is not None:
+        whole = with_checksums(
+            structure(survey.checkpoint), survey.checkpoint, report.damage, report.nbytes, report.unchecked
+        )
+        written(whole.to_json())
+        clean(plain_text([verify_line(whole)]))
+
+
+def legacy(data: bytes) -> None:
+    """The reader of torch before 1.6, with what follows the five pickles."""
+    with watched():
+        survey = looked(lambda: opened("x.pth", data))
+        _verified(data, survey)
+
+
+def safetensors(data: bytes) -> bool:
+    """The header, against the library's own reader. Whether both took it: then names, types and shapes are the same."""
+    with watched():
+        survey = looked(lambda: opened("x.safetensors", data))
+    if survey is None or survey.checkpoint.format != "safetensors":
+        return False
+    from safetensors import deserialize
+
+    try:
+        theirs = deserialize(data)
+    except Exception as error:
+        check(_known_difference(survey.checkpoint, str(error)), f"safetensors refuses it: {error}")
+        return False
+    ours = {
+        entry.name: (entry.tensor.dtype.safetensors, tuple(entry.tensor.shape), entry.tensor.nbytes)
+        for entry in survey.checkpoint.tensors
+    }
+    expected = {
+        name: (row["dtype"], _in_torch(row["dtype"], row["shape"]), len(row["data"])) for name, row in theirs
+    }
+    check(ours == expected, f"safetensors reads {expected}, ckpt {ours}")
+    return True
+
+
+def _in_torch(dtype: str, shape: list[int]) -> tuple[int, ...]:
+    """The shape of a tensor as torch counts it: two elements of 4 bits are one."""
+    return (*shape[:-1], shape[-1] // 2) if dtype == "F4" and shape else tuple(shape)
+
+
+def _known_difference(checkpoint: Checkpoint, error: str) -> bool:
+    return False
+
+
+# ---------------------------------------------------------------------------------------------- several files
+
+_HEADER = {"a.weight": op.entry(), "a.bias": op.entry("F16", [2], [24, 28])}
+SHARDS = {
+    "a.safetensors": op.safetensors_file(_HEADER, op.SIX + bytes(4)),
+    "b.safetensors": op.safetensors_file({"b.weight": op.entry()}, op.SIX),
+    "c.bin": op.torch_zip(op.pickled({"c.weight": op.tensor(), "a.weight": op.tensor()})),
+    "bad.bin": b"PK\3\4",
+    "nested.safetensors.index.json": b"{}",
+}
+_PLACES = (
+    "model.safetensors.index.json",
+    "pytorch_model.bin.index.json",
+    "optimizer.pt",
+    "model.safetensors",
+)
+
+
+def shards(data: bytes) -> None:
+    """An index, as itself and as the file that its folder is opened by."""
+    with watched():
+        for place in _PLACES[:2]:
+            files = {**SHARDS, place: data}
+            looked(
+                lambda files=files, place=place: formats._open(
+                    InMemory(f"m/{place}", files), LIMITS, False, ""
+                )
+            )
+        files = {name: shard for name, shard in SHARDS.items() if not name.startswith("nested")}
+        files |= {_PLACES[0]: data, "optimizer.pt": SHARDS["c.bin"]}
+        looked(lambda: formats._open(InMemory("m/", files), LIMITS, False, ""))
+
+
+@cache
+def _sample() -> Checkpoint:
+    return opened("x.pt", seeds.samples()["lightning.ckpt"])
+
+
+def listed(data: bytes) -> None:
+    """A stored `inspect --json`, compared with a checkpoint and with itself."""
+    sample = _sample()
+    with watched(), mock.patch.object(listing, "locate", lambda path: InMemory(path, {path: data})):
+        try:
+            checkpoint = listing.open_listing("kept.json", LIMITS)
+        except CkptError as error:
+            refused(error)
+            return
+        if checkpoint is not None:
+            _differing(checkpoint, sample)
+            _differing(sample, checkpoint)
+            check(not _differing(checkpoint, checkpoint), "a listing differs from itself")
+
+
+def _differing(before: Checkpoint, after: Checkpoint) -> bool:
+    """Whether two checkpoints differ in structure; the report is written in every form."""
+    try:
+        report = diff(Survey(before), Survey(after), Options(structure=True))
+    except CkptError as error:
+        refused(error)
+        return False
+    written(report.to_json())
+    rows(diff_table(report))
+    for width in (None, 40):
+        clean(plain_text(diff_lines(report, width=width, show_rows="all", stat=False)))
+    return report.differs
+
+
+def torchscript(data: bytes) -> None:
+    """The pickle and the code of a TorchScript archive; the first two bytes are the length of the pickle."""
+    length = int.from_bytes(data[:2], "big")
+    pickle, code = data[2 : 2 + length], data[2 + length :]
+    records = {
+        "net/data.pkl": pickle,
+        "net/constants.pkl": op.pickled(()),
+        "net/version": b"3\n",
+        "net/code/__torch__/my_project/nets.py": code,
+        "net/code/__torch__/torch/nn/modules/conv.py": code[: len(code) // 2],
+        **{f"net/data/{key}": bytes(size) for key, size in _SIZES.items()},
+    }
+    with watched():
+        looked(lambda: opened("x.pt", op.zip_file(records)))
+
+
+_SIZES = dict(zip("0123456789", (864, 32, 32, 32, 32, 32, 8, 128, 16, 64), strict=True))
+
+
+def _script_parts(data: bytes, random: Any) -> bytes:
+    length = int.from_bytes(data[:2], "big")
+    pickle, code = data[2 : 2 + length], data[2 + length :]
+    if random.random() < 0.5:
+        pickle = mutate.pickles(pickle, random)[:0xFFFF]
+    else:
+        code = random.choice((mutate.texts, mutate.plain, mutate.lines))(code, random)
+    return len(pickle).to_bytes(2, "big") + pickle + code
+
+
+def snapshot(data: bytes) -> None:
+    """A record as `ckpt.snapshot` leaves it, as JSON, in a file that always opens."""
+    try:
+        document = json.loads(data)
+        shapes = {
+            name: [size for size in shape if type(size) is int and 0 <= size < 64][:3]
+            for name, shape in document["state_dict"].items()
+        }
+        record = document["ckpt"]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return
+    _snapshot()
+    program = op.pickled(
+        {"state_dict": {name: _zeros(shape) for name, shape in shapes.items()}, "ckpt": record}
+    )
+    with watched():
+        survey = looked(lambda: _wrapped(program))
+        if survey is None:
+            return
+        for asked in ([0], [1, 2], list(range(40))):
+            try:
+                found = index(survey, asked)
+                written(found.to_json())
+                clean(plain_text(index_lines(found)))
+            except CkptError as error:
+                refused(error)
+        clean(plain_text(row_lines("x.pt", lint.lint(survey))))
+        _differing(_snapshot(), survey.checkpoint)
+        _differing(survey.checkpoint, _snapshot())
+
+
+@cache
+def _snapshot() -> Checkpoint:
+    return opened("x.pt", seeds.samples()["snapshot_after.pth"])
+
+
+def _zeros(shape: list[int]) -> bytes:
+    strides = [1] * len(shape)
+    for place in range(len(shape) - 2, -1, -1):
+        strides[place] = strides[place + 1] * shape[place + 1]
+    return op.tensor(tuple(shape), tuple(strides), numel=1 << 20)
+
+
+# ---------------------------------------------------------------------------------------------- the command line
+
+
+def _glob(text: str) -> None:
+    Globs([text], [f"{text}.bias"]).match("layer.0.weight", "a[0].b", "\n", "")
+
+
+def _substitution(text: str) -> None:
+    rule = substitution(text)
+    for name in ("", "a", "a.b", "fc1.w", "é\n"):  # short: what a pattern costs is up to whoever typed it
+        rule.apply(name)
+
+
+def _limit(text: str) -> None:
+    Limits().raised([text])
+
+
+def _name(text: str) -> None:
+    _got(Survey(_sample()), text)
+
+
+def _section(text: str) -> None:
+    Survey(_sample()).section(text)
+
+
+def _map(text: str) -> None:
+    moves(None, [text])
+
+
+def _to(text: str) -> None:
+    moves(text, [])
+
+
+def _shard_size(text: str) -> None:
+    asked = WriteOptions(output="out.safetensors")
+    check(
+        convert_command._with_format(asked, None, text, plain=False).shard_bytes == number_of(text),
+        "another size",
+    )
+
+
+def _format(text: str) -> None:
+    save.format_for("x.pt", text)
+
+
+def _settings(text: str) -> None:
+    place = {"pyproject.toml": text.encode("utf-8", "surrogatepass")}
+    with (
+        mock.patch.object(settings, "locate", lambda path: InMemory(path, place)),
+        mock.patch.object(settings, "_nearest", lambda folder: "pyproject.toml"),
+    ):
+        lint_command._rules(settings.lint_settings("."), None, None, None)
+
+
+def _codes(text: str) -> None:
+    options.codes_of([text], "inspect")
+
+
+def _select(text: str) -> None:
+    lint_command._rules(settings.LintSettings(), [text], [text], None)
+
+
+def _arguments(text: str) -> None:
+    factory._keywords([text])
+
+
+def _sums(text: str) -> None:
+    sums.parse(text)
+
+
+_TOML = '[tool.ckpt.lint]\nselect = ["nan"]\nignore = ["cuda", "unused"]\nlevel = "error"\nvalues = true\n'
+LANGUAGES: dict[str, tuple[Callable[[str], object], tuple[str, ...]]] = {
+    "--include": (_glob, ("*.bias", "layers.[0-9]*.weight", "[!a-c]?x", "[", "*" * 30, "[]]", "[[a]b--c]")),
+    "--index": (numbers, ("6,7-9", "6 7 8 9", "0-9999", "", "-", "1-0", "999999999-999999999")),
+    "--sub": (_substitution, ("s/^bert\\.//", "s/a\\/(.)/\\1/g", "s|(?P<n>x)|\\g<n>|", "s/(a)?/\\1/", "s/[/x/", "s/x{2,3}/y/")),
+    "--limit": (_limit, ("pickle-bytes=1GiB", "values=5", "depth=1e9", "=", "entries=99999999999999999999", "x=1")),
+    "NAME": (_name, ("global_step", "state_dict", "hyper_parameters.lr", "a.b.c", "#2", "state_dict.#2", "")),
+    "--section": (_section, ("state_dict", "", "optimizer_states.0", "nothing")),
+    "--map": (_map, ("cuda:0=cuda:1", "cpu=meta", "=", "cuda=", "cuda:0=cuda:99999999999")),
+    "--to": (_to, ("cpu", "cuda", "cuda:0", "meta", "mps:0", "")),
+    "--shard-size": (_shard_size, ("5GB", "1", "0", "2MiB", "KB", "9" * 30)),
+    "--to FORMAT": (_format, ("torch-zip", "safetensors", "x", "")),
+    "--table": (options.check_table, ("github", "plain", "", "x")),
+    "settings": (_settings, (_TOML, "[tool]\nckpt = 1\n", 'tool.ckpt.lint.select = "x"', "[tool.ckpt.lint]\nx = 1\n", "a = [", "a.b.c = 1\n[a.b]\n", "x = 0x" + "f" * 99)),
+    "--fail-on": (_codes, ("nan,inf", "called-on-load", " , ", "x")),
+    "--select": (_select, ("nan", "called-on-load,nan", "x")),
+    "--arg": (_arguments, ("width=64", "a=[1, 2]", "b={'a': 1}", "c=-1e999", "=", "d=(((1)))", "e='\\d'", "f=1_0j")),
+    "sums": (_sums, ("0" * 64 + "  a.weight\n", "# x\n", "0" * 64 + " *\\u1234\\\\\n", "x")),
+}  # fmt: skip
+
+
+def language(data: bytes) -> None:
+    """One of the small languages of the command line: a usage error, or what was asked for."""
+    if not data:
+        return
+    run, _ = list(LANGUAGES.values())[data[0] % len(LANGUAGES)]
+    text = data[1:].decode("utf-8", "surrogateescape")
+    _sample()
+    with nullcontext() if run is _arguments else watched(), warnings.catch_warnings():
+        warnings.simplefilter("error")  # one would be shown on stderr, above the answer
+        try:
+            run(text)
+        except CkptError as error:
+            refused(error)
+
+
+def _phrase(data: bytes, random: Any) -> bytes:
+    head = data[:1] if random.random() < 0.9 else random.randbytes(1)
+    return head + mutate.texts(data[1:], random)
+
+
+# ---------------------------------------------------------------------------------------------- against torch
+
+
+def torch(data: bytes) -> bool:
+    """A pickle in an archive, against `torch.load(weights_only=True)`. Whether both took it: then they saw the same."""
+    import torch
+    import torch._weights_only_unpickler
+
+    with watched():
+        survey = looked(lambda: _wrapped(data))
+    if survey is None or sum(storage.nbytes for storage in survey.checkpoint.storages) > 1 << 20:
+        return False
+    records = {storage.id: bytes(storage.nbytes) for storage in survey.checkpoint.storages if storage.place}
+    file = op.torch_zip(data, records)  # torch refuses records of any other size
+    with watched():
+        survey = looked(lambda: opened("x.pt", file))
+    try:
+        # What importing parts of torch adds to the names of weights_only is not there in a bare process.
+        bare = mock.patch.object(torch._weights_only_unpickler, "_marked_safe_globals_set", set())
+        with warnings.catch_warnings(), bare:
+            warnings.simplefilter("ignore")
+            loaded = torch.load(io.BytesIO(file), weights_only=True, map_location="cpu")
+    except Exception:
+        return False
+    check(survey is not None, "torch loads it, ckpt refuses it")
+    assert survey is not None
+    checkpoint = survey.checkpoint
+    check(not checkpoint.weights_only, f"torch loads it, ckpt says that it refuses {checkpoint.weights_only}")
+    theirs = dict(_flat(loaded, torch))
+    ours = {entry.name: entry.tensor for entry in checkpoint.tensors}
+    for name in theirs.keys() & ours.keys():
+        tensor, other = ours[name], theirs[name]
+        check(tuple(tensor.shape) == tuple(other.shape), f"{name}: {tensor.shape}, torch has {other.shape}")
+        check(
+            f"torch.{tensor.dtype.name}" == str(other.dtype),
+            f"{name}: {tensor.dtype.name}, torch has {other.dtype}",
+        )
+        if type(tensor) is TensorRef and other.layout is torch.strided:
+            view = (other.stride(), other.storage_offset())
+            check((tensor.stride, tensor.offset) == view, f"{name}: another view")
+    return True
+
+
+def _flat(thing: Any, torch: Any, path: tuple[str, ...] = (), depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """The tensors in dicts, by their dotted names; only where the name is beyond doubt."""
+    if isinstance(thing, torch.Tensor) and not thing.is_nested:
+        yield ".".join(path), thing
+    elif type(thing) is dict and depth < 50 and all(type(key) is str and "." not in key for key in thing):
+        for key, value in thing.items():
+            yield from _flat(value, torch, (*path, key), depth + 1)
+
+
+TARGETS: dict[str, Target] = {
+    "pickle": Target(pickle, seeds.pickles, mutate.pickles),
+    "zip": Target(archive, seeds.zips, mutate.zips),
+    "legacy": Target(legacy, seeds.legacy, mutate.streams),
+    "safetensors": Target(safetensors, seeds.safetensors, mutate.headers),
+    "index": Target(shards, seeds.indexes, mutate.documents),
+    "listing": Target(listed, seeds.listings, mutate.documents),
+    "torchscript": Target(torchscript, seeds.scripts, _script_parts),
+    "snapshot": Target(snapshot, seeds.snapshots, mutate.documents),
+    "language": Target(language, seeds.phrases, _phrase),
+    "torch": Target(torch, seeds.plain_files, mutate.pickles, needs_torch=True),
+}

@@ -1,0 +1,161 @@
+"""The lock of development and the checks of a release: they agree with pyproject.toml, and they refuse what is wrong."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import io
+import json
+import re
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from process import ROOT
+
+sys.path.insert(0, str(ROOT / "tools"))
+import lock
+import release
+
+sys.path.remove(str(ROOT / "tools"))
+
+LOCK = lock.LOCK.read_text(encoding="utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def normal(name: str) -> str:
+    return re.sub("[-_.]+", "-", name).lower()
+
+
+# ---------------------------------------------------------------------------------------------- the lock
+
+
+def test_the_lock_has_the_pins_of_pyproject() -> None:
+    pins = {normal(name): version for name, version in lock.pins().items()}
+    assert "torch" in pins and len(pins) > 8
+    locked = lock.locked(LOCK)
+    assert {name: locked[name][0] for name in pins if name != "torch"} == {
+        name: version for name, version in pins.items() if name != "torch"
+    }, "make lock"
+    assert "torch" not in locked
+
+
+def test_the_lock_is_whole_and_names_no_index() -> None:
+    """`pip install --require-hashes` refuses a lock that lacks one requirement of one of its distributions."""
+    locked = lock.locked(LOCK)
+    wanted = [Requirement(text) for text in PROJECT["project"]["dependencies"]]
+    for name in (*locked, "torch"):
+        wanted += [Requirement(text) for text in importlib.metadata.requires(name) or ()]
+    needed = {normal(each.name) for each in wanted if not each.marker or each.marker.evaluate({"extra": ""})}
+    # The CUDA build of torch requires more, all of it of one maker.
+    needed = {name for name in needed if not name.startswith(("nvidia-", "cuda-", "triton"))}
+    assert needed - {"torch"} <= locked.keys()
+    assert all(hashes for _, hashes in locked.values())
+    assert not release._HOSTS.search(LOCK.encode()) and "://" not in LOCK
+
+
+@pytest.mark.parametrize(
+    "line", ["--index-url https://example.org/simple", "rich", "rich==1", "rich>=1 --hash=sha256:" + "0" * 64]
+)
+def test_a_lock_with_anything_else_is_refused(line: str) -> None:
+    with pytest.raises(ValueError, match="not a pin"):
+        lock.locked(f"{LOCK}\n{line}\n")
+
+
+def test_what_builds_and_what_fuzzes_is_pinned() -> None:
+    requirements = [
+        *PROJECT["build-system"]["requires"],
+        *PROJECT["project"]["optional-dependencies"]["fuzz"],
+    ]
+    assert len(requirements) == 2
+    assert all(re.fullmatch(r"[a-z_]+==[\d.]+", each) for each in requirements)
+
+
+# ---------------------------------------------------------------------------------------------- the release
+
+GOOD = {
+    **{path.relative_to(ROOT).as_posix(): b"" for path in (ROOT / "ckpt").rglob("*.py")},
+    "ckpt/py.typed": b"",
+    "torch_ckpt-1.dist-info/METADATA": b"Name: torch-ckpt\n",
+    "torch_ckpt-1.dist-info/entry_points.txt": b"",
+    "torch_ckpt-1.dist-info/licenses/LICENSE": b"",
+}
+
+
+def wheel(folder: Path, files: dict[str, bytes]) -> Path:
+    path = folder / "torch_ckpt-1-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return path
+
+
+def test_a_wheel_is_the_package_and_nothing_else(tmp_path: Path) -> None:
+    release.check_wheel(wheel(tmp_path, GOOD))
+    for files in (
+        {**GOOD, "tests/test_x.py": b""},
+        {**GOOD, "ckpt/test_x.py": b""},
+        {**GOOD, "ckpt/notes.txt": b""},
+        {**GOOD, "evil.pth": b"import os"},
+        {name: data for name, data in GOOD.items() if name != "ckpt/py.typed"},
+        {name: data for name, data in GOOD.items() if name != "ckpt/nodes.py"},
+        {name: data for name, data in GOOD.items() if not name.endswith("LICENSE")},
+        {**GOOD, "ckpt/errors.py": b"# from https://files.pythonhosted.org/x"},
+        {**GOOD, "ckpt/errors.py": b"# https://mirror.local:8080/simple/rich"},
+    ):
+        with pytest.raises(release.CheckError):
+            release.check_wheel(wheel(tmp_path, files))
+
+
+def test_an_sdist_is_the_sources_and_the_docs(tmp_path: Path) -> None:
+    def sdist(names: set[str]) -> Path:
+        path = tmp_path / "torch_ckpt-1.tar.gz"
+        with tarfile.open(path, "w:gz") as archive:
+            for name in names:
+                archive.addfile(tarfile.TarInfo(f"torch_ckpt-1/{name}"), io.BytesIO())
+        return path
+
+    names = (
+        {"ckpt/__init__.py", "docs/speed.md"}
+        | {name for name in release._TOP_OF_SDIST if "." in name}
+        | {"LICENSE"}
+    )
+    names |= {"PKG-INFO"}
+    release.check_sdist(sdist(names))
+    for wrong in (names | {"tests/x.py"}, names - {"LICENSE"}):
+        with pytest.raises(release.CheckError):
+            release.check_sdist(sdist(wrong))
+
+
+def bill(module: ModuleType = release, **changes: list[str]) -> dict[str, Any]:
+    required = {"torch-ckpt": ["rich"], "rich": ["pygments"], "pygments": [], **changes}
+    data = module.sbom("1.0", "0" * 64, required, LOCK)
+    assert data == module.sbom("1.0", "0" * 64, dict(reversed(required.items())), LOCK)
+    return dict(json.loads(data))
+
+
+def test_the_sbom_says_what_the_wheel_requires() -> None:
+    document = bill()
+    assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.6")
+    assert re.fullmatch(r"urn:uuid:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", document["serialNumber"])
+    rich = lock.locked(LOCK)["rich"]
+    (row,) = (each for each in document["components"] if each["name"] == "rich")
+    assert row["purl"] == row["bom-ref"] == f"pkg:pypi/rich@{rich[0]}"
+    assert {each["content"] for each in row["hashes"]} == rich[1]
+    references = {
+        document["metadata"]["component"]["bom-ref"],
+        *(row["bom-ref"] for row in document["components"]),
+    }
+    assert {each["ref"] for each in document["dependencies"]} == references
+    assert all(set(each["dependsOn"]) <= references for each in document["dependencies"])
+    assert document["dependencies"][0]["dependsOn"] == [row["purl"]]
+
+
+def test_the_sbom_of_what_is_not_locked_is_refused() -> None:
+    with pytest.raises(release.CheckError, match="lacks left-pad"):
+        bill(**{"left-pad": []})

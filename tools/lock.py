@@ -1,0 +1,92 @@
+"""Writes tools/dev.lock: every distribution that development needs, with the hashes of its files: `make lock`.
+
+torch is not in it. Its builds (CPU, CUDA, ROCm) share one version and differ in their hashes and in what they require,
+and which one is right depends on the machine. What the CPU build requires is in the lock, so that torch alone is left:
+`pip install --require-hashes -r tools/dev.lock`, then `pip install --no-deps torch==VERSION` from the index that you
+trust. pip-compile resolves, in an environment of its own; the lock names no index.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LOCK = ROOT / "tools" / "dev.lock"
+PIP_TOOLS = "7.6.2"
+_OF_TORCH = (
+    "filelock",
+    "fsspec",
+    "jinja2",
+    "networkx",
+    "setuptools>=77.0.3",
+    "sympy>=1.13.3",
+    "typing-extensions",
+)
+_HEAD = """\
+# Linux x86_64, CPython 3.11 and later. `make lock` writes it; tools/lock.py says why torch is not in it.
+# pip install --require-hashes -r tools/dev.lock
+"""
+
+
+def pins() -> dict[str, str]:
+    """The distributions that pyproject.toml pins for development, and their versions."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return dict(requirement.split("==") for requirement in project["optional-dependencies"]["dev"])
+
+
+def locked(text: str) -> dict[str, tuple[str, frozenset[str]]]:
+    """Name -> (version, SHA-256 of its files) of a lock. Raises ValueError for a line that is anything else."""
+    found: dict[str, tuple[str, frozenset[str]]] = {}
+    lines = [
+        line for line in text.replace("\\\n", " ").splitlines() if line.strip() and line.strip()[0] != "#"
+    ]
+    for line in lines:
+        pin, *hashes = line.split()
+        match = re.fullmatch(r"([a-z0-9-]+)==([\w.!+]+)", pin)
+        if (
+            match is None
+            or not hashes
+            or not all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", h) for h in hashes)
+        ):
+            raise ValueError(f"not a pin with its hashes: {line[:200]}")
+        found[match[1]] = match[2], frozenset(each.removeprefix("--hash=sha256:") for each in hashes)
+    return found
+
+
+def main() -> None:
+    """Resolve, and write the lock."""
+    wanted = [f"{name}=={version}" for name, version in pins().items() if name != "torch"]
+    with tempfile.TemporaryDirectory() as folder:
+        given, out = Path(folder, "dev.in"), Path(folder, "dev.lock")
+        given.write_text("\n".join((*wanted, *_OF_TORCH)) + "\n", encoding="utf-8")
+        venv.create(Path(folder, "venv"), with_pip=True)
+        python = Path(folder, "venv", "bin", "python")
+        subprocess.run([python, "-m", "pip", "install", "--quiet", f"pip-tools=={PIP_TOOLS}"], check=True)
+        options = [
+            "--quiet",
+            "--generate-hashes",
+            "--strip-extras",
+            "--allow-unsafe",
+            "--no-annotate",
+            "--no-header",
+        ]
+        options += [
+            "--no-emit-index-url",
+            "--no-emit-find-links",
+            "--no-emit-trusted-host",
+            "--no-emit-options",
+        ]
+        subprocess.run([python, "-m", "piptools", "compile", *options, "-o", out, given], check=True)
+        text = out.read_text(encoding="utf-8")
+    locked(text)
+    LOCK.write_text(_HEAD + text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
