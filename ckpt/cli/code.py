@@ -5,10 +5,10 @@ from __future__ import annotations
 from ckpt.cli import output
 from ckpt.errors import CodeError
 from ckpt.evidence.survey import Survey
-from ckpt.jobs.rewrite.code import code_of
 from ckpt.jobs.rewrite.report import RewriteReport
 from ckpt.jobs.rewrite.slim import slim_options
 from ckpt.limits import Limits
+from ckpt.pickles.code import code_of
 from ckpt.text import and_more, show, show_literal
 
 

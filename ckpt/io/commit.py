@@ -201,8 +201,7 @@ def writing(
         sink = Sink(fd, temporary, progress=progress)
         yield sink
         sink.flush()
-        if sink.position != size:
-            raise AssertionError(f"{sink.position} bytes were written, {size} were planned")
+        assert sink.position == size, f"{sink.position} bytes were written, {size} were planned"
         if to.replaced is not None:
             _keep_mode(fd, to.replaced)
         sink.sync()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from shlex import quote
 from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry, Import, Value
@@ -17,11 +18,9 @@ from ckpt.findings import Finding, Level, order
 from ckpt.jobs.inspect import list_modules as loose
 from ckpt.jobs.inspect import unused
 from ckpt.jobs.inspect.storages import StorageUse, storage_uses
-from ckpt.jobs.rewrite.slim import slim_options
-from ckpt.limits import Limits
 from ckpt.names import Globs
 from ckpt.pickles.imports import runs_anything
-from ckpt.tensors import Tensor
+from ckpt.tensors import Tensor, TensorRef
 from ckpt.text import Json, and_more, plural, size_text
 
 _BLOAT_BYTES = 1024
@@ -226,8 +225,7 @@ def _imports(survey: Survey) -> Iterable[Finding]:
     """Names that ckpt does not know: one finding for each that loading calls, one for all others."""
     checkpoint = survey.checkpoint
     called = [row for row in checkpoint.imports if row.group == "called"]
-    options = slim_options(survey, Limits()) if called else None
-    hint = None if options is None else f"ckpt slim FILE {options}-o OUT"
+    hint = _way_out(survey) if called else None
     for row in called:
         level: Level | None = "warning" if row.is_enum else None
         yield Finding("called-on-load", _call(row), (), hint, row.where, level)
@@ -237,6 +235,15 @@ def _imports(survey: Survey) -> Iterable[Finding]:
         where = tuple(dict.fromkeys(place for row in rows for place in row.where))
         text = f"Loading this file imports {and_more(unknown, 3)}, which ckpt does not know."
         yield Finding("unknown-import", text, (), "ckpt inspect FILE --imports", where)
+
+
+def _way_out(survey: Survey) -> str | None:
+    """The command that gets the weights of the first model out, where all of them are plain tensors."""
+    models = survey.models
+    if not models or any(type(entry.tensor) is not TensorRef for entry in models[0].entries):
+        return None
+    section = f"--section {quote(models[0].name)} " if len(models) > 1 else ""
+    return f"ckpt slim FILE {section}-o OUT"
 
 
 def _call(row: Import) -> str:
