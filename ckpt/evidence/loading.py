@@ -24,8 +24,16 @@ class Load(NamedTuple):
     reason: str | None = None
 
 
-_REGISTERS = ("torchao", "torch.distributed.tensor")
-"""Packages that add their classes to those that weights_only allows, once they are imported."""
+_REGISTERS = {
+    "torchao": ("torchao.",),
+    "torch.distributed.tensor": (
+        "torch.distributed.tensor.",
+        "torch.distributed.device_mesh.",
+        "torch.distributed._mesh_layout.",
+    ),
+    "torch._dynamo": ("torch._dynamo.", "torch.nested.", "a rebuild of a type by a function"),
+}
+"""Packages whose import adds classes to those that weights_only allows -> how the refusals begin that it ends."""
 
 
 def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
@@ -71,8 +79,8 @@ def _strange(checkpoint: Checkpoint) -> str | None:
 
 def _until(refused: tuple[Refusal, ...]) -> str:
     """The package whose import ends all refusals, since it registers its classes."""
-    for package in _REGISTERS:
-        if all(row.reason.startswith(f"{package}.") for row in refused):
+    for package, reasons in _REGISTERS.items():
+        if all(row.reason.startswith(reasons) for row in refused):
             return f" until {package} is imported"
     return ""
 

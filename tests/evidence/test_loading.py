@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import oracle
+import process
 import pytest
 import real_files
 import safetensors.torch
+import saved
 import torch
+from opcodes import build, call, glob, newobj, pickled, tensor, torch_zip, value
 from saved import OBJECTS
 
 from ckpt import formats
@@ -162,3 +165,83 @@ def test_what_is_called_is_the_reason_rather_than_what_is_only_imported(tmp_path
     groups = [row.group for row in report.checkpoint.imports if row.group != "known"]
     assert "called" in groups and groups[0] == "unknown"
     assert report.load.expression is None and "getcwd" in (report.load.reason or "")
+
+
+# --- packages -------------------------------------------------------------------------------------------------------
+
+
+def strange(tmp_path: Path, **values: bytes) -> InspectReport:
+    path = tmp_path / "x.pth"
+    path.write_bytes(torch_zip(pickled({"model": {"w.weight": tensor()}, **values})))
+    return look(str(path))
+
+
+def made(module: str, name: str) -> bytes:
+    """An object of a class that is built without a call."""
+    return glob(module, name) + value(()) + newobj() + value({"a": 1}) + build()
+
+
+def test_a_class_of_a_package_needs_the_package(tmp_path: Path) -> None:
+    report = strange(
+        tmp_path, x=made("torchvision.models.resnet", "ResNet"), y=made("timm.models.vit", "Vit")
+    )
+    assert report.load.expression is not None and report.load.expression.endswith(
+        'weights_only=False)["model"]'
+    )
+    assert report.load.note is not None and report.load.note.endswith("; needs torchvision, timm")
+    assert [row.code for row in report.findings if row.code.endswith("import")] == ["unknown-import"]
+
+
+def test_an_enum_of_a_package_needs_the_package(tmp_path: Path) -> None:
+    report = strange(tmp_path, x=call(glob("transformers.trainer_utils", "IntervalStrategy"), "steps"))
+    assert report.load.expression is not None and str(report.load.note).endswith("; needs transformers")
+    assert [row.code for row in report.findings] == ["weights-only"]
+
+
+@pytest.mark.parametrize(
+    ("odd", "reason"),
+    [
+        (made("mynet.models", "Net"), "needs mynet.models.Net from the author's code"),
+        (call(glob("shop", "Mode"), "a"), "needs shop.Mode from the author's code"),
+        (call(glob("timm.models", "create_model"), "x"), "loading this file calls the unknown timm.models.create_model"),
+        (call(glob("transformers.trainer_utils", "IntervalStrategy"), "a", "b"),
+         "loading this file calls the unknown transformers.trainer_utils.IntervalStrategy"),
+        (call(glob("os", "listdir"), "."), "loading this file runs os.listdir"),
+        (value([glob("torch.storage", "_load_from_bytes")]), "loading this file runs torch.storage._load_from_bytes"),
+    ],
+)  # fmt: skip
+def test_one_odd_name_beside_a_package_decides(odd: bytes, reason: str, tmp_path: Path) -> None:
+    report = strange(tmp_path, x=made("timm.models.vit", "Vit"), y=odd)
+    assert (report.load.expression, report.load.reason) == (None, reason)
+
+
+def test_code_is_named_before_a_call_that_is_only_unknown(tmp_path: Path) -> None:
+    report = strange(tmp_path, x=call(glob("shop", "run"), 1), y=call(glob("os", "listdir"), "."))
+    assert report.load.reason == "loading this file runs os.listdir"
+
+
+@pytest.mark.parametrize(
+    ("values", "until"),
+    [
+        ({"x": made("torchao.quantization", "Tensor")}, " until torchao is imported; needs torchao"),
+        (
+            {"x": made("torchao.quantization", "Tensor"), "y": made("argparse", "Namespace")},
+            "; needs torchao",
+        ),
+    ],
+)
+def test_a_package_that_registers_its_classes(values: dict[str, bytes], until: str, tmp_path: Path) -> None:
+    note = strange(tmp_path, **values).load.note
+    assert note is not None and note.endswith(until)
+    assert ("until" in note) == ("until" in until)
+
+
+@pytest.mark.parametrize(
+    ("made", "package"), [(saved.dtensor, "torch.distributed.tensor"), (saved.jagged, "torch._dynamo")]
+)
+def test_tensors_that_load_once_a_part_of_torch_is_imported(made: Any, package: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.pth"
+    torch.save({"w": made()}, path)
+    assert f" until {package} is imported" in str(look(str(path)).load.note)
+    load = f"import torch, {package}; torch.load({str(path)!r}, weights_only=True)"
+    assert process.python("-c", load).code == 0

@@ -458,7 +458,9 @@ def test_safe_modules_are_alone() -> None:
             elif isinstance(node, ast.ImportFrom):
                 module = (node.module or "").partition(".")[0]
                 if module == "sys":
-                    assert {alias.name for alias in node.names} <= {"stdlib_module_names", "getsizeof"}, path.name
+                    assert {alias.name for alias in node.names} <= {"stdlib_module_names", "getsizeof"}, (
+                        path.name
+                    )
                     continue
                 assert module in allowed | {"ckpt"}, (path.name, module)
                 assert not (node.module or "").startswith(("ckpt.cli", "ckpt.render")), path.name

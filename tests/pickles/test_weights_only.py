@@ -361,3 +361,116 @@ def test_deed(tmp_path: pathlib.Path, target: str, deed: str) -> None:
         assert error is not None
         return
     assert (ours == ()) == (error is None), (ours, error)
+
+
+# ---------------------------------------------------------------------------------------------- what no torch.load gets past
+
+
+def loads(path: pathlib.Path) -> list[bool]:
+    """Whether torch loads a file with weights_only, and without."""
+    found = []
+    for strict in (True, False):
+        try:
+            torch.load(path, map_location="cpu", weights_only=strict)
+        except Exception:
+            found.append(False)
+        else:
+            found.append(True)
+    return found
+
+
+def says(path: pathlib.Path) -> list[bool]:
+    with open(str(path)) as checkpoint:
+        loadable = checkpoint.not_loadable is None
+        return [loadable and not checkpoint.weights_only, loadable]
+
+
+VERSIONS = [
+    b"abc",
+    b"",
+    b"-1",
+    b"0",
+    b"1",
+    b"3\n",
+    b"10",
+    b"11",
+    b"9" * 30,
+    b" \t3",
+    b"+3",
+    b"- 3",
+    b"3x",
+    b"3.5",
+    b"x3",
+]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_record_of_the_version_is_read_as_torch_reads_it(version: bytes, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "x.pth"
+    path.write_bytes(op.torch_zip(pickled({"a": op.tensor()}), swap={"version": version}))
+    assert says(path) == loads(path)
+
+
+ARGUMENTS: list[tuple[Any, ...]] = [
+    (),
+    ([],),
+    ({},),
+    ("a",),
+    (1,),
+    (None,),
+    ([], 1),
+    (1, 2),
+    (1, 2, 3),
+    (1, 2, 3, 4, 5, 6),
+]
+
+
+@pytest.mark.parametrize("arguments", ARGUMENTS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "collections.OrderedDict",
+        "collections.Counter",
+        "torch.Size",
+        "builtins.set",
+        "builtins.complex",
+        "_codecs.encode",
+    ],
+)
+def test_calls_that_cannot_succeed(name: str, arguments: tuple[Any, ...], tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "x.pth"
+    path.write_bytes(
+        op.torch_zip(pickled({"a": op.tensor(), "x": call(glob(*name.rsplit(".", 1)), *arguments)}))
+    )
+    found = loads(path)
+    if (name, arguments) in ODD_VALUES:
+        assert found == [False, False]  # it is the value that it cannot take: not said
+    else:
+        assert says(path) == found
+
+
+ODD_VALUES = [
+    ("torch.Size", ("a",)),
+    ("builtins.complex", ("a",)),
+    ("_codecs.encode", (1, 2)),
+    ("_codecs.encode", (1, 2, 3)),
+]
+
+
+@pytest.mark.parametrize("fields", [4, 5, 6, 7])
+@pytest.mark.parametrize("format", ["zip", "legacy"])
+def test_persistent_ids_have_the_fields_of_their_format(
+    format: str, fields: int, tmp_path: pathlib.Path
+) -> None:
+    pid = ("storage", glob("torch", "FloatStorage"), "0", "cpu", 6, None, 1)[:fields]
+    storage = value(pid) + op.binpersid()
+    rebuilt = call(
+        glob("torch._utils", "_rebuild_tensor_v2"), storage, 0, (2, 3), (3, 1), False, op.ordered_dict()
+    )
+    path = tmp_path / "x.pth"
+    path.write_bytes((op.torch_zip if format == "zip" else op.legacy)(pickled({"a": rebuilt})))
+    try:
+        found = says(path)
+    except CkptError:
+        found = [False, False]
+    assert found == loads(path)
