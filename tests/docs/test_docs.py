@@ -349,3 +349,9 @@ def test_the_changelog_begins_with_what_is_not_released() -> None:
 
     assert titles[0] == "Unreleased"
     assert ckpt.__version__.endswith("dev0") or titles[1] == ckpt.__version__
+
+
+def test_every_test_that_a_page_names_is_there() -> None:
+    for page in ("SECURITY.md", "CONTRIBUTING.md"):
+        for name in re.findall(r"`(tests/[\w/.]+)`", (ROOT / page).read_text()):
+            assert (ROOT / name).exists(), f"{page}: {name}"
