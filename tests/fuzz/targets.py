@@ -502,5 +502,5 @@ TARGETS: dict[str, Target] = {
     "torchscript": Target(torchscript, seeds.scripts, _script_parts),
     "snapshot": Target(snapshot, seeds.snapshots, mutate.documents),
     "language": Target(language, seeds.phrases, _phrase),
-    "torch": Target(torch, seeds.plain_files, mutate.pickles, needs_torch=True),
+    "torch": Target(torch, seeds.allowed, mutate.values, needs_torch=True),
 }

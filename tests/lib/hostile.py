@@ -1897,6 +1897,15 @@ def _values() -> Iterator[Case]:
         "the first value is called, then lost",
     )
     yield Case(
+        "pickle/keys_same_encoded.pt",
+        torch_zip(
+            pickled(op.mapping([(call(glob("_codecs", "encode"), "w", "latin1"), n) for n in (1, tensor())]))
+        ),
+        "error",
+        "the key b'w' is set twice in one dict",
+        "bytes as protocol 2 writes them",
+    )
+    yield Case(
         "pickle/keys_equal.pt",
         torch_zip(pickled(op.mapping([(1, "a"), (True, "b")]))),
         "error",
