@@ -2679,6 +2679,7 @@ def _safetensors() -> Iterator[Case]:
             "Python's json takes it, print() fails",
         ),
         "metadata_surrogate": ('{"__metadata__":{"a":"\\udc9b"},"w":' + json.dumps(op.entry()) + "}", ""),
+        "more_surrogate": ('{"w":' + json.dumps(op.entry(more="\udc9b")) + "}", "a field that nobody reads"),
         "metadata_int": ('{"__metadata__":{"a":1},"w":' + json.dumps(op.entry()) + "}", ""),
         "metadata_list": ('{"__metadata__":[],"w":' + json.dumps(op.entry()) + "}", ""),
         "metadata_nested": ('{"__metadata__":{"a":{"b":"c"}},"w":' + json.dumps(op.entry()) + "}", ""),
