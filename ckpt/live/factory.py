@@ -75,7 +75,7 @@ def _keywords(arguments: Sequence[str]) -> dict[str, Any]:
             raise UsageError(f"--arg {show(argument, 80)}: expected NAME=VALUE")
         try:
             keywords[name] = literal_eval(text)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             keywords[name] = text
     return keywords
 

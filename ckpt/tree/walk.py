@@ -331,7 +331,7 @@ def _refuse_repeats(view: View, name: str) -> None:
     if len(texts) == len(view.keys):
         return
     # Ints and floats are compared by text, because a hostile file can choose them so that their hashes collide.
-    keys = [key_text(key) for key in view.keys if type(key) in SCALARS and type(key) is not bytearray]
+    keys = [key_text(key) for key in view.keys if _is_scalar(key) and type(key) is not bytearray]
     if len(set(keys)) < len(keys):
         seen: set[str] = set()
         twice = next(key for key in keys if key in seen or seen.add(key))  # type: ignore[func-returns-value]
@@ -347,6 +347,9 @@ def key_text(key: Node) -> str:
         return str(int(key))
     if type(key) is tuple:
         return f"({', '.join(map(key_text, cast('tuple[Node, ...]', key)))})"
+    data = as_bytes(key) if type(key) is Opaque else None
+    if data is not None:  # bytes, as protocol 2 writes them
+        return repr(data)
     if key != key:  # NaN is not equal to another NaN
         return f"nan {id(key)}"
     if isinstance(key, int):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -43,7 +44,8 @@ def main(arguments: list[str]) -> None:
             target.check(data)
         except BaseException:
             # libFuzzer writes it too, but not where the process ends before: by its own alarm, while Python shuts down.
-            (ROOT / ".fuzz" / f"{name}-crash-{hashlib.sha1(data).hexdigest()}").write_bytes(data)
+            with suppress(OSError):
+                (ROOT / ".fuzz" / f"{name}-crash-{hashlib.sha1(data).hexdigest()}").write_bytes(data)
             raise
 
     def mutate(data: bytes, most: int, seed: int) -> bytes:

@@ -128,7 +128,7 @@ def rows(table: Sequence[Sequence[str]]) -> None:
             clean(cell, allowed="")
 
 
-_UNSAFE = frozenset(("Cc", "Cs", "Zl", "Zp"))
+_UNSAFE = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 

@@ -197,6 +197,20 @@ def pickles(data: bytes, random: Random) -> bytes:
     return b"".join(steps)
 
 
+def values(data: bytes, random: Random) -> bytes:
+    """One or two values of a pickle changed, and none of its names: what weights_only takes, it mostly takes then too."""
+    if random.random() < 0.2:
+        return pickles(data, random)
+    steps = _steps(data)
+    leaves = [place for place, step in enumerate(steps) if step and step[:1] in _LEAVES]
+    for _ in range(random.choice((1, 1, 2)) if leaves else 0):
+        at = random.choice(leaves)
+        what = random.randrange(3)
+        other = steps[random.choice(leaves)]
+        steps[at] = (_argument(steps[at], random), other, random.choice(_PARTS))[what]
+    return b"".join(steps)
+
+
 def streams(data: bytes, random: Random) -> bytes:
     """A change of one pickle of several in a row, or of what follows them."""
     ends = [0]

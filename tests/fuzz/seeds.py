@@ -9,17 +9,18 @@ import zipfile
 from collections.abc import Iterator
 from functools import cache
 
-import opcodes as op
-from harness import InMemory, opened
+from harness import opened
 from hostile import BOMBS, CASES
 from process import SAMPLES
 
+from ckpt.errors import CkptError
 from ckpt.evidence.record import columns, record_of
 from ckpt.evidence.survey import Survey
 from ckpt.formats.torch_legacy.read import is_legacy
 from ckpt.jobs.inspect.inspect import inspect
 from ckpt.limits import Limits
 from ckpt.pickles import machine
+from ckpt.pickles.weights_only import refusals
 
 MOST = 20_000
 """Bytes of one seed: more of them are tried in a second when they are small."""
@@ -204,12 +205,11 @@ def phrases() -> Iterator[bytes]:
             yield bytes((number,)) + text.encode()
 
 
-def plain_files() -> Iterator[bytes]:
-    """Pickles for the comparison with torch: those that name only tensors and plain values are accepted most often."""
-    yield op.tensor_pickle()
-    yield from pickles()
-
-
-def in_folder(name: str, data: bytes, files: dict[str, bytes]) -> InMemory:
-    """A file of this name among others, or with the name "" the folder itself."""
-    return InMemory(f"model/{name}", {**files, **({name: data} if name else {})})
+def allowed() -> Iterator[bytes]:
+    """Pickles that `torch.load(weights_only=True)` takes."""
+    for data in dict.fromkeys(pickles()):
+        try:
+            if not refusals(machine.run(data, Limits())):
+                yield data
+        except CkptError:
+            continue

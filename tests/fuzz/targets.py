@@ -403,7 +403,7 @@ _TOML = '[tool.ckpt.lint]\nselect = ["nan"]\nignore = ["cuda", "unused"]\nlevel 
 LANGUAGES: dict[str, tuple[Callable[[str], object], tuple[str, ...]]] = {
     "--include": (_glob, ("*.bias", "layers.[0-9]*.weight", "[!a-c]?x", "[", "*" * 30, "[]]", "[[a]b--c]")),
     "--index": (numbers, ("6,7-9", "6 7 8 9", "0-9999", "", "-", "1-0", "999999999-999999999")),
-    "--sub": (_substitution, ("s/^bert\\.//", "s/a\\/(.)/\\1/g", "s|(?P<n>x)|\\g<n>|", "s/(a)?/\\1/", "s/[/x/", "s/x{2,3}/y/")),
+    "--sub": (_substitution, ("s/^bert\\.//", "s/a\\/(.)/\\1/g", "s|(?P<n>x)|\\g<n>|", "s/(a)?/\\1/", "s/[/x/", "s/x{2,3}/y/", "s/x{99999999999}/y/", "s/[[a]/y/", f"s/{'(' * 3000}{')' * 3000}/y/")),
     "--limit": (_limit, ("pickle-bytes=1GiB", "values=5", "depth=1e9", "=", "entries=99999999999999999999", "x=1")),
     "NAME": (_name, ("global_step", "state_dict", "hyper_parameters.lr", "a.b.c", "#2", "state_dict.#2", "")),
     "--section": (_section, ("state_dict", "", "optimizer_states.0", "nothing")),
@@ -415,7 +415,7 @@ LANGUAGES: dict[str, tuple[Callable[[str], object], tuple[str, ...]]] = {
     "settings": (_settings, (_TOML, "[tool]\nckpt = 1\n", 'tool.ckpt.lint.select = "x"', "[tool.ckpt.lint]\nx = 1\n", "a = [", "a.b.c = 1\n[a.b]\n", "x = 0x" + "f" * 99)),
     "--fail-on": (_codes, ("nan,inf", "called-on-load", " , ", "x")),
     "--select": (_select, ("nan", "called-on-load,nan", "x")),
-    "--arg": (_arguments, ("width=64", "a=[1, 2]", "b={'a': 1}", "c=-1e999", "=", "d=(((1)))", "e='\\d'", "f=1_0j")),
+    "--arg": (_arguments, ("width=64", "a=[1, 2]", "b={'a': 1}", "c=-1e999", "=", "d=(((1)))", "e='\\d'", "f=1_0j", "g={[]: 1}")),
     "sums": (_sums, ("0" * 64 + "  a.weight\n", "# x\n", "0" * 64 + " *\\u1234\\\\\n", "x")),
 }  # fmt: skip
 
@@ -502,5 +502,5 @@ TARGETS: dict[str, Target] = {
     "torchscript": Target(torchscript, seeds.scripts, _script_parts),
     "snapshot": Target(snapshot, seeds.snapshots, mutate.documents),
     "language": Target(language, seeds.phrases, _phrase),
-    "torch": Target(torch, seeds.plain_files, mutate.pickles, needs_torch=True),
+    "torch": Target(torch, seeds.allowed, mutate.values, needs_torch=True),
 }

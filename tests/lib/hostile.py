@@ -1985,6 +1985,15 @@ def _values() -> Iterator[Case]:
         "the first value is called, then lost",
     )
     yield Case(
+        "pickle/keys_same_encoded.pt",
+        torch_zip(
+            pickled(op.mapping([(call(glob("_codecs", "encode"), "w", "latin1"), n) for n in (1, tensor())]))
+        ),
+        "error",
+        "the key b'w' is set twice in one dict",
+        "bytes as protocol 2 writes them",
+    )
+    yield Case(
         "pickle/keys_equal.pt",
         torch_zip(pickled(op.mapping([(1, "a"), (True, "b")]))),
         "error",
@@ -2758,6 +2767,7 @@ def _safetensors() -> Iterator[Case]:
             "Python's json takes it, print() fails",
         ),
         "metadata_surrogate": ('{"__metadata__":{"a":"\\udc9b"},"w":' + json.dumps(op.entry()) + "}", ""),
+        "more_surrogate": ('{"w":' + json.dumps(op.entry(more="\udc9b")) + "}", "a field that nobody reads"),
         "metadata_int": ('{"__metadata__":{"a":1},"w":' + json.dumps(op.entry()) + "}", ""),
         "metadata_list": ('{"__metadata__":[],"w":' + json.dumps(op.entry()) + "}", ""),
         "metadata_nested": ('{"__metadata__":{"a":{"b":"c"}},"w":' + json.dumps(op.entry()) + "}", ""),

@@ -55,7 +55,15 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         raise CutOffError(
             f"cut off: the safetensors header needs {length:,} bytes, the file ends at {probe.size:,}"
         )
-    header = parse_json(probe.file.read(8, length), "safetensors header", probe.budget, b'"data_offsets"')
+    data = probe.file.read(8, length)
+    header = parse_json(data, "safetensors header", probe.budget, b'"data_offsets"')
+    if (
+        b"\u" in data
+    ):  # only an escape makes a lone surrogate; the library refuses one in any text of the header
+        try:
+            json.dumps(header, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise UnreadableError("damaged safetensors header: a text contains a lone surrogate") from None
     if not isinstance(header, dict) or probe.head[8:9] != b"{":
         raise UnreadableError("the safetensors header does not begin with {")
     metadata = header.pop(METADATA, {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from typing import NamedTuple
 
 from ckpt.errors import UsageError
@@ -40,9 +41,13 @@ def substitution(text: str) -> Substitution:
     pattern = parts[0].replace(f"\\{mark}", re.escape(mark))
     replacement = parts[1].replace(f"\\{mark}", mark)
     try:
-        compiled = re.compile(pattern)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of a set that another syntax may nest one day
+            compiled = re.compile(pattern)
         compiled.sub(replacement, "")  # refuses a group that the pattern lacks, though nothing matches
-    except (re.error, IndexError) as error:
+    except RecursionError:
+        raise UsageError(f"--sub {show(text, 80)}: it is nested too deep", hint=hint) from None
+    except (re.error, IndexError, OverflowError) as error:
         raise UsageError(f"--sub {show(text, 80)}: {error}", hint=hint) from None
     return Substitution(text, compiled, replacement, 0 if parts[2] else 1)
 
