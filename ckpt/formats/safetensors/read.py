@@ -57,9 +57,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         )
     data = probe.file.read(8, length)
     header = parse_json(data, "safetensors header", probe.budget, b'"data_offsets"')
-    if (
-        b"\u" in data
-    ):  # only an escape makes a lone surrogate; the library refuses one in any text of the header
+    if b"\\u" in data:  # only an escape makes a lone surrogate, which the library refuses in any text
         try:
             json.dumps(header, ensure_ascii=False).encode()
         except UnicodeEncodeError:
