@@ -225,7 +225,7 @@ def _format(checkpoint: Checkpoint, to: commit.Target | None, options: WriteOpti
 
 def _is_pickle(report: RewriteReport, to: commit.Target | None, options: WriteOptions) -> bool:
     """Whether a pickle is written, or would be but for --dry-run."""
-    if options.shard_bytes or (options.in_place and not report.changes):
+    if options.in_place and not report.changes:
         return False
     name = _format(report.result, to, options)
     return save.traits_of(name).is_pickle if save.is_written(name) else report.result.traits.is_pickle

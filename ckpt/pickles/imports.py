@@ -43,11 +43,10 @@ def judge(
     """
     dotted = {name: python3_name(name.module, name.name) for name in names}
     plain = {name for name, text in dotted.items() if _is_plain(text)}
-    results = {id(call.func) for call in calls if type(call.func) is Opaque and call.how not in _NEW}
     called: dict[Global, list[Opaque]] = {}
     for call in calls:
         if call.func not in plain:
-            _blame(called, _culprits(call, results), call)
+            _blame(called, _culprits(call), call)
         if call.states and (call.items or len(call.states) > 1):
             _blame(called, _methods(call), call)
     careful = {name for name, text in dotted.items() if text in _UNDERSTOOD}
@@ -109,7 +108,7 @@ def reached(root: Node) -> tuple[list[Global], list[Opaque]]:
 # --- calls ------------------------------------------------------------------------------------------------------------
 
 
-def _culprits(call: Opaque, results: Collection[int]) -> Sequence[Node]:
+def _culprits(call: Opaque) -> Sequence[Node]:
     """What a call would run that is not known: names, or calls whose result is called. Empty for a known call."""
     func = _function(call.func)
     if type(func) is not Global:
@@ -119,7 +118,7 @@ def _culprits(call: Opaque, results: Collection[int]) -> Sequence[Node]:
     name = python3_name(func.module, func.name)
     judged = _UNDERSTOOD.get(name) or _CHECKED.get(name)
     if judged is not None:
-        return judged(call, results)
+        return judged(call)
     if name in KNOWN:
         return (func,) if call.args and name.startswith(_LIVE_CLASSES) else ()
     if name in ENUMS and len(call.args) == 1 and type(call.args[0]) in (int, str, float, bool):
@@ -186,28 +185,28 @@ def _methods(call: Opaque) -> list[Node]:
 # --- functions that are known where their arguments are understood ----------------------------------------------------
 
 
-def _unpickle(call: Opaque, results: Collection[int]) -> Sequence[Node]:
+def _unpickle(call: Opaque) -> Sequence[Node]:
     return () if type(call.meaning) is Nested else (call.func,)
 
 
-def _encode(call: Opaque, results: Collection[int]) -> Sequence[Node]:
+def _encode(call: Opaque) -> Sequence[Node]:
     return () if as_bytes(call) is not None else (call.func,)
 
 
-def _text(call: Opaque, results: Collection[int]) -> Sequence[Node]:
+def _text(call: Opaque) -> Sequence[Node]:
     """bytes, bytearray or str: with an encoding they import the codec by its name."""
     codecs = [call.args[1]] if len(call.args) > 1 else []
     known = ("latin1", "latin-1", "iso-8859-1", "utf-8", "utf8", "ascii")
     return () if all(isinstance(codec, str) and str(codec) in known for codec in codecs) else (call.func,)
 
 
-def _from_type(call: Opaque, results: Collection[int]) -> Sequence[Node]:
+def _from_type(call: Opaque) -> Sequence[Node]:
     """`_rebuild_from_type_v2(func, type, args, state)` calls func(*args)."""
     func = call.args[0] if call.args else call.func
     return () if type(func) is Global and _is_plain(python3_name(func.module, func.name)) else (func,)
 
 
-def _reconstructor(call: Opaque, results: Collection[int]) -> Sequence[Node]:
+def _reconstructor(call: Opaque) -> Sequence[Node]:
     """`_reconstructor(cls, base, state)` calls base.__new__(cls, state) and, unless base is object, base.__init__."""
     if len(call.args) < 2 or _class(call.args[0]) is None:
         return (call.func,)
@@ -215,17 +214,17 @@ def _reconstructor(call: Opaque, results: Collection[int]) -> Sequence[Node]:
     return () if base and _is_plain(python3_name(base.module, base.name)) else (call.args[1],)
 
 
-def _newobj(call: Opaque, results: Collection[int]) -> Sequence[Node]:
+def _newobj(call: Opaque) -> Sequence[Node]:
     cls = _class(call.args[0]) if call.args else None
     return (call.func,) if cls is None or _is_wrapper(cls) else ()
 
 
-def _masked(call: Opaque, results: Collection[int]) -> Sequence[Node]:
+def _masked(call: Opaque) -> Sequence[Node]:
     """`_mareconstruct(cls, base, shape, dtype)` makes instances of two classes."""
     return () if len(call.args) > 1 and all(map(_class, call.args[:2])) else (call.func,)
 
 
-def _bit_generator(call: Opaque, results: Collection[int]) -> Sequence[Node]:
+def _bit_generator(call: Opaque) -> Sequence[Node]:
     """It calls its argument if that is a class."""
     made = call.args[0] if call.args else "MT19937"
     return () if isinstance(made, str) or _is_bit_generator(made) else (made,)
@@ -235,7 +234,7 @@ def _is_bit_generator(node: Node) -> bool:
     return type(node) is Global and node.module.startswith("numpy.random._") and is_known(node)
 
 
-def _generator(call: Opaque, results: Collection[int]) -> Sequence[Node]:
+def _generator(call: Opaque) -> Sequence[Node]:
     """`__generator_ctor(bit_generator, ctor)` calls ctor(bit_generator)."""
     ctor = call.args[1] if len(call.args) > 1 else None
     named = type(ctor) is Global and python3_name(ctor.module, ctor.name) == _BIT_GENERATOR
@@ -246,13 +245,9 @@ def _generator(call: Opaque, results: Collection[int]) -> Sequence[Node]:
     return ()
 
 
-def _getattr(call: Opaque, results: Collection[int]) -> Sequence[Node]:
-    """An attribute of a class, or a method of an object, that is not called while loading."""
-    if not _is_attribute(call):
-        return (call.func,)
-    if id(call) not in results or _function(call) is not call:
-        return ()
-    return (call.func,)
+def _getattr(call: Opaque) -> Sequence[Node]:
+    """An attribute of a class, or a method of an object. Where that is called, the call itself is judged."""
+    return () if _is_attribute(call) else (call.func,)
 
 
 def _is_attribute(call: Opaque) -> bool:
@@ -263,34 +258,34 @@ def _is_attribute(call: Opaque) -> bool:
     return owner and isinstance(name, str) and not name.startswith("__") and name != "from_file"
 
 
-def _type(call: Opaque, results: Collection[int]) -> Sequence[Node]:
-    return () if len(call.args) == 1 and id(call) not in results else (call.func,)
+def _type(call: Opaque) -> Sequence[Node]:
+    return () if len(call.args) == 1 else (call.func,)
 
 
-def _getitem(call: Opaque, results: Collection[int]) -> Sequence[Node]:
+def _getitem(call: Opaque) -> Sequence[Node]:
     """`typing.Optional[X]`."""
     of = call.args[0] if len(call.args) == 2 else None
     typed = type(of) is Global and of.module == "typing" and f"typing.{of.name}" in VALUES
-    return () if typed and id(call) not in results else (call.func,)
+    return () if typed else (call.func,)
 
 
-def _reduce(call: Opaque, results: Collection[int]) -> Sequence[Node]:
+def _reduce(call: Opaque) -> Sequence[Node]:
     """`int | None`, which is `reduce(or_, (int, NoneType))`."""
     func, *rest = call.args or (None,)
     named = type(func) is Global and python3_name(func.module, func.name) == "operator.or_"
-    return () if named and len(rest) == 1 and is_tuple(rest[0]) and id(call) not in results else (call.func,)
+    return () if named and len(rest) == 1 and is_tuple(rest[0]) else (call.func,)
 
 
-def _partial(call: Opaque, results: Collection[int]) -> Sequence[Node]:
+def _partial(call: Opaque) -> Sequence[Node]:
     """`functools.partial(f)` calls nothing until it is called; its state may name another f."""
     functions = [call.args[0] if len(call.args) == 1 else None]
     functions += [state[0] if is_tuple(state) and state else None for state in call.states]
     named = all(type(func) is Global or (type(func) is Opaque and _is_attribute(func)) for func in functions)
-    return () if named and id(call) not in results else (call.func,)
+    return () if named else (call.func,)
 
 
 _BIT_GENERATOR = "numpy.random._pickle.__bit_generator_ctor"
-_UNDERSTOOD: dict[str, Callable[[Opaque, Collection[int]], Sequence[Node]]] = {
+_UNDERSTOOD: dict[str, Callable[[Opaque], Sequence[Node]]] = {
     "torch.storage._load_from_bytes": _unpickle,
     "torch._tensor._rebuild_from_type": _from_type,
     "torch._tensor._rebuild_from_type_v2": _from_type,
@@ -303,12 +298,12 @@ _UNDERSTOOD: dict[str, Callable[[Opaque, Collection[int]], Sequence[Node]]] = {
     "numpy.random._pickle.__randomstate_ctor": _generator,
     "builtins.getattr": _getattr,
     "operator.getitem": _getitem,
-    "operator.or_": lambda call, results: (call.func,),
+    "operator.or_": lambda call: (call.func,),
     "functools.reduce": _reduce,
     "functools.partial": _partial,
 }
 """What each of these functions would run beyond what is known: nothing where its arguments are understood."""
-_CHECKED: dict[str, Callable[[Opaque, Collection[int]], Sequence[Node]]] = {
+_CHECKED: dict[str, Callable[[Opaque], Sequence[Node]]] = {
     "builtins.type": _type,
     **dict.fromkeys(("builtins.bytes", "builtins.bytearray", "builtins.str"), _text),
 }
