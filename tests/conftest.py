@@ -21,9 +21,11 @@ from process import ROOT, TIMEOUT, Run
 settings.register_profile("ckpt", derandomize=True, deadline=None)
 settings.load_profile("ckpt")
 
-# A shell without job control starts what runs in the background with SIGINT ignored, and children inherit that.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell without job control starts what runs in the background with SIGINT ignored, nohup ignores SIGHUP, and children
+# inherit that.
+for ignored, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(ignored) is signal.SIG_IGN:
+        signal.signal(ignored, usual)
 
 
 @pytest.fixture(scope="session")

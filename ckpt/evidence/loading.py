@@ -55,7 +55,7 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     note = None
     if refused:
         note = f"weights_only refuses {refusals_text(refused)}{_until(refused)}"
-        packages = dict.fromkeys(row.module.partition(".")[0] for row in checkpoint.imports)
+        packages = dict.fromkeys(_package(row.module) for row in checkpoint.imports)
         needed = [package for package in packages if package in PACKAGES]
         note += f"; needs {and_more(needed, 3)}" if needed else ""
     if checkpoint.parts:
@@ -66,15 +66,21 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
 
 def _strange(checkpoint: Checkpoint) -> str | None:
     """Why no expression is given: names that only the author's code has, or that loading calls."""
-    called = [row for row in checkpoint.imports if row.group == "called" and not row.is_enum]
-    row = next((row for row in called if runs_anything(row.module, row.name)), called[0] if called else None)
-    if row is not None:
-        verb = "runs" if runs_anything(row.module, row.name) else "calls the unknown"
-        return f"loading this file {verb} {row.module}.{row.name}"
+    called = [row for row in checkpoint.imports if row.group == "called"]
+    runs = next((row for row in called if runs_anything(row.module, row.name)), None)
+    if runs is not None:
+        return f"loading this file runs {runs.module}.{runs.name}"
+    for row in called:
+        if not row.is_enum or _package(row.module) in PACKAGES:
+            return f"loading this file calls the unknown {row.module}.{row.name}"
     for row in checkpoint.imports:
-        if row.group != "known" and (row.is_enum or row.module.partition(".")[0] not in PACKAGES):
+        if row.group != "known" and _package(row.module) not in PACKAGES:
             return f"needs {row.module}.{row.name} from the author's code"
     return None
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
 
 
 def _until(refused: tuple[Refusal, ...]) -> str:

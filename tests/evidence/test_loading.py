@@ -206,6 +206,7 @@ def test_an_enum_of_a_package_needs_the_package(tmp_path: Path) -> None:
         (call(glob("timm.models", "create_model"), "x"), "loading this file calls the unknown timm.models.create_model"),
         (call(glob("transformers.trainer_utils", "IntervalStrategy"), "a", "b"),
          "loading this file calls the unknown transformers.trainer_utils.IntervalStrategy"),
+        (call(glob("timm.data", "Mode"), "a"), "loading this file calls the unknown timm.data.Mode"),
         (call(glob("os", "listdir"), "."), "loading this file runs os.listdir"),
         (value([glob("torch.storage", "_load_from_bytes")]), "loading this file runs torch.storage._load_from_bytes"),
     ],

@@ -58,7 +58,7 @@ def take_away(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in LACKING:
         monkeypatch.delattr(os, name, raising=False)
     monkeypatch.delattr(fcntl, "flock")
-    monkeypatch.setattr(commit, "_NOFOLLOW", 0)
+    monkeypatch.setattr(commit, "NOFOLLOW", 0)
     monkeypatch.setattr(commit, "_SMALL", 16)
     monkeypatch.setattr(source, "MOST", 1000)
     monkeypatch.setattr(commit, "MOST", 1000)

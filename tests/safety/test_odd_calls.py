@@ -136,6 +136,15 @@ def test_every_command_answers(seed: int, tmp_path: Path) -> None:
             write(name, survey, tmp_path / f"{name}.pth")
 
 
+@pytest.mark.parametrize("node", [None, py2(b"\xff\xfe")])
+def test_an_object_that_stands_for_none(node: Any, tmp_path: Path) -> None:
+    config = glob("omegaconf.nodes", "AnyNode") + value(()) + op.newobj() + value({"_val": node}) + op.build()
+    (tmp_path / "x.pth").write_bytes(torch_zip(pickled({"model": {"w": tensor()}, "x": config})))
+    write("plain", Survey(open(str(tmp_path / "x.pth"))), tmp_path / "plain.pth")
+    with open(str(tmp_path / "plain.pth")) as written:
+        assert {row.name: row.node for row in written.values} == {"x": None}
+
+
 def write(command: str, survey: Survey, out: Path) -> None:
     """Write what a command makes. What ckpt planned must be what it then finds in the file."""
     limits = Limits()

@@ -25,6 +25,7 @@ from ckpt.limits import Limits
 from ckpt.names import NamedKey, Path, nearest
 from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple
 from ckpt.pickles.imports import reached
+from ckpt.pickles.known import is_known
 from ckpt.tensors import Composite, Computed, Range, Storage, TensorRef, tensor_ref
 from ckpt.text import show
 from ckpt.tree.find import find
@@ -61,7 +62,7 @@ def slim(
     edit = _Slim()
     root = edit.copy(node)
     # Weights are wanted, so an object without tensors is left out; one with tensors is lost only when that was asked.
-    objects = {marker: row for marker, row in edit.lost.items() if not _has_tensors(row[0])}
+    objects = {marker: row for marker, row in edit.lost.items() if not _holds_weights(row[0])}
     tensors = {marker: row for marker, row in edit.lost.items() if marker not in objects}
     dropped = [*losses_of(checkpoint, objects, True), *losses_of(checkpoint, tensors, drop_other)]
     _leave_out(node, root, objects)
@@ -111,8 +112,10 @@ def _calls(checkpoint: Checkpoint, listed: set[str]) -> list[Leftover]:
     return [Leftover("(run on load)", text) for row in called for text in row.calls[:1]]
 
 
-def _has_tensors(node: Node) -> bool:
-    """Whether tensors lie inside of a node."""
+def _holds_weights(node: Node) -> bool:
+    """Whether a node is a tensor, or an object that tensors lie in; not one of torch or numpy (a Generator)."""
+    if type(node) is Opaque and node.meaning is None and is_known(node.func):
+        return False
     return any(isinstance(call.meaning, (TensorRef, Composite, Nested)) for call in reached(node)[1])
 
 
@@ -162,7 +165,7 @@ class _Slim(Plain):
         return super().copy(root)
 
     def is_taken_apart(self, call: Opaque, name: str) -> bool:
-        return super().is_taken_apart(call, name) or _has_tensors(call)  # whatever made it, these are weights
+        return super().is_taken_apart(call, name) or _holds_weights(call)  # whatever made it
 
     def instead(self, node: Node) -> Node | None:
         made = super().instead(node)

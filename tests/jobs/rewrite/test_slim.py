@@ -12,6 +12,7 @@ import oracle
 import pytest
 import real_files
 import rewriting
+import saved
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -209,14 +210,24 @@ def test_real_files(name: str, tmp_path: Path) -> None:
     assert report.result.format == ("torch-zip" if name.startswith("pesto") else "torch-legacy")
 
 
-def test_what_cannot_be_made_plain_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_weight_and_not_plain_is_left_out(tmp_path: Path) -> None:
     thing = {"state_dict": {"a.weight": torch.ones(1), "b.weight": torch.ones(1), "gen": torch.Generator()}}
     source = rewriting.saved(thing, tmp_path / "a.pt")
 
-    with pytest.raises(LossError, match=r"state_dict\.gen \(torch\._C\.Generator\)"):
+    report = slimmed(source, tmp_path / "b.pt")
+
+    assert [(row.name, row.what) for row in report.left_out] == [("state_dict.gen", "torch._C.Generator")]
+    assert set(torch.load(tmp_path / "b.pt")) == {"a.weight", "b.weight"}
+
+
+def test_a_tensor_that_cannot_be_made_plain_is_refused(tmp_path: Path) -> None:
+    thing = {"a.weight": torch.ones(1), "b.weight": torch.ones(1), "c.weight": saved.dtensor()}
+    source = rewriting.saved(thing, tmp_path / "a.pt")
+
+    with pytest.raises(LossError, match=r"c\.weight \(a tensor: torch\.distributed\.tensor\.DTensor\)"):
         slimmed(source, tmp_path / "b.pt")
     slimmed(source, tmp_path / "b.pt", drop_other=True)
-    assert torch.load(tmp_path / "b.pt")["gen"] is None
+    assert set(torch.load(tmp_path / "b.pt")) >= {"a.weight", "b.weight"}
 
 
 def test_slim_of_slim_is_the_same(tmp_path: Path) -> None:
