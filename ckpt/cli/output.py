@@ -116,14 +116,17 @@ def write_json(document: dict[str, Json], *, one_line: bool = False) -> None:
     if one_line:
         sys.stdout.write(f"{_compact(document)}\n")
         return
-    fields = []
+    opening = "{\n"
     for key, value in document.items():
+        sys.stdout.write(f"{opening}  {_compact(key)}: ")
+        opening = ",\n"
         if isinstance(value, list) and value and isinstance(value[0], (dict, list)):
-            rows = ",\n    ".join(map(_compact, value))
-            fields.append(f"  {_compact(key)}: [\n    {rows}\n  ]")
+            for index, row in enumerate(value):  # a row at a time: all of them may be as large as the file
+                sys.stdout.write(f"{',' if index else '['}\n    {_compact(row)}")
+            sys.stdout.write("\n  ]")
         else:
-            fields.append(f"  {_compact(key)}: {_compact(value)}")
-    sys.stdout.write("{\n" + ",\n".join(fields) + "\n}\n")
+            sys.stdout.write(_compact(value))
+    sys.stdout.write("\n}\n")
 
 
 def _compact(value: Json) -> str:
