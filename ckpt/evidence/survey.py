@@ -74,15 +74,20 @@ class Survey:
         """The named section, or the only model. Raises UsageError with the list of models."""
         if name is not None:
             return self.section(name)
-        chosen = self.models or [section for section in self.sections if section.kind == "ema"]
-        if not chosen:  # a file of tensors only
-            chosen = [section for section in self.sections if section.kind == "other" and not section.path]
+        chosen = self.candidates
         if not chosen:
             raise UsageError("ckpt finds no model in this file", path=self.path)
         if len(chosen) > 1:
             listed = and_more([f"--section {show(section.name, 60)}" for section in chosen], 8, ", or ")
             raise UsageError(f"holds {len(chosen)} models", path=self.path, hint=listed)
         return chosen[0]
+
+    @property
+    def candidates(self) -> Sequence[Section]:
+        """The sections that a command takes for the model: models, else averages, else a file of tensors only."""
+        averages = [section for section in self.sections if section.kind == "ema"]
+        loose = [section for section in self.sections if section.kind == "other" and not section.path]
+        return self.models or averages or loose
 
     # --- evidence ---------------------------------------------------------------------------------------------
 

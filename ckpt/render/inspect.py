@@ -334,9 +334,9 @@ def _loading(report: InspectReport) -> list[Line]:
         out.append([(f"… {plural(left, 'more such value')} (--json)", "dim")])
     if found.expression is None:
         out.append([("load: ", "head"), (safe(found.reason or ""), "")])
-        hints = [row.hint for row in report.findings if row.code == "called-on-load" and row.hint]
-        if not report.checkpoint.not_loadable:
-            hint = hints[0] if hints else "ckpt convert FILE --plain -o OUT"
+        hints = [row.hint for row in report.findings if row.code == "called-on-load"]
+        hint = hints[0] if hints else "ckpt convert FILE --plain -o OUT"
+        if hint is not None and not report.checkpoint.not_loadable:
             out.append([(f"      ({command(hint, path)})", "dim")])
         return out
     note = f"   # {safe(found.note)}" if found.note else ""

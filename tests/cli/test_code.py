@@ -191,6 +191,13 @@ def test_no_way_out_is_named_that_does_not_lead_there(tmp_path: Path) -> None:
         "would run posix.system('true') (--keep-code writes it all the same)",
     )
     check_error(ckpt("slim", "in.pth", "-o", "out.pth", cwd=tmp_path))
+    assert "ckpt " not in ckpt("inspect", "in.pth", cwd=tmp_path).out.decode()
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_inspect_names_the_way_out(name: str, tmp_path: Path) -> None:
+    put(tmp_path, HOSTILE[name])
+    assert "(ckpt slim in.pth -o OUT)" in ckpt("inspect", "in.pth", cwd=tmp_path).out.decode()
 
 
 def test_intact_is_not_safe(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ NAME              SHAPE   NUMEL  SIZE
 weight            [4, 4]     16  64 B
 
 load: loading this file runs posix.system
-      (ckpt convert hostile.pth --plain -o OUT)
+      (ckpt slim hostile.pth -o OUT)
 """,
     "tied_and_bloated.pth": """\
 tied_and_bloated.pth  PyTorch zip, 9 tensors, 2.66 K elements, 10.4 KiB, all

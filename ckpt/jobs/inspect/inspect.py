@@ -239,7 +239,7 @@ def _imports(survey: Survey) -> Iterable[Finding]:
 
 def _way_out(survey: Survey) -> str | None:
     """The command that gets the weights of the first model out, where all of them are plain tensors."""
-    models = survey.models
+    models = survey.candidates
     if not models or any(type(entry.tensor) is not TensorRef for entry in models[0].entries):
         return None
     section = f"--section {quote(models[0].name)} " if len(models) > 1 else ""

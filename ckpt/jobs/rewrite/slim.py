@@ -87,12 +87,13 @@ def slim(
 
 def slim_options(survey: Survey, limits: Limits) -> str | None:
     """The options with which `ckpt slim` gets the weights out (`--section G`, or none); None where it cannot."""
-    several = [part.name for part in survey.models] if len(survey.models) > 1 else [None]
+    models = survey.candidates
+    section = models[0].name if len(models) > 1 else None
     try:
-        slim(survey, limits, section=several[0])
+        slim(survey, limits, section=section)
     except CkptError:
         return None
-    return f"--section {quote(several[0])} " if several[0] is not None else ""
+    return "" if section is None else f"--section {quote(section)} "
 
 
 def _kept(checkpoint: Checkpoint, name: str, limits: Limits) -> tuple[Path, Node]:
