@@ -22,6 +22,7 @@ from ckpt.jobs.rewrite.report import (
     losses_of,
     rest_of,
     storages_of,
+    uninitialized,
     weightless,
     weights_of,
     with_ties,
@@ -177,7 +178,8 @@ def _to_tensors(
         if (why := "two tensors of one name" if entry.name in twice else unfit(entry))
     ]
     lost = [Leftover(entry.name, why, entry.tensor.nbytes) for entry, why in refused]
-    lost += [Leftover(name, "not a tensor") for name in values]
+    lazy = {} if chosen.is_module else {row.name: row for row in uninitialized(current, chosen)}
+    lost += [lazy.get(name) or Leftover(name, "not a tensor") for name in values]
     if lost and not drop_other:
         listed = and_more([f"{show(row.name, 60)} ({row.what})" for row in lost], 5, "; ")
         raise LossError(

@@ -10,7 +10,7 @@ from ckpt.errors import LossError, UnsupportedError
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.coverage import Coverage
-from ckpt.jobs.rewrite.plain import state_dict
+from ckpt.jobs.rewrite.plain import LAZY, state_dict
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Node, Opaque, is_tuple
 from ckpt.tensors import Storage, parts_of
@@ -18,7 +18,7 @@ from ckpt.text import Json, and_more, plural, show
 from ckpt.tree.find import children, node_at, places_of, with_unique_names
 from ckpt.tree.literals import brief
 from ckpt.tree.metadata import aliases, metadata_of, with_metadata
-from ckpt.tree.view import attributes, look
+from ckpt.tree.view import UNINITIALIZED, attributes, look
 from ckpt.tree.walk import flatten
 
 
@@ -220,7 +220,20 @@ def weightless(checkpoint: Checkpoint, section: Section) -> list[Leftover]:
         Leftover(entry.name, "not in the state dict of its module", entry.tensor.nbytes)
         for entry in section.entries
         if not entry.registered or not entry.persistent
-    ] + [Leftover(section.name or "(the root)", f"the attributes of {look(section.node).type}")]
+    ] + [
+        *uninitialized(checkpoint, section),
+        Leftover(section.name or "(the root)", f"the attributes of {look(section.node).type}"),
+    ]
+
+
+def uninitialized(checkpoint: Checkpoint, section: Section) -> list[Leftover]:
+    """The parameters and buffers of a section that have no shape yet, because their lazy modules have not run."""
+    depth = len(section.path)
+    return [
+        Leftover(value.name, LAZY)
+        for value in checkpoint.values
+        if value.type in UNINITIALIZED and value.path[:depth] == section.path
+    ]
 
 
 def losses_of(checkpoint: Checkpoint, lost: dict[int, tuple[Node, str]], drop_other: bool) -> list[Leftover]:

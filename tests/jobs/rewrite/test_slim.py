@@ -16,6 +16,7 @@ import saved
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inside import inside
 from process import check_error, ckpt
 from same import difference
 from torch import nn
@@ -335,3 +336,49 @@ def test_a_view_inside_of_another_does_not_end_it(tmp_path: Path) -> None:
     found = torch.load(tmp_path / "b.pt", weights_only=True)
     assert all(torch.equal(found[name], value) for name, value in state.items())
     assert {value.untyped_storage().nbytes() for value in found.values()} == {100}
+
+
+LAZY = ["0.weight", "0.bias", "2.weight", "2.bias", "2.running_mean", "2.running_var"]
+
+
+def lazy() -> nn.Module:
+    return nn.Sequential(nn.LazyLinear(2), nn.Linear(1, 1), nn.LazyBatchNorm1d())
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+@pytest.mark.parametrize("of", ["state dict", "module", "training"])
+def test_lazy_parameters_that_have_not_run_are_left_out_and_named(of: str, tmp_path: Path) -> None:
+    model = lazy()
+    things = {"state dict": model.state_dict(), "module": model}
+    things["training"] = {"epoch": 3, "model": model.state_dict(), "name": "x"}
+    rewriting.saved(things[of], tmp_path / "a.pth")
+    names = [f"model.{name}" if of == "training" else name for name in LAZY]
+
+    keep = {"keep": ["epoch"]} if of == "training" else {}
+    report = slimmed(tmp_path / "a.pth", tmp_path / "b.pth", **keep)
+
+    what = "uninitialized: its lazy module has not run yet"
+    assert [row.name for row in report.left_out if row.what == what] == names
+    written = torch.load(tmp_path / "b.pth")
+    if of == "training":
+        assert list(written) == ["model", "epoch"] and written["epoch"] == 3
+        written = written["model"]
+    assert list(written) == ["1.weight", "1.bias", "2.num_batches_tracked"]
+    screen = inside("inspect", "a.pth", cwd=tmp_path).out.decode()
+    assert "uninitialized, for their lazy modules have not run: " in screen and "(True)" not in screen
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+@pytest.mark.parametrize("to", [["--plain", "-o", "b.pth"], ["-o", "b.safetensors"]])
+def test_lazy_parameters_are_not_converted_in_silence(to: list[str], tmp_path: Path) -> None:
+    rewriting.saved(lazy().state_dict(), tmp_path / "a.pth")
+    rewriting.saved(lazy(), tmp_path / "m.pth")
+
+    says = "0.weight (uninitialized: its lazy module has not run yet)"
+    check_error(inside("convert", "a.pth", *to, cwd=tmp_path), says)
+    done = inside("convert", "m.pth", *to, cwd=tmp_path)
+    left = [line for line in done.lines if "uninitialized" in line]
+    assert [line.split(": ")[1] for line in left] == LAZY
+    if "--plain" in to:
+        assert inside("convert", "a.pth", *to, "--drop-other", "--force", cwd=tmp_path).code == 0
+        assert torch.load(tmp_path / "b.pth")["0.weight"] is None
