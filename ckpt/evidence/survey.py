@@ -74,15 +74,35 @@ class Survey:
         """The named section, or the only model. Raises UsageError with the list of models."""
         if name is not None:
             return self.section(name)
-        chosen = self.models or [section for section in self.sections if section.kind == "ema"]
-        if not chosen:  # a file of tensors only
-            chosen = [section for section in self.sections if section.kind == "other" and not section.path]
+        chosen = self._candidates
         if not chosen:
             raise UsageError("ckpt finds no model in this file", path=self.path)
         if len(chosen) > 1:
             listed = and_more([f"--section {show(section.name, 60)}" for section in chosen], 8, ", or ")
             raise UsageError(f"holds {len(chosen)} models", path=self.path, hint=listed)
         return chosen[0]
+
+    def model_or_all(self, name: str | None) -> Section:
+        """As `only_model`, but all tensors of a file that has tensors and no model, such as an optimizer's."""
+        return (
+            self.everything
+            if name is None and self.tensors and not self._candidates
+            else self.only_model(name)
+        )
+
+    @property
+    def everything(self) -> Section:
+        """All tensors of the file, by their full names."""
+        return Section((), "", "other", 0, self.tensors)
+
+    @property
+    def _candidates(self) -> list[Section]:
+        """The sections that a command may mean by the model."""
+        chosen = self.models or [section for section in self.sections if section.kind == "ema"]
+        # Or a file of tensors only.
+        return chosen or [
+            section for section in self.sections if section.kind == "other" and not section.path
+        ]
 
     # --- evidence ---------------------------------------------------------------------------------------------
 
