@@ -15,6 +15,7 @@ from ckpt.jobs.rewrite.report import (
     Leftover,
     RewriteReport,
     edited,
+    keys_beside,
     losses_of,
     rest_of,
     weightless,
@@ -51,12 +52,16 @@ def slim(
     checkpoint = survey.checkpoint
     chosen = survey.only_model(section)
     kept = [_kept(checkpoint, name, limits) for name in keep]
-    weights = node = weights_of(checkpoint, chosen)
-    if kept and chosen.path:
+    weights = node = weights_of(survey, chosen)
+    beside = keys_beside(survey, chosen)
+    if kept and (chosen.path or beside):
         tree = Dict()
-        _put(tree, chosen.path, node, checkpoint)
+        if chosen.path:
+            _put(tree, chosen.path, node, checkpoint)
+        elif type(weights) is Dict:
+            tree.set(weights.keys, weights.values)
         for path, other in kept:
-            if path[: len(chosen.path)] != chosen.path:
+            if path[0] in beside or path[: len(chosen.path)] != chosen.path:
                 _put(tree, path, other, checkpoint)
         node = tree
     edit = _Slim()

@@ -12,6 +12,7 @@ import oracle
 import pytest
 import real_files
 import rewriting
+import safetensors.torch
 import saved
 import torch
 from hypothesis import given, settings
@@ -382,3 +383,53 @@ def test_lazy_parameters_are_not_converted_in_silence(to: list[str], tmp_path: P
     if "--plain" in to:
         assert inside("convert", "a.pth", *to, "--drop-other", "--force", cwd=tmp_path).code == 0
         assert torch.load(tmp_path / "b.pth")["0.weight"] is None
+
+
+def trainer(folder: Path, name: str, optimizer: torch.optim.Optimizer, model: nn.Module) -> Path:
+    """A folder as the Trainer of Hugging Face and `save_state` of accelerate write it."""
+    folder.mkdir()
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    if name.endswith(".safetensors"):
+        del state["3.weight"]
+        metadata = {"format": "pt", "3.weight": "1.weight"}  # as safetensors notes tied weights
+        safetensors.torch.save_file(state, folder / name, metadata)
+    else:
+        torch.save(state, folder / name)
+    torch.save(optimizer.state_dict(), folder / ("optimizer.pt" if ".safe" in name else "optimizer.bin"))
+    return folder
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+@pytest.mark.parametrize("kind", ["Adam", "SGD", "momentum"])
+def test_a_folder_gives_its_weights_alone(kind: str, name: str, tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3))
+    model[3].weight = model[1].weight
+    made: dict[str, Any] = {
+        "Adam": torch.optim.Adam(model.parameters()),
+        "SGD": torch.optim.SGD(model.parameters(), 0.1),
+        "momentum": torch.optim.SGD(model.parameters(), 0.1, momentum=0.9),
+    }
+    optimizer = made[kind]
+    model(torch.ones(2)).sum().backward()
+    optimizer.step()
+    trainer(tmp_path / "checkpoint-500", name, optimizer, model)
+    (tmp_path / "out").mkdir()
+
+    ways = [("slim", "w" + name[-4:]), ("convert", "w.safetensors"), ("convert", "p.safetensors", "--plain")]
+    if name.endswith("safetensors"):
+        ways[0] = ("slim", "w.safetensors")
+    for command, out, *more in ways:
+        done = inside(command, "checkpoint-500", *more, "-o", f"out/{out}", "--force", cwd=tmp_path)
+        assert done.code == 0, done
+        assert sum(line.startswith("left out: optimizer: ") for line in done.lines) == 1, done.lines
+        with formats.open(str(tmp_path / "out" / out)) as written:
+            named = {entry.name for entry in written.tensors}
+            assert named >= set(model.state_dict()) - {"3.weight"} and not any(
+                "state" in row for row in named
+            )
+            assert not [value for value in written.values if "optimizer" in value.name]
+    kept = inside("slim", "checkpoint-500", "--keep", "optimizer", "-o", "k.bin", cwd=tmp_path)
+    if name.endswith("bin"):
+        assert kept.code == 0
+        assert difference(torch.load(tmp_path / "k.bin")["optimizer"], optimizer.state_dict()) is None
+        assert set(torch.load(tmp_path / "k.bin")) == {*model.state_dict(), "optimizer"}
