@@ -157,17 +157,19 @@ def _one(path: str, make: Make, options: WriteOptions, opened: Open, *, several:
     to = None if options.shard_bytes else _target(path, options)
     for other, size in _left_over(to, options):
         output.talk(f"ckpt: {show(other, None)}: {size_text(size)} left over from a run that was killed")
-    if to is not None and to.warning:
-        warn(to.path, [to.warning])
     with opened(path, limits) as checkpoint:
         survey = Survey(checkpoint)
         report = with_unread(make(survey, limits))
+        _refuse_source(report, to, options)
+        if to is not None and to.warning:
+            warn(to.path, [to.warning])
         if _is_pickle(report, to, options):
             slimmed = _beside(path, ".slim")
             check_code(report, survey, limits, slimmed, keep=options.keep_code)
         saved = None
         least = options.min_coverage or 0.0
-        too_little = report.coverage is not None and report.coverage.share < least
+        nothing = report.coverage is not None and not report.coverage.tensors[0]
+        too_little = report.coverage is not None and (nothing or report.coverage.share < least)
         if not options.dry_run and not too_little:
             saved = _write(report, to, options)
             if options.verify == "torch" and saved is not None and "torch" not in dict(saved.checks):
@@ -184,9 +186,25 @@ def _one(path: str, make: Make, options: WriteOptions, opened: Open, *, several:
         if saved is not None:
             warn(saved.path, saved.warnings)
         if too_little:
-            text = f"ckpt: {show(path, None)}: less than --min-coverage {least:g} of the elements: nothing was written"
-            output.talk(text)
+            less = f"less than --min-coverage {least:g} of the elements"
+            why = "no tensor of PRETRAINED fits" if nothing else less
+            output.talk(f"ckpt: {show(path, None)}: {why}: nothing was written")
     return int(too_little)
+
+
+def _refuse_source(report: RewriteReport, to: commit.Target | None, options: WriteOptions) -> None:
+    """Raise UsageError where OUT is a file that is read: a mistaken edit would take its source with it."""
+    if to is None or to.replaced is None:
+        return
+    source = report.source
+    if save.is_source(source, to.real):
+        can = options.in_place is not None and source.source is not None and save.is_written(source.format)
+        hint = "--in-place" if can and (source.traits.in_place or not report.left_out) else "-o another file"
+        raise UsageError("OUT is the source, which --force does not replace", path=to.path, hint=hint)
+    if save.is_source(report.result, to.real):
+        raise UsageError(
+            "OUT is PRETRAINED, which --force does not replace", path=to.path, hint="-o another file"
+        )
 
 
 def warn(path: str, warnings: Iterable[str]) -> None:

@@ -89,6 +89,19 @@ class Survey:
         loose = [section for section in self.sections if section.kind == "other" and not section.path]
         return self.models or averages or loose
 
+    def model_or_all(self, name: str | None) -> Section:
+        """As `only_model`, but all tensors of a file that has tensors and no model, such as an optimizer's."""
+        return (
+            self.everything
+            if name is None and self.tensors and not self.candidates
+            else self.only_model(name)
+        )
+
+    @property
+    def everything(self) -> Section:
+        """All tensors of the file, by their full names."""
+        return Section((), "", "other", 0, self.tensors)
+
     # --- evidence ---------------------------------------------------------------------------------------------
 
     @cached_property

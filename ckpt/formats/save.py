@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from shlex import quote
 from typing import NamedTuple
@@ -215,11 +215,12 @@ def save_shards(
         raise UsageError("a link, but an index lies beside its shards", path=index.path, hint=hint)
     folder = os.path.dirname(index.real)
     old = shards.old_set(folder, stem, limits)
+    replaced = (os.path.join(folder, name) for name in old.shards)
+    _refuse_sources(checkpoint, (index.real, single.real, *replaced))
     if len(parts) == 1:
         saved = save(checkpoint, single, SHARD_FORMAT, limits, progress=progress, checks=checks)
         gone = (os.path.basename(index.real), *old.shards) if index.replaced is not None else ()
         return saved._replace(warnings=(*saved.warnings, *_cleared(folder, gone, old.stray)))
-    _refuse_single(checkpoint, single)
     start = time.perf_counter()
     for name in shards.shard_names(stem, len(parts)):
         to(name)  # of a set that is not to be replaced
@@ -268,14 +269,24 @@ def save_shards(
     )
 
 
-def _refuse_single(checkpoint: Checkpoint, single: Target) -> None:
-    """Raise UsageError where a set would take the place of the file that it is made of."""
-    if single.replaced is None:
-        return
-    for source in checkpoint.all_sources():
-        if source.fd is not None and os.path.samestat(os.fstat(source.fd), single.replaced):
-            problem = "loaders prefer this file to an index beside it, and it is the source"
-            raise UsageError(problem, path=single.path, hint="-o in another folder")
+def is_source(checkpoint: Checkpoint, path: str) -> bool:
+    """Whether a path leads to a file that a checkpoint is read from, through links too."""
+    try:
+        there = os.stat(path)
+    except (OSError, ValueError):
+        return False
+    if os.path.isfile(checkpoint.path) and os.path.samefile(checkpoint.path, path):
+        return True  # an index, which is not kept open
+    fds = [source.fd for source in checkpoint.all_sources() if source.fd is not None]
+    return any(os.path.samestat(os.fstat(fd), there) for fd in fds)
+
+
+def _refuse_sources(checkpoint: Checkpoint, paths: Iterable[str]) -> None:
+    """Raise UsageError where a set would take the place of a file that it is made of."""
+    for path in paths:
+        if is_source(checkpoint, path):
+            problem = "the source, which a new file does not replace"
+            raise UsageError(problem, path=path, hint="-o in another folder")
 
 
 def _cleared(folder: str, gone: Sequence[str], stray: Sequence[str]) -> list[str]:

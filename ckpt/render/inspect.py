@@ -15,9 +15,9 @@ from ckpt.render.folding import Fold, Leaf, fold, lines
 from ckpt.render.tables import value_text
 from ckpt.render.text import Line, cells, columns, cut, wrapped
 from ckpt.tensors import Tensor
-from ckpt.text import count_text, plural, show, size_text
+from ckpt.text import count_text, folded, plural, show, size_text
 from ckpt.tree.steps import REGISTERED
-from ckpt.tree.view import look
+from ckpt.tree.view import UNINITIALIZED, look
 
 if TYPE_CHECKING:
     from ckpt.jobs.inspect.index import ParameterIndex
@@ -148,6 +148,10 @@ def _parts(report: InspectReport, width: int | None) -> list[Line]:
             out.append([(f"  … {plural(len(groups) - _SECTIONS, 'more section')} (--json)", "dim")])
     for text in _side_by_side(_values(report), width or _WIDTH):
         out.append([(f"  {text}", "")])
+    lazy = [value.name for value in report.values if value.type in UNINITIALIZED]
+    if lazy:
+        text = f"uninitialized, for their lazy modules have not run: {folded(lazy, 6)}"
+        out += [[(f"  {line}", "")] for line in wrapped(text, width)]
     return out
 
 
@@ -226,7 +230,7 @@ def _values(report: InspectReport) -> list[str]:
             elif value.same_as is None:
                 pieces.append(value_text(value))
             continue
-        inner = value.path[0] in REGISTERED
+        inner = value.path[0] in REGISTERED or value.type in UNINITIALIZED
         if not inner and not any(value.path[:depth] in covered for depth in depths):
             groups.setdefault(value.path[0], []).append(value)
     for key, values in groups.items():

@@ -20,6 +20,9 @@ from ckpt.tree.scalars import class_of
 ARRAY_ELEMENTS = 1_000
 """Numpy arrays of up to this many elements are shown by value."""
 
+UNINITIALIZED = ("torch.nn.parameter.UninitializedParameter", "torch.nn.parameter.UninitializedBuffer")
+"""What lazy modules hold until they have run: tensors without a shape."""
+
 SCALARS = frozenset({str, int, float, bool, type(None), bytes, bytearray, ByteStr})
 
 
@@ -262,6 +265,10 @@ def _default_dict(call: Opaque, name: str) -> View | None:
     return View("mapping", "defaultdict", keys=call.keys, children=call.values)
 
 
+def _lazy(call: Opaque, name: str) -> View | None:
+    return View("object", name)  # its argument is requires_grad
+
+
 _SETS = ("builtins.set", "builtins.frozenset")
 
 
@@ -328,6 +335,7 @@ _READERS: dict[str, _Reader] = {
     "collections.deque": _collection,
     "collections.defaultdict": _default_dict,
     "torch.Size": _size,
+    **dict.fromkeys(UNINITIALIZED, _lazy),
     **{f"numpy.{core}.multiarray._reconstruct": _numpy_array for core in ("core", "_core")},
     **{f"numpy.{core}.numeric._frombuffer": _numpy_array for core in ("core", "_core")},
 }

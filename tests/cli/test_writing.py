@@ -12,6 +12,7 @@ from unittest import mock
 import pytest
 import rewriting
 import torch
+from inside import inside
 from process import SAMPLES, TIMEOUT, check_error, ckpt, environment, terminal
 from torch import nn
 
@@ -295,3 +296,48 @@ def test_hints_can_be_pasted(tmp_path: Path) -> None:
     check_error(
         ckpt("convert", "my model.pth", "--plain", cwd=tmp_path), "where to write? (-o 'my model.plain.pth')"
     )
+
+
+@pytest.mark.parametrize("to", ["a.pth", "link.pth", "hard.pth", "folder"])
+@pytest.mark.parametrize("command", [*COMMANDS, "warmstart"])
+def test_no_command_replaces_its_source(command: str, to: str, tmp_path: Path) -> None:
+    state = {"model": {"module.weight": torch.ones(2, 2), "module.bias": torch.ones(2)}, "epoch": 3}
+    source = rewriting.saved(state, tmp_path / "a.pth")
+    rewriting.saved({"weight": torch.zeros(2, 2)}, tmp_path / "p.pth")
+    (tmp_path / "link.pth").symlink_to("a.pth")
+    os.link(source, tmp_path / "hard.pth")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "a.pth").symlink_to(source)
+    more = {"rename": ["--sub", "s/weight/w/"], "convert": ["--to", "torch-legacy"]}.get(command, [])
+    named = ["p.pth", "--into", "a.pth"] if command == "warmstart" else ["a.pth"]
+    before = source.read_bytes()
+
+    for further in ((), ("--dry-run",)):
+        done = inside(command, *named, *more, "-o", to, "--force", *further, cwd=tmp_path)
+
+        way = "--in-place" if command in ("rehome", "strip", "rename") else "-o another file"
+        check_error(done, f"out is the source, which --force does not replace ({way})")
+    assert source.read_bytes() == before
+    if way == "--in-place":
+        assert inside(command, *named, *more, "--in-place", cwd=tmp_path).code == 0
+
+
+def test_the_way_out_of_a_source_is_one_that_works(tmp_path: Path) -> None:
+    cuda(tmp_path / "a.pth")
+    shards = {"a.weight": torch.ones(100), "b.weight": torch.ones(100)}
+    rewriting.saved(shards, tmp_path / "s.pth")
+    index, shard = "m.safetensors.index.json", "m-00002-of-00002.safetensors"
+    made = ("convert", "s.pth", "-o", "m.safetensors", "--shard-size", "400")
+    assert inside(*made, cwd=tmp_path).code == 0
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    strip = ("strip", index, "--prefix", "a.")
+
+    for arguments, says in (
+        ((*strip, "-o", shard), "(-o another file)"),
+        (("convert", index, "--to", "safetensors", "-o", index), "(-o another file)"),
+        (("convert", index, "-o", "m.safetensors", "--shard-size", "300"), "(-o in another folder)"),
+        (("convert", index, "-o", "m.safetensors", "--shard-size", "5GB"), "(-o in another folder)"),
+        (("warmstart", "s.pth", "--into", index, "-o", "s.pth"), "out is pretrained"),
+    ):
+        check_error(inside(*arguments, "--force", cwd=tmp_path), says)
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before, arguments

@@ -965,10 +965,11 @@ def test_a_temporary_file_that_cannot_be_removed_is_a_warning(
 def test_input_and_output_may_be_the_same_file(folder: Path) -> None:
     (folder / "link.pth").symlink_to("in.pth")
 
-    assert ckpt("rehome", "in.pth", "-o", "link.pth", "--force", cwd=folder).code == 0
+    assert ckpt("rehome", "link.pth", "--in-place", "--copy", cwd=folder).code == 0
 
     found = torch.load(folder / "in.pth", weights_only=False)
     assert {str(value.device) for value in found["model"].values()} == {"cpu"}
+    assert (folder / "link.pth").is_symlink()
 
 
 @pytest.mark.parametrize("name", ["fifo", "missing/out.pth", "in.pth/out.pth", "/dev/full", "folder/"])

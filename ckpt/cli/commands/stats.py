@@ -70,7 +70,7 @@ def command(
 ) -> int:
     """Measure tensors: min, max, mean, std, RMS, zeros, NaN, Inf, and dead channels.
 
-    Without --section or --all, the model is measured. Mean, std and RMS are over finite elements.
+    Without --section or --all, the model is measured, or of a file without a model, every tensor. Mean, std and RMS are over finite elements.
 
     \b
     ckpt stats model.pth --channels

@@ -22,7 +22,8 @@ def command(
 ) -> int:
     """Print the SHA-256 of each tensor. Equal dtype, shape and values give equal sums in every format.
 
-    Without --section or --all, the tensors of the model are printed. `ckpt verify --sums` checks them.
+    Without --section or --all, the tensors of the model are printed, or of a file without a model, all.
+    `ckpt verify --sums` checks them.
 
     \b
     ckpt sum model.pth > model.sums

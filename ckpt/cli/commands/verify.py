@@ -15,7 +15,7 @@ from ckpt.evidence.survey import Survey
 from ckpt.formats.verify import checksums, salvage
 from ckpt.io.location import locate, read_file
 from ckpt.jobs.check import verify
-from ckpt.jobs.check.sums import Sum, parse, sums
+from ckpt.jobs.check.sums import Sum, parse, sums_now
 from ckpt.jobs.check.verify import VerifyReport
 from ckpt.limits import Limits
 from ckpt.render.verify import verify_line
@@ -75,7 +75,7 @@ def _report(path: str, limits: Limits, quick: bool, expected: list[Sum] | None) 
         with about(path), opened(path, limits) as checkpoint:
             with output.progress(checkpoint.nbytes) as progress:
                 if expected is not None:
-                    report = verify.against(checkpoint, expected, _found(Survey(checkpoint), expected))
+                    report = verify.against(checkpoint, expected, sums_now(Survey(checkpoint), expected))
                 else:
                     report = verify.structure(checkpoint)
                     if not quick:
@@ -93,14 +93,3 @@ def _report(path: str, limits: Limits, quick: bool, expected: list[Sum] | None) 
         return verify.damaged(path, error.advice, *names)
     except CkptError as error:
         return verify.unreadable(path, error.advice)
-
-
-def _found(survey: Survey, expected: list[Sum]) -> dict[str, str]:
-    """The sums of the tensors by their full names and, of the only model, by those inside of it."""
-    names = {entry.name for entry in survey.tensors}
-    found: dict[str, str] = {}
-    if len(survey.models) == 1 and not all(row.name in names for row in expected):
-        found |= {row.name: row.digest for row in sums(survey)}
-    if not all(row.name in found for row in expected):
-        found = {row.name: row.digest for row in sums(survey, everything=True)} | found
-    return found

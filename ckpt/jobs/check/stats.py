@@ -156,7 +156,7 @@ def stats(
     progress: Callable[[int], None] | None = None,
     executor: Executor | None = None,
 ) -> StatsReport:
-    """The numbers of the tensors of the only model, or of a section; of `everything` when that is asked for.
+    """The numbers of the tensors of the only model, or of a section; of `everything` when asked, or without a model.
 
     With a `threshold` channels are looked at: one is dead whose mean magnitude is less than that share of the largest
     one's. Raises UsageError, UnreadableError.
@@ -164,7 +164,7 @@ def stats(
     if sort not in KEYS:
         raise UsageError(f"--sort {show(sort, 40)}: not one of {' '.join(KEYS)}")
     checkpoint = survey.checkpoint
-    chosen = Section((), "", "other", 0, survey.tensors) if everything else survey.only_model(section)
+    chosen = survey.everything if everything else survey.model_or_all(section)
     inside = [
         entry
         for entry in chosen.entries

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from ckpt.checkpoint import Entry
@@ -34,15 +34,46 @@ def sums(
 ) -> list[Sum]:
     """The sums of the tensors of the only model, or of a section, by their names in it; of everything by full names.
 
-    Raises UsageError, UnreadableError, UnsupportedError for what has no bytes.
+    Of a file without a model it is everything. Raises UsageError, UnreadableError, UnsupportedError for what has no
+    bytes.
     """
-    rows: Sequence[tuple[str, Entry]]
-    if everything:
-        rows = [(entry.name, entry) for entry in survey.tensors]
-    else:
-        chosen = survey.only_model(section)
-        rows = list(zip(chosen.names(), chosen.entries, strict=True))
+    chosen = survey.everything if everything else survey.model_or_all(section)
+    return _sums(survey, zip(chosen.names(), chosen.entries, strict=True), progress, executor)
 
+
+def sums_now(
+    survey: Survey,
+    expected: Sequence[Sum],
+    *,
+    progress: Callable[[int], None] | None = None,
+    executor: Executor | None = None,
+) -> dict[str, str]:
+    """The sums that the tensors with the names of `expected` have now.
+
+    Stored sums do not say of which part they are. It is the part that has the most of the names: the model, another
+    section or the whole file. Where several have as many, one that agrees is preferred. Raises as `sums`.
+    """
+    wanted = {row.name: row.digest for row in expected}
+    parts = [*survey.models, *(part for part in survey.sections if part.kind != "model"), survey.everything]
+    named = [dict(zip(part.names(), part.entries, strict=True)) for part in parts]
+    named = [{name: entry for name, entry in names.items() if name in wanted} for names in named]
+    most = max(map(len, named))
+    found: list[dict[str, str]] = []
+    for names in named:
+        if len(names) == most:
+            made = {row.name: row.digest for row in _sums(survey, names.items(), progress, executor)}
+            if all(digest == wanted[name] for name, digest in made.items()):
+                return made
+            found.append(made)
+    return max(found, key=lambda made: sum(digest == wanted[name] for name, digest in made.items()))
+
+
+def _sums(
+    survey: Survey,
+    rows: Iterable[tuple[str, Entry]],
+    progress: Callable[[int], None] | None,
+    executor: Executor | None,
+) -> list[Sum]:
     tasks = [Task(_sum, (name, entry.tensor, survey.path), entry.tensor.nbytes) for name, entry in rows]
     return (executor or Threads()).run(tasks, progress)
 

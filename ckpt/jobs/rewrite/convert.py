@@ -19,9 +19,11 @@ from ckpt.jobs.rewrite.report import (
     RewriteReport,
     attributes_left,
     edited,
+    keys_beside,
     losses_of,
     rest_of,
     storages_of,
+    uninitialized,
     weightless,
     weights_of,
     with_ties,
@@ -169,7 +171,7 @@ def _to_tensors(
             same.append(entry)
         if entry.registered and entry.persistent and (not current.traits.names_are_code or entry.kind):
             entries.append(entry._replace(path=(name,) if _is_text(entry) else entry.path, name=name))
-    values = [] if chosen.is_module else _values_inside(current, chosen)
+    values = [] if chosen.is_module else _values_inside(parts, chosen)
     twice = {chosen.relative(entry.name) for entry in same}
     refused = [
         (entry, why)
@@ -177,7 +179,8 @@ def _to_tensors(
         if (why := "two tensors of one name" if entry.name in twice else unfit(entry))
     ]
     lost = [Leftover(entry.name, why, entry.tensor.nbytes) for entry, why in refused]
-    lost += [Leftover(name, "not a tensor") for name in values]
+    lazy = {} if chosen.is_module else {row.name: row for row in uninitialized(current, chosen)}
+    lost += [lazy.get(name) or Leftover(name, "not a tensor") for name in values]
     if lost and not drop_other:
         listed = and_more([f"{show(row.name, 60)} ({row.what})" for row in lost], 5, "; ")
         raise LossError(
@@ -224,13 +227,16 @@ def readable(entry: Entry) -> str:
     return dotted([key for key in entry.path if key not in REGISTERED])
 
 
-def _values_inside(checkpoint: Checkpoint, section: Section) -> list[str]:
+def _values_inside(survey: Survey, section: Section) -> list[str]:
     """The values of a section that are no tensors, by their names; not what safetensors say of themselves."""
     depth = len(section.path)
+    beside = keys_beside(survey, section)
     return [
         value.name
-        for value in checkpoint.values
-        if value.path[:depth] == section.path and not is_metadata(value.path)
+        for value in survey.checkpoint.values
+        if value.path[:depth] == section.path
+        and not is_metadata(value.path)
+        and not (beside and value.path and value.path[0] in beside)
     ]
 
 
@@ -252,7 +258,7 @@ def _script(current: Checkpoint, limits: Limits, section: str | None) -> tuple[C
     """The parameters and buffers of a script as a plain dict."""
     parts = Survey(current)
     chosen = parts.only_model(section)
-    root = weights_of(current, chosen)
+    root = weights_of(parts, chosen)
     return edited(current, root, limits, origin=None), rest_of(parts, chosen)
 
 

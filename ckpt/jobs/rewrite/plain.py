@@ -19,7 +19,7 @@ from ckpt.tensors import Composite, Range, Storage, TensorRef, tensor_ref
 from ckpt.tree.arrays import NumpyArray, array
 from ckpt.tree.scalars import class_of
 from ckpt.tree.steps import module_steps
-from ckpt.tree.view import View, attributes, look, shaped
+from ckpt.tree.view import UNINITIALIZED, View, attributes, look, shaped
 from ckpt.tree.walk import key_text
 
 _OPAQUE = ("torch._C.", "builtins.getattr", "functools.partial", "numpy.")
@@ -29,6 +29,7 @@ _NOT_HASHABLE: Node = Opaque("not hashable", None, (), None, 0)  # never in a tr
 _SCALARS = (str, int, float, bool, bytes, bytearray, type(None))
 _INT_BITS = 8 * 255
 """Ints of so many bits need an opcode that weights_only refuses."""
+LAZY = "uninitialized: its lazy module has not run yet"
 _SETS = ("builtins.set", "builtins.frozenset")
 
 
@@ -191,6 +192,8 @@ class Plain(Edit):
             self._note(name if "ndarray" in name else "numpy.ndarray")
             return self._array(call, found)
         view = look(call)
+        if view.type in UNINITIALIZED:
+            return self._lose(call, LAZY)
         if view.type == "numpy.dtype" and str(view.value).startswith("V"):
             return self._lose(call, "a numpy dtype of several fields")
         if view.kind == "scalar":

@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
-from ckpt.checkpoint import Checkpoint, Entry, Traits
+from ckpt.checkpoint import Checkpoint, Container, Entry, Traits
 from ckpt.errors import LossError, UnsupportedError
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.coverage import Coverage
-from ckpt.jobs.rewrite.plain import state_dict
+from ckpt.jobs.rewrite.plain import LAZY, state_dict
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Node, Opaque, is_tuple
 from ckpt.tensors import Storage, parts_of
 from ckpt.text import Json, and_more, plural, show
 from ckpt.tree.find import children, node_at, places_of, with_unique_names
 from ckpt.tree.literals import brief
-from ckpt.tree.metadata import aliases, metadata_of, with_metadata
-from ckpt.tree.view import attributes, look
+from ckpt.tree.metadata import aliases, is_metadata, metadata_of, with_metadata
+from ckpt.tree.view import UNINITIALIZED, attributes, look
 from ckpt.tree.walk import flatten
 
 
@@ -124,11 +124,25 @@ def edited(
         tensors=tuple(tensors),
         storages=storages_of(tensors),
         values=tuple(values),
-        containers=tuple(flat.containers),
+        containers=tuple(_in_order(checkpoint, flat.containers)),
         is_edited=True,
         traits=traits or checkpoint.traits,
         origin=checkpoint.origin if origin == "same" else None,
     )
+
+
+def _in_order(checkpoint: Checkpoint, rows: list[Container]) -> list[Container]:
+    """The containers of an edited tree; those of several files as their reader gives them.
+
+    There the root comes last, and only the weights are its own: the other files lie below keys of it.
+    """
+    if len(checkpoint.containers) < 2 or checkpoint.containers[-1].path or not rows or rows[0].path:
+        return rows
+    root, inner = rows[0], rows[1:]
+    others = {row.path[0] for row in inner}
+    keys = tuple(key for key in root.keys if key not in others)
+    last = min([row.first for row in inner], default=root.last)
+    return [*inner, root._replace(keys=keys, last=last)]
 
 
 def storages_of(tensors: list[Entry]) -> tuple[Storage, ...]:
@@ -151,9 +165,29 @@ def with_ties(survey: Survey, limits: Limits) -> Survey:
     return Survey(edited(checkpoint, with_metadata(root, texts), limits), survey.model)
 
 
-def weights_of(checkpoint: Checkpoint, section: Section) -> Node:
+def keys_beside(survey: Survey, section: Section) -> set[str | int]:
+    """The keys of the root that do not belong to a section at the root: those of other sections, and what is with them.
+
+    A folder has its weights at the root, and an optimizer of another file beside them. Empty for a section of its own
+    key, and for one that has the root for itself.
+    """
+    if section.path or all(part is section or not part.path for part in survey.sections):
+        return set()
+    own: set[str | int] = {entry.path[0] for entry in section.entries if entry.path}
+    return {key for key, _ in children(survey.checkpoint.root)} - own
+
+
+def weights_of(survey: Survey, section: Section) -> Node:
     """The state dict of a section: the mapping itself, or what `state_dict()` of a pickled module would give."""
+    checkpoint = survey.checkpoint
     node = section.node if section.node is not None else checkpoint.root
+    beside = keys_beside(survey, section)
+    if beside:
+        weights = Dict()
+        for key, child in children(checkpoint.root):
+            if key not in beside:
+                weights.set([key], [child])
+        return weights
     if checkpoint.traits.names_are_code:
         script = Dict()
         for entry in section.entries:
@@ -182,9 +216,10 @@ def rest_of(survey: Survey, chosen: Section) -> list[Leftover]:
             kind = f"{part.kind}, " if part.kind != part.name else ""
             rows.append(Leftover(part.name, f"{kind}{plural(part.tensors, 'tensor')}", part.nbytes))
     covered = [part.path for part in survey.sections]
-    for key, child in children(survey.checkpoint.root) if chosen.path else ():
+    beside = keys_beside(survey, chosen)
+    for key, child in children(survey.checkpoint.root) if chosen.path or beside else ():
         inside = any(path[:1] == (key,) for path in covered)
-        if not inside:
+        if not inside and (chosen.path or key in beside) and not is_metadata((key,)):
             rows.append(Leftover(str(key), brief(child, 60), is_value=True))
     return rows
 
@@ -220,7 +255,20 @@ def weightless(checkpoint: Checkpoint, section: Section) -> list[Leftover]:
         Leftover(entry.name, "not in the state dict of its module", entry.tensor.nbytes)
         for entry in section.entries
         if not entry.registered or not entry.persistent
-    ] + [Leftover(section.name or "(the root)", f"the attributes of {look(section.node).type}")]
+    ] + [
+        *uninitialized(checkpoint, section),
+        Leftover(section.name or "(the root)", f"the attributes of {look(section.node).type}"),
+    ]
+
+
+def uninitialized(checkpoint: Checkpoint, section: Section) -> list[Leftover]:
+    """The parameters and buffers of a section that have no shape yet, because their lazy modules have not run."""
+    depth = len(section.path)
+    return [
+        Leftover(value.name, LAZY)
+        for value in checkpoint.values
+        if value.type in UNINITIALIZED and value.path[:depth] == section.path
+    ]
 
 
 def losses_of(checkpoint: Checkpoint, lost: dict[int, tuple[Node, str]], drop_other: bool) -> list[Leftover]:

@@ -15,6 +15,7 @@ from ckpt.jobs.rewrite.report import (
     Leftover,
     RewriteReport,
     edited,
+    keys_beside,
     losses_of,
     rest_of,
     weightless,
@@ -51,12 +52,16 @@ def slim(
     checkpoint = survey.checkpoint
     chosen = survey.only_model(section)
     kept = [_kept(checkpoint, name, limits) for name in keep]
-    node: Node = weights_of(checkpoint, chosen)
-    if kept and chosen.path:
+    weights = node = weights_of(survey, chosen)
+    beside = keys_beside(survey, chosen)
+    if kept and (chosen.path or beside):
         tree = Dict()
-        _put(tree, chosen.path, node, checkpoint)
+        if chosen.path:
+            _put(tree, chosen.path, node, checkpoint)
+        elif type(weights) is Dict:
+            tree.set(weights.keys, weights.values)
         for path, other in kept:
-            if path[: len(chosen.path)] != chosen.path:
+            if path[0] in beside or path[: len(chosen.path)] != chosen.path:
                 _put(tree, path, other, checkpoint)
         node = tree
     edit = _Slim()
@@ -65,7 +70,7 @@ def slim(
     objects = {marker: row for marker, row in edit.lost.items() if not _holds_weights(row[0])}
     tensors = {marker: row for marker, row in edit.lost.items() if marker not in objects}
     dropped = [*losses_of(checkpoint, objects, True), *losses_of(checkpoint, tensors, drop_other)]
-    _leave_out(node, root, objects)
+    edit.leave_out(weights, objects)
     traits = checkpoint.traits._replace(names_are_code=False)  # the code stays behind
     result = edited(checkpoint, root, limits, traits=traits, origin=None)
     held = sum(entry.tensor.nbytes for entry in result.tensors)
@@ -120,17 +125,6 @@ def _holds_weights(node: Node) -> bool:
     return any(isinstance(call.meaning, (TensorRef, Composite, Nested)) for call in reached(node)[1])
 
 
-def _leave_out(node: Node, copy: Node, lost: Collection[int]) -> None:
-    """Remove from a copied state dict the keys whose values were lost: `load_state_dict` would not expect them."""
-    if type(node) not in (Dict, Opaque) or type(copy) not in (Dict, Opaque):
-        return
-    assert isinstance(node, (Dict, Opaque)) and isinstance(copy, (Dict, Opaque))
-    kept = [index for index, value in enumerate(node.values) if id(value) not in lost]
-    if len(kept) < len(node.values) == len(copy.values):
-        copy.keys = [copy.keys[index] for index in kept]
-        copy.values = [copy.values[index] for index in kept]
-
-
 def _put(tree: Dict, path: Path, node: Node, checkpoint: Checkpoint) -> None:
     """Put a node at its path, below dicts. Raises UsageError for a path that dicts cannot have."""
     if any(isinstance(key, NamedKey) for key in path):
@@ -164,6 +158,24 @@ class _Slim(Plain):
     def copy(self, root: Node) -> Node:
         self._views, self._whole = _views_in(root)  # of what is kept only
         return super().copy(root)
+
+    def leave_out(self, weights: Node, lost: Collection[int]) -> None:
+        """Remove from the copy of a state dict the keys whose values were lost, which `load_state_dict` does not expect."""
+        seen: dict[int, Node] = {}
+        todo = [weights]
+        while todo:
+            node = todo.pop()
+            if type(node) not in (Dict, Opaque) or id(node) in seen:
+                continue
+            seen[id(node)] = node
+            copy = self._copies.get(id(node))
+            assert isinstance(node, (Dict, Opaque))
+            if isinstance(copy, (Dict, Opaque)) and len(node.values) == len(copy.values):
+                kept = [index for index, value in enumerate(node.values) if id(value) not in lost]
+                if len(kept) < len(node.values):
+                    copy.keys = [copy.keys[index] for index in kept]
+                    copy.values = [copy.values[index] for index in kept]
+            todo += node.values
 
     def is_taken_apart(self, call: Opaque, name: str) -> bool:
         return super().is_taken_apart(call, name) or _holds_weights(call)  # whatever made it

@@ -68,10 +68,6 @@ def warmstart(given: Survey, wanted: Survey, limits: Limits, options: Options | 
     ]
     here = {entry.name for entry in result.tensors}
     lost = [entry for entry in target.tensors if target.traits.is_live and entry.name not in here]
-    if target.traits.is_live and not result.tensors:
-        raise UsageError(
-            "nothing to load: it holds no tensor of the model", path=pretrained.path, hint="--sub"
-        )
     odd = [Leftover(name, why) for name, why in target.left_out]
     return RewriteReport(
         "warmstart",

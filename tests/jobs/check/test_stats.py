@@ -15,6 +15,7 @@ import strategies
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inside import inside
 from process import SAMPLES, check_error, ckpt
 from torch import nn
 
@@ -283,3 +284,18 @@ def test_transposed_convolutions_in_groups_are_ambiguous(groups: int, tmp_path: 
     rewriting.saved(net, tmp_path / "a.pt")
     with formats.open(str(tmp_path / "a.pt")) as checkpoint:
         assert stats(Survey(checkpoint), threshold=1e-3).findings == ()
+
+
+def test_a_file_without_a_model_is_measured_whole(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(2)).sum().backward()
+    optimizer.step()
+    torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
+    torch.save({"epoch": 3}, tmp_path / "none.pt")
+
+    rows = json.loads(inside("stats", "optimizer.pt", "--json", cwd=tmp_path).out)["tensors"]
+    whole = json.loads(inside("stats", "optimizer.pt", "--json", "--all", cwd=tmp_path).out)["tensors"]
+    assert rows == whole and len(rows) == 6
+    for command in ("stats", "sum"):
+        check_error(inside(command, "none.pt", cwd=tmp_path), "finds no model")

@@ -20,7 +20,9 @@ import strategies
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inside import inside
 from process import SAMPLES, check_error, ckpt
+from torch import nn
 
 from ckpt import formats
 from ckpt.cli.commands.verify import _report
@@ -467,6 +469,33 @@ def test_the_shard_that_is_damaged(tmp_path: Path) -> None:
     path.write_bytes(data)
 
     assert verified(tmp_path).problems[0].tensors == ("a.weight",)
+
+
+@pytest.mark.parametrize("section", ["", "model", "ema", "optimizer"])
+@pytest.mark.parametrize("under", [("ema",), ("ema", "model"), ("ema", "model", "optimizer"), ("optimizer",)])
+def test_what_sum_prints_verify_accepts(section: str, under: tuple[str, ...], tmp_path: Path) -> None:
+    """As every last.pt of YOLO has it: `model` is None and the weights lie under `ema`."""
+    model = nn.Sequential(nn.Linear(2, 2))
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(2)).sum().backward()
+    optimizer.step()
+    averaged = {name: value + 1 for name, value in model.state_dict().items()}
+    things = {"model": model.state_dict(), "ema": averaged, "optimizer": optimizer.state_dict()}
+    path = rewriting.saved({"model": None, **{key: things[key] for key in under}}, tmp_path / "a.pth")
+    if section and section not in under:
+        return
+    asked = ["--section", section] if section else []
+    stored = inside("sum", "a.pth", *asked, cwd=tmp_path)
+    (tmp_path / "sums").write_bytes(stored.out)
+
+    assert stored.code == 0 and len(stored.lines) == (6 if "optimizer" in (section, *under[:1]) else 2)
+    assert inside("verify", "a.pth", "--sums", "sums", cwd=tmp_path).code == 0
+    part = section or next(key for key in ("model", "ema", "optimizer") if key in under)
+    tensor = things[part]["state"][0]["exp_avg"] if part == "optimizer" else things[part]["0.weight"]
+    tensor.data.add_(1)
+    rewriting.saved({key: things[key] for key in under}, path)
+    done = inside("verify", "a.pth", "--sums", "sums", cwd=tmp_path)
+    assert done.code == 1 and b"1 tensor with another sum" in done.out
 
 
 def test_odd_sums(tmp_path: Path) -> None:

@@ -12,10 +12,12 @@ import oracle
 import pytest
 import real_files
 import rewriting
+import safetensors.torch
 import saved
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inside import inside
 from process import check_error, ckpt
 from same import difference
 from torch import nn
@@ -335,3 +337,99 @@ def test_a_view_inside_of_another_does_not_end_it(tmp_path: Path) -> None:
     found = torch.load(tmp_path / "b.pt", weights_only=True)
     assert all(torch.equal(found[name], value) for name, value in state.items())
     assert {value.untyped_storage().nbytes() for value in found.values()} == {100}
+
+
+LAZY = ["0.weight", "0.bias", "2.weight", "2.bias", "2.running_mean", "2.running_var"]
+
+
+def lazy() -> nn.Module:
+    return nn.Sequential(nn.LazyLinear(2), nn.Linear(1, 1), nn.LazyBatchNorm1d())
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+@pytest.mark.parametrize("of", ["state dict", "module", "training"])
+def test_lazy_parameters_that_have_not_run_are_left_out_and_named(of: str, tmp_path: Path) -> None:
+    model = lazy()
+    things = {"state dict": model.state_dict(), "module": model}
+    things["training"] = {"epoch": 3, "model": model.state_dict(), "name": "x"}
+    rewriting.saved(things[of], tmp_path / "a.pth")
+    names = [f"model.{name}" if of == "training" else name for name in LAZY]
+
+    keep = {"keep": ["epoch"]} if of == "training" else {}
+    report = slimmed(tmp_path / "a.pth", tmp_path / "b.pth", **keep)
+
+    what = "uninitialized: its lazy module has not run yet"
+    assert [row.name for row in report.left_out if row.what == what] == names
+    written = torch.load(tmp_path / "b.pth")
+    if of == "training":
+        assert list(written) == ["model", "epoch"] and written["epoch"] == 3
+        written = written["model"]
+    assert list(written) == ["1.weight", "1.bias", "2.num_batches_tracked"]
+    screen = inside("inspect", "a.pth", cwd=tmp_path).out.decode()
+    assert "uninitialized, for their lazy modules have not run: " in screen and "(True)" not in screen
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+@pytest.mark.parametrize("to", [["--plain", "-o", "b.pth"], ["-o", "b.safetensors"]])
+def test_lazy_parameters_are_not_converted_in_silence(to: list[str], tmp_path: Path) -> None:
+    rewriting.saved(lazy().state_dict(), tmp_path / "a.pth")
+    rewriting.saved(lazy(), tmp_path / "m.pth")
+
+    says = "0.weight (uninitialized: its lazy module has not run yet)"
+    check_error(inside("convert", "a.pth", *to, cwd=tmp_path), says)
+    done = inside("convert", "m.pth", *to, cwd=tmp_path)
+    left = [line for line in done.lines if "uninitialized" in line]
+    assert [line.split(": ")[1] for line in left] == LAZY
+    if "--plain" in to:
+        assert inside("convert", "a.pth", *to, "--drop-other", "--force", cwd=tmp_path).code == 0
+        assert torch.load(tmp_path / "b.pth")["0.weight"] is None
+
+
+def trainer(folder: Path, name: str, optimizer: torch.optim.Optimizer, model: nn.Module) -> Path:
+    """A folder as the Trainer of Hugging Face and `save_state` of accelerate write it."""
+    folder.mkdir()
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    if name.endswith(".safetensors"):
+        del state["3.weight"]
+        metadata = {"format": "pt", "3.weight": "1.weight"}  # as safetensors notes tied weights
+        safetensors.torch.save_file(state, folder / name, metadata)
+    else:
+        torch.save(state, folder / name)
+    torch.save(optimizer.state_dict(), folder / ("optimizer.pt" if ".safe" in name else "optimizer.bin"))
+    return folder
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+@pytest.mark.parametrize("kind", ["Adam", "SGD", "momentum"])
+def test_a_folder_gives_its_weights_alone(kind: str, name: str, tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3))
+    model[3].weight = model[1].weight
+    made: dict[str, Any] = {
+        "Adam": torch.optim.Adam(model.parameters()),
+        "SGD": torch.optim.SGD(model.parameters(), 0.1),
+        "momentum": torch.optim.SGD(model.parameters(), 0.1, momentum=0.9),
+    }
+    optimizer = made[kind]
+    model(torch.ones(2)).sum().backward()
+    optimizer.step()
+    trainer(tmp_path / "checkpoint-500", name, optimizer, model)
+    (tmp_path / "out").mkdir()
+
+    ways = [("slim", "w" + name[-4:]), ("convert", "w.safetensors"), ("convert", "p.safetensors", "--plain")]
+    if name.endswith("safetensors"):
+        ways[0] = ("slim", "w.safetensors")
+    for command, out, *more in ways:
+        done = inside(command, "checkpoint-500", *more, "-o", f"out/{out}", "--force", cwd=tmp_path)
+        assert done.code == 0, done
+        assert sum(line.startswith("left out: optimizer: ") for line in done.lines) == 1, done.lines
+        with formats.open(str(tmp_path / "out" / out)) as written:
+            named = {entry.name for entry in written.tensors}
+            assert named >= set(model.state_dict()) - {"3.weight"} and not any(
+                "state" in row for row in named
+            )
+            assert not [value for value in written.values if "optimizer" in value.name]
+    kept = inside("slim", "checkpoint-500", "--keep", "optimizer", "-o", "k.bin", cwd=tmp_path)
+    if name.endswith("bin"):
+        assert kept.code == 0
+        assert difference(torch.load(tmp_path / "k.bin")["optimizer"], optimizer.state_dict()) is None
+        assert set(torch.load(tmp_path / "k.bin")) == {*model.state_dict(), "optimizer"}

@@ -14,6 +14,7 @@ import safetensors.torch
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inside import inside
 from process import SAMPLES, check_error, ckpt
 from torch import nn
 
@@ -311,7 +312,7 @@ def test_rules_and_sections(tmp_path: Path) -> None:
     rewriting.saved(net(1).state_dict(), tmp_path / "b.pth")
     into = (tmp_path / "a.pth", "--into", tmp_path / "b.pth")
 
-    assert run(*into, "--dry-run")["coverage"]["tensors"][0] == 0
+    assert run(*into, "--dry-run", code=1)["coverage"]["tensors"][0] == 0
     report = run(*into, "--sub", "s/^backbone\\.//", "-o", tmp_path / "c.pth")
     assert report["coverage"]["share"] == 1
     report = run(*into, "--sub", "s/^backbone\\.//", "--section", "ema", "-o", tmp_path / "d.pth")
@@ -349,10 +350,14 @@ def test_it_never_goes_by_shape(tmp_path: Path) -> None:
     rewriting.saved({"x.weight": torch.ones(3), "x.bias": torch.ones(2)}, tmp_path / "a.pth")
     rewriting.saved({"y.weight": torch.zeros(3), "y.bias": torch.zeros(2)}, tmp_path / "b.pth")
 
-    done = ckpt("warmstart", tmp_path / "a.pth", "--into", tmp_path / "b.pth", "-o", tmp_path / "c.pth")
+    for options in (("-o", "c.pth"), ("--dry-run",), ("-o", "c.pth", "--min-coverage", "0")):
+        before = (tmp_path / "b.pth").read_bytes()
+        done = inside("warmstart", "a.pth", "--into", "b.pth", *options, cwd=tmp_path)
 
-    assert "loads 0 of 2 tensors, 0 % of elements; 2 missing; 2 unexpected" in done.lines[0]
-    assert torch.equal(torch.load(tmp_path / "c.pth")["y.weight"], torch.zeros(3))
+        assert done.code == 1
+        assert "loads 0 of 2 tensors, 0 % of elements; 2 missing; 2 unexpected" in done.lines[0]
+        assert done.complaints == ["ckpt: b.pth: no tensor of PRETRAINED fits: nothing was written"]
+        assert (tmp_path / "b.pth").read_bytes() == before and not (tmp_path / "c.pth").exists()
 
 
 def test_screen(tmp_path: Path) -> None:
@@ -504,10 +509,10 @@ def test_a_factory_that_gets_nothing(tmp_path: Path) -> None:
     rewriting.saved({"1.weight": torch.ones(1, 1), "0.weight": torch.ones(2, 3)}, tmp_path / "b.pth")
     into = f"{tmp_path / 'nets.py'}:make"
 
-    check_error(
-        ckpt("warmstart", tmp_path / "a.pth", "--into-model", into, "-o", tmp_path / "c.pth"),
-        "nothing to load",
-    )
+    for options in ((), ("--init",)):
+        done = ckpt("warmstart", tmp_path / "a.pth", "--into-model", into, "-o", tmp_path / "c.pth", *options)
+        assert done.code == 1 and not (tmp_path / "c.pth").exists()
+        assert done.complaints[-1].endswith("no tensor of PRETRAINED fits: nothing was written")
     done = ckpt("warmstart", tmp_path / "b.pth", "--into-model", into, "-o", tmp_path / "c.pth")
     assert "left out: 0.weight: uninitialized: its lazy module" in done.out.decode()
 
