@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-pythons kills check format samples docs bench fuzz lock release-check clean
+.PHONY: demo test test-pythons test-oldest kills check format samples docs bench fuzz lock release-check clean
 .DEFAULT_GOAL := demo
 
 demo: .venv/.base
@@ -23,6 +23,12 @@ test-pythons:
 		.pythons/$$version/bin/python -m pip install --quiet --editable '.[dev]' && \
 		.pythons/$$version/bin/python -m pytest -n 2 $(ARGS) || exit $$?; \
 	done
+
+# Live models with the oldest torch that the extra promises.
+test-oldest:
+	test -x .pythons/torch-2.0/bin/python || $(PYTHON) -m venv .pythons/torch-2.0
+	.pythons/torch-2.0/bin/python -m pip install --quiet --editable . torch==2.0.1 'numpy<2' pytest hypothesis
+	.pythons/torch-2.0/bin/python -m pytest tests/live $(ARGS)
 
 kills: .venv/.dev
 	$(BIN)/python -m pytest tests/safety/kills.py -n 0 $(ARGS)
