@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test kills check format samples docs bench fuzz lock release-check clean
+.PHONY: demo test test-pythons test-oldest kills check format samples docs bench fuzz lock release-check clean
 .DEFAULT_GOAL := demo
 
 demo: .venv/.base
@@ -12,6 +12,23 @@ demo: .venv/.base
 
 test: .venv/.dev
 	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+# The suite on every Python that is there. The tests pin the torch of .venv, which must have a build for each.
+PYTHONS ?= 3.10 3.11 3.12 3.13 3.14
+test-pythons:
+	@for version in $(PYTHONS); do \
+		python$$version -c "" 2>/dev/null || { echo "python$$version is not there: skipped"; continue; }; \
+		echo "python$$version"; \
+		python$$version -m venv .pythons/$$version && \
+		.pythons/$$version/bin/python -m pip install --quiet --editable '.[dev]' && \
+		.pythons/$$version/bin/python -m pytest -n 2 $(ARGS) || exit $$?; \
+	done
+
+# Live models with the oldest torch that the extra promises.
+test-oldest:
+	test -x .pythons/torch-2.0/bin/python || $(PYTHON) -m venv .pythons/torch-2.0
+	.pythons/torch-2.0/bin/python -m pip install --quiet --editable . torch==2.0.1 'numpy<2' pytest hypothesis
+	.pythons/torch-2.0/bin/python -m pytest tests/live $(ARGS)
 
 kills: .venv/.dev
 	$(BIN)/python -m pytest tests/safety/kills.py -n 0 $(ARGS)
@@ -65,4 +82,4 @@ release-check: .venv/.base
 	@touch $@
 
 clean:
-	rm -rf .venv .fuzz .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .pythons .fuzz .pytest_cache .mypy_cache .ruff_cache .hypothesis

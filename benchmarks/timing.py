@@ -7,9 +7,11 @@ down for a while slows all of them.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
 import resource
+import struct
 import subprocess
 import sys
 import tempfile
@@ -97,7 +99,7 @@ def run(job: Job) -> Sample:
     with tempfile.TemporaryFile() as errors:
         if job.terminal:
             reader, writer = pty.openpty()
-            termios.tcsetwinsize(writer, SCREEN)
+            fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("HHHH", *SCREEN, 0, 0))
             stdin, stderr = writer, writer
         else:
             reader, writer = os.pipe()

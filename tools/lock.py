@@ -12,9 +12,14 @@ import re
 import subprocess
 import sys
 import tempfile
-import tomllib
 import venv
 from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "tools" / "dev.lock"
@@ -34,10 +39,15 @@ _HEAD = """\
 """
 
 
+def pyproject() -> dict[str, Any]:
+    """What pyproject.toml says."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
 def pins() -> dict[str, str]:
-    """The distributions that pyproject.toml pins for development, and their versions."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return dict(requirement.split("==") for requirement in project["optional-dependencies"]["dev"])
+    """The distributions that pyproject.toml pins for development on CPython 3.11 and later, and their versions."""
+    rows = [row.partition("; ") for row in pyproject()["project"]["optional-dependencies"]["dev"]]
+    return dict(pin.split("==") for pin, _, marker in rows if marker != "python_version < '3.11'")
 
 
 def locked(text: str) -> dict[str, tuple[str, frozenset[str]]]:

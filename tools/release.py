@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import tomllib
 import uuid
 import venv
 import zipfile
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from lock import LOCK, ROOT, locked
+from lock import LOCK, ROOT, locked, pyproject
 
 DIST = ROOT / "dist"
 EPOCH = "1735689600"
@@ -187,7 +186,7 @@ def _built(python: Path, kind: str) -> Path:
 
 def main() -> None:
     """Build, check, and write dist/."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    project = pyproject()
     lock = LOCK.read_text(encoding="utf-8")
     DIST.mkdir(exist_ok=True)
     for old in DIST.glob("torch_ckpt-*"):

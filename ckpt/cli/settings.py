@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from typing import NamedTuple
 
 from ckpt.errors import LimitError, UnreadableError, UsageError
@@ -17,7 +18,9 @@ _BYTES = 1_000_000
 """The largest pyproject.toml that is read."""
 _PARTS = 100
 """Parts of one dotted key: the time that tomllib takes for a key grows with their square."""
-_DEEP = re.compile(rf"""(?<![\w"'-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{_PARTS}}}""")
+_DEEP = re.compile(
+    rf"""(?<![\w"'-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')(?=([ \t]*))\1\.(?=([ \t]*))\2){{{_PARTS}}}"""
+)  # `(?=(x))\1` gives nothing back, as `x++` does from Python 3.11 on
 _KEYS = ("select", "ignore", "level", "values")
 
 
@@ -60,7 +63,10 @@ def _nearest(folder: str) -> str | None:
 
 
 def _table(path: str) -> dict[str, object]:
-    import tomllib
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
 
     try:
         file = locate(path).open()

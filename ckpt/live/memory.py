@@ -107,7 +107,7 @@ def references(tensors: Iterable[Any]) -> dict[int, TensorRef]:
             storages[key] = Storage(
                 str(len(storages)), "meta" if on_meta else "cpu", dtype if same else None, last - first, place
             )
-        offset = tensor.storage_offset() - first // tensor.itemsize if tensor.numel() else 0
+        offset = tensor.storage_offset() - first // tensor.element_size() if tensor.numel() else 0
         ref = tensor_ref(storages[key], dtype, tuple(tensor.shape), tuple(tensor.stride()), offset)
         refs[id(tensor)] = ref._replace(conj=tensor.is_conj(), neg=tensor.is_neg())
     return refs
@@ -127,7 +127,7 @@ def _extent(tensor: Any) -> tuple[int, int]:
         return 0, 0
     first = tensor.storage_offset()
     last = first + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return first * tensor.itemsize, (last + 1) * tensor.itemsize
+    return first * tensor.element_size(), (last + 1) * tensor.element_size()
 
 
 def tensor(ref: TensorRef, data: bytes) -> Any:

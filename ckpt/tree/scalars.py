@@ -81,9 +81,9 @@ def _moment(call: Opaque, name: str) -> Scalar | None:
             if kind is date:
                 value: date | time = date(data[0] * 256 + data[1], data[2], data[3])
             elif kind is time:
-                value = time(data[0] & 0x7F, data[1], data[2], int.from_bytes(data[3:6]))
+                value = time(data[0] & 0x7F, data[1], data[2], int.from_bytes(data[3:6], "big"))
             else:
-                year, micro = data[0] * 256 + data[1], int.from_bytes(data[7:10])
+                year, micro = data[0] * 256 + data[1], int.from_bytes(data[7:10], "big")
                 value = datetime(year, data[2] & 0x7F, data[3], data[4], data[5], data[6], micro)
             zone = _zone(call.args[1]) if len(call.args) > 1 else ""
             return Scalar(name, value.isoformat() + zone)

@@ -225,7 +225,5 @@ def test_windows_is_named_before_anything_is_imported() -> None:
 
 def test_script_is_the_module(samples: Path) -> None:
     """What pyproject.toml names handles signals before it imports the commands."""
-    import tomllib
-
-    table = tomllib.loads((samples.parent / "pyproject.toml").read_text())
-    assert table["project"]["scripts"] == {"ckpt": "ckpt.__main__:main"}
+    text = (samples.parent / "pyproject.toml").read_text()
+    assert '\n[project.scripts]\nckpt = "ckpt.__main__:main"\n\n[' in text

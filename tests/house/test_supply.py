@@ -8,7 +8,6 @@ import json
 import re
 import sys
 import tarfile
-import tomllib
 import zipfile
 from pathlib import Path
 from types import ModuleType
@@ -25,7 +24,9 @@ import release
 sys.path.remove(str(ROOT / "tools"))
 
 LOCK = lock.LOCK.read_text(encoding="utf-8")
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = lock.pyproject()
+OF_LOCK = {"extra": "", "python_version": "3.11", "python_full_version": "3.11.0"}
+"""The Python that the lock is for."""
 
 
 def normal(name: str) -> str:
@@ -51,7 +52,7 @@ def test_the_lock_is_whole_and_names_no_index() -> None:
     wanted = [Requirement(text) for text in PROJECT["project"]["dependencies"]]
     for name in (*locked, "torch"):
         wanted += [Requirement(text) for text in importlib.metadata.requires(name) or ()]
-    needed = {normal(each.name) for each in wanted if not each.marker or each.marker.evaluate({"extra": ""})}
+    needed = {normal(each.name) for each in wanted if not each.marker or each.marker.evaluate(OF_LOCK)}
     # The CUDA build of torch requires more, all of it of one maker.
     needed = {name for name in needed if not name.startswith(("nvidia-", "cuda-", "triton"))}
     assert needed - {"torch"} <= locked.keys()

@@ -27,13 +27,24 @@ def _streams() -> Iterator[tuple[io.BytesIO, io.BytesIO]]:
             text.detach()
 
 
+@contextlib.contextmanager
+def _folder(path: Path) -> Iterator[None]:
+    """`contextlib.chdir`, which Python 3.10 does not have."""
+    before = os.getcwd()
+    os.chdir(path)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
 def inside(*arguments: str | os.PathLike[str], cwd: Path, **variables: str) -> Done:
     """What `ckpt ARGUMENTS` does, as far as one process can tell: without signals, and without ending it."""
     command = str(arguments[0]) if arguments else ""
     names = (command,) if command in app.COMMANDS else app.COMMANDS
     program = app.program(names)
     with (
-        contextlib.chdir(cwd),
+        _folder(cwd),
         mock.patch.dict(os.environ, environment(**variables), clear=True),
         _streams() as (out, err),
     ):

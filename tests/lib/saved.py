@@ -174,7 +174,7 @@ OBJECTS: dict[str, Make] = {
     "datetime": lambda: datetime.datetime(2024, 1, 2, 3, 4, 5),
     "date": lambda: datetime.date(2024, 1, 2),
     "timedelta": lambda: datetime.timedelta(days=1),
-    "timezone": lambda: datetime.UTC,
+    "timezone": lambda: datetime.timezone.utc,
     "Decimal": lambda: decimal.Decimal("1.5"),
     "Fraction": lambda: fractions.Fraction(1, 2),
     "UUID": lambda: uuid.UUID(int=1),
