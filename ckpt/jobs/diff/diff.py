@@ -96,7 +96,7 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
         if [pair] != weights:
             found = [row._replace(labels=_full(row)) for row in found]
         aligned.append(whole)
-        rows += found
+        rows += [row._replace(kind=pair.after.kind) for row in found]
     _refuse_nothing(before, after, rows, options)
     rows = _compared(rows, options, after.path)
     if not (options.structure or options.quick):
