@@ -17,6 +17,7 @@ from ckpt.evidence.roles import Role
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.diff.diff import DiffReport, Options, diff
 from ckpt.jobs.diff.rows import Row
+from ckpt.jobs.inspect.inspect import inspect
 
 pytestmark = oracle.QUIET
 A, B, C = torch.ones(2, 3), torch.ones(4), torch.ones(5)
@@ -194,6 +195,29 @@ def test_a_parameter_moved_that_never_had_a_gradient(tmp_path: Path) -> None:
 def test_between_files_of_one_step_somebody_else_may_have_moved_it(tmp_path: Path) -> None:
     report = compared(training(A, B, 5, None), training(A + 1, B + 1, 5, None), tmp_path)
     assert "changed-without-state" not in codes(report)
+
+
+def test_texts_name_the_model_where_there_are_several(tmp_path: Path) -> None:
+    def file(by: float, step: float) -> dict[str, Any]:
+        models = {
+            "G": {"0.weight": A + by, "1.weight": B + by},
+            "D": {"0.weight": C + by, "1.weight": B + 1},
+        }
+        optimizers = {
+            "optG": adam(a=((2, 3), step), b=((4,), step)),
+            "optD": adam(a=((5,), step), b=((4,), None)),
+        }
+        return {**models, **optimizers}
+
+    first, second = file(0, 5), file(1, 6)
+    (finding,) = compared(first, second, tmp_path).findings
+    assert finding.message.startswith("D.1.weight did not change")
+    # Also where the other file has but one of them.
+    (finding,) = compared(first, {"D": second["D"]}, tmp_path).findings
+    assert finding.message.startswith("D.1.weight did not change")
+    with formats.open(str(rewriting.saved(second, tmp_path / "c.pt"))) as checkpoint:
+        messages = [row.message for row in inspect(Survey(checkpoint)).findings if row.code == "unused"]
+    assert [message.split(" ")[0] for message in messages] == ["D.1.weight"]
 
 
 # --- steps ------------------------------------------------------------------------------------------------------------
