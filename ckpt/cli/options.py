@@ -130,10 +130,14 @@ def limits_of(settings: list[str] | None) -> Limits:
     return Limits().raised(settings or [])
 
 
-def codes_of(values: list[str] | None, command: str) -> frozenset[str]:
-    """The codes of `--fail-on`. Raises UsageError for one that the command does not make: it would never fail."""
+def codes_of(values: list[str] | None, command: str, also: Iterable[str] = ()) -> frozenset[str]:
+    """The codes of `--fail-on`, and the words that it takes `also`.
+
+    Raises UsageError for a code that the command does not make: it would never fail.
+    """
     codes = [code.strip() for value in values or [] for code in value.split(",") if code.strip()]
     possible = [row.code for row in CATALOGUE.values() if command in row.by]
+    possible += also
     for code in codes:
         if code not in possible:
             raise UsageError(

@@ -7,6 +7,8 @@ callers treat it as a parameter and say so.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry
@@ -15,6 +17,7 @@ from ckpt.evidence.matching import Match, matches, recorded
 from ckpt.evidence.record import STATE_DICT, ModelRecord, TensorRecord, record_of
 from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import unwrapped_name
+from ckpt.tensors import TensorRef
 from ckpt.text import show
 from ckpt.tree.find import children
 from ckpt.tree.view import look
@@ -60,6 +63,16 @@ _LIKELY_BUFFERS = frozenset(
         "causal_mask",
     ]
 )
+_PARAMETERS = re.compile(
+    r"weight|bias|(?:weight|bias)_(?:(?:ih|hh|hr)\w*|orig)|in_proj_(?:weight|bias)|[qkv]_proj_weight|bias_[kv]|weight_g"
+)
+"""Names that the modules of torch give to parameters (torch/nn/modules). `weight_v` alone may be spectral_norm's."""
+_OUTSIDE = frozenset(("criterion", "loss", "loss_fn"))
+"""Modules whose weights are usually constants, such as the weights of classes."""
+_PACKED = frozenset(
+    ("scales", "scale", "zero_point", "qweight", "weight_scale", "weight_scale_inv", "weight_zero_point")
+)
+"""Beside them a weight is quantized: frameworks disagree whether it is a parameter."""
 # Packed weights of quantized models are integers, but not ordinary buffers.
 _QUANTIZED_NAMES = frozenset(("qweight", "qzeros", "g_idx", "weight", "weight_packed", "scales"))
 
@@ -85,6 +98,8 @@ class Evidence(NamedTuple):
     roles: list[Role]
     matches: tuple[Match, ...]
     record: RecordMatch | None = None
+    in_optimizer: Sequence[bool | None] = ()
+    """For each tensor whether an optimizer in the file holds it; None where that is open."""
 
 
 def find_roles(
@@ -113,11 +128,51 @@ def find_roles(
     for each in optimizers:
         for number, at in enumerate(each.indices):
             if at is not None and roles[at].trust in ("likely", "none"):
-                decided = each.exact or each.by_name or each.slots[number].shape is not None
-                trust: Trust = "certain" if each.by_name else "strong" if decided else "likely"
+                trust: Trust = "certain" if each.by_name else "strong" if _decided(each, number) else "likely"
                 note = f"parameter {number} of {each.optimizer.name or 'the optimizer'}"
                 roles[at] = Role("parameter", trust, "optimizer", note)
-    return Evidence(roles, optimizers, match)
+    held = _in_optimizer(checkpoint, optimizers)
+    for at, role in enumerate(roles):
+        if held[at] is False and role.trust in ("likely", "none"):
+            roles[at] = role._replace(note=f"{role.note}; not in the optimizer, so a buffer or frozen")
+    return Evidence(roles, optimizers, match, held)
+
+
+def _decided(match: Match, number: int) -> bool:
+    """Whether more than a place in the order says which tensor a parameter of an optimizer is."""
+    return match.exact or match.by_name or match.slots[number].shape is not None
+
+
+def _in_optimizer(checkpoint: Checkpoint, matches: tuple[Match, ...]) -> list[bool | None]:
+    """For each tensor whether an optimizer in this file holds it, or one that is tied to it; None where that is open.
+
+    It is open outside of the models that the optimizers hold, and while any of their parameters is unknown.
+    """
+    held: list[bool | None] = [None] * len(checkpoint.tensors)
+    mine = {
+        at
+        for match in matches
+        for number, at in enumerate(match.indices)
+        if at is not None and _decided(match, number)
+    }
+    every = all(
+        match.model is not None and all(at in mine for at in match.indices)
+        for match in matches
+        if match.slots
+    )
+    views = {
+        tensor.view
+        for tensor in (checkpoint.tensors[at].tensor for at in mine)
+        if isinstance(tensor, TensorRef) and tensor.numel
+    }
+    for match in matches:
+        for at in match.model.indices if match.model is not None and match.slots else ():
+            tensor = checkpoint.tensors[at].tensor
+            if at in mine or (isinstance(tensor, TensorRef) and tensor.numel and tensor.view in views):
+                held[at] = True
+            elif every and held[at] is None:
+                held[at] = False
+    return held
 
 
 _SOURCES = {"snapshot": ("snapshot", "recorded by ckpt.snapshot"), "model": ("model", "built by --model")}
@@ -221,7 +276,24 @@ def _role(entry: Entry, name: str, siblings: dict[str, set[str]], named: frozens
         return Role("buffer", trust, "dtype", f"{entry.tensor.dtype.name} takes no gradient")
     if leaf in _LIKELY_BUFFERS:
         return Role("buffer", "likely", "name", f"{leaf} is usually a buffer")
-    return _UNKNOWN
+    if (
+        kind not in ("float", "complex")
+        or not _PARAMETERS.fullmatch(leaf)
+        or not _OUTSIDE.isdisjoint(parent.split("."))
+    ):
+        return _UNKNOWN
+    if f"{leaf}_orig" in beside:
+        return Role("buffer", "likely", "name", f"beside {leaf}_orig, from which it is computed")
+    if leaf == "bias" and _is_mask(entry.tensor.shape):
+        return Role("buffer", "likely", "name", "a bias of this shape is usually a causal mask")
+    if not _PACKED.isdisjoint(beside):
+        return _UNKNOWN
+    return Role("parameter", "likely", "name", f"{leaf} is usually a parameter")
+
+
+def _is_mask(shape: tuple[int, ...]) -> bool:
+    """Whether this is one square, as GPT-2 keeps its causal mask: `[1, 1, 1024, 1024]`."""
+    return len(shape) >= 2 and shape[-1] == shape[-2] > 1 and set(shape[:-2]) <= {1}
 
 
 def _optimizer_names(sections: tuple[Section, ...]) -> frozenset[str]:

@@ -114,6 +114,14 @@ class Survey:
         return self._evidence.roles
 
     @property
+    def in_optimizer(self) -> Sequence[bool | None]:
+        """For each of `tensors` whether an optimizer in the file holds it; None where the file does not say.
+
+        A tensor of which this is False is a buffer or frozen.
+        """
+        return self._evidence.in_optimizer
+
+    @property
     def matches(self) -> tuple[Match, ...]:
         """The parameters of each optimizer, and which tensors they are."""
         return self._evidence.matches

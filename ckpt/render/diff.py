@@ -83,9 +83,16 @@ def _counts(report: DiffReport) -> list[Line]:
             if report.options.structure:
                 parts = [f"{counts['same']:,} same"]
             parts += [f"{counts[status]:,} {status}" for status in STATUSES[1:-1] if counts[status]]
+            if role == "parameter" and any(_is_by_name(row) for row in report.rows):
+                parts.append("(by their names: a state dict does not mark buffers)")
             rows.append((label, "   ".join(parts)))
     width = max((len(label) for label, _ in rows), default=0)
     return [[(label.ljust(width + 3), "name"), (text, "")] for label, text in rows]
+
+
+def _is_by_name(row: Row) -> bool:
+    """Whether only its name says that it is a parameter."""
+    return row.role[:3] == ("parameter", "likely", "name")
 
 
 def _still(report: DiffReport) -> list[Line]:

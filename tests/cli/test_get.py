@@ -21,7 +21,7 @@ from process import Run
         (["weights.safetensors", "__metadata__.format"], "pt\n"),
         (
             ["llama_bf16.pth", "lm_head.weight"],
-            "lm_head.weight\tbfloat16\t64x16\tcuda:0\t2048\tunknown\t56\n",
+            "lm_head.weight\tbfloat16\t64x16\tcuda:0\t2048\tparameter\t56\n",
         ),
         (["train_cuda.pth", "scaler"], None),
     ],

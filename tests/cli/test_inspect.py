@@ -157,15 +157,15 @@ def test_screen(name: str) -> None:
 OUTPUTS = {
     "legacy.pth --tsv": """\
 name	dtype	shape	device	bytes	role	storage
-conv.weight	float32	8x3x3x3	cuda:0	864	unknown	94218604831040
-conv.bias	float32	8	cuda:0	32	unknown	94218604831104
+conv.weight	float32	8x3x3x3	cuda:0	864	parameter	94218604831040
+conv.bias	float32	8	cuda:0	32	parameter	94218604831104
 bn.weight	float32	8	cuda:0	32	parameter	94218604831168
 bn.bias	float32	8	cuda:0	32	parameter	94218604831232
 bn.running_mean	float32	8	cuda:0	32	buffer	94218604831296
 bn.running_var	float32	8	cuda:0	32	buffer	94218604831360
 bn.num_batches_tracked	int64	()	cuda:0	8	buffer	94218604831424
-fc.weight	float32	10x288	cuda:0	11520	unknown	94218604831488
-fc.bias	float32	10	cuda:0	40	unknown	94218604831552
+fc.weight	float32	10x288	cuda:0	11520	parameter	94218604831488
+fc.bias	float32	10	cuda:0	40	parameter	94218604831552
 """,
     "tied_and_bloated.pth --storages": """\
 tied_and_bloated.pth  PyTorch zip, 9 tensors, 2.66 K elements, 10.4 KiB, all float32 on cpu

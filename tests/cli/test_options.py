@@ -115,7 +115,8 @@ def test_diff_knows_what_is_frozen(folder: Path) -> None:
     causes = {row["after"]: row["cause"] for row in report["tensors"] if row["status"] == "same"}
     assert causes["gain"] == "frozen" and causes["b.weight"] == "unknown" and causes["table"] is None
     assert [(row["code"], row["level"], row["tensors"]) for row in report["findings"]] == [
-        ("frozen", "info", ["gain"])
+        ("frozen", "info", ["gain"]),
+        ("frozen", "info", ["a.bias", "b.weight", "b.bias", "norm.weight", "norm.bias"]),
     ]
 
 

@@ -45,10 +45,10 @@ def roles(thing: Any, folder: Path, model: ModelRecord | None = None) -> dict[st
         ),
         (
             {"n.bias_orig": FLOAT, "n.bias_u": FLOAT, "n.bias_v": FLOAT},
-            ["unknown none", "buffer strong", "buffer strong"],
+            ["parameter likely", "buffer strong", "buffer strong"],
         ),
         ({"n.weight_g": FLOAT, "n.weight_v": FLOAT}, ["parameter strong", "parameter strong"]),
-        ({"n.weight_v": FLOAT, "n.bias": FLOAT}, ["unknown none", "unknown none"]),
+        ({"n.weight_v": FLOAT, "n.bias": FLOAT}, ["unknown none", "parameter likely"]),
         (
             {
                 "n.parametrizations.weight.original": FLOAT,
@@ -59,7 +59,14 @@ def roles(thing: Any, folder: Path, model: ModelRecord | None = None) -> dict[st
         ),
         ({"n.steps": INT, "n.seen": FLOAT.bool()}, ["buffer strong", "buffer strong"]),
         ({"n.table": FLOAT.to(torch.uint8), "n.qweight": INT}, ["buffer likely", "unknown none"]),
-        ({"rope.inv_freq": FLOAT, "n.weight": FLOAT}, ["buffer likely", "unknown none"]),
+        ({"rope.inv_freq": FLOAT, "n.weight": FLOAT}, ["buffer likely", "parameter likely"]),
+        ({"n.weight_orig": FLOAT, "n.weight": FLOAT}, ["parameter likely", "buffer likely"]),
+        ({"n.weight": FLOAT, "n.weight_scale": FLOAT}, ["unknown none", "unknown none"]),
+        ({"criterion.weight": FLOAT, "a.loss.bias": FLOAT}, ["unknown none", "unknown none"]),
+        ({"n.pos_weight": FLOAT, "n.weight_mask": FLOAT}, ["unknown none", "unknown none"]),
+        ({"h.attn.bias": torch.ones(1, 1, 4, 4), "h.fc.bias": FLOAT}, ["buffer likely", "parameter likely"]),
+        ({"rnn.weight_ih_l0": FLOAT, "rnn.bias_hh_l1_reverse": FLOAT}, ["parameter likely"] * 2),
+        ({"m.in_proj_weight": FLOAT, "m.q_proj_weight": FLOAT, "m.bias_k": FLOAT}, ["parameter likely"] * 3),
     ],
 )
 def test_names_beside_each_other_and_dtypes(
@@ -92,7 +99,8 @@ def test_an_optimizer_by_shape_is_strong_and_raises_what_a_name_made_likely(tmp_
     found = roles({"model": model, "optimizer": adam([(2, 3), (5,)])}, tmp_path)
     assert found["model.a.weight"][:2] == ("parameter", "strong")
     assert found["model.pos.pe"][:2] == ("parameter", "strong")
-    assert found["model.b.weight"].role == "unknown"
+    assert found["model.b.weight"][:3] == ("parameter", "likely", "name")
+    assert "not in the optimizer, so a buffer or frozen" in found["model.b.weight"].note
 
 
 def test_an_optimizer_without_state_but_of_as_many_parameters_is_strong(tmp_path: Path) -> None:
@@ -120,7 +128,48 @@ def test_names_that_key_the_state_are_those_of_parameters(tmp_path: Path) -> Non
     optimizer = {"state": state, "param_groups": [{"lr": 0.1}]}
     found = roles({"model": {"a.weight": FLOAT, "b.weight": FLOAT}, "optimizer": optimizer}, tmp_path)
     assert found["model.a.weight"][:2] == ("parameter", "certain")
-    assert found["model.b.weight"].role == "unknown"
+    assert found["model.b.weight"][:3] == ("parameter", "likely", "name")
+
+
+def held(thing: Any, folder: Path) -> dict[str, bool | None]:
+    with formats.open(str(rewriting.saved(thing, folder / "a.pt"))) as checkpoint:
+        survey = Survey(checkpoint)
+        return {
+            row.name.removeprefix("model."): value
+            for row, value in zip(survey.tensors, survey.in_optimizer, strict=True)
+            if row.path[0] != "optimizer"
+        }
+
+
+def test_in_the_optimizer_or_not_or_open(tmp_path: Path) -> None:
+    a, b, c = torch.ones(2, 3), torch.ones(4), torch.ones(5)
+    model = {"a.weight": a, "tied.weight": a, "b.weight": b, "n.steps": INT}
+    whole = {"model": model, "optimizer": adam([(2, 3)]), "mean": c, "ema": {"a.weight": a.clone()}}
+    assert held(whole, tmp_path) == {
+        **{"a.weight": True, "tied.weight": True, "b.weight": False, "n.steps": False},
+        **{"mean": None, "ema.a.weight": None},
+    }
+    # One of b and c is the optimizer's: of neither it is known.
+    either = {"model": {"a.weight": a, "b.weight": b, "c.weight": b + 1}, "optimizer": adam([(2, 3), (4,)])}
+    assert held(either, tmp_path) == {"a.weight": True, "b.weight": None, "c.weight": None}
+    assert held(model, tmp_path) == dict.fromkeys(model)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda: nn.Transformer(8, 2, 1, 1, 8, batch_first=True),
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 2), nn.LSTM(2, 3)),
+        lambda: nn.MultiheadAttention(8, 2, kdim=4, vdim=4, add_bias_kv=True),
+    ],
+    ids=["transformer", "convolutions", "attention"],
+)
+def test_names_agree_with_the_modules_of_torch(model: Any, tmp_path: Path) -> None:
+    net = model()
+    parameters = {name for name, _ in net.named_parameters()}
+    found = roles(net.state_dict(), tmp_path)
+    assert {name for name, role in found.items() if role.role == "parameter"} == parameters
+    assert {role.role for role in found.values()} <= {"parameter", "buffer"}
 
 
 # --- a live model -----------------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from ckpt.cli import output
 from ckpt.cli.options import (
     Arg,
     Exclude,
-    FailOn,
     Include,
     LimitOption,
     Model,
@@ -38,6 +37,8 @@ from ckpt.names import Globs
 from ckpt.render.diff import diff_lines, diff_table, name_lines
 from ckpt.text import listed, show
 
+_DIFFER = "differ"
+"""What `--fail-on` takes beside the codes of findings."""
 _SHOW = ("auto", "changed", "unchanged", "frozen", "buffers", "all")
 _CLOSE: dict[str, Tolerance] = {
     "float64": (1e-7, 1e-7),
@@ -114,7 +115,15 @@ def command(
     ] = False,
     model: Model = None,
     arg: Arg = None,
-    fail_on: FailOn = None,
+    fail_on: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fail-on",
+            metavar="CODE",
+            help="Exit 1 on this finding only, also where the files differ; differ adds the difference. Repeatable,"
+            " or comma-separated.",
+        ),
+    ] = None,
     limit: LimitOption = None,
 ) -> int:
     """Compare two checkpoints. Exit code 0 same, 1 differ, 2 trouble.
@@ -125,9 +134,10 @@ def command(
     ckpt diff before.pth after.pth
     ckpt diff base.safetensors tuned.pth --stat
     ckpt diff a.pth b.pth --close -q && echo same
+    ckpt diff before.pth after.pth --fail-on frozen
     """
     limits = limits_of(limit)
-    codes = codes_of(fail_on, "diff")
+    codes = codes_of(fail_on, "diff", also=(_DIFFER,))
     if which not in _SHOW:
         raise UsageError(f"--show {which}: not one of {' '.join(_SHOW)}")
     options = Options(
@@ -154,8 +164,12 @@ def command(
         output.write_lines(name_lines(report))
     elif not quiet:
         output.write_lines(diff_lines(report, width=output.screen_width(), show_rows=which, stat=stat))
-    _refuse_doubt(report, decided=bool(codes))
-    return exit_code(report.findings, codes) if codes else int(report.differs)
+    _refuse_damage(report)
+    found = exit_code(report.findings, codes)
+    if found or (codes and _DIFFER not in codes):
+        return found
+    _refuse_doubt(report)
+    return int(report.differs)
 
 
 def _tolerance(atol: float | None, rtol: float | None, *, close: bool) -> Callable[[str], Tolerance] | None:
@@ -167,14 +181,19 @@ def _tolerance(atol: float | None, rtol: float | None, *, close: bool) -> Callab
     return lambda dtype: (atol or 0.0, rtol or 0.0)
 
 
-def _refuse_doubt(report: DiffReport, *, decided: bool) -> None:
-    """Raise where no exit code would be true: a file is damaged, or `--quick` lacks checksums."""
+def _refuse_damage(report: DiffReport) -> None:
+    """Raise UnreadableError where bytes do not match the checksums: no exit code would be true."""
     before, after = report.before.path, report.after.path
     if report.damaged:
         names = listed(report.damaged, 5)
         problem = f"damaged, it or {show(before, None)}: the bytes do not match the checksums: {names}"
         raise UnreadableError(problem, path=after)
-    if not decided and report.options.quick and not report.differs and report.count("unchecked"):
+
+
+def _refuse_doubt(report: DiffReport) -> None:
+    """Raise UsageError where `--quick` lacks the checksums to decide whether anything differs."""
+    after = report.after.path
+    if report.options.quick and not report.differs and report.count("unchecked"):
         raise UsageError("--quick cannot decide: checksums are missing", path=after, hint="without --quick")
 
 

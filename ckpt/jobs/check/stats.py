@@ -175,7 +175,9 @@ def stats(
     found = _measured(plans, executor or Threads(), progress)
     rows = [_row(plan, measured, threshold) for plan, measured in zip(plans, found, strict=True)]
     rows = _sorted(rows, sort)
-    return StatsReport(checkpoint, chosen, tuple(rows), order(list(_findings(rows))), threshold)
+    several = len(survey.models) > 1  # then a name inside of one does not say which
+    named = [row._replace(label=row.entry.name) for row in rows] if several else rows
+    return StatsReport(checkpoint, chosen, tuple(rows), order(_findings(named)), threshold)
 
 
 def _sorted(rows: list[Row], key: str) -> list[Row]:

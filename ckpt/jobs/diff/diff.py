@@ -91,12 +91,13 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
     rows: list[Row] = []
     aligned: list[Pair] = []
     weights = [pair for pair in pairs if pair.after.kind in ("model", "ema", "other")]
+    several = len(weights) > 1 or any(len(side.models) > 1 for side in (before, after))
     for pair in pairs:
         whole, found = _rows(before, after, pair, options)
-        if [pair] != weights:
+        if several or pair not in weights:
             found = [row._replace(labels=_full(row)) for row in found]
         aligned.append(whole)
-        rows += found
+        rows += [row._replace(kind=pair.after.kind) for row in found]
     _refuse_nothing(before, after, rows, options)
     rows = _compared(rows, options, after.path)
     if not (options.structure or options.quick):

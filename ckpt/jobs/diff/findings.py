@@ -12,6 +12,10 @@ from ckpt.text import and_more, folded, listed, plural
 
 _PROPAGATED = frozenset(("never", "no-gradient"))
 _ON_PURPOSE = frozenset(("frozen", "not-in-optimizer"))
+_CANNOT_TELL = (
+    "Not used in forward, outside the loss, detached, frozen, or too small a step: these files cannot say which"
+    " (ckpt.snapshot records it)."
+)
 
 
 def findings(rows: Sequence[Row], before: Side, after: Side, *, same: bool, whole: bool) -> Iterable[Finding]:
@@ -44,12 +48,16 @@ def _listed(rows: Iterable[Row]) -> str:
 
 
 def _frozen(rows: Sequence[Row]) -> Iterable[Finding]:
-    """Parameters that surely did not move while others did."""
+    """Parameters that did not move while others did: a fact of two files, though the reason may be unknown."""
     parameters = _parameters(rows)
+    # Averages follow the model, so they are asked only where it is missing.
+    parameters = [row for row in parameters if row.kind != "ema"] or parameters
     moved = [row for row in parameters if row.moved and row.role.role == "parameter"]
-    sure = [row for row in parameters if row.cause not in (None, "unknown", "stepped")]
-    if not moved or not sure:
+    if not any(row.role.role == "parameter" for row in parameters):
+        moved = [row for row in parameters if row.moved]
+    if not moved:
         return
+    sure = [row for row in parameters if row.cause not in (None, "unknown", "stepped")]
     others = f"did not change while {plural(len(moved), 'other parameter')} did"
     lost = [row for row in sure if row.cause in _PROPAGATED]
     if lost:
@@ -67,6 +75,24 @@ def _frozen(rows: Sequence[Row]) -> Iterable[Finding]:
         reasons = dict.fromkeys(str(row.reason) for row in purpose)
         text = f"{_listed(purpose)} {others}: {and_more(list(reasons), 4, '; ')}."
         yield Finding("frozen", text, _names(purpose), raised="info")
+    unknown = [row for row in parameters if row.cause == "unknown"]
+    named = [row for row in unknown if not _may_be_buffer(row)]
+    if named:
+        yield Finding("frozen", f"{_listed(named)} {others}. {_CANNOT_TELL}", _names(named), raised="info")
+    doubtful = [row for row in unknown if _may_be_buffer(row)]
+    if doubtful:
+        may = (
+            "It may be a buffer: its name does"
+            if len(doubtful) == 1
+            else "They may be buffers: their names do"
+        )
+        text = f"{_listed(doubtful)} {others}. {may} not say."
+        yield Finding("frozen", text, _names(doubtful), raised="info")
+
+
+def _may_be_buffer(row: Row) -> bool:
+    """Whether nothing speaks for a parameter, or it may belong to a frozen batch norm, which has only buffers."""
+    return row.role.role == "unknown" or row.role[1:3] == ("likely", "batchnorm")
 
 
 def _without_state(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding]:
@@ -84,13 +110,11 @@ def _without_state(rows: Sequence[Row], before: Side, after: Side) -> Iterable[F
 
 
 def _skipped(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding]:
-    """Nothing moved, and no counter did."""
-    parameters = _parameters(rows)
-    if any(row.moved and row.role.role == "parameter" for row in parameters):
+    """No parameter moved, and none may have: all of the model are in both files, and were compared."""
+    parameters = [row for row in rows if row.role.role in ("parameter", "unknown") and row.kind != "ema"]
+    if not parameters or any(row.moved or row.status != "same" for row in parameters):
         return
-    if all(row.moved for row in parameters):
-        return
-    state = any(row.status == "changed" for row in rows if row.role.role == "optimizer")
+    state = any(row.moved for row in rows if row.role.role == "optimizer")
     if before.steps and before.steps == after.steps and not state:
         text = "No parameter changed and no step counter advanced: the optimizer did not step."
         yield Finding("step-skipped", text)

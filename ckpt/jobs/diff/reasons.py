@@ -25,6 +25,10 @@ _CANNOT_TELL = Reason(
     "unknown",
     "did not change; these files cannot say why (ckpt.snapshot records it)",
 )
+_MAY_BE_BUFFER = Reason(
+    "unknown",
+    "did not change; a parameter or a buffer, for its name does not say",
+)
 _FROZEN = Reason("frozen", "frozen (requires_grad is False)")
 _NEVER = Reason("never", "in the optimizer, never had a gradient")
 _ABSENT = Reason("not-in-optimizer", "not in the optimizer, so frozen on purpose or a buffer")
@@ -43,11 +47,9 @@ class Side:
                 if index is not None:
                     counter = lagging.get(number, use.steps) if use.steps else None
                     self._states.setdefault(index, "never" if number in never else counter)
-        # If any parameter of an optimizer is unknown, every tensor may be that parameter.
-        if all(use.match.model is not None and None not in use.match.indices for use in survey.uses):
-            for use in survey.uses:
-                for index in use.match.model.indices if use.match.model and use.match.slots else ():
-                    self._states.setdefault(index, "absent")
+        for index, held in enumerate(survey.in_optimizer):
+            if held is False:
+                self._states.setdefault(index, "absent")
 
     def doubt(self, index: int | None) -> None:
         """Forget what an optimizer says about a tensor that contradicts it, and about all that are matched by order alone."""
@@ -132,4 +134,4 @@ def _reason(row: Row, before: Side, after: Side) -> Reason:
             return Reason(
                 "stepped", f"stepped, but the update is smaller than {dtype} can represent, or lr is 0"
             )
-    return _CANNOT_TELL
+    return _MAY_BE_BUFFER if row.role.role == "unknown" else _CANNOT_TELL

@@ -55,6 +55,8 @@ class Row(NamedTuple):
     """Where it stands in `Checkpoint.tensors`, before and after."""
     labels: tuple[str, str] = ("", "")
     """What text calls it, before and after: inside of the only model, where it lies in one."""
+    kind: str = "model"
+    """The kind of the section that it lies in."""
 
     @property
     def moved(self) -> bool:

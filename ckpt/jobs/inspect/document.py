@@ -37,7 +37,10 @@ def document(report: InspectReport) -> dict[str, Json]:
             "parts": list(checkpoint.parts),
         },
         "totals": totals(report),
-        "tensors": [tensor_json(row, role) for row, role in zip(report.rows, report.roles(), strict=True)],
+        "tensors": [
+            tensor_json(row, role, report.survey.in_optimizer[row.position])
+            for row, role in zip(report.rows, report.roles(), strict=True)
+        ],
         "storages": [
             {
                 "id": row.storage.id,
@@ -113,7 +116,7 @@ def totals(report: InspectReport) -> dict[str, Json]:
     }
 
 
-def tensor_json(row: Row, role: Role) -> dict[str, Json]:
+def tensor_json(row: Row, role: Role, in_optimizer: bool | None) -> dict[str, Json]:
     """One tensor: the entry of `tensors[]`."""
     tensor, entry = row.tensor, row.entry
     plain_ref = tensor if isinstance(tensor, TensorRef) else None
@@ -133,6 +136,7 @@ def tensor_json(row: Row, role: Role) -> dict[str, Json]:
         "requires_grad": tensor.requires_grad,
         "role": role.role,
         "evidence": {"trust": role.trust, "source": role.source, "note": role.note},
+        "in_optimizer": in_optimizer,
         "registered": entry.registered,
         "persistent": entry.persistent,
     }

@@ -29,11 +29,12 @@ class Lookup(NamedTuple):
     node: Node
     row: Row | None = None
     role: Role | None = None
+    in_optimizer: bool | None = None
 
     def to_json(self) -> dict[str, Json]:
         """`{name, path, type, value}`; of a tensor the entry of `tensors[]` of `ckpt.inspect`."""
         if self.row is not None and self.role is not None:
-            return {"schema": SCHEMA, **tensor_json(self.row, self.role)}
+            return {"schema": SCHEMA, **tensor_json(self.row, self.role, self.in_optimizer)}
         view = look(self.node)
         found: dict[str, Json] = {
             "schema": SCHEMA,
@@ -77,7 +78,8 @@ def get(survey: Survey, names: list[str], limits: Limits) -> list[Lookup]:
         if name not in rows:
             raise _unknown(checkpoint, name)
         row, role = rows[name]
-        found.append(Lookup(row.entry.name, row.entry.path, row.tensor, row, role))
+        held = survey.in_optimizer[row.position]
+        found.append(Lookup(row.entry.name, row.entry.path, row.tensor, row, role, held))
     return found
 
 

@@ -100,9 +100,13 @@ def _of(survey: Survey, use: GradientUse, numbers: Sequence[int]) -> tuple[str, 
 def _text(
     survey: Survey, model: Section | None, indices: Sequence[int], other: str = ""
 ) -> tuple[str, tuple[str, ...]]:
-    """`fc3.{weight,bias} (2 parameters, 330 elements)`, with what cannot be named, and all of the names."""
+    """`fc3.{weight,bias} (2 parameters, 330 elements)`, with what cannot be named, and all of the names.
+
+    Where there are several models the text names the one that holds them.
+    """
     names = tuple(survey.tensors[index].name for index in indices)
-    text = folded([model.relative(name) if model else name for name in names])
+    inside = model if len(survey.models) == 1 else None
+    text = folded([inside.relative(name) if inside else name for name in names])
     text += f"{' and ' if text and other else ''}{other}"
     if names:
         numel = sum(survey.tensors[index].tensor.numel for index in indices)

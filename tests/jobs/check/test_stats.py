@@ -247,6 +247,13 @@ def test_forms_and_codes(tmp_path: Path) -> None:
     check_error(ckpt("stats", good, "--fail-on", "cuda"), "not a finding of stats")
 
 
+def test_findings_name_the_model_where_there_are_several(tmp_path: Path) -> None:
+    state = {"0.weight": torch.full((2,), torch.nan)}
+    for thing, name in (({"G": state, "D": state}, "D.0.weight"), ({"D": state}, "0.weight")):
+        (finding,) = of(thing, tmp_path, section="D").findings
+        assert finding.message.endswith(f" NaN in {name}.") and finding.tensors == ("D.0.weight",)
+
+
 def test_several_models_are_asked_for(tmp_path: Path) -> None:
     state = nn.Linear(2, 2).state_dict()
     path = rewriting.saved({"netG": state, "netD": state}, tmp_path / "a.pt")

@@ -396,12 +396,12 @@ def test_selecting(step: tuple[Path, Path]) -> None:
     assert {row.name.split(".")[0] for row in compared(*step, section="model").rows} == {"model"}
 
 
-def test_without_an_optimizer_nothing_is_claimed(step: tuple[Path, Path], tmp_path: Path) -> None:
+def test_without_an_optimizer_the_fact_is_told_and_no_reason(step: tuple[Path, Path], tmp_path: Path) -> None:
     models = [rewriting.saved(torch.load(path)["model"], tmp_path / path.name) for path in step]
 
     report = compared(*models)
 
-    assert report.findings == ()
+    assert [(row.code, row.level) for row in report.findings] == [("frozen", "info")]
     assert {row.reason for row in report.rows if row.status == "same"} == {
         "did not change; these files cannot say why (ckpt.snapshot records it)"
     }
@@ -453,6 +453,8 @@ def test_exit_codes_and_forms(step: tuple[Path, Path]) -> None:
     assert "model.conv.weight" in names and "model.unused.weight" not in names
     assert ckpt("diff", step[0], step[1], "--fail-on", "nan").code == 0
     assert ckpt("diff", step[0], step[1], "--fail-on", "frozen").code == 1
+    assert ckpt("diff", step[0], step[1], "--fail-on", "nan,differ").code == 1
+    assert ckpt("diff", step[0], step[0], "--fail-on", "frozen", "--fail-on", "differ").code == 0
 
 
 def test_trouble(tmp_path: Path, step: tuple[Path, Path]) -> None:
@@ -628,7 +630,7 @@ def test_reasons_are_right_or_cannot_tell(make: Any, filtered: bool, tmp_path: P
             assert cause in ("unknown", "stepped"), name  # a parameter that moved too little
     assert still.keys() >= truth.keys()
     for row in report.findings:
-        if row.code == "frozen":
+        if row.code == "frozen" and "cannot say" not in row.message:
             assert {name.removeprefix("model.") for name in row.tensors} <= truth.keys()
 
 

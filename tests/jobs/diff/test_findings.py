@@ -6,14 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import oracle
+import rewriting
 import torch
 from comparing import compared
 from torch import nn
 
+from ckpt import formats
 from ckpt.evidence.record import ModelRecord, TensorRecord, columns
 from ckpt.evidence.roles import Role
-from ckpt.jobs.diff.diff import DiffReport
+from ckpt.evidence.survey import Survey
+from ckpt.jobs.diff.diff import DiffReport, Options, diff
 from ckpt.jobs.diff.rows import Row
+from ckpt.jobs.inspect.inspect import inspect
 
 pytestmark = oracle.QUIET
 A, B, C = torch.ones(2, 3), torch.ones(4), torch.ones(5)
@@ -61,7 +65,10 @@ def test_a_parameter_that_was_stepped_is_never_called_frozen(tmp_path: Path) -> 
 
 def test_a_counter_that_went_back_tells_nothing(tmp_path: Path) -> None:
     report = compared(training(A, B, 5, 5), training(A + 1, B, 6, 4), tmp_path)
-    assert causes(report)["b.weight"] == "unknown" and codes(report) == {}
+    assert causes(report)["b.weight"] == "unknown"
+    assert [(row.code, row.level, row.tensors) for row in report.findings] == [
+        ("frozen", "info", ("model.b.weight",))
+    ]
 
 
 def test_left_out_of_the_optimizer_is_frozen_on_purpose_and_no_warning(tmp_path: Path) -> None:
@@ -80,7 +87,8 @@ def test_where_the_order_leaves_a_choice_nobody_is_said_to_be_left_out(tmp_path:
     after = {"model": {**model, "a.weight": A + 1}, "optimizer": adam(a=((2, 3), 6.0), b=((4,), 5.0))}
     report = compared(before, after, tmp_path)
     assert (causes(report)["b.weight"], causes(report)["c.weight"]) == ("unknown", "unknown")
-    assert codes(report) == {}
+    assert codes(report) == {"frozen": ("model.b.weight", "model.c.weight")}
+    assert "cannot say which" in report.findings[0].message
 
 
 def test_only_a_parameter_that_moved_makes_the_others_frozen(tmp_path: Path) -> None:
@@ -137,7 +145,43 @@ def test_counters_that_an_optimizer_does_not_keep_did_not_stand_still(tmp_path: 
         return {"model": model, "optimizer": {"state": state, "param_groups": groups}}
 
     report = compared(sgd(A), sgd(A + 1), tmp_path)
-    assert causes(report)["b.weight"] == "unknown" and codes(report) == {}
+    assert causes(report)["b.weight"] == "unknown"
+    assert [(row.code, row.level) for row in report.findings] == [("frozen", "info")]
+
+
+def test_two_bare_state_dicts_always_say_what_did_not_change(tmp_path: Path) -> None:
+    """One step of plain SGD: the fact is there, and the reason is not."""
+    before = {"a.weight": A, "b.weight": B, "b.bias": B.clone(), "gain": C, "pos.inv_freq": C.clone()}
+    report = compared(before, {**before, "a.weight": A + 1}, tmp_path)
+    assert [(row.code, row.level, row.tensors) for row in report.findings] == [
+        ("frozen", "info", ("b.weight", "b.bias")),
+        ("frozen", "info", ("gain",)),  # a parameter or a buffer
+    ]
+    assert report.findings[0].message.startswith(
+        "b.{weight,bias} did not change while 1 other parameter did."
+    )
+    assert "may be a buffer" in report.findings[1].message
+
+
+def test_of_tensors_whose_names_say_nothing_nothing_but_the_fact_is_said(tmp_path: Path) -> None:
+    report = compared({"x": A, "y.z": B}, {"x": A + 1, "y.z": B}, tmp_path)
+    assert codes(report) == {"frozen": ("y.z",)} and "may be a buffer" in report.findings[0].message
+    same = compared({"x": A, "y.weight": B}, {"x": A + 1, "y.weight": B}, tmp_path)
+    assert codes(same) == {}  # x may be a buffer, and then no parameter moved
+
+
+def test_a_layer_with_statistics_but_no_counter_may_have_only_buffers(tmp_path: Path) -> None:
+    norm = {f"n.{leaf}": B.clone() for leaf in ("weight", "bias", "running_mean", "running_var")}
+    report = compared({"a.weight": A, **norm}, {"a.weight": A + 1, **norm}, tmp_path)
+    assert codes(report) == {"frozen": ("n.weight", "n.bias")}
+    assert "may be buffers" in report.findings[0].message
+
+
+def test_averages_are_not_called_frozen_beside_the_model_and_are_without_it(tmp_path: Path) -> None:
+    model, moved = {"a.weight": A, "b.weight": B}, {"a.weight": A + 1, "b.weight": B}
+    report = compared({"model": model, "ema": model}, {"model": moved, "ema": model}, tmp_path)
+    assert codes(report) == {"frozen": ("model.b.weight",)}
+    assert codes(compared({"ema": model}, {"ema": moved}, tmp_path)) == {"frozen": ("ema.b.weight",)}
 
 
 # --- who wrote the weights --------------------------------------------------------------------------------------------
@@ -153,6 +197,29 @@ def test_between_files_of_one_step_somebody_else_may_have_moved_it(tmp_path: Pat
     assert "changed-without-state" not in codes(report)
 
 
+def test_texts_name_the_model_where_there_are_several(tmp_path: Path) -> None:
+    def file(by: float, step: float) -> dict[str, Any]:
+        models = {
+            "G": {"0.weight": A + by, "1.weight": B + by},
+            "D": {"0.weight": C + by, "1.weight": B + 1},
+        }
+        optimizers = {
+            "optG": adam(a=((2, 3), step), b=((4,), step)),
+            "optD": adam(a=((5,), step), b=((4,), None)),
+        }
+        return {**models, **optimizers}
+
+    first, second = file(0, 5), file(1, 6)
+    (finding,) = compared(first, second, tmp_path).findings
+    assert finding.message.startswith("D.1.weight did not change")
+    # Also where the other file has but one of them.
+    (finding,) = compared(first, {"D": second["D"]}, tmp_path).findings
+    assert finding.message.startswith("D.1.weight did not change")
+    with formats.open(str(rewriting.saved(second, tmp_path / "c.pt"))) as checkpoint:
+        messages = [row.message for row in inspect(Survey(checkpoint)).findings if row.code == "unused"]
+    assert [message.split(" ")[0] for message in messages] == ["D.1.weight"]
+
+
 # --- steps ------------------------------------------------------------------------------------------------------------
 
 
@@ -161,6 +228,33 @@ def test_no_step_was_made(tmp_path: Path) -> None:
     assert set(codes(compared(still, {**still, "epoch": 2}, tmp_path))) == set()
     assert "step-skipped" in codes(compared({**still, "epoch": 1}, {**still, "epoch": 2}, tmp_path))
     assert "step-skipped" in codes(compared(still, training(A, B, 6, 6), tmp_path))
+
+
+def test_a_change_of_what_may_be_a_parameter_is_no_skipped_step(tmp_path: Path) -> None:
+    """By order alone neither `gain` nor `tone` is known to be the optimizer's: one of them moved."""
+
+    def file(by: float, step: float) -> dict[str, Any]:
+        model = {"a.weight": A, "gain": B + by, "tone": B}
+        return {"model": model, "optimizer": adam(a=((2, 3), step), gain=((4,), step)), "epoch": by}
+
+    for step in (5.0, 6.0):
+        report = compared(file(0, 5.0), file(1, step), tmp_path)
+        assert report.differs and "step-skipped" not in codes(report)
+
+
+def test_parameters_of_one_side_may_have_changed(tmp_path: Path) -> None:
+    before, after = training(A, B, 5, 5), training(A, B, 6, 6)
+    before["model"]["old.weight"], after["model"]["new.weight"] = C, C + 1
+    assert "step-skipped" not in codes(compared(before, after, tmp_path))
+
+
+def test_checksums_that_are_missing_show_no_skipped_step(tmp_path: Path) -> None:
+    paths = [tmp_path / "a.pt", tmp_path / "b.pt"]
+    for step, path in zip((5, 6), paths, strict=True):
+        rewriting.saved(training(A, B, step, step), path, _use_new_zipfile_serialization=False)
+    with formats.open(str(paths[0])) as one, formats.open(str(paths[1])) as two:
+        report = diff(Survey(one), Survey(two), Options(quick=True))
+    assert report.count("unchecked") and "step-skipped" not in codes(report)
 
 
 def test_an_optimizer_whose_state_changed_did_something(tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ def test_siblings_and_dtypes(report: Inspect) -> None:
     assert told["sn.parametrizations.weight.original"] == ("parameter", "strong")
     assert told["sn.parametrizations.weight.0._u"] == ("buffer", "strong")
     assert told["wn.weight_v"] == ("parameter", "strong")
-    assert told["wn.bias"] == ("unknown", "none")
+    assert told["wn.bias"] == ("parameter", "likely")
     assert roles(report({"m.weight": torch.ones(2), "m.position_ids": torch.arange(3)}))[
         "m.position_ids"
     ] == (
