@@ -36,6 +36,7 @@ VERIFIER = "ckpt.formats.torch_zip.verify"
 _LINE = re.compile(
     r"^(?:class (?P<class>\w+)\(|  __(?P<kind>parameters|buffers)__ = \[(?P<names>[^\]\n]*)\])", re.MULTILINE
 )
+_OTHERS = ""  # no name of an attribute
 _NAME = 300
 """Bytes of memory of one class or name of the code."""
 _WORD = re.compile(r'"([^"]*)"')
@@ -92,7 +93,10 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
 
 
 def _kinds(archive: Archive, limits: Limits, budget: Budget) -> dict[str, dict[str, Role]]:
-    """Qualified class name -> attribute -> parameter or buffer, from the lists in the code."""
+    """Qualified class name -> attribute -> parameter or buffer, from the lists in the code.
+
+    torch 1.4 lists parameters only. The other tensors of such a class are its buffers, which `_OTHERS` stands for.
+    """
     kinds_of: dict[str, dict[str, Role]] = {}
     prefix = f"{archive.root}/code/"
     for name, record in archive.records.items():
@@ -109,6 +113,10 @@ def _kinds(archive: Archive, limits: Limits, budget: Budget) -> dict[str, dict[s
                 kinds = kinds_of.setdefault(f"{module}.{match['class']}", {})
             elif kinds is not None:
                 role: Role = "parameter" if match["kind"] == "parameters" else "buffer"
+                if role == "parameter":
+                    kinds[_OTHERS] = "buffer"
+                else:
+                    kinds.pop(_OTHERS, None)
                 for word in _WORD.finditer(code, *match.span("names")):
                     budget.charge(_NAME, "the code of the archive")
                     kinds[word[1]] = role
@@ -118,7 +126,8 @@ def _kinds(archive: Archive, limits: Limits, budget: Budget) -> dict[str, dict[s
 def _with_kind(entry: Entry, root: object, kinds: dict[str, dict[str, Role]]) -> Entry:
     """The entry with the kind that the class of its object gives this attribute."""
     owner = _owner(root, entry.path)
-    kind = kinds.get(owner, {}).get(str(entry.path[-1])) if owner and entry.path else None
+    roles = kinds.get(owner, {}) if owner and entry.path else {}
+    kind = roles.get(str(entry.path[-1])) or roles.get(_OTHERS) if roles else None
     return entry if kind is None else entry._replace(kind=kind, source="torchscript")
 
 

@@ -85,11 +85,12 @@ def convert(
         decode = Decode(encoding)
         current = edited(current, decode.copy(current.root), limits, origin=None)
         changes.append(Change("text", "Python 2", encoding, decode.decoded, "text"))
-    if plain:
+    if plain and (traits.is_pickle or not current.traits.names_are_code):  # a script gives tensors alone
         edit = Plain(encoding)
         current = edited(current, edit.copy(current.root), limits, origin=None)
         dropped += losses_of(checkpoint, edit.lost, drop_other)
-        if traits.is_pickle:  # the other takes one section, and names what lies beside it
+        if traits.is_pickle and not checkpoint.traits.names_are_code:
+            # The others take one section, and name what lies beside it.
             dropped += [row for part in survey.sections for row in weightless(checkpoint, part)]
         changes += [Change("plain", kind, "plain", count, "object") for kind, count in edit.made.items()]
         if edit.lost:
@@ -259,7 +260,8 @@ def _script(current: Checkpoint, limits: Limits, section: str | None) -> tuple[C
     parts = Survey(current)
     chosen = parts.only_model(section)
     root = weights_of(parts, chosen)
-    return edited(current, root, limits, origin=None), rest_of(parts, chosen)
+    left = [*rest_of(parts, chosen), *weightless(current, chosen)]
+    return edited(current, root, limits, origin=None), left
 
 
 def _viewless(current: Checkpoint, limits: Limits) -> Checkpoint:

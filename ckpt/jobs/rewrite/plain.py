@@ -6,6 +6,7 @@ The result loads with torch alone and weights_only=True. What cannot be made pla
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 from ckpt.dtypes import BY_NAME, DType, contiguous
@@ -293,6 +294,24 @@ def _detached(node: Node) -> Node:
     ):
         node = node.args[0]
     return node
+
+
+_REQUIRES_GRAD = {"_rebuild_tensor_v2": 4, "_rebuild_tensor_v3": 4, "_rebuild_qtensor": 5}
+
+
+def without_gradient(node: Node) -> Node:
+    """The call of a tensor as `state_dict()` gives it: it requires no gradient."""
+    if type(node) is not Opaque or type(node.func) is not Global:
+        return node
+    at = _REQUIRES_GRAD.get(node.func.name)
+    if at is None or len(node.args) <= at or not isinstance(node.meaning, (TensorRef, Composite)):
+        return node
+    made = Opaque(node.how, node.func, (*node.args[:at], False, *node.args[at + 1 :]), None, node.offset)
+    ref = node.meaning
+    made.meaning = (
+        ref._replace(requires_grad=False) if isinstance(ref, TensorRef) else replace(ref, requires_grad=False)
+    )
+    return made
 
 
 def _dict(view: View) -> Dict:

@@ -10,7 +10,7 @@ from ckpt.errors import LossError, UnsupportedError
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.coverage import Coverage
-from ckpt.jobs.rewrite.plain import LAZY, state_dict
+from ckpt.jobs.rewrite.plain import LAZY, state_dict, without_gradient
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Node, Opaque, is_tuple
 from ckpt.tensors import Storage, parts_of
@@ -171,7 +171,10 @@ def keys_beside(survey: Survey, section: Section) -> set[str | int]:
     A folder has its weights at the root, and an optimizer of another file beside them. Empty for a section of its own
     key, and for one that has the root for itself.
     """
-    if section.path or all(part is section or not part.path for part in survey.sections):
+    alone = all(part is section or not part.path for part in survey.sections)
+    if (
+        alone or section.path or survey.checkpoint.traits.names_are_code
+    ):  # a script's tensors are named one by one
         return set()
     own: set[str | int] = {entry.path[0] for entry in section.entries if entry.path}
     return {key for key, _ in children(survey.checkpoint.root)} - own
@@ -192,7 +195,8 @@ def weights_of(survey: Survey, section: Section) -> Node:
         script = Dict()
         for entry in section.entries:
             if entry.kind:
-                script.set([section.relative(entry.name)], [node_at(checkpoint.root, entry.path)])
+                node = without_gradient(node_at(checkpoint.root, entry.path))
+                script.set([section.relative(entry.name)], [node])
         return script
     if section.node is None and section.path:  # tensors beside other sections, below one key
         loose = Dict()
@@ -248,8 +252,14 @@ def attributes_left(root: Node) -> list[Leftover]:
 
 
 def weightless(checkpoint: Checkpoint, section: Section) -> list[Leftover]:
-    """What a pickled module holds beside its state dict: unregistered tensors, buffers that are not saved, attributes."""
-    if not section.is_module or checkpoint.traits.names_are_code:
+    """What a module holds beside its state dict: unregistered tensors, buffers that are not saved, attributes."""
+    if checkpoint.traits.names_are_code:
+        return [
+            Leftover(entry.name, "neither parameter nor buffer of the script", entry.tensor.nbytes)
+            for entry in section.entries
+            if not entry.kind
+        ]
+    if not section.is_module:
         return []
     return [
         Leftover(entry.name, "not in the state dict of its module", entry.tensor.nbytes)

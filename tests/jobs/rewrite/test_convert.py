@@ -8,6 +8,8 @@ import datetime
 import decimal
 import json
 import pathlib
+import re
+import warnings
 import zipfile
 from collections import OrderedDict
 from pathlib import Path
@@ -24,6 +26,7 @@ import strategies
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inside import inside
 from process import check_error, ckpt
 from same import difference
 from saved import OBJECTS, Colour, Config, Point
@@ -756,6 +759,84 @@ def test_samples_between_the_formats_of_torch(name: str, tmp_path: Path) -> None
     for made in ("l.pt", "z.pt"):
         found = rewriting.load(tmp_path / made, map_location="cpu", encoding=encoding)
         assert difference(expected, found) is None
+
+
+class Scripted(nn.Module):
+    """Tensors of every kind that a script has: a parameter, buffers, an attribute, a list, a constant."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(2, 2), nn.BatchNorm1d(2)
+        self.register_buffer("hidden", torch.ones(3), persistent=False)
+        self.scale, self.extra = torch.ones(2), [torch.zeros(2), torch.ones(1)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.linear(x)) * self.scale + self.extra[0] + self.hidden[0]
+
+
+def script(path: Path, *, old: bool = False) -> Path:
+    """A script as torch writes it, or as torch 1.4 did: its code lists no buffers."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.script(Scripted()).save(str(path))
+    if old:
+        with zipfile.ZipFile(path) as archive:
+            records = {name: archive.read(name) for name in archive.namelist()}
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, data in records.items():
+                archive.writestr(name, re.sub(rb"(?m)^  __buffers__ = .*\n", b"", data))
+    return path
+
+
+NEITHER = ["extra.0.0", "extra.0.1", "scale"]
+SCRIPTED = [*Scripted().state_dict(), "hidden"]
+
+
+@pytest.mark.parametrize("command", ["slim", "convert", "convert --plain"])
+@pytest.mark.parametrize("out", ["b.pth", "b.safetensors"])
+def test_tensors_of_a_script_that_are_no_weights_are_listed(command: str, out: str, tmp_path: Path) -> None:
+    script(tmp_path / "a.pt")
+
+    if command == "slim" and out == "b.safetensors":
+        return
+    done = inside(*command.split(), "a.pt", "-o", out, cwd=tmp_path)
+
+    assert done.code == 0, done
+    left = [line.split(": ")[1:] for line in done.lines if line.startswith("left out: ")]
+    assert sorted(name for name, _ in left) == NEITHER
+    assert all(what.startswith("neither parameter nor buffer of the script, ") for _, what in left)
+    with formats.open(str(tmp_path / out)) as written:
+        assert {entry.name for entry in written.tensors} == set(SCRIPTED)
+    if out == "b.pth":
+        found = torch.load(tmp_path / out)
+        assert not any(value.requires_grad for value in found.values())
+        assert all(value.numpy() is not None for value in found.values())
+
+
+def test_a_script_of_torch_1_4_keeps_its_buffers(tmp_path: Path) -> None:
+    script(tmp_path / "a.pt", old=True)
+
+    done = inside("convert", "a.pt", "-o", "b.safetensors", cwd=tmp_path)
+
+    held = safetensors.torch.load_file(tmp_path / "b.safetensors")
+    assert done.code == 0 and held.keys() == {*SCRIPTED, "scale"}
+    assert held["norm.running_var"].tolist() == [1, 1]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_constants_of_a_trace_are_listed(tmp_path: Path) -> None:
+    constant = torch.arange(4.0)
+    model = nn.Linear(4, 4)
+    torch.jit.trace(lambda x: x + constant, torch.ones(1, 4)).save(str(tmp_path / "c.pt"))
+    wrapper = nn.Sequential(model)
+    wrapper.forward = lambda x: model(x) + constant  # type: ignore[method-assign]
+    torch.jit.trace(wrapper, torch.ones(1, 4)).save(str(tmp_path / "a.pt"))
+
+    for arguments in (("convert", "a.pt", "-o", "b.safetensors"), ("slim", "a.pt", "-o", "b.pth")):
+        done = inside(*arguments, cwd=tmp_path)
+        assert done.code == 0 and "left out: constants: other, 1 tensor, 16 B" in done.lines
+        assert sum(line.startswith("left out") for line in done.lines) == 1
+    assert torch.load(tmp_path / "b.pth").keys() == wrapper.state_dict().keys()
 
 
 def test_scripts_give_their_weights(tmp_path: Path) -> None:
