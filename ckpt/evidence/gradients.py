@@ -83,6 +83,8 @@ def without_gradient(match: RecordMatch) -> tuple[int, ...]:
 
 
 def known_indices(use: GradientUse, numbers: Iterable[int]) -> tuple[list[int], int]:
-    """The indices of some parameters of an optimizer in `Checkpoint.tensors`, and how many have no known index."""
+    """The indices of some parameters of an optimizer in `Checkpoint.tensors`, in the order of the file, and how many have
+    no known index.
+    """
     indices = [use.match.indices[number] for number in numbers]
-    return [index for index in indices if index is not None], sum(index is None for index in indices)
+    return sorted(index for index in indices if index is not None), sum(index is None for index in indices)

@@ -1,8 +1,8 @@
 """Matching the parameters of an optimizer to the tensors of the model: by name, or by order and shapes.
 
 The state of an optimizer numbers its parameters in the order in which it got them. That is the order of the model:
-without buffers, each tied tensor once, frozen ones perhaps left out, perhaps in groups. A parameter is matched to a
-tensor only when every order-preserving assignment that fits agrees.
+without buffers, each tied tensor once, frozen ones perhaps left out, perhaps in groups that each keep the order. A
+parameter is matched to a tensor only when every order-preserving assignment that fits agrees.
 """
 
 from __future__ import annotations
@@ -51,6 +51,13 @@ class Slot(NamedTuple):
     """Whether its group keeps state at all. SGD without momentum keeps no state."""
 
 
+class Group(NamedTuple):
+    """A group of parameters of an optimizer. `decays` says whether it has weight decay, None without such a field."""
+
+    slots: list[Slot]
+    decays: bool | None = None
+
+
 class Match(NamedTuple):
     """The parameters of one optimizer, in its order, and the indices of their tensors in `Checkpoint.tensors`.
 
@@ -67,6 +74,8 @@ class Match(NamedTuple):
     groups: int = 1
     is_flat: bool = False
     """Whether one state stands for all parameters, as LBFGS keeps it."""
+    candidates: tuple[tuple[int, ...], ...] = ()
+    """For each parameter the indices of the tensors that it can be; none where these are too many or unknown."""
 
 
 def matches(
@@ -132,12 +141,12 @@ def is_by_order(checkpoint: Checkpoint, match: Match, number: int) -> bool:
     )
 
 
-def _groups(section: Section) -> list[list[Slot]]:
+def _groups(section: Section) -> list[Group]:
     """The parameters of an optimizer, group by group, in torch's order of their numbers."""
     parts = dict(children(section.node))
     state = {_key(key): node for key, node in children(parts.get("state"))}
     momentum_only = {str(key) for node in state.values() for key, _ in children(node)} <= {"momentum_buffer"}
-    groups: list[list[Slot]] = []
+    groups: list[Group] = []
     for _, group in children(parts.get("param_groups")):
         fields = dict(children(group))
         keys, names = look(fields.get("params")), look(fields.get("param_names"))
@@ -153,7 +162,8 @@ def _groups(section: Section) -> list[list[Slot]]:
             held = state.get(_key(key))
             slot = _slot(key, str(name) if isinstance(name, str) else None, held)
             row.append(slot._replace(keeps_state=keeps_state))
-        groups.append(row)
+        decay = look(fields.get("weight_decay")).value
+        groups.append(Group(row, bool(decay) if isinstance(decay, (int, float)) else None))
     return groups
 
 
@@ -184,11 +194,11 @@ def _shape(fields: dict[str, Node]) -> tuple[int, ...] | None:
 def _match(
     checkpoint: Checkpoint,
     optimizer: Section,
-    groups: list[list[Slot]],
+    groups: list[Group],
     models: list[Section],
     buffers: Sequence[bool],
 ) -> Match:
-    slots = tuple(slot for group in groups for slot in group)
+    slots = tuple(slot for group in groups for slot in group.slots)
     named = [section for section in models if _named_indices(checkpoint, section, slots)]
     if named and all(slot.name for slot in slots):
         model = named[0]
@@ -197,15 +207,16 @@ def _match(
     fits = []
     for model in models:
         free = _candidates(model, buffers)
-        assigned = _assign(groups, free, [checkpoint.tensors[index].tensor.shape for index in free])
+        assigned = _assign(groups, [(index, checkpoint.tensors[index]) for index in free])
         if assigned is not None:
             fits.append((model, assigned, len(free) == len(slots)))
     exact = [fit for fit in fits if fit[2]]
     chosen = fits if len(fits) == 1 else exact if len(exact) == 1 else []
     if not chosen or not (chosen[0][2] or any(slot.shape is not None for slot in slots)):
         return Match(optimizer, None, slots, (None,) * len(slots))
-    model, assigned, is_exact = chosen[0]
-    return Match(optimizer, model, slots, tuple(assigned), is_exact, groups=len(groups))
+    model, candidates, is_exact = chosen[0]
+    decided = tuple(found[0] if len(found) == 1 else None for found in candidates)
+    return Match(optimizer, model, slots, decided, is_exact, groups=len(groups), candidates=tuple(candidates))
 
 
 def _named_indices(checkpoint: Checkpoint, model: Section, slots: tuple[Slot, ...]) -> list[int | None]:
@@ -242,45 +253,134 @@ def each_once(rows: Iterable[tuple[int, Entry]]) -> list[int]:
     return indices
 
 
-def _assign(
-    groups: list[list[Slot]], indices: list[int], shapes: list[tuple[int, ...]]
-) -> list[int | None] | None:
-    """For each slot the index on which all fitting assignments agree. None when no assignment fits.
+# --- by order ---------------------------------------------------------------------------------------------------------
 
-    The groups share the indices: an index that one group surely takes is closed to the others.
+Candidates = list[tuple[int, ...]]
+"""For each parameter of an optimizer the indices of the tensors that it can be; none where these are too many."""
+_MOST_LISTED = 100_000
+_MOST_PAIRS = 4_000_000
+"""More pairs of a group and a tensor are not compared."""
+
+
+def _assign(groups: list[Group], rows: list[tuple[int, Entry]]) -> Candidates | None:
+    """What each slot can be in any order that training scripts use. None when the order of the model does not fit."""
+    is_exact = sum(len(group.slots) for group in groups) == len(rows)
+    orders = [rows]
+    if len(groups) > 1:
+        if is_exact and all(len(group.slots) == 1 for group in groups):
+            # MMEngine makes a group of each parameter, in order; recipes with a rate per layer go backwards.
+            groups = [Group([group.slots[0] for group in groups])]
+            orders.append(rows[::-1])
+        else:  # minGPT sorts the names in each group
+            orders.append(sorted(rows, key=lambda row: row[1].name))
+    found: Candidates | None = None
+    for order in orders:
+        kinds = _kinds(groups, order) if is_exact and len(groups) > 1 else None
+        assigned = None if kinds is None else _ordered(groups, order, kinds)
+        assigned = _ordered(groups, order, None) if assigned is None else assigned
+        if found is None:
+            found = assigned
+        elif assigned is not None:
+            found = [
+                tuple(sorted({*one, *other})) if one and other else ()
+                for one, other in zip(found, assigned, strict=True)
+            ]
+    return found
+
+
+def _kinds(groups: list[Group], rows: list[tuple[int, Entry]]) -> tuple[list[bool], list[bool]] | None:
+    """For each group and each tensor whether it belongs to the matrices with weight decay, where the state shows it.
+
+    Recipes give weight decay to matrices and none to vectors, with exceptions (`pos_embed`). The shapes of most slots
+    must show this rule, and the other tensors must be as many as it asks for.
     """
-    taken: dict[int, int] = {}  # position in `indices` -> the group that surely takes it
-    decided: list[list[int | None]] = [[None] * len(group) for group in groups]
+    decays = [group.decays for group in groups]
+    if {True, False} != set(decays):
+        if len(groups) != 2:
+            return None
+        decays = [True, False]  # both have the same weight decay: the shapes say which is which
+    shapes: dict[bool, list[tuple[int, ...]]] = {True: [], False: []}
+    unknown = {True: 0, False: 0}
+    for group, decay in zip(groups, decays, strict=True):
+        for slot in group.slots:
+            if slot.shape is None:
+                unknown[decay is True] += 1
+            else:
+                shapes[decay is True].append(slot.shape)
+    if not any(len(shape) > 1 for shape in shapes[True]):
+        shapes = {True: shapes[False], False: shapes[True]}
+        unknown = {True: unknown[False], False: unknown[True]}
+        decays = [not decay for decay in decays]
+    matrices, vectors = set(shapes[True]), set(shapes[False])
+    if (
+        any(len(shape) < 2 for shape in matrices)
+        or not any(len(shape) < 2 for shape in vectors)
+        or matrices & vectors
+        or any(len(shapes[kind]) < max(2, unknown[kind]) for kind in shapes)
+    ):
+        return None
+    kinds = [
+        entry.tensor.shape not in vectors and (entry.tensor.shape in matrices or len(entry.tensor.shape) > 1)
+        for _, entry in rows
+    ]
+    if sum(kinds) != len(shapes[True]) + unknown[True]:
+        return None
+    return [decay is True for decay in decays], kinds
+
+
+def _ordered(
+    groups: list[Group], rows: list[tuple[int, Entry]], kinds: tuple[list[bool], list[bool]] | None
+) -> Candidates | None:
+    """What each slot can be when each group keeps this order. None when nothing fits.
+
+    The groups share the tensors: one that a group surely takes is closed to the others.
+    """
+    if len(groups) * len(rows) > _MOST_PAIRS:
+        return [() for group in groups for _ in group.slots]
+    shapes = [entry.tensor.shape for _, entry in rows]
+    taken: dict[int, int] = {}  # position in `rows` -> the group that surely takes it
     while True:
         before = len(taken)
+        ends: list[tuple[list[int], list[tuple[int, int]]]] = []
         for number, group in enumerate(groups):
-            free = [i for i in range(len(indices)) if taken.get(i, number) == number]
-            ends = _ends(group, free, shapes)
-            if ends is None:
+            free = [
+                i
+                for i in range(len(rows))
+                if taken.get(i, number) == number and (kinds is None or kinds[1][i] == kinds[0][number])
+            ]
+            here = _ends(group.slots, free, shapes)
+            if here is None:
                 return None
-            for slot, (first, last) in enumerate(ends):
-                if first == last:
-                    decided[number][slot] = indices[first]
-                    taken[first] = number
+            ends.append((free, here))
+            taken.update((free[first], number) for first, last in here if first == last)
         if len(taken) == before:
-            return [index for row in decided for index in row]
+            break
+    left = _MOST_LISTED
+    candidates: Candidates = []
+    for group, (free, here) in zip(groups, ends, strict=True):
+        for slot, (first, last) in zip(group.slots, here, strict=True):
+            left -= last - first
+            fitting = free[first : last + 1] if left > 0 or first == last else ()
+            candidates.append(tuple(rows[i][0] for i in fitting if slot.shape in (None, shapes[i])))
+    return candidates
 
 
 def _ends(group: list[Slot], free: list[int], shapes: list[tuple[int, ...]]) -> list[tuple[int, int]] | None:
-    """The first and the last index that each slot can have in this order; None when a slot has no index."""
+    """The first and the last place in `free` that each slot can have in this order; None when a slot has none."""
     firsts = _greedy(group, free, shapes)
     lasts = _greedy(group[::-1], free[::-1], shapes)
     if firsts is None or lasts is None:
         return None
-    return list(zip(firsts, lasts[::-1], strict=True))
+    return [(first, len(free) - 1 - last) for first, last in zip(firsts, lasts[::-1], strict=True)]
 
 
 def _greedy(group: list[Slot], free: list[int], shapes: list[tuple[int, ...]]) -> list[int] | None:
+    """The first place in `free` that each slot can have."""
     chosen = []
-    at = iter(free)
+    at = iter(range(len(free)))
     for slot in group:
-        index = next((i for i in at if slot.shape is None or shapes[i] == slot.shape), None)
-        if index is None:
+        place = next((i for i in at if slot.shape is None or shapes[free[i]] == slot.shape), None)
+        if place is None:
             return None
-        chosen.append(index)
+        chosen.append(place)
     return chosen

@@ -12,6 +12,7 @@ from ckpt.tree.view import look
 # State names -> the family of optimizers that keeps them. The first that fits counts.
 _FAMILIES: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset(("exp_avg", "exp_avg_sq")), "Adam-like"),
+    (frozenset(("exp_avg", "exp_avg_var")), "AdaBelief-like"),
     (frozenset(("exp_avg", "exp_inf")), "Adamax"),
     (frozenset(("row_var", "col_var")), "Adafactor"),
     (frozenset(("square_avg", "acc_delta")), "Adadelta"),

@@ -15,7 +15,7 @@ from ckpt.render.folding import Fold, Leaf, fold, lines
 from ckpt.render.tables import value_text
 from ckpt.render.text import Line, cells, columns, cut, wrapped
 from ckpt.tensors import Tensor
-from ckpt.text import count_text, folded, plural, show, size_text
+from ckpt.text import and_more, count_text, folded, plural, show, size_text
 from ckpt.tree.steps import REGISTERED
 from ckpt.tree.view import UNINITIALIZED, look
 
@@ -354,14 +354,17 @@ def _loading(report: InspectReport) -> list[Line]:
 
 def index_lines(found: ParameterIndex) -> list[Line]:
     """Parameters by DDP's numbers, then how sure the numbers are."""
-    names = [(number, entry.name, entry.tensor) for number, entry in found.rows]
-    rows = [
-        [str(number), show(name, None), show_shape(tensor), tensor.dtype.name]
-        for number, name, tensor in names
-    ]
+    rows = []
+    for number, entries in found.rows:
+        names = and_more([show(entry.name, None) for entry in entries], 8, " or ")
+        shapes = {show_shape(entry.tensor): None for entry in entries}
+        dtypes = {entry.tensor.dtype.name: None for entry in entries}
+        rows.append([str(number), names, and_more(list(shapes), 2, " or "), " or ".join(dtypes)])
     out = columns([["INDEX", "NAME", "SHAPE", "DTYPE"], *rows], right=frozenset((0,)), give=1)
     assumes = f"; assumes that {found.assumes}" if found.assumes else ""
-    text = f"of {plural(found.parameters, 'parameter')}; {found.trust}: {found.why}{assumes}"
+    counted = plural(found.parameters, "parameter")
+    counted = counted if found.least == found.parameters else f"{found.least:,} to {counted}"
+    text = f"of {counted}; {found.trust}: {found.why}{assumes}"
     return [*out, [(text, "dim")]]
 
 

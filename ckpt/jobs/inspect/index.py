@@ -7,11 +7,14 @@ distributed.py `_build_params_for_reducer`): that of the state dict, without buf
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.errors import UsageError
+from ckpt.evidence.gradients import GradientUse
 from ckpt.evidence.matching import each_once
 from ckpt.evidence.roles import RecordMatch, Trust
 from ckpt.evidence.sections import Section
@@ -21,15 +24,23 @@ from ckpt.text import Json, plural, show
 _MOST = 10_000
 
 
-class ParameterIndex(NamedTuple):
-    """Parameters by their number: `rows` are those that were asked for, of `parameters` in all."""
+_IN_OPTIMIZER = "each parameter that requires a gradient is in the optimizer"
+_NONE_FROZEN = "no parameter is frozen (requires_grad is not recorded)"
 
-    rows: tuple[tuple[int, Entry], ...]
+
+class ParameterIndex(NamedTuple):
+    """Parameters by their number: `rows` are those that were asked for, each with the tensors that it can be.
+
+    DDP counts `least` to `parameters` parameters. A name follows from the file where a row has one tensor.
+    """
+
+    rows: tuple[tuple[int, tuple[Entry, ...]], ...]
     section: Section
     parameters: int
     trust: Trust
     why: str
     assumes: str | None
+    least: int
 
     def to_json(self) -> dict[str, Json]:
         """The object `index` of the document `ckpt.inspect`."""
@@ -38,8 +49,30 @@ class ParameterIndex(NamedTuple):
             "section": self.section.name,
             "evidence": {"trust": self.trust, "source": "order", "note": self.why},
             "assumes": self.assumes,
-            "names": [{"index": number, "name": entry.name} for number, entry in self.rows],
+            "names": [
+                {
+                    "index": number,
+                    "name": entries[0].name if len(entries) == 1 else None,
+                    "candidates": [entry.name for entry in entries],
+                }
+                for number, entries in self.rows
+            ],
         }
+
+
+class _Count(NamedTuple):
+    """What DDP may count: the tensors `indices` in order, without at least `least_out` and at most `most_out` of them.
+
+    Those in `sure` are counted.
+    """
+
+    indices: Sequence[int]
+    sure: frozenset[int]
+    least_out: int
+    most_out: int
+    trust: Trust
+    why: str
+    assumes: str | None
 
 
 def numbers(text: str) -> list[int]:
@@ -57,54 +90,46 @@ def numbers(text: str) -> list[int]:
 
 
 def index(survey: Survey, asked: list[int], section: str | None = None) -> ParameterIndex:
-    """The parameters of these numbers, with how sure their order is.
+    """The parameters of these numbers, or what each can be, with how sure that is.
 
-    Raises UsageError for a number that no parameter has, and where the order is undecided for one.
+    Raises UsageError for a number that no parameter has, and where the file keeps no order.
     """
     checkpoint = survey.checkpoint
     if survey.record is not None and section in (None, survey.record.section.name):
         return _recorded(checkpoint, asked, survey.record)
     model = survey.only_model(section)
     _refuse_disorder(checkpoint, model)
-    sure = _order(survey, model, likely=False)
-    doubtful: Sequence[int | None] = _order(survey, model, likely=True)
-    recorded = _requires_grad(checkpoint, sure)
-    trust, why = _trust(survey, model, sure, doubtful)
-    given = _given(survey, model)
-    names: list[int | None]
-    if recorded is None and given is not None and len(given) < len(sure):
-        # Frozen parameters were left out of the optimizer, and DDP does not number them either.
-        names = given
-        trust, why = (
-            "strong",
-            f"the optimizer holds {len(given)} of the model's {len(sure)} parameters, in this order",
-        )
-        doubtful = given
-    else:
-        names = [index for index in sure if recorded is None or recorded[index]]
-        doubtful = [
-            index for index in doubtful if recorded is None or index is None or recorded.get(index, True)
-        ]
-    rows = []
+    count = _listed(survey, model) or _by_optimizer(survey, model, max(asked)) or _by_names(survey, model)
+    most = len(count.indices) - count.least_out
     for number in asked:
-        _refuse_beyond(checkpoint, number, len(names))
-        index = names[number]
-        if index is None or number >= len(doubtful) or doubtful[number] != index:
-            what = (
-                "" if index is None else f": {show(checkpoint.tensors[index].name, 60)} or the one before it"
-            )
-            raise UsageError(
-                f"--index {number}: the order is undecided{what}",
-                path=checkpoint.path,
-                hint="--model FILE.py:FACTORY, ckpt.snapshot or a checkpoint with its optimizer decides",
-            )
-        rows.append((number, checkpoint.tensors[index]))
-    assumes = (
-        None
-        if recorded is not None or names is given
-        else "no parameter is frozen (requires_grad is not recorded)"
-    )
-    return ParameterIndex(tuple(rows), model, len(names), trust, why, assumes)
+        _refuse_beyond(checkpoint, number, most)
+    # DDP counts as many parameters as the largest number says.
+    count = count._replace(most_out=min(count.most_out, len(count.indices) - 1 - max(asked)))
+    rows = [
+        (number, tuple(checkpoint.tensors[at] for at in candidates))
+        for number, candidates in zip(asked, _candidates(count, asked), strict=True)
+    ]
+    least = len(count.indices) - count.most_out
+    return ParameterIndex(tuple(rows), model, most, count.trust, count.why, count.assumes, least)
+
+
+def _candidates(count: _Count, asked: Sequence[int]) -> list[list[int]]:
+    """The tensors that each number can be, in order."""
+    sure = count.sure if len(count.indices) - len(count.sure) >= count.least_out else frozenset[int]()
+    doubtful = [at not in sure for at in count.indices]
+    before = list(accumulate(doubtful, initial=0))
+    total = before[-1]
+    # The number of a counted tensor is its place, less the doubtful ones before it that are left out.
+    firsts = [place - min(before[place], count.most_out) for place in range(len(doubtful))]
+    lasts = [place - max(0, count.least_out - (total - before[place + 1])) for place in range(len(doubtful))]
+    return [
+        [
+            count.indices[place]
+            for place in range(bisect_left(lasts, number), bisect_right(firsts, number))
+            if total - doubtful[place] >= count.least_out
+        ]
+        for number in asked
+    ]
 
 
 def _recorded(checkpoint: Checkpoint, asked: list[int], match: RecordMatch) -> ParameterIndex:
@@ -120,13 +145,13 @@ def _recorded(checkpoint: Checkpoint, asked: list[int], match: RecordMatch) -> P
                 f"--index {number}: the file does not hold {show(names[number], 80)}",
                 path=checkpoint.path,
             )
-        rows.append((number, checkpoint.tensors[index]))
+        rows.append((number, (checkpoint.tensors[index],)))
     frozen = len(record.parameters) - len(names)
     left = f", without {plural(frozen, 'frozen or ignored parameter')}" if frozen else ""
     why = "recorded by ckpt.snapshot" if record.source == "snapshot" else "the model that --model builds"
     if record.world_size > 1:
         why += f" on rank {record.rank} of {record.world_size}"
-    return ParameterIndex(tuple(rows), match.section, len(names), "certain", why + left, None)
+    return ParameterIndex(tuple(rows), match.section, len(names), "certain", why + left, None, len(names))
 
 
 def _refuse_beyond(checkpoint: Checkpoint, number: int, count: int) -> None:
@@ -158,43 +183,120 @@ def _refuse_disorder(checkpoint: Checkpoint, model: Section) -> None:
         )
 
 
-def _order(survey: Survey, model: Section, *, likely: bool) -> list[int]:
-    """The indices of the parameters in order; with `likely`, what is likely a buffer is taken for one of them."""
+def _order(survey: Survey, model: Section) -> list[int]:
+    """The indices of what may be a parameter, in order."""
 
     def may_be_parameter(index: int, entry: Entry) -> bool:
         role = survey.roles[index]
-        return entry.registered and (role.role != "buffer" or (likely and role.trust == "likely"))
+        return entry.registered and (role.role != "buffer" or role.trust == "likely")
 
     rows = zip(model.indices, model.entries, strict=True)
     return each_once(row for row in rows if may_be_parameter(*row))
 
 
-def _requires_grad(checkpoint: Checkpoint, indices: list[int]) -> dict[int, bool] | None:
-    """Whether each parameter requires a gradient, where the file records it: in modules and Parameters."""
-    tensors = [checkpoint.tensors[index].tensor for index in indices]
+def _listed(survey: Survey, model: Section) -> _Count | None:
+    """What the file itself records: modules and Parameters say which require a gradient."""
+    indices = [index for index in _order(survey, model) if survey.roles[index].role != "buffer"]
+    tensors = [survey.tensors[index].tensor for index in indices]
     if not indices or not all(tensor.is_parameter for tensor in tensors):
         return None
-    return {index: tensor.requires_grad is not False for index, tensor in zip(indices, tensors, strict=True)}
-
-
-def _given(survey: Survey, model: Section) -> list[int | None] | None:
-    """The indices of the parameters of the only optimizer of a model, in its order."""
-    mine = [match for match in survey.matches if match.model is not None and match.model.path == model.path]
-    return list(mine[0].indices) if len(mine) == 1 and mine[0].groups == 1 else None
-
-
-def _trust(
-    survey: Survey, model: Section, sure: list[int], doubtful: Sequence[int | None]
-) -> tuple[Trust, str]:
-    if all(survey.tensors[index].kind for index in sure):
-        return "certain", "the module lists its parameters"
-    exact = [
-        match
-        for match in survey.matches
-        if match.model is not None and match.model.path == model.path and match.exact
+    counted = [
+        index for index, tensor in zip(indices, tensors, strict=True) if tensor.requires_grad is not False
     ]
-    if exact:
-        return "strong", f"the optimizer holds as many parameters as the model ({len(exact[0].slots)})"
-    if sure != doubtful:
-        return "likely", "some buffers are known only by their names"
-    return "likely", "every tensor that is not known as a buffer counts as a parameter"
+    is_module = all(survey.tensors[index].kind for index in indices)
+    why = "the module lists its parameters" if is_module else "each parameter was saved as a Parameter"
+    return _Count(counted, frozenset(counted), 0, 0, "certain", why, None)
+
+
+def _by_names(survey: Survey, model: Section) -> _Count:
+    """What the names and dtypes say, for a file without an optimizer of the model."""
+    indices = _order(survey, model)
+    sure = frozenset(index for index in indices if survey.roles[index].role != "buffer")
+    doubtful = len(indices) - len(sure)
+    why = (
+        "some buffers are known only by their names"
+        if doubtful
+        else "every tensor that is not known as a buffer counts as a parameter"
+    )
+    return _Count(indices, sure, 0, doubtful, "likely", why, _NONE_FROZEN)
+
+
+def _by_optimizer(survey: Survey, model: Section, largest: int) -> _Count | None:
+    """What the optimizers of a model leave: how many parameters they hold, and which of these had a gradient.
+
+    A parameter without state may be frozen or unused. DDP counts only the unused one.
+    """
+    mine = _uses(survey, model)
+    indices = _order(survey, model)
+    held = sum(_held(use) for use in mine)
+    if not mine or held > len(indices):
+        return None
+    if any(use.match.model is None and any(slot.shape for slot in use.match.slots) for use in mine):
+        why = "the parameters of the optimizer do not fit the order of the model"
+        return _Count(indices, frozenset(), 0, len(indices), "likely", why, None)
+    possible = _possible(mine)
+    fitting = indices if possible is None else [index for index in indices if index in possible]
+    if len(fitting) < held:  # two optimizers that may hold the same parameters
+        fitting = indices
+    telling = all(_tells(use) for use in mine)
+    stateless = [_stateless(use) if telling else set() for use in mine]
+    without = sum(map(len, stateless))
+    sure = frozenset(
+        index
+        for use, numbers in zip(mine, stateless, strict=True)
+        for number, index in enumerate(use.match.indices)
+        if telling and index is not None and number not in numbers
+    )
+    if largest >= held and len(indices) > held:
+        why = f"DDP counts more parameters than the {held} in the optimizer"
+        return _Count(indices, sure, 0, len(indices), "likely", why, None)
+    is_exact = held == len(indices)
+    why = (
+        f"the optimizer holds as many parameters as the model ({held})"
+        if is_exact
+        else f"the optimizer holds {held} of the model's {len(indices)} parameters"
+    )
+    if without:
+        why += f", and {without} of them had no gradient yet; DDP does not count those that are frozen"
+    assumes = [] if is_exact else [_IN_OPTIMIZER]
+    assumes += [] if telling else [_NONE_FROZEN]
+    out = len(fitting) - held
+    trust: Trust = "likely" if assumes else "strong"
+    return _Count(fitting, sure, out, out + without, trust, why, ", and that ".join(assumes) or None)
+
+
+def _uses(survey: Survey, model: Section) -> list[GradientUse]:
+    """The optimizers of a model. One that fits no order is that of the only model."""
+    mine = [use for use in survey.uses if use.match.model is not None and use.match.model.path == model.path]
+    alone = len(survey.uses) == 1 and [section.path for section in survey.models] == [model.path]
+    return mine or (list(survey.uses) if alone else [])
+
+
+def _held(use: GradientUse) -> int:
+    """How many parameters of the model an optimizer holds."""
+    indices = use.match.indices
+    return sum(index is not None for index in indices) if use.match.by_name else len(indices)
+
+
+def _tells(use: GradientUse) -> bool:
+    """Whether the state of an optimizer says which parameters had a gradient."""
+    return not use.match.is_flat and any(slot.has_state for slot in use.match.slots)
+
+
+def _stateless(use: GradientUse) -> set[int]:
+    """The numbers of the parameters that may never have had a gradient."""
+    return {number for number, slot in enumerate(use.match.slots) if not slot.has_state}.union(use.never)
+
+
+def _possible(uses: Sequence[GradientUse]) -> frozenset[int] | None:
+    """The tensors that some parameter of the optimizers can be; None where that is unknown."""
+    rows: list[Sequence[int | None]] = []
+    for use in uses:
+        candidates = use.match.candidates
+        if use.match.by_name:
+            rows.append(use.match.indices)
+        elif not candidates or not all(candidates):
+            return None
+        else:
+            rows += candidates
+    return frozenset(index for row in rows for index in row if index is not None)

@@ -92,9 +92,21 @@ def _of(survey: Survey, use: GradientUse, numbers: Sequence[int]) -> tuple[str, 
     indices, unknown = known_indices(use, numbers)
     other = ""
     if unknown:
-        left = [str(number) for number in numbers if use.match.indices[number] is None]
-        other = f"{plural(unknown, 'unknown parameter')} (the optimizer's numbers {and_more(left, 8)})"
+        left = [number for number in numbers if use.match.indices[number] is None]
+        other = f"{plural(unknown, 'unknown parameter')} ({_candidates(survey, use, left)})"
     return _text(survey, use.match.model, indices, other)
+
+
+def _candidates(survey: Survey, use: GradientUse, numbers: Sequence[int]) -> str:
+    """What unknown parameters can be, or their numbers in the optimizer where the file does not say."""
+    match = use.match
+    possible = [match.candidates[number] for number in numbers] if match.candidates else []
+    if match.model is None or not all(possible):
+        which = "number" if len(numbers) == 1 else "numbers"
+        return f"{which} {and_more([str(number) for number in numbers], 8)} in the optimizer"
+    indices = sorted({index for candidates in possible for index in candidates})
+    names = [match.model.relative(survey.tensors[index].name) for index in indices]
+    return f"{'one' if len(numbers) == 1 else len(numbers)} of {folded(names)}"
 
 
 def _text(
