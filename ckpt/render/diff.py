@@ -51,7 +51,7 @@ def diff_lines(
         out += finding_lines(finding, width)
     out += [[(show(note, 200), "dim")] for note in report.notes[:_ROWS]]
     for name in report.not_compared:
-        out.append([(f"not compared: {show(name, 120)} (the other file lacks it)", "dim")])
+        out.append([(f"not compared: {show(name, 120)} (not in the other file)", "dim")])
     out.append(_verdict(report))
     return out
 

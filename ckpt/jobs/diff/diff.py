@@ -135,6 +135,9 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
     )
 
 
+_WEIGHTS = frozenset(("model", "ema"))
+
+
 # --- which parts go together ------------------------------------------------------------------------------------------
 
 
@@ -147,6 +150,8 @@ def _pairs(before: Survey, after: Survey, options: Options) -> tuple[list[Pair],
         if not ours and not theirs:
             before.section(options.section)  # which raises, with the names that there are
     pairs = [*_by_path(ours, theirs), *_by_kind(ours, theirs)]
+    if not any(pair.after.kind in _WEIGHTS for pair in pairs):
+        pairs += _only_weights(ours, theirs)
     if not pairs and len(ours) == len(theirs) == 1:  # files of nothing but tensors
         return [Pair(ours[0], theirs[0])], []
     alone = [
@@ -180,6 +185,16 @@ def _by_kind(ours: list[Section], theirs: list[Section]) -> list[Pair]:
             ours.remove(mine[0])
             theirs.remove(others[0])
     return pairs
+
+
+def _only_weights(ours: list[Section], theirs: list[Section]) -> list[Pair]:
+    """The only weights of either side, taken off the lists: an average in a training file, and what slim makes of it."""
+    mine, others = ([part for part in side if part.kind in _WEIGHTS] for side in (ours, theirs))
+    if not len(mine) == len(others) == 1:
+        return []
+    ours.remove(mine[0])
+    theirs.remove(others[0])
+    return [Pair(mine[0], others[0])]
 
 
 def _rows(before: Survey, after: Survey, pair: Pair, options: Options) -> tuple[Pair, list[Row]]:

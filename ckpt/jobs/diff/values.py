@@ -24,23 +24,36 @@ _Values = dict[Path, Value]
 def differing_values(
     first: Survey, second: Survey, pairs: Sequence[Pair], *, outside: bool
 ) -> tuple[list[ValueRow], list[str]]:
-    """(values that differ, keys at the root of one file only, which are not compared).
+    """(values that differ, what only one file has and is not compared: keys at its root, attributes of modules).
 
     Compared are the values of sections that go together and, when `outside`, those in no section of either
-    file, below keys that both files have.
+    file, below keys that both files have. A module has attributes, and a state dict of it has none.
     """
     before, after = first.checkpoint, second.checkpoint
     rows: list[ValueRow] = []
+    lonely: list[str] = []
+    whole = [False, False]  # the sides of which a module at the root has been dealt with here
     for pair in pairs:
-        if pair.before.path and pair.after.path:
-            ours, theirs = _below(before, pair.before), _below(after, pair.after)
+        ours, theirs = _below(before, pair.before), _below(after, pair.after)
+        parts = pair.before, pair.after
+        modules = [part.is_module for part in parts]
+        for side, checkpoint in enumerate((before, after)):
+            if modules[side] and not modules[1 - side]:
+                (ours, theirs)[side].clear()
+                lonely.append(f"the attributes of {parts[side].name or '(the root)'} of {checkpoint.path}")
+            whole[side] |= (
+                modules[side]
+                and not parts[side].path
+                and (not modules[1 - side] or bool(parts[1 - side].path))
+            )
+        if (pair.before.path and pair.after.path) or (all(modules) and any(whole)):
             rows += _differing(before, after, ours, theirs)
     if not outside:
-        return rows, []
+        return rows, lonely
     taken = {part.path for side in (first, second) for part in side.sections if part.path}
     free = [_outside(side, taken) for side in (before, after)]
+    free = [{} if done else values for done, values in zip(whole, free, strict=True)]
     is_root = any(not pair.before.path and not pair.after.path for pair in pairs)
-    lonely: list[str] = []
     if not is_root:  # whole keys of one side only were not part of anything that is compared
         keys = [{str(key) for key, _ in children(side.root)} for side in (before, after)]
         for side, checkpoint, others in ((0, before, keys[1]), (1, after, keys[0])):

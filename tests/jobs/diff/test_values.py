@@ -13,7 +13,9 @@ import oracle
 import pytest
 import torch
 from comparing import changes, compared
+from torch import nn
 
+from ckpt.errors import UsageError
 from ckpt.names import Globs
 
 pytestmark = oracle.QUIET
@@ -160,3 +162,43 @@ def test_what_a_copy_of_a_dict_has_of_its_own_is_found(tmp_path: Path) -> None:
         "y.decay": "added",
         "y.momentum": "removed",
     }
+
+
+# --- modules and averages ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["", "model", "ema"])
+def test_a_module_is_the_same_as_its_state_dict_and_its_attributes_are_named(
+    place: str, tmp_path: Path
+) -> None:
+    """As slim makes it of a file; in the other direction too."""
+    module = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    whole = {place: module, "epoch": 3} if place else module
+    one = f"the attributes of {place or '(the root)'} of {tmp_path}"
+    for bare in (module.state_dict(), {"model": module.state_dict()}):
+        for before, after, name in ((whole, bare, "a.pt"), (bare, whole, "b.pt")):
+            report = compared(before, after, tmp_path)
+            assert not report.differs and report.values == () and report.count("same") == 7
+            assert [text for text in report.not_compared if "attributes" in text] == [f"{one}/{name}"]
+    strict = compared(whole, module.state_dict(), tmp_path, strict=True)
+    assert strict.differs and f"only on one side: {one}/a.pt" in strict.notes
+
+
+def test_a_module_at_the_root_has_the_attributes_of_one_below_a_key(tmp_path: Path) -> None:
+    report = compared(nn.Linear(2, 3), {"model": nn.Linear(2, 3)}, tmp_path)
+    assert report.values == () and report.not_compared == ()
+    other = nn.Linear(2, 3)
+    other.in_features = 5
+    report = compared({"model": nn.Linear(2, 3)}, other, tmp_path)
+    assert changes(report) == {"in_features": "changed"}
+
+
+def test_an_average_that_is_the_only_weights_is_compared_with_a_model(tmp_path: Path) -> None:
+    state = nn.Linear(2, 3).state_dict()
+    optimizer = {"state": {}, "param_groups": [{"lr": 0.1, "params": [0, 1]}]}
+    training = {"ema": state, "optimizer": optimizer, "epoch": 1}
+    for before, after in ((training, state), (state, training), (training, {"model": state})):
+        report = compared(before, after, tmp_path)
+        assert not report.differs and report.count("same") == 2
+    with pytest.raises(UsageError, match="nothing to compare"):
+        compared({"ema": state, "swa": state, "optimizer": optimizer}, {"model": state}, tmp_path)
