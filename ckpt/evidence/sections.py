@@ -42,9 +42,11 @@ _FILLING = frozenset(
         "python",
     ]
 )
-_EMA = frozenset(("ema", "averaged", "shadow", "swa"))
+_EMA = frozenset(("ema", "average", "averaged", "averaging", "shadow", "swa"))
 _WHOLE = frozenset(("state_dict", "model_state_dict", "model", "params", "weights", "net"))
 """Keys that hold a model beside other things. A dict with such a key is not the model itself."""
+_LIGHTNING = frozenset(("state_dict", "pytorch-lightning_version"))
+"""Keys at the root of a checkpoint of Lightning. It loads `state_dict`; callbacks keep other weights."""
 _TENSOR_NAMES = re.compile(
     r"(?:weight|bias|gamma|beta|kernel|embedding|running_|num_batches_tracked)\w*|\w*_?(?:weight|bias)"
 )
@@ -118,7 +120,9 @@ def find_sections(checkpoint: Checkpoint) -> tuple[Section, ...]:
     kept = [
         section
         for section in sections
-        if section.kind != "model" or section.is_module or section.numel >= OTHER_SHARE * largest
+        if section.kind not in ("model", "other")
+        or section.is_module
+        or section.numel >= OTHER_SHARE * largest
     ]
     rest = finder.rest(kept)
     return tuple(sorted(kept + rest, key=lambda section: (section.first, section.tensors)))
@@ -128,6 +132,7 @@ class _Finder:
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
         self._containers = checkpoint.containers
+        self._is_lightning = any(not row.path and set(row.keys) >= _LIGHTNING for row in self._containers[:1])
         # Paths above an optimizer, such as a list of optimizers.
         self._above_optimizers = {
             row.path[:depth]
@@ -196,15 +201,20 @@ class _Finder:
         if row.path == (KEY,) and record_of(self._checkpoint) is not None:
             return "snapshot"
         if row.is_module:
-            return "ema" if _is_ema(row.path) else "model"
+            return self._kind_of_weights(row.path)
         kind = _kind_of_key(row.path) if len(row.path) == 1 else None
         if kind is not None and row.path not in self._above_optimizers:
             return kind
         if row.last == row.first:
             return None
         if row.has_metadata or self._is_state_dict(row) or self._is_nested_model(row):
-            return "ema" if _is_ema(row.path) else "model"
+            return self._kind_of_weights(row.path)
         return None
+
+    def _kind_of_weights(self, path: Path) -> str:
+        if self._is_lightning and path[:1] != ("state_dict",):
+            return "ema" if any(_is_ema(path[:depth]) for depth in range(1, len(path) + 1)) else "other"
+        return "ema" if _is_ema(path) else "model"
 
     def _is_state_dict(self, row: Container) -> bool:
         """Whether it maps names to tensors, with dotted names or below a key for a model."""

@@ -9,6 +9,7 @@ import oracle
 import pytest
 import rewriting
 import torch
+from inside import inside
 from saved import Net
 
 from ckpt import formats
@@ -18,6 +19,7 @@ from ckpt.evidence.survey import Survey
 pytestmark = oracle.QUIET
 ONE = torch.ones(3)
 MODEL = {"a.weight": torch.ones(20, 20), "a.bias": torch.ones(20)}
+OTHER = {name: tensor.clone() for name, tensor in MODEL.items()}
 OPTIMIZER = {
     "state": {0: {"step": torch.tensor(1.0), "exp_avg": torch.ones(20, 20)}},
     "param_groups": [{"params": [0]}],
@@ -108,3 +110,43 @@ def test_averaged_weights_alone_are_the_only_model_and_beside_a_model_they_are_n
         survey = Survey(opened)
         assert survey.only_model(None).name == "model"
         assert {part.name for part in survey.weights(None)} == {"model", "ema"}
+
+
+LIGHTNING = {"pytorch-lightning_version": "2.6.0", "state_dict": MODEL, "optimizer_states": [OPTIMIZER]}
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({}, []),
+        # What StochasticWeightAveraging keeps in its state.
+        (
+            {"callbacks": {"StochasticWeightAveraging": {"average_model_state": OTHER}}},
+            [("callbacks.StochasticWeightAveraging.average_model_state", "ema", 2)],
+        ),
+        ({"callbacks": {"EMA": {"model": OTHER}}}, [("callbacks.EMA.model", "ema", 2)]),
+        # EMAWeightAveraging puts the average into state_dict, and the weights of the last step beside it.
+        (
+            {"current_model_state": OTHER, "averaging_state": {"n_averaged": torch.tensor(3)}},
+            [("current_model_state", "other", 2), ("averaging_state", "other", 1)],
+        ),
+        (
+            {"hyper_parameters": {"backbone": torch.nn.Linear(20, 20)}},
+            [("hyper_parameters.backbone", "other", 2)],
+        ),
+    ],
+)
+def test_lightning_has_one_model(more: dict[str, Any], expected: list[Any], tmp_path: Path) -> None:
+    """Its `state_dict`, which it loads."""
+    rows = [("state_dict", "model", 2), ("optimizer_states.0", "optimizer", 2)]
+    assert sections({**LIGHTNING, **more}, tmp_path) == rows + expected
+    path = str(tmp_path / "a.pt")
+    assert inside("slim", path, "-o", str(tmp_path / "b.pt"), cwd=tmp_path).code == 0
+    assert rewriting.load(tmp_path / "b.pt").keys() == MODEL.keys()
+
+
+def test_weights_of_others_beside_a_model_are_a_second_one(tmp_path: Path) -> None:
+    assert sections({"state_dict": MODEL, "current_model_state": OTHER}, tmp_path) == [
+        ("state_dict", "model", 2),
+        ("current_model_state", "model", 2),
+    ]
