@@ -187,7 +187,7 @@ def _one(path: str, make: Make, options: WriteOptions, opened: Open, *, several:
             warn(saved.path, saved.warnings)
         if too_little:
             less = f"less than --min-coverage {least:g} of the elements"
-            why = "no tensor of PRETRAINED fits" if nothing else less
+            why = less if least else "no tensor of PRETRAINED fits"
             output.talk(f"ckpt: {show(path, None)}: {why}: nothing was written")
     return int(too_little)
 

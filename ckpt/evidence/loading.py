@@ -11,9 +11,11 @@ from typing import NamedTuple
 from ckpt.checkpoint import Checkpoint, Refusal
 from ckpt.evidence.sections import Section
 from ckpt.names import NamedKey, Path
+from ckpt.nodes import Node
 from ckpt.pickles.imports import runs_anything
 from ckpt.pickles.known import PACKAGES
 from ckpt.text import and_more
+from ckpt.tree.view import look
 
 
 class Load(NamedTuple):
@@ -46,6 +48,9 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     strange = _strange(checkpoint)
     if strange is not None:
         return Load(None, reason=strange)
+    outdated = _outdated(checkpoint)
+    if outdated is not None:
+        return Load(None, reason=outdated)
     refused = checkpoint.weights_only
     options = ['map_location="cpu"']
     if refused:
@@ -77,6 +82,34 @@ def _strange(checkpoint: Checkpoint) -> str | None:
         if row.group != "known" and _package(row.module) not in PACKAGES:
             return f"needs {row.module}.{row.name} from the author's code"
     return None
+
+
+_RNN = frozenset(f"torch.nn.modules.rnn.{name}" for name in ("RNN", "LSTM", "GRU"))
+
+
+def _outdated(checkpoint: Checkpoint) -> str | None:
+    """Why the torch of today cannot load what torch 1.0 to 1.13 pickled, although it knows every name."""
+    for row in checkpoint.imports:
+        if (row.module, row.name) == ("torch._utils", "_rebuild_sparse_csr_tensor"):
+            return f"torch 2 has no {row.module}.{row.name} any more"
+    for part in checkpoint.containers:
+        at = f" ({part.name})" if part.name else ""
+        if (
+            part.type.startswith("torch.optim.")
+            and "param_groups" in part.keys
+            and "defaults" not in part.keys
+        ):
+            return f"torch 2 cannot load this {part.type}{at}, which has no defaults"
+        if part.type in _RNN and "_flat_weights" not in part.keys and _names_weights(part.node):
+            return f"torch 2 cannot load this {part.type}{at}, which has no _flat_weights"
+    return None
+
+
+def _names_weights(module: Node) -> bool:
+    """Whether a recurrent module lists its weights by name: then `__setstate__` does not collect them."""
+    listed = look(module).attributes.get("_all_weights")
+    first = listed[0] if type(listed) is list and listed else None
+    return type(first) is list and bool(first) and isinstance(first[0], str)
 
 
 def _package(module: str) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import warnings
+import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import oracle
 import process
@@ -15,8 +17,10 @@ import real_files
 import safetensors.torch
 import saved
 import torch
+from inside import inside
 from opcodes import build, call, glob, newobj, pickled, tensor, torch_zip, value
 from saved import OBJECTS
+from torch import nn
 
 from ckpt import formats
 from ckpt.evidence.survey import Survey
@@ -246,3 +250,43 @@ def test_tensors_that_load_once_a_part_of_torch_is_imported(made: Any, package: 
     assert f" until {package} is imported" in str(look(str(path)).load.note)
     load = f"import torch, {package}; torch.load({str(path)!r}, weights_only=True)"
     assert process.python("-c", load).code == 0
+
+
+def _without(*names: str) -> Any:
+    return lambda self: {key: value for key, value in self.__dict__.items() if key not in names}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_todays_torch_cannot_load_gets_the_way_through_plain(tmp_path: Path) -> None:
+    """As torch 1.0 to 1.13 pickled them: each fails in torch 2 with another error, and none is a `load:` line."""
+    gru, linear = nn.GRU(2, 2), nn.Linear(2, 2)
+    adam = torch.optim.Adam(linear.parameters())
+    things = {"gru": gru, "adam": {"opt": adam, "model": linear.state_dict()}}
+    things["csr"] = {"a.weight": torch.eye(2).to_sparse_csr()}
+    for name, thing in things.items():
+        torch.save(thing, tmp_path / f"new_{name}.pth")
+    gone = _without("_flat_weights", "_flat_weights_names", "_flat_weight_refs")
+    with (
+        mock.patch.object(nn.GRU, "__getstate__", gone, create=True),
+        mock.patch.object(torch.optim.Adam, "__getstate__", _without("defaults"), create=True),
+    ):
+        for name in ("gru", "adam"):
+            torch.save(things[name], tmp_path / f"{name}.pth")
+    with (
+        zipfile.ZipFile(tmp_path / "new_csr.pth") as new,
+        zipfile.ZipFile(tmp_path / "csr.pth", "w") as old,
+    ):
+        for name in new.namelist():
+            data = new.read(name)
+            old.writestr(name, data.replace(b"_rebuild_sparse_tensor", b"_rebuild_sparse_csr_tensor"))
+
+    for name, says in (("gru", "_flat_weights"), ("adam", "defaults"), ("csr", "_rebuild_sparse_csr_tensor")):
+        with pytest.raises(AttributeError, match=says):
+            torch.load(tmp_path / f"{name}.pth", weights_only=False)
+        with formats.open(str(tmp_path / f"{name}.pth")) as checkpoint:
+            load = Survey(checkpoint).load
+            assert load.expression is None and load.reason is not None and says in load.reason
+        with formats.open(str(tmp_path / f"new_{name}.pth")) as checkpoint:
+            assert Survey(checkpoint).load.expression is not None
+        made = inside("convert", f"{name}.pth", "--plain", "-o", "plain.pth", "--force", cwd=tmp_path)
+        assert made.code == 0 and torch.load(tmp_path / "plain.pth") is not None

@@ -21,6 +21,7 @@ from ckpt.jobs.rewrite.report import (
     edited,
     keys_beside,
     losses_of,
+    refuse_empty,
     rest_of,
     storages_of,
     uninitialized,
@@ -112,15 +113,17 @@ def convert(
             Leftover(entry.name, f"{kind_of(entry)}, which is not cast", entry.tensor.nbytes)
             for entry in cast.uncast
         ]
-    return RewriteReport(
-        "convert",
-        checkpoint,
-        current,
-        (*_format_change(checkpoint, format, len(current.tensors)), *changes),
-        tuple(dropped),
-        tuple(alone),
-        unchanged_bytes=to is None,
-        nothing=f"is {format} already",
+    return refuse_empty(
+        RewriteReport(
+            "convert",
+            checkpoint,
+            current,
+            (*_format_change(checkpoint, format, len(current.tensors)), *changes),
+            tuple(dropped),
+            tuple(alone),
+            unchanged_bytes=to is None,
+            nothing=f"is {format} already",
+        )
     )
 
 
@@ -208,14 +211,16 @@ def _to_tensors(
         is_edited=True,
     )
     changes += cast.changes()
-    return RewriteReport(
-        "convert",
-        checkpoint,
-        made,
-        (*_format_change(checkpoint, format, len(entries)), *changes),
-        (*left, *lost),
-        unchanged_bytes=to is None,
-        nothing=f"is {format} already",
+    return refuse_empty(
+        RewriteReport(
+            "convert",
+            checkpoint,
+            made,
+            (*_format_change(checkpoint, format, len(entries)), *changes),
+            (*left, *lost),
+            unchanged_bytes=to is None,
+            nothing=f"is {format} already",
+        )
     )
 
 

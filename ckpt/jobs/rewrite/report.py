@@ -308,6 +308,22 @@ def with_unread(report: RewriteReport) -> RewriteReport:
     return report._replace(left_out=(*report.left_out, *rows))
 
 
+def refuse_empty(report: RewriteReport) -> RewriteReport:
+    """The report. Raises LossError where no tensor of the source would be left."""
+    number = len(report.source.tensors)
+    if number and not report.result.tensors:
+        first = next(
+            (row for row in report.left_out if row.nbytes), report.left_out[0] if report.left_out else None
+        )
+        why = f": {show(first.name, 60)} is {show(first.what, 80)}" if first is not None else ""
+        raise LossError(
+            f"nothing would be left of {plural(number, 'tensor')}{why}",
+            path=report.source.path,
+            hint="save the state_dict() of the module in torch" if report.source.traits.is_pickle else None,
+        )
+    return report
+
+
 def refuse_script(checkpoint: Checkpoint) -> None:
     """Raise UnsupportedError for TorchScript, whose code goes with its names."""
     if checkpoint.traits.names_are_code:

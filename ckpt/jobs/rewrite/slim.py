@@ -17,6 +17,7 @@ from ckpt.jobs.rewrite.report import (
     edited,
     keys_beside,
     losses_of,
+    refuse_empty,
     rest_of,
     weightless,
     weights_of,
@@ -80,13 +81,15 @@ def slim(
     changes += [Change("plain", kind, "plain", count, "object") for kind, count in edit.made.items()]
     left = [row for row in rest_of(survey, chosen) if row.name not in keep]
     left += _calls(checkpoint, {row.name for row in (*left, *dropped)})
-    return RewriteReport(
-        "slim",
-        source,
-        result,
-        tuple(changes),
-        (*left, *weightless(checkpoint, chosen), *dropped),
-        unchanged_bytes=True,
+    return refuse_empty(
+        RewriteReport(
+            "slim",
+            source,
+            result,
+            tuple(changes),
+            (*left, *weightless(checkpoint, chosen), *dropped),
+            unchanged_bytes=True,
+        )
     )
 
 

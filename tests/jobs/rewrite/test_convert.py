@@ -1078,3 +1078,39 @@ def test_a_tensor_called_as_modules_call_their_parts_is_a_tensor(tmp_path: Path)
     state = {"a.weight": torch.ones(2), "_buffers": torch.zeros(3)}
     found, _ = to_safetensors({"model": state}, tmp_path)
     assert set(found) == set(state) and torch.equal(found["_buffers"], state["_buffers"])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("command", ["slim", "convert --plain", "convert"])
+@pytest.mark.parametrize("out", ["b.pth", "b.safetensors"])
+def test_a_result_without_tensors_is_not_written(command: str, out: str, tmp_path: Path) -> None:
+    """A dynamically quantised module packs its weights: its state dict needs torch to unpack them."""
+    model = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(2, 3)), {nn.Linear})
+    rewriting.saved(model, tmp_path / "q.pth")
+    rewriting.saved({"w": torch.ones(2).to_sparse()}, tmp_path / "s.pth")
+
+    if (command == "slim" and out == "b.safetensors") or (command, out) == ("convert", "b.pth"):
+        return
+    done = inside(*command.split(), "q.pth", "-o", out, cwd=tmp_path)
+    none = "nothing would be left of 2 tensors: 0._packed_params._packed_params.0.0 is not in the state"
+    check_error(done, "finds no model" if (command, out[-1]) == ("convert --plain", "s") else none)
+    if command == "convert":
+        done = inside("convert", "s.pth", "-o", out, "--drop-other", cwd=tmp_path)
+        check_error(done, "nothing would be left of 1 tensor: w is sparse_coo")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["q.pth", "s.pth"]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("command", ["slim", "convert --plain"])
+def test_sparse_csr_of_torch_1_13_keeps_its_layout(command: str, tmp_path: Path) -> None:
+    eye = torch.eye(3).to_sparse_csr()
+    rewriting.saved({"a.weight": eye, "b.weight": torch.ones(2)}, tmp_path / "n.pth")
+    with zipfile.ZipFile(tmp_path / "n.pth") as new, zipfile.ZipFile(tmp_path / "a.pth", "w") as old:
+        for name in new.namelist():
+            data = new.read(name)
+            old.writestr(name, data.replace(b"_rebuild_sparse_tensor", b"_rebuild_sparse_csr_tensor"))
+
+    assert inside(*command.split(), "a.pth", "-o", "b.pth", cwd=tmp_path).code == 0
+
+    found = torch.load(tmp_path / "b.pth")["a.weight"]
+    assert found.layout == torch.sparse_csr and torch.equal(found.to_dense(), eye.to_dense())
