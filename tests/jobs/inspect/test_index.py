@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ckpt import formats
 from ckpt.errors import UsageError
 from ckpt.evidence.survey import Survey
-from ckpt.jobs.inspect.index import ParameterIndex, index, numbers
+from ckpt.jobs.inspect.index import ParameterIndex, _candidates, _Count, index, numbers
 
 pytestmark = oracle.QUIET
 
@@ -199,6 +199,12 @@ def test_an_order_that_is_undecided_gives_the_candidates(tmp_path: Path) -> None
     assert told(found) == [(0, ["a.weight"]), (1, ["pe", "b.weight"])]
     assert (found.least, found.parameters) == (2, 3)
     assert told(numbered(state, tmp_path / "a.pt", [2])) == [(2, ["b.weight"])]  # DDP counts three
+
+
+def test_what_must_be_left_out_has_no_number() -> None:
+    """Two of three are sure and one is left out: it can only be the third."""
+    count = _Count([5, 6, 7], frozenset((5, 7)), 1, 1, "strong", "", None)
+    assert _candidates(count, [0, 1]) == [[5], [7]]
 
 
 class Scaled(nn.Module):
