@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import io
+import mmap
 import os
 import re
 import signal
@@ -207,10 +208,32 @@ def test_the_errors_of_the_page_are_torchs() -> None:
         "did not receive",
         "central directory",
     )
-    elsewhere += ("attribute 'Net'", "same device")
+    elsewhere += ("attribute 'Net'", "same device", "ready", "Missing key in")
     for block in blocks:
         if not any(word in block for word in elsewhere):
             assert block.removeprefix("Weights") in said, block
+
+
+def test_errors_that_need_gpus_or_ranks_are_torchs_too() -> None:
+    """Texts that torch puts together from parts: each part stands in its sources or its libraries."""
+    folder = Path(torch.__file__).parent
+    text = page("docs/errors.md")
+    parts = {
+        "lib/libtorch_cpu.so": [
+            "Expected to mark a variable ready only once. ",
+            "This error is caused by one of the following reasons:",
+            "Parameter at index ",
+            " has been marked as ready twice.",
+            " to have the same device as tensor for ",
+            "; but device ",
+            " does not equal ",
+        ],
+        "distributed/checkpoint/default_planner.py": ["Missing key in checkpoint state_dict: "],
+    }
+    for name, wanted in parts.items():
+        with (folder / name).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            assert [part for part in wanted if data.find(part.encode()) < 0] == []
+        assert [part for part in wanted if part.strip() not in text] == []
 
 
 def rows_of(text: str) -> list[list[str]]:
