@@ -13,7 +13,7 @@ import pkgutil
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -176,7 +176,8 @@ def _prepare() -> None:
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     for name in sorted(_imported()):
-        importlib.import_module(name)
+        with suppress(ModuleNotFoundError):  # tomli is there for Python 3.10 alone
+            importlib.import_module(name)
     for codec in ("utf-8", "latin-1", "ascii", "unicode-escape", "raw-unicode-escape", "utf-16", "utf-32"):
         "".encode(codec)
     sys.addaudithook(_hook)

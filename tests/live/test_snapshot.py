@@ -461,7 +461,7 @@ def test_index_is_certain(tmp_path: Path) -> None:
         with pytest.raises(CkptError, match=f"it has {len(numbered)} parameters"):
             index(Survey(checkpoint), [len(numbered)])
 
-    assert [found.section.relative(entry.name) for _, entry in found.rows] == numbered
+    assert [found.section.relative(entry.name) for _, (entry,) in found.rows] == numbered
     assert found.trust == "certain" and found.assumes is None
 
 
@@ -610,7 +610,7 @@ def test_hooks_do_not_change_what_the_model_is(hook: Any, tmp_path: Path) -> Non
             with pytest.raises(CkptError, match=r"the file does not hold a\.weight"):
                 index(Survey(checkpoint), [0])
         else:
-            assert [entry.name for _, entry in index(Survey(checkpoint), [2]).rows] == [
+            assert [entry.name for _, (entry,) in index(Survey(checkpoint), [2]).rows] == [
                 f"state_dict.{prefix}b.weight"
             ]
 
