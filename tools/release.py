@@ -29,7 +29,7 @@ DIST = ROOT / "dist"
 EPOCH = "1735689600"
 """The time of every file in the archives, 2025-01-01: what is built depends on the sources alone."""
 _HOSTS = re.compile(
-    rb"pypi\.org|pythonhosted\.org|--(?:extra-)?index-url|--find-links|file:///|://[^/\s\"']+/simple\b"
+    rb"py(?:pi|thonhosted)\.org|--(?:extra-)?index-url|--find-links|file:///|://[^/\s\"']+/simple\b"
 )
 _WANTED = ("ckpt/__init__.py", "ckpt/__main__.py", "ckpt/py.typed", "ckpt/cli/app.py")
 _TOP_OF_SDIST = {

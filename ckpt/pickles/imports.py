@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple
 from ckpt.pickles.known import ENUMS, KNOWN, VALUES, is_known, is_standard, python3_name
-from ckpt.tree.arrays import as_bytes
+from ckpt.tree.arrays import CODECS, as_bytes
 
 Group = Literal["known", "unknown", "called"]
 
@@ -196,8 +196,7 @@ def _encode(call: Opaque) -> Sequence[Node]:
 def _text(call: Opaque) -> Sequence[Node]:
     """bytes, bytearray or str: with an encoding they import the codec by its name."""
     codecs = [call.args[1]] if len(call.args) > 1 else []
-    known = ("latin1", "latin-1", "iso-8859-1", "utf-8", "utf8", "ascii")
-    return () if all(isinstance(codec, str) and str(codec) in known for codec in codecs) else (call.func,)
+    return () if all(isinstance(codec, str) and str(codec) in CODECS for codec in codecs) else (call.func,)
 
 
 def _from_type(call: Opaque) -> Sequence[Node]:

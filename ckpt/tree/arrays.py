@@ -118,6 +118,8 @@ def numpy_dtype(node: Node) -> NumpyDType | None:
 
 _LATIN1 = ("latin1", "latin-1", "iso-8859-1")
 _UTF8 = ("utf-8", "utf8")
+CODECS = (*_LATIN1, *_UTF8, "ascii")
+"""The codecs that Python itself uses in pickles. Any other would be imported by its name."""
 _BYTES = ("builtins.bytes", "__builtin__.bytes", "builtins.bytearray", "__builtin__.bytearray")
 
 
@@ -157,7 +159,7 @@ def _encoded(text: Node, codec: Node) -> bytes | None:
     """A text in one of the codecs that Python itself uses here; any other codec would be imported by its name."""
     if not isinstance(text, str) or (type(text) is ByteStr and not text.isascii()):
         return None  # a loader decodes the strings of Python 2 first, by an encoding of its own
-    if not isinstance(codec, str) or codec not in (*_LATIN1, *_UTF8, "ascii"):
+    if not isinstance(codec, str) or codec not in CODECS:
         return None
     try:
         return str(text).encode("latin-1" if codec in _LATIN1 else "ascii" if codec == "ascii" else "utf-8")
