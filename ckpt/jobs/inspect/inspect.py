@@ -17,7 +17,7 @@ from ckpt.evidence.wrappers import inner_wrappers, wrapper_prefix, writers
 from ckpt.findings import Finding, Level, order
 from ckpt.jobs.inspect import list_modules as loose
 from ckpt.jobs.inspect import unused
-from ckpt.jobs.inspect.storages import StorageUse, storage_uses
+from ckpt.jobs.inspect.storages import StorageUse, storage_uses, tied_weights
 from ckpt.names import Globs
 from ckpt.pickles.imports import runs_anything
 from ckpt.tensors import Tensor, TensorRef
@@ -294,7 +294,7 @@ def _devices(report: InspectReport) -> Iterable[Finding]:
 
 
 def _sharing(report: InspectReport) -> Iterable[Finding]:
-    ties = [names for row in report.storages for names in row.ties]
+    ties = tied_weights(report.survey)
     if ties:
         more = f", and {plural(len(ties) - 1, 'more group')} too" if len(ties) > 1 else ""
         tied = tuple(name for names in ties for name in names)

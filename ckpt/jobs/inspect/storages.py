@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
-from ckpt.checkpoint import Checkpoint
-from ckpt.tensors import Storage, TensorRef
+from ckpt.checkpoint import Checkpoint, Entry
+from ckpt.evidence.sections import Section
+from ckpt.evidence.survey import Survey
+from ckpt.tensors import Storage, TensorRef, parts_of
 
 Kind = Literal["own", "tied", "packed", "overlapping"]
 
@@ -21,7 +24,6 @@ class StorageUse(NamedTuple):
     tensors: tuple[str, ...]
     kind: Kind
     used: int
-    ties: tuple[tuple[str, ...], ...]
 
     @property
     def held(self) -> int:
@@ -46,7 +48,7 @@ def _shared(storage: Storage, users: list[tuple[str, TensorRef]]) -> StorageUse:
     if len(users) == 1:
         name, ref = users[0]
         first, last = ref.extent
-        return StorageUse(storage, (name,), "own", last - first, ())
+        return StorageUse(storage, (name,), "own", last - first)
     ranges: dict[tuple[int, int], list[str]] = {}
     for name, ref in users:
         ranges.setdefault(ref.extent, []).append(name)
@@ -55,6 +57,37 @@ def _shared(storage: Storage, users: list[tuple[str, TensorRef]]) -> StorageUse:
         overlapping = overlapping or first < end
         used += max(0, last - max(first, end))
         end = max(end, last)
-    ties = tuple(tuple(names) for extent, names in ranges.items() if len(names) > 1 and extent[1] > extent[0])
+    ties = any(len(names) > 1 and last > first for (first, last), names in ranges.items())
     kind: Kind = "overlapping" if overlapping else "packed" if len(ranges) > 1 else "tied" if ties else "own"
-    return StorageUse(storage, tuple(name for name, _ in users), kind, used, ties)
+    return StorageUse(storage, tuple(name for name, _ in users), kind, used)
+
+
+def tied_weights(survey: Survey) -> list[tuple[str, ...]]:
+    """The names of weights that are one and the same memory, a group each.
+
+    Averages may share buffers with their model and are compared on their own. What other sections share, the parts
+    of one tensor, what a quantized layer packs and single numbers that are no parameters are no weights.
+    """
+    averages = [[section] for section in survey.sections if section.kind == "ema"]
+    found: list[tuple[str, ...]] = []
+    for sections in (survey.candidates, *averages):
+        groups: dict[tuple[tuple[Storage, tuple[int, int]], ...], list[str]] = {}
+        for index, entry in _named(sections):
+            if entry.tensor.shape or survey.roles[index].role == "parameter":
+                memory = tuple((part.storage, part.extent) for part in parts_of(entry.tensor))
+                groups.setdefault(memory, []).append(entry.name)
+        found += [
+            tuple(names)
+            for memory, names in groups.items()
+            if len(names) > 1 and any(last > first for _, (first, last) in memory)
+        ]
+    return list(dict.fromkeys(found))
+
+
+def _named(sections: Iterable[Section]) -> Iterator[tuple[int, Entry]]:
+    """The tensors that state_dict() lists by a name of their own, not within the tuple of a packed layer."""
+    for section in sections:
+        depth = len(section.path)
+        for index, entry in zip(section.indices, section.entries, strict=True):
+            if entry.registered and not any(isinstance(step, int) for step in entry.path[depth:]):
+                yield index, entry
