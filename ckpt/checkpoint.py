@@ -119,6 +119,10 @@ class Traits(NamedTuple):
     """Whether its persistent ids may be views of storages (torch before 0.4)."""
     is_live: bool = False
     """Whether the tensors are in this process."""
+    is_foreign: bool = False
+    """Whether `load` is not a function of torch: its options are those of `pickle.load`."""
+    is_archive: bool = False
+    """Whether its parts are members of one file. `load` has the field `part` then, the name of a member."""
 
 
 class Origin:

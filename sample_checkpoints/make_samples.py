@@ -26,6 +26,7 @@ import io
 import json
 import os
 import pathlib
+import pickle
 import struct
 import sys
 import types
@@ -831,6 +832,46 @@ def file_of_python_2(folder: Path) -> None:
         b"state_dict": as_bytes,
     }
     (folder / "legacy_python2.pth").write_bytes(Python2Writer().file(training))
+
+
+# Files of libraries that hold a checkpoint
+
+
+@sample
+def agent_of_stable_baselines3(folder: Path) -> None:
+    policy = nn.Sequential(OrderedDict(net=nn.Linear(4, 8), action_net=nn.Linear(8, 2)))
+    optimizer = torch.optim.Adam(policy.parameters(), lr=3e-4)
+    step(policy, optimizer, 2, 4)
+    data = {
+        "policy_class": {":type:": "<class 'abc.ABCMeta'>", ":serialized:": "gASVLg=="},
+        "num_timesteps": 2048,
+        "gamma": 0.99,
+        "_last_obs": None,
+    }
+    members: dict[str, object] = {
+        "data": json.dumps(data, indent=4),
+        "pytorch_variables.pth": {},
+        "policy.pth": policy.state_dict(),
+        "policy.optimizer.pth": optimizer.state_dict(),
+        "_stable_baselines3_version": "2.9.2",
+        "system_info.txt": "- OS: Linux\n- Python: 3.11.7\n- Stable-Baselines3: 2.9.2\n",
+    }
+    with zipfile.ZipFile(folder / "agent.zip", "w") as archive:
+        for name, content in members.items():
+            out = io.BytesIO()
+            if isinstance(content, str):
+                out.write(content.encode())
+            else:
+                torch.save(content, out)
+            archive.writestr(zipfile.ZipInfo(name), out.getvalue())
+
+
+@sample
+def model_zoo_of_arrays(folder: Path) -> None:
+    net = small_net().eval()
+    arrays = {name: tensor.numpy().copy() for name, tensor in net.state_dict().items()}
+    with open(folder / "zoo.pkl", "wb") as file:
+        pickle.dump({"model": arrays, "__author__": "the zoo"}, file, protocol=4)
 
 
 # Files that nobody should load, or nobody can

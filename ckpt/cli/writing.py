@@ -140,15 +140,21 @@ def _check_output(paths: list[str], options: WriteOptions) -> None:
         first = paths[0]
         suggested = _beside(first, options.suffix, options.ending)
         where = "-o DIR" if len(paths) > 1 else f"-o {suggested}"
-        other = "" if options.in_place is None else ", or --in-place"
+        is_kept = first.endswith((*_ONLY_READ, ".pkl"))
+        other = "" if options.in_place is None or is_kept else ", or --in-place"
         raise UsageError("where to write?", path=first, hint=f"{where}{other}")
     if len(paths) > 1 and options.output is not None and not os.path.isdir(options.output):
         raise UsageError("not a folder, and there are several PATHs", path=options.output)
 
 
+_ONLY_READ = (".zip", ".nemo", ".joblib", ".pickle")
+"""Endings that ckpt does not write: their checkpoints are written as a file of torch."""
+
+
 def _beside(path: str, suffix: str, ending: str | None = None) -> str:
     """A path for a result beside its input, ready to paste."""
     stem, own = os.path.splitext(os.path.normpath(path))
+    own = ".pth" if path.endswith(_ONLY_READ) else own
     return quote(show(f"{stem}{suffix}{ending or own}", None))
 
 

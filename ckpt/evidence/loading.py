@@ -45,6 +45,8 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     template = checkpoint.traits.load
     if checkpoint.traits.names_are_code:  # its own loader imports nothing
         return Load(template.format(path=literal(checkpoint.path), options=""))
+    if checkpoint.traits.is_foreign:
+        return _unpickled(checkpoint, models)
     strange = _strange(checkpoint)
     if strange is not None:
         return Load(None, reason=strange)
@@ -63,6 +65,8 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         packages = dict.fromkeys(_package(row.module) for row in checkpoint.imports)
         needed = [package for package in packages if package in PACKAGES]
         note += f"; needs {and_more(needed, 3)}" if needed else ""
+    if checkpoint.traits.is_archive:
+        return _contained(checkpoint, models, ", ".join(options), note)
     if checkpoint.parts:
         return Load(_sharded(checkpoint, ", ".join(options)), note)
     expression = template.format(path=literal(checkpoint.path), options=", ".join(options))
@@ -144,6 +148,37 @@ def _model_path(checkpoint: Checkpoint, models: Sequence[Section]) -> str:
     if steps is None or any(types.get(path[:depth]) not in _SUBSCRIPTED for depth in range(len(path))):
         return ""
     return f"{steps}.state_dict()" if models[0].is_module else steps
+
+
+def _unpickled(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
+    """How to open a plain pickle. Nothing limits what it imports, so all that it names must be known."""
+    unknown = [f"{row.module}.{row.name}" for row in checkpoint.imports if row.group == "unknown"]
+    if len(unknown) < sum(row.group != "known" for row in checkpoint.imports):
+        return Load(None, reason=_strange(checkpoint) or "loading this file calls unknown code")
+    if unknown:
+        return Load(
+            None, reason=f"loading this file imports {and_more(unknown, 2)}, which ckpt does not know"
+        )
+    template = checkpoint.traits.load
+    options = f', encoding="{checkpoint.encoding}"' if checkpoint.encoding else ""
+    expression = template.format(path=literal(checkpoint.path), options=options)
+    return Load(expression + _model_path(checkpoint, models), f"import {template.partition('.')[0]}")
+
+
+def _contained(checkpoint: Checkpoint, models: Sequence[Section], options: str, note: str | None) -> Load:
+    """The member of an archive that holds the model. `import` stands in the note: torch does not bring it along."""
+    template = checkpoint.traits.load
+    members = {part.rpartition("/")[2].rpartition(".")[0]: part for part in checkpoint.parts}
+    at = [row.path for row in models] or [(key,) for key in members]
+    if len(at) != 1 or at[0][0] not in members:
+        return Load(None, reason=f"it holds {len(at)} models")
+    expression = template.format(
+        path=literal(checkpoint.path), part=literal(members[str(at[0][0])]), options=options
+    )
+    steps = _model_path(checkpoint, models)
+    needs = f"import {template.partition('(')[2].partition('.')[0]}"
+    inner = steps.removeprefix(subscript(at[0][:1]) or "")
+    return Load(expression + inner, f"{needs}; {note}" if note else needs)
 
 
 def _sharded(checkpoint: Checkpoint, options: str) -> str:

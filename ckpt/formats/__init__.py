@@ -15,7 +15,9 @@ from ckpt.checkpoint import Checkpoint
 from ckpt.errors import CkptError, NotOpenedError, UnreadableError, UsageError
 from ckpt.formats import foreign, torchscript
 from ckpt.formats.archive import LOCAL_MAGIC
+from ckpt.formats.contained import read as contained
 from ckpt.formats.format import CanAppend, CanVerify, CanWrite, Format
+from ckpt.formats.plain_pickle import read as plain_pickle
 from ckpt.formats.probe import Probe
 from ckpt.formats.safetensors import read as safetensors
 from ckpt.formats.sharded import read as sharded
@@ -24,7 +26,15 @@ from ckpt.formats.torch_zip import read as torch_zip
 from ckpt.io.location import Location, locate
 from ckpt.limits import Budget, Limits
 
-FORMATS: tuple[Format, ...] = (sharded, torchscript, torch_zip, torch_legacy, safetensors)
+FORMATS: tuple[Format, ...] = (
+    sharded,
+    torchscript,
+    torch_zip,
+    torch_legacy,
+    safetensors,
+    contained,
+    plain_pickle,
+)
 
 
 def open(path: str, limits: Limits | None = None, *, plugins: bool = False) -> Checkpoint:

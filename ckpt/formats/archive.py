@@ -12,7 +12,7 @@ from zlib import crc32
 
 from ckpt.checkpoint import Notice
 from ckpt.errors import CutOffError, DamagedDataError, LimitError, UnreadableError
-from ckpt.io.source import Source, inflate
+from ckpt.io.source import Source, grounded, inflate
 from ckpt.limits import Budget, Limits
 from ckpt.tensors import Range
 from ckpt.text import plural, show
@@ -44,7 +44,8 @@ class Record(NamedTuple):
     flags: int = 0
 
     def place(self, source: Source, *, big: bool = False) -> Range:
-        return Range(source, self.offset, self.stored, self.size if self.deflated else None, big)
+        file, offset = grounded(source, self.offset)
+        return Range(file, offset, self.stored, self.size if self.deflated else None, big)
 
 
 class Archive(NamedTuple):

@@ -54,7 +54,7 @@ def _not_yet(name: str, hint: str | None = None) -> UnsupportedError:
 
 _MAGICS: tuple[tuple[bytes, str, str | None], ...] = (
     (b"version https://git-lfs", "a Git LFS pointer, not the file", "git lfs pull"),
-    (b"\x1f\x8b", "compressed with gzip", "gunzip it first"),
+    (b"\x1f\x8b", "compressed with gzip", "gunzip -c FILE > OUT"),
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it first"),
     (b"BZh", "compressed with bzip2", "bunzip2 it first"),
     (b"\xfd7zXZ\0", "compressed with xz", "unxz it first"),
@@ -99,12 +99,6 @@ def _file(probe: Probe) -> CkptError:
         return UnsupportedError("not a checkpoint: a flatbuffer of the mobile interpreter")
     if _is_onnx(head):
         return UnsupportedError("not a PyTorch checkpoint: ONNX")
-    if (
-        (head[:1] == b"\x80" and len(head) > 1 and head[1] <= 5)
-        or head[:3] in (b"(dp", b"(lp")
-        or head[:2] in (b"}q", b"]q")
-    ):
-        return UnsupportedError("a plain pickle, not written by torch.save", hint="ckpt never runs a pickle")
     if text.startswith((b"{", b"[")):
         what = "JSON"
         hint = None

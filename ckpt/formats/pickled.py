@@ -17,14 +17,14 @@ from ckpt.pickles.imports import Judgement, looks_like_enum
 from ckpt.pickles.known import is_known
 from ckpt.pickles.machine import MachineError, Pickle
 from ckpt.pickles.rebuild import Rebuilder
-from ckpt.tensors import Storage, TensorRef
+from ckpt.tensors import Range, Storage, TensorRef
 from ckpt.text import and_more, show
 from ckpt.tree.find import with_unique_names
 from ckpt.tree.literals import call_text
 from ckpt.tree.walk import Flat, flatten
 
 _CALLS_SHOWN = 20
-ReadNested = Callable[[bytes, "Contents", Limits, int], Node]
+ReadNested = Callable[[bytes | Range, "Contents", Limits, int], Node]
 
 
 class Contents:
@@ -57,11 +57,11 @@ def run(data: bytes, limits: Limits, budget: Budget | None = None) -> Pickle:
     try:
         return machine.run(data, limits, 0, budget)
     except MachineError as error:
-        error.hint = _unknown(error.seen)
+        error.hint = unknown_names(error.seen)
         raise
 
 
-def _unknown(names: Iterable[Global]) -> str | None:
+def unknown_names(names: Iterable[Global]) -> str | None:
     """What a refused file would have imported, for the hint of the error."""
     unknown = [show(name.qualified, 60) for name in names if not is_known(name)]
     return f"it imports {and_more(unknown, 5)}" if unknown else None
@@ -80,11 +80,13 @@ def interpret(
     for persistent in pickle.persistent:
         persistent.meaning = storage_of(persistent)
 
-    def nested(data: bytes) -> Node:
+    def nested(data: bytes | Range) -> Node:
         if depth >= limits.nesting or contents.read_nested is None:
             raise LimitError("checkpoints are nested too deep in pickles", "nesting", limits.nesting)
         if contents.budget is not None:
-            contents.budget.charge(len(data))  # it is read, and perhaps decoded, each time that it is met
+            contents.budget.charge(
+                len(data) if isinstance(data, bytes) else 0
+            )  # it is read, and perhaps decoded, each time that it is met
         return contents.read_nested(data, contents, limits, depth + 1)
 
     Rebuilder(nested, contents.budget).annotate(pickle)
@@ -109,7 +111,7 @@ def checkpoint(
     try:
         flat = flatten(root, limits, contents.budget) if flat is None else flat
     except UnreadableError as error:
-        error.hint = _unknown(name for pickle in contents.pickles for name in pickle.globals.values())
+        error.hint = unknown_names(name for pickle in contents.pickles for name in pickle.globals.values())
         raise
     flat.tensors, tensor_marks = with_unique_names(flat.tensors)
     flat.values, value_marks = with_unique_names(flat.values)

@@ -1,4 +1,4 @@
-"""Where bytes are read from: a regular file, bytes in memory, a file with more bytes after its end.
+"""Where bytes are read from: a regular file, bytes in memory, a file with more bytes after its end, a part of a file.
 
 Files are read with `pread`, never with mmap: a file that shrinks meanwhile gives a short read, not a signal.
 """
@@ -249,6 +249,31 @@ class Beginning(BaseSource):
 
     def check_unchanged(self) -> None:
         self._source.check_unchanged()
+
+
+class Window(BaseSource):
+    """The `size` bytes of a source at `offset`, such as a member of an archive. Closing it leaves the source open."""
+
+    def __init__(self, source: Source, offset: int, size: int, name: str) -> None:
+        self.outer = source
+        self.offset = offset
+        self.size = size
+        self.name = name
+
+    def read(self, offset: int, count: int) -> bytes:
+        self._check_range(offset, count, self.name)
+        return self.outer.read(self.offset + offset, count)
+
+    def check_unchanged(self) -> None:
+        self.outer.check_unchanged()
+
+
+def grounded(source: Source, offset: int) -> tuple[Source, int]:
+    """Where the byte at an offset of a source lies in the file itself: its bytes can be copied from there."""
+    while isinstance(source, Window):
+        offset += source.offset
+        source = source.outer
+    return source, offset
 
 
 def open_address(address: str) -> Source:

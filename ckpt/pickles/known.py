@@ -104,6 +104,7 @@ numpy.random._mt19937: MT19937
 numpy.random._pcg64: PCG64 PCG64DXSM
 numpy.random._philox: Philox
 numpy.random._sfc64: SFC64
+joblib.numpy_pickle: NumpyArrayWrapper
 omegaconf.base: Container ContainerMetadata Metadata Node SCMode
 omegaconf.dictconfig: DictConfig
 omegaconf.listconfig: ListConfig

@@ -8,7 +8,7 @@ Opcodes and their meaning: Lib/pickletools.py of CPython.
 from __future__ import annotations
 
 from codecs import escape_decode
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from struct import Struct, error
 from sys import getsizeof
@@ -155,7 +155,15 @@ class MachineError(UnreadableError):
 
     def __init__(self, problem: str, offset: int) -> None:
         super().__init__(f"damaged pickle: {problem} at byte {offset:,}")
+        self.what = problem
+        self.offset = offset
         self.seen: list[Global] = []
+
+    def moved(self, offset: int) -> MachineError:
+        """The same error at another byte."""
+        error = MachineError(self.what, offset)
+        error.seen = self.seen
+        return error
 
 
 class TruncatedPickleError(MachineError):
@@ -165,10 +173,17 @@ class TruncatedPickleError(MachineError):
         super().__init__("unexpected end", offset)
 
 
-def run(data: bytes, limits: Limits, start: int = 0, budget: Budget | None = None) -> Pickle:
+def run(
+    data: bytes | bytearray,
+    limits: Limits,
+    start: int = 0,
+    budget: Budget | None = None,
+    feed: Callable[[Opaque, int], None] | None = None,
+) -> Pickle:
     """The pickle that begins at byte `start` of `data`, as an inert tree.
 
-    `budget` is what is left for the file of the pickle; without one the pickle counts alone. Raises TruncatedPickleError when `data` ends first, MachineError when the pickle is malformed, LimitError
+    `budget` is what is left for the file of the pickle; without one the pickle counts alone. `feed` is called with each
+    object that got a state and the offset after it, and may append to `data`. Raises TruncatedPickleError when `data` ends first, MachineError when the pickle is malformed, LimitError
     when it costs more than `limits` allow.
     """
     out = Pickle()
@@ -176,14 +191,21 @@ def run(data: bytes, limits: Limits, start: int = 0, budget: Budget | None = Non
         budget = Budget(limits, len(data) - start)
     budget.parse(len(data) - start)
     try:
-        _run(data, limits, start, out, budget)
+        _run(data, limits, start, out, budget, feed)
     except MachineError as failure:
         failure.seen = list(out.globals.values())
         raise
     return out
 
 
-def _run(data: bytes, limits: Limits, start: int, out: Pickle, budget: Budget) -> None:
+def _run(
+    data: bytes | bytearray,
+    limits: Limits,
+    start: int,
+    out: Pickle,
+    budget: Budget,
+    feed: Callable[[Opaque, int], None] | None,
+) -> None:
     stack: list[_Made] = []
     outer: list[list[_Made]] = []  # the stacks below the open MARKs
     push, pop = stack.append, stack.pop
@@ -338,6 +360,10 @@ def _run(data: bytes, limits: Limits, start: int, out: Pickle, budget: Budget) -
                     raise MachineError(f"cannot set a state on {_kind(stack[-1])}", at)
                 stack[-1].build(state)
                 memory -= LIST_COST
+                if feed is not None:
+                    budget.memory = memory
+                    feed(stack[-1], pos)
+                    memory, size = budget.memory, len(data)
             elif op == NEWOBJ:
                 args = pop()
                 push(_call(out, at, "newobj", pop(), args))
@@ -537,12 +563,12 @@ def _has_unhashable(keys: Sequence[Node], seen: dict[int, Node]) -> bool:
     return False
 
 
-def _bytestring(raw: bytes, out: Pickle) -> ByteStr:
+def _bytestring(raw: bytes | bytearray, out: Pickle) -> ByteStr:
     out.bytestrings = out.bytestrings or not raw.isascii()
     return ByteStr(raw, "latin-1")
 
 
-def _line(data: bytes, pos: int, at: int) -> tuple[bytes, int]:
+def _line(data: bytes | bytearray, pos: int, at: int) -> tuple[bytes | bytearray, int]:
     end = data.find(b"\n", pos, pos + LINE_BYTES)
     if end < 0:
         if len(data) - pos < LINE_BYTES:
@@ -551,14 +577,14 @@ def _line(data: bytes, pos: int, at: int) -> tuple[bytes, int]:
     return data[pos:end], end + 1
 
 
-def _decimal(text: bytes, at: int) -> int:
+def _decimal(text: bytes | bytearray, at: int) -> int:
     digits = text[1:] if text[:1] in (b"-", b"+") else text
     if not digits.isdigit() or len(digits) > DIGITS:
         raise MachineError("invalid number", at)
     return int(text)
 
 
-def _python2_string(op: int, data: bytes, pos: int, at: int) -> tuple[bytes, int]:
+def _python2_string(op: int, data: bytes | bytearray, pos: int, at: int) -> tuple[bytes | bytearray, int]:
     if op == BINSTRING:
         length = _INT32.unpack_from(data, pos)[0]
         if length < 0:
@@ -575,7 +601,7 @@ def _python2_string(op: int, data: bytes, pos: int, at: int) -> tuple[bytes, int
         raise MachineError("invalid escape in a string", at) from None
 
 
-def _literal(op: int, data: bytes, pos: int, at: int) -> tuple[_Made, int]:
+def _literal(op: int, data: bytes | bytearray, pos: int, at: int) -> tuple[_Made, int]:
     """The value of an opcode that only pushes a value, and the offset after it."""
     if op in (SHORT_BINBYTES, BINBYTES, BINBYTES8, BYTEARRAY8, BINUNICODE8, LONG4):
         width = {SHORT_BINBYTES: 1, BINBYTES: 4, LONG4: 4}.get(op, 8)
@@ -590,7 +616,7 @@ def _literal(op: int, data: bytes, pos: int, at: int) -> tuple[_Made, int]:
             return str(raw, "utf-8", "surrogatepass"), end
         if op == LONG4:
             return int.from_bytes(raw, "little", signed=True), end
-        return (bytearray(raw) if op == BYTEARRAY8 else raw), end
+        return (bytearray(raw) if op == BYTEARRAY8 else bytes(raw)), end
     if op not in (INT, LONG, FLOAT, UNICODE):
         name = NAMES.get(op)
         raise MachineError(f"ckpt does not read opcode {name}" if name else f"unknown opcode 0x{op:02x}", at)

@@ -36,7 +36,7 @@ class Rebuilder:
     The tensors are charged to `budget`, if there is one.
     """
 
-    def __init__(self, nested: Callable[[bytes], Node], budget: Budget | None = None) -> None:
+    def __init__(self, nested: Callable[[bytes | Range], Node], budget: Budget | None = None) -> None:
         self._nested = nested
         self._budget = budget
         self._meta = 0
@@ -221,7 +221,10 @@ class Rebuilder:
         return _view(storage, size, stride, offset)
 
     def _from_bytes(self, args: tuple[Node, ...], call: Opaque) -> Nested | None:
-        data = as_bytes(args[0]) if args else None
+        data: bytes | Range | None = as_bytes(args[0]) if args else None
+        if args and type(args[0]) is PersistentId and type(args[0].pid) is int:  # bytes that stay in the file
+            meaning = args[0].meaning
+            data = meaning.place if type(meaning) is Storage and type(meaning.place) is Range else None
         return None if data is None else Nested(self._nested(data))
 
 

@@ -83,7 +83,7 @@ def headline(report: InspectReport, width: int | None = None) -> list[Line]:
     rows = report.rows
     text = checkpoint.traits.label
     if checkpoint.parts:
-        text += f", {plural(len(checkpoint.parts), 'file')}"
+        text += f", {plural(len(checkpoint.parts), 'member' if checkpoint.traits.is_archive else 'file')}"
     if checkpoint.byteorder == "big":
         text += ", big-endian"
     text += f", {plural(len(rows), 'tensor')}" + (" selected" if report.selected else "")

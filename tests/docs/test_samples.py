@@ -34,6 +34,7 @@ FILES = sorted(
 
 # Every finding of every sample: one that is not true would be a bug, one that is missing too.
 FINDINGS = {
+    "agent.zip": ["optimizer-heavy"],
     "branch.rank0.pth": ["list-modules", "list-modules"],
     "branch.rank1.pth": ["unused", "list-modules", "list-modules"],
     "compiled.pth": ["prefix"],
@@ -57,6 +58,7 @@ FINDINGS = {
     "weights.safetensors": [],
     "whole_model.pth": ["unknown-import", "weights-only"],
     "yolo_style.pt": ["unknown-import", "weights-only", "cuda"],
+    "zoo.pkl": [],
 }
 
 

@@ -29,6 +29,8 @@ EXAMPLES = {
     "torchscript": "scripted.pt",
     "safetensors": "weights.safetensors",
     "sharded": "sharded",
+    "archive": "agent.zip",
+    "pickle": "zoo.pkl",
     "foreign": "html_page.pth",
 }
 
@@ -40,6 +42,8 @@ def test_every_format_has_an_example() -> None:
         "torch-zip",
         "torch-legacy",
         "safetensors",
+        "archive",
+        "pickle",
     ]
     assert set(EXAMPLES) == {reader.NAME for reader in (*FORMATS, foreign)}
 

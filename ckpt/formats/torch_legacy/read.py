@@ -11,7 +11,7 @@ from ckpt.dtypes import UINT8, DType
 from ckpt.errors import CutOffError, LimitError, UnreadableError
 from ckpt.formats.pickled import Contents, checkpoint, interpret, run
 from ckpt.formats.probe import Probe
-from ckpt.io.source import Memory, Source
+from ckpt.io.source import Memory, Source, Window, grounded
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Global, Node, Opaque, PersistentId
 from ckpt.pickles.machine import Pickle, TruncatedPickleError
@@ -78,13 +78,17 @@ def salvaged(source: Source, limits: Limits) -> Node:
     ).read()
 
 
-def read_nested(data: bytes, contents: Contents, limits: Limits, depth: int) -> Node:
+def read_nested(data: bytes | Range, contents: Contents, limits: Limits, depth: int) -> Node:
     """The root of a checkpoint in the bytes of a pickle. Its storages join `contents`."""
-    if not data.startswith(_MAGICS):
+    if isinstance(data, Range):
+        source: Source = Window(data.source, data.offset, data.size, data.source.name)
+    else:
+        source = Memory(data)
+    if not source.read(0, min(32, source.size)).startswith(_MAGICS):
         raise UnreadableError("a nested checkpoint does not have the legacy format")
     prefix = f"nested-{contents.streams}:"
     contents.streams += 1
-    return _Stream(Memory(data), contents, limits, prefix, depth).read()
+    return _Stream(source, contents, limits, prefix, depth).read()
 
 
 def _trailing(source: Source, end: int) -> Notice:
@@ -259,7 +263,7 @@ class _Stream:
             if (before.dtype or UINT8, before.nbytes) != (dtype or UINT8, nbytes):
                 raise UnreadableError(f"storage {show(key, 80)} is used with two types or sizes")
             return before
-        place = Range(self._source, places[key][0], nbytes)
+        place = Range(*grounded(self._source, places[key][0]), nbytes)
         storage = make_storage(
             self._contents.mark + self._prefix + show(key, 80), device, dtype, nbytes, place
         )

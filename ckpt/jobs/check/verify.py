@@ -61,7 +61,9 @@ def structure(checkpoint: Checkpoint) -> VerifyReport:
     checked = [plural(len(checkpoint.tensors), "tensor")]
     odd = [notice.message for notice in checkpoint.notices if notice.code == "trailing-data"]
     odd += [notice.message for notice in notices if not notice.tensors]  # another checkpoint beside it
-    if checkpoint.parts:
+    if checkpoint.traits.is_archive:
+        checked.append(f"all of {plural(len(checkpoint.parts), 'member')} read")
+    elif checkpoint.parts:
         checked.append("index and shards agree")
     if checkpoint.index_bytes is not None:
         odd += _index(checkpoint, checkpoint.index_bytes)

@@ -1,0 +1,1 @@
+"""Archives of a library that hold checkpoints as members: Stable-Baselines3, NeMo."""

@@ -1,0 +1,210 @@
+"""Reads the headers of a tar archive: v7, ustar, GNU long names and pax. It follows no link and reads no data.
+
+An archive that two readers could unpack differently is refused. Layout: POSIX.1-2017, pax (ustar interchange format
+and extended headers); the tar(5) page of GNU tar for `L`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ckpt.errors import CutOffError, LimitError, UnreadableError
+from ckpt.io.source import Source
+from ckpt.limits import Budget, Limits
+from ckpt.text import show
+
+BLOCK = 512
+_MEMBER = 500
+"""Bytes of memory of one member."""
+_EXTENSION = 65_536
+"""The most bytes of a long name or of the pax records of one member."""
+_TAIL = 1 << 20
+"""The most bytes after the last member. Writers fill up to 10,240."""
+_FILES = b"0\07"
+_FOLDER = b"5"
+
+
+class TarMember(NamedTuple):
+    """A regular file: its data are `size` bytes at `offset`."""
+
+    name: str
+    offset: int
+    size: int
+
+
+class _Header(NamedTuple):
+    name: str
+    size: int
+    kind: bytes
+
+
+def is_tar(head: bytes) -> bool:
+    """Whether these first bytes are the header of a tar archive."""
+    return len(head) >= BLOCK and head[257:262] == b"ustar" and _checksum(head) is not None
+
+
+def read_tar(source: Source, limits: Limits, budget: Budget) -> dict[str, TarMember]:
+    """The regular files by their plain names, in the order of the file. Raises UnreadableError, LimitError."""
+    return dict(walk_tar(source, limits, budget))
+
+
+def walk_tar(source: Source, limits: Limits, budget: Budget) -> Iterator[tuple[str, TarMember]]:
+    """Each regular file with its plain name, when its header was read. Raises as `read_tar` does."""
+    seen: set[str] = set()
+    at = 0
+    while True:
+        block = _block(source, at)
+        if not block.strip(b"\0"):
+            _check_end(source, at)
+            return
+        header = _header(block, at)
+        at += BLOCK
+        name, size = header.name, header.size
+        if header.kind in b"xgL":
+            name, size, header, at = _extended(source, header, at)
+        kind = header.kind
+        if kind not in _FILES and kind != _FOLDER:
+            raise UnreadableError(f"the tar archive holds a link or a device: {show(name, 80)}")
+        if kind == _FOLDER and size:
+            raise UnreadableError(f"the tar archive holds a folder with data: {show(name, 80)}")
+        if at + size > source.size:
+            raise CutOffError(
+                f"cut off: {show(name, 80)} needs bytes {at:,} to {at + size:,}, the file ends at {source.size:,}"
+            )
+        plain = _plain(name, is_folder=kind == _FOLDER)
+        if plain in seen:
+            raise UnreadableError(f"the tar archive holds {show(plain or name, 80)} twice")
+        seen.add(plain)
+        if len(seen) > limits.entries:
+            raise LimitError("the tar archive has too many members", "entries", limits.entries)
+        budget.charge(_MEMBER + 4 * len(name), "the tar archive")
+        if kind != _FOLDER:
+            yield plain, TarMember(name, at, size)
+        at = _padded(at + size)
+
+
+def _extended(source: Source, first: _Header, at: int) -> tuple[str, int, _Header, int]:
+    """(name, size, header, offset of the data) of the member that follows an extension. One extension is read."""
+    if first.size > _EXTENSION:
+        raise UnreadableError(f"the tar archive has a header of {first.size:,} bytes")
+    if at + first.size > source.size:
+        raise CutOffError(f"cut off: the tar archive ends inside a header, at {source.size:,} bytes")
+    data = source.read(at, first.size)
+    at = _padded(at + first.size)
+    name: str | None = None
+    size: int | None = None
+    if first.kind == b"L":
+        name = _text(data.removesuffix(b"\0"), at)
+    else:
+        fields = _pax(data, at)
+        if first.kind == b"g" and fields.keys() & {"path", "size", "linkpath"}:
+            raise UnreadableError("the tar archive sets a name or a size for all members")
+        name = fields.get("path")
+        if "size" in fields:
+            digits = fields["size"]
+            if not (digits.isascii() and digits.isdigit()) or len(digits) > 18:
+                raise UnreadableError(f"the tar archive has an invalid size: {show(digits, 40)}")
+            size = int(digits)
+    header = _header(_block(source, at), at)
+    at += BLOCK
+    if first.kind == b"g" and header.kind in b"xL":
+        return _extended(source, header, at)
+    if header.kind in b"xgL":
+        raise UnreadableError("the tar archive has two headers in a row for one member")
+    return (
+        header.name if name is None else name,
+        header.size if size is None else size,
+        header,
+        at,
+    )
+
+
+def _block(source: Source, at: int) -> bytes:
+    if at + BLOCK > source.size:
+        raise CutOffError(f"cut off: the tar archive has no end, the file ends at {source.size:,} bytes")
+    return source.read(at, BLOCK)
+
+
+def _header(block: bytes, at: int) -> _Header:
+    if _checksum(block) is None:
+        raise UnreadableError(f"the tar header at byte {at:,} does not match its checksum")
+    magic = block[257:265]
+    if magic not in (b"ustar\00000", b"ustar  \0", b"\0" * 8):
+        raise UnreadableError(f"the tar header at byte {at:,} has an unknown version")
+    name, prefix = block[:100].split(b"\0", 1)[0], block[345:500].split(b"\0", 1)[0]
+    if prefix and magic != b"ustar\00000":  # GNU keeps times there, other readers a part of the name
+        raise UnreadableError(f"the tar header at byte {at:,} has a prefix that readers see differently")
+    whole = prefix + b"/" + name if prefix else name
+    return _Header(_text(whole, at), _number(block[124:136], at), block[156:157])
+
+
+def _checksum(block: bytes) -> int | None:
+    """The checksum of a header; None when it does not match: the sum of its bytes, with blanks for itself."""
+    text = block[148:156].strip(b" \0")
+    if not text or len(text) > 7 or not all(byte in b"01234567" for byte in text):
+        return None
+    total = sum(block[:148]) + sum(block[156:BLOCK]) + 8 * 0x20
+    return total if int(text, 8) == total else None
+
+
+def _number(field: bytes, at: int) -> int:
+    """A number: octal digits, or bytes after a mark for those of 8 GiB and more."""
+    if field[0] == 0x80:
+        return int.from_bytes(field[1:], "big")
+    text = field.rstrip(b" \0").lstrip(b" ")
+    if not text or not all(byte in b"01234567" for byte in text):
+        raise UnreadableError(f"the tar header at byte {at:,} has an invalid size")
+    return int(text, 8)
+
+
+def _text(raw: bytes, at: int) -> str:
+    if b"\0" in raw:
+        raise UnreadableError(f"the tar header at byte {at:,} has a name with a NUL byte")
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        raise UnreadableError(f"the tar header at byte {at:,} has a name that is not UTF-8") from None
+
+
+def _pax(data: bytes, at: int) -> dict[str, str]:
+    """The records `LENGTH KEY=VALUE\\n`. LENGTH counts the whole record."""
+    fields: dict[str, str] = {}
+    while data:
+        digits, blank, _ = data[:20].partition(b" ")
+        length = int(digits) if digits.isdigit() and len(digits) < 8 else 0
+        record = data[len(digits) + 1 : length]
+        key, equals, value = record.partition(b"=")
+        if not blank or not equals or not record.endswith(b"\n") or length > len(data):
+            raise UnreadableError(f"the tar header before byte {at:,} has damaged records")
+        name = _text(key, at)
+        if name in fields:
+            raise UnreadableError(f"the tar header before byte {at:,} has the record {show(name, 40)} twice")
+        if name.startswith("GNU.sparse") or name == "hdrcharset":
+            raise UnreadableError(f"ckpt does not read tar records of {show(name, 40)}")
+        # Other keys, such as the owner or times, may be anything.
+        fields[name] = _text(value[:-1], at) if name in ("path", "size", "linkpath") else ""
+        data = data[length:]
+    return fields
+
+
+def _plain(name: str, *, is_folder: bool) -> str:
+    """A name without `./`. Raises UnreadableError for one that leads out of the archive."""
+    steps = name.removesuffix("/").split("/") if is_folder else name.split("/")
+    while steps[:1] == ["."]:
+        steps = steps[1:]
+    if any(step in ("", ".", "..") for step in steps) or (not steps and not is_folder):
+        raise UnreadableError(f"the tar archive holds a name that leads elsewhere: {show(name, 80)}")
+    return "/".join(steps)
+
+
+def _check_end(source: Source, at: int) -> None:
+    left = source.size - at
+    if left < 2 * BLOCK:
+        raise CutOffError(f"cut off: the tar archive has no end, the file ends at {source.size:,} bytes")
+    if left > _TAIL or source.read(at, left).strip(b"\0"):
+        raise UnreadableError(f"more bytes follow the end of the tar archive at byte {at:,}")
+
+
+def _padded(at: int) -> int:
+    return -(-at // BLOCK) * BLOCK

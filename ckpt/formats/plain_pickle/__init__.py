@@ -1,0 +1,1 @@
+"""Plain pickles of arrays and tensors, and what joblib writes without compression."""
