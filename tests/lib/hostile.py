@@ -2674,6 +2674,81 @@ def _tar_size(data: bytes) -> bytes:
     return bytes(head) + data[512:]
 
 
+# ---------------------------------------------------------------------------------------------- containers
+
+
+def _containers() -> Iterator[Case]:
+    """Archives of libraries and plain pickles: their members are read in place, never unpacked or unpickled."""
+    weights = {"./model_weights.ckpt": GOOD, "./model_config.yaml": b"a: 1\n"}
+    link = tarfile.TarInfo("tokenizer")
+    link.type, link.linkname = tarfile.SYMTYPE, "/etc"
+    inside = tarfile.TarInfo("sub")
+    inside.type, inside.linkname = tarfile.SYMTYPE, "."
+    nemo = _tar(weights)
+    body = nemo[: 512 + -(-len(GOOD) // 512) * 512 + 1024]  # without its end
+    yield Case("nemo/good.nemo", nemo, "ok")
+    yield Case("nemo/evil.nemo", _tar({"model_weights.ckpt": torch_zip(pickled({"w": MALICIOUS}))}), "note")
+    yield Case("nemo/symlink.nemo", body + _tar({}, link), "error", "link")
+    yield Case("nemo/folder_link.nemo", body + _tar({}, inside), "error", "link", "sub/X replaces X")
+    yield Case("nemo/twice.nemo", body + nemo, "error", "twice")
+    yield Case("nemo/traversal.nemo", body + _tar({"../x": b""}), "error", "leads elsewhere")
+    yield Case("nemo/size_field.nemo", body + _tar_size(_tar({"x": b""})), "error", "cut off")
+    yield Case("nemo/trunc.nemo", nemo[:2100], "error", "cut off")
+    yield Case("nemo/joined.nemo", nemo + nemo, "error", "follow the end")
+    rest = {"data": b"{}", "_stable_baselines3_version": b"2.9.2"}
+    yield Case("sb3/good.zip", op.zip_file({**rest, "policy.pth": GOOD}), "ok")
+    yield Case(
+        "sb3/pickled_data.zip",
+        op.zip_file({"data": b'{"a": {":type:": "x", ":serialized:": "Y3Bvc2l4"}}', "policy.pth": GOOD}),
+        "ok",
+        "",
+        "what JSON holds of pickles is left out",
+    )
+    yield Case(
+        "sb3/evil.zip", op.zip_file({**rest, "policy.pth": torch_zip(pickled({"w": MALICIOUS}))}), "note"
+    )
+    yield Case(
+        "sb3/deep_data.zip", op.zip_file({"data": b'{"a":' * 200_000, "policy.pth": GOOD}), "error", "deep"
+    )
+    yield Case("sb3/twice.zip", op.zip_file({**rest, "policy.pth": GOOD, "data.pth": GOOD}), "error", "twice")
+    yield Case(
+        "sb3/folder.zip", op.zip_file({**rest, "policy.pth": GOOD, "a/b.pth": GOOD}), "error", "plain name"
+    )
+    yield Case("sb3/itself.zip", op.zip_file({**rest, "policy.pth": op.zip_file(rest)}), "error")
+    array = (
+        b"\x80\x02}X\x01\0\0\0wcnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\nK\0\x85C\x01btR"
+        b"(K\x01K\x06\x85cnumpy\ndtype\n(X\x02\0\0\0f4K\0K\x01tR(K\x03X\x01\0\0\0<NNNJ\xff\xff\xff\xff"
+        b"J\xff\xff\xff\xffK\0tb\x89C\x18" + op.SIX + b"tbs."
+    )
+    assert len(op.SIX) == 24
+    evil = array.removesuffix(b"s.") + b"sX\x01\0\0\0xcposix\nsystem\n(X" + _counted(COMMAND) + b"tRs."
+    yield Case("plain/array.pkl", array, "ok")
+    yield Case("plain/evil_beside_an_array.pkl", evil, "note")
+    yield Case("plain/short_array.pkl", array.replace(b"K\x06\x85", b"K\x07\x85"), "error", "28 bytes")
+    yield Case(
+        "plain/claim.pkl", array.replace(b"C\x18", b"\x8e" + struct.pack("<Q", 2**60)), "error", "cut off"
+    )
+    yield Case("plain/persistent.pkl", b"\x80\x02}K\x01K\x00Qs.", "error", "persistent")
+    wrapper = (
+        b"\x80\x02}X\x01\0\0\0wcjoblib.numpy_pickle\nNumpyArrayWrapper\n)\x81}(X\x05\0\0\0shape%b"
+        b"X\x05\0\0\0orderX\x01\0\0\0CX\x05\0\0\0dtypecnumpy\ndtype\n(X\x02\0\0\0f4K\0K\x01tRub"
+        + op.SIX
+        + b"s."
+    )
+    yield Case("plain/good.joblib", wrapper.replace(b"%b", b"K\x06\x85"), "ok")
+    yield Case("plain/shape.joblib", wrapper.replace(b"%b", b"K\x07\x85"), "error", "cut off")
+    yield Case(
+        "plain/huge_shape.joblib", wrapper.replace(b"%b", b"J\xff\xff\xff\x7f\x85"), "error", "cut off"
+    )
+    yield Case(
+        "plain/negative_shape.joblib", wrapper.replace(b"%b", b"J\xff\xff\xff\xff\x85"), "error", "shape"
+    )
+
+
+def _counted(words: str) -> bytes:
+    return struct.pack("<I", len(words)) + words.encode()
+
+
 # ---------------------------------------------------------------------------------------------- safetensors
 
 
@@ -3164,7 +3239,7 @@ def _named(
 def _all() -> tuple[Case, ...]:
     groups = (
         _fine, _file_system, _foreign, _zip_cut, _zip_names, _zip_headers, _zip_overlap, _zip_end, _zip_bombs, _zip_meta,
-        _payloads, _opcodes, _claims, _exhaustion, _values, _geometry, _storages, _legacy, _tars, _safetensors, _indexes, _names,
+        _payloads, _opcodes, _claims, _exhaustion, _values, _geometry, _storages, _legacy, _tars, _containers, _safetensors, _indexes, _names,
     )  # fmt: skip
     cases = tuple(case for group in groups for case in group())
     names = [case.name for case in cases]
