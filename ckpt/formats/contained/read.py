@@ -73,6 +73,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
             traits=layout.traits,
             nbytes=probe.size,
             byteorder=parts[0].checkpoint.byteorder,
+            weights_only=whole.weights_only or None,  # torch.load opens the members, not the archive
             parts=tuple(part.name for part in parts),
             sources=(probe.file,),
         )

@@ -72,7 +72,7 @@ def test_each_member_is_a_part_under_its_key(tmp_path: Path) -> None:
     saved = write_agent(path)
     with formats.open(str(path)) as checkpoint:
         survey = Survey(checkpoint)
-        assert checkpoint.format == "archive"
+        assert (checkpoint.format, checkpoint.weights_only) == ("archive", None)
         assert checkpoint.traits.label == "Stable-Baselines3"
         assert checkpoint.parts == ("policy.pth", "pytorch_variables.pth", "policy.optimizer.pth")
         assert {(row.name, row.kind) for row in survey.sections if row.tensors} == {
