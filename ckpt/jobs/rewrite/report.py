@@ -10,9 +10,10 @@ from ckpt.errors import LossError, UnsupportedError
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.coverage import Coverage
-from ckpt.jobs.rewrite.plain import LAZY, state_dict, without_gradient
+from ckpt.jobs.rewrite.plain import LAZY, Plain
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Node, Opaque, is_tuple
+from ckpt.pickles.state_dict import state_dict, without_gradient
 from ckpt.tensors import Storage, parts_of
 from ckpt.text import Json, and_more, plural, show
 from ckpt.tree.find import children, node_at, places_of, with_unique_names
@@ -295,6 +296,14 @@ def losses_of(checkpoint: Checkpoint, lost: dict[int, tuple[Node, str]], drop_ot
             hint="--drop-other replaces them by None",
         )
     return rows
+
+
+def made_plain(edit: Plain) -> list[Change]:
+    """What became plain: each class with the number of its objects, and what tensors were taken apart into which parts."""
+    return [Change("plain", kind, "plain", count, "object") for kind, count in edit.made.items()] + [
+        Change("apart", what, and_more([f".{name}" for name in parts], 8), count, "tensor")
+        for (what, parts), count in edit.taken.items()
+    ]
 
 
 def with_unread(report: RewriteReport) -> RewriteReport:
