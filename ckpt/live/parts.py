@@ -40,11 +40,11 @@ def _parts(name: str, value: Any, depth: int) -> dict[str, Any]:
         return {}
     if getattr(type(value), "__tensor_flatten__", None) is None or hasattr(value, "to_local"):
         return {}
-    held = {key: part for key, part in vars(value).items() if part is not None and key not in MARKERS}
+    held = {key: part for key, part in value.__dict__.items() if part is not None and key not in MARKERS}
     inner, _ = value.__tensor_flatten__()
     if not all(isinstance(held.get(key), torch.Tensor) for key in inner) or not inner:
         return {}
-    outer = {"dtype": value.dtype, "shape": tuple(value.shape)}
+    outer = {"dtype": str(value.dtype), "shape": tuple(value.shape)}
     made: dict[str, Any] = {}
     for key, part in {**outer, **held}.items():
         made.update(_parts(f"{name}.{key}", part, depth + 1) or {f"{name}.{key}": part})

@@ -20,6 +20,8 @@ from ckpt.tree.view import MARKERS, tensor_of
 _FROM_TYPE = ("_rebuild_from_type", "_rebuild_from_type_v2")
 _REPRESENTED = {"qint8": "int8", "quint8": "uint8", "qint32": "int32"}
 """torch's `int_repr()` of quantized tensors, by their dtype."""
+_JAGGED = ("values", "offsets", "lengths", "_ragged_idx")
+"""The parts of a jagged tensor. What else it keeps follows from them."""
 _SHARDS = (".DTensor", ".ShardedTensor")
 """Classes whose parts are only what one rank holds of a tensor."""
 _DEPTH, _MOST = 8, 1_000
@@ -78,7 +80,8 @@ def _apart(node: Node, plain: Callable[[Node], bool], dense: bool) -> Apart | No
         parts = {} if (tensor.detail or "").endswith(_SHARDS) else _wrapper(node, tensor)
         return Apart(f"a tensor of {tensor.detail or 'a class'}", {**parts, **kept}) if parts else None
     if tensor.layout == "jagged":
-        parts = _given((_inner_args(node) or (None,))[0])
+        given = _given((_inner_args(node) or (None,))[0])
+        parts = {name: _bare(given[name]) for name in _JAGGED if name in given}
         return Apart("a jagged tensor", parts) if parts else None
     if tensor.layout == "quantized" and dense:
         parts = _quantized(node, tensor)
@@ -106,8 +109,15 @@ def _wrapper(call: Opaque, tensor: Composite) -> dict[str, Node]:
     parts = _given(state)
     if not any(tensor_of(part) is not None for part in parts.values()):
         return {}
-    outer: dict[str, Node] = {"dtype": Global("torch", tensor.dtype.name), "shape": tensor.shape}
+    # The dtype as text: torch 2.0 refuses most dtypes as values.
+    outer: dict[str, Node] = {"dtype": f"torch.{tensor.dtype.name}", "shape": tensor.shape}
     return {**outer, **parts}
+
+
+def _bare(node: Node) -> Node:
+    """A tensor without what torch.compile noted on it."""
+    tensor = tensor_of(node)
+    return tensor if isinstance(tensor, TensorRef) else node
 
 
 def _inner_args(call: Opaque) -> tuple[Node, ...]:
@@ -158,6 +168,8 @@ class Spread(Edit):
         super().__init__()
         self.taken: dict[tuple[str, tuple[str, ...]], int] = {}
         """What tensors were before they were taken apart, and the names of their parts: how many of each."""
+        self.within: dict[int, tuple[int, str]] = {}
+        """Parts by their id: the id of their tensor, and their name in it."""
         self._plain = plain
         self._dense = dense
         self._aparts: dict[int, Apart | None] = {}
@@ -220,6 +232,7 @@ class Spread(Edit):
             if found is not None:
                 row = found.what, tuple(name for name in found.parts if name)
                 self.taken[row] = self.taken.get(row, 0) + 1
+                self.within.update({id(part): (id(node), name) for name, part in found.parts.items()})
         return self._aparts[id(node)]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ckpt.nodes import Dict, Global, Node, Opaque, is_tuple
-from ckpt.tree.scalars import class_of
+from ckpt.tree.scalars import class_of, device_text
 
 
 class Known(NamedTuple):
@@ -76,7 +76,8 @@ def _torch_generator(call: Opaque) -> Known | None:
     state = call.states[0] if len(call.states) == 1 else None
     if len(call.args) != 1 or not is_tuple(state) or len(state) != 3:
         return None
-    made = _named(("device", "seed", "offset", "state"), (call.args[0], *state))
+    device = device_text(call.args[0])  # torch 2.0 knows no devices in a pickle of plain values
+    made = _named(("device", "seed", "offset", "state"), (device, *state))
     return Known("torch.Generator", made)
 
 

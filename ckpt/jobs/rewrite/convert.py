@@ -99,7 +99,7 @@ def convert(
             dropped += weightless(current, whole)
         current = edited(current, edit.copy(current.root), limits, origin=None)
         if plain:
-            dropped += losses_of(checkpoint, edit.lost, drop_other)
+            dropped += losses_of(checkpoint, edit, edit.lost, drop_other)
         if traits.is_pickle and not checkpoint.traits.names_are_code:
             # The others take one section, and name what lies beside it.
             dropped += [row for part in survey.sections for row in weightless(checkpoint, part)]

@@ -297,7 +297,7 @@ class Plain(Spread):
         try:
             return value.raw.decode(self._encoding or "utf-8")
         except UnicodeDecodeError:
-            self._lose(value, "text of Python 2 that is not UTF-8: --encoding latin1 reads it")
+            self._lose(value, "text of Python 2 that is not UTF-8: ckpt convert --encoding latin1 reads it")
             return None
 
     def _lose(self, node: Node, what: str) -> Node:

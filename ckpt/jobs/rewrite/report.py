@@ -282,11 +282,16 @@ def uninitialized(checkpoint: Checkpoint, section: Section) -> list[Leftover]:
     ]
 
 
-def losses_of(checkpoint: Checkpoint, lost: dict[int, tuple[Node, str]], drop_other: bool) -> list[Leftover]:
-    """What could not be made plain, with its places. Raises LossError unless it may be dropped."""
+def losses_of(
+    checkpoint: Checkpoint, edit: Plain, lost: dict[int, tuple[Node, str]], drop_other: bool
+) -> list[Leftover]:
+    """What of `lost` could not be made plain, with its places. Raises LossError unless it may be dropped."""
     if not lost:
         return []
-    names = places_of(checkpoint.root, set(lost))
+    within = {marker: edit.within[marker] for marker in lost if marker in edit.within}
+    names = places_of(checkpoint.root, {*lost, *(tensor for tensor, _ in within.values())})
+    for marker, (tensor, part) in within.items():
+        names.setdefault(marker, f"{names.get(tensor, '(inside)')}.{part}")
     rows = [Leftover(names.get(marker, "(inside)"), what) for marker, (_, what) in lost.items()]
     if not drop_other:
         listed = and_more([f"{show(row.name, 60)} ({show(row.what, 80)})" for row in rows], 5, "; ")

@@ -72,7 +72,7 @@ def slim(
     # Weights are wanted, so an object without tensors is left out; one with tensors is lost only when that was asked.
     objects = {marker: row for marker, row in edit.lost.items() if not _holds_weights(row[0])}
     tensors = {marker: row for marker, row in edit.lost.items() if marker not in objects}
-    dropped = [*losses_of(checkpoint, objects, True), *losses_of(checkpoint, tensors, drop_other)]
+    dropped = [*losses_of(checkpoint, edit, objects, True), *losses_of(checkpoint, edit, tensors, drop_other)]
     edit.leave_out(weights, objects)
     traits = checkpoint.traits._replace(names_are_code=False)  # the code stays behind
     result = edited(checkpoint, root, limits, traits=traits, origin=None)

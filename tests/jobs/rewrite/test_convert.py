@@ -6,7 +6,6 @@ import argparse
 import collections
 import datetime
 import decimal
-import itertools
 import json
 import pathlib
 import re
@@ -648,9 +647,9 @@ def test_the_checkpoint_inside_a_pickle_joins_it(tmp_path: Path) -> None:
 
 
 def test_what_is_dropped_is_none(tmp_path: Path) -> None:
-    thing = {"it": itertools.count(1), "list": [itertools.count(1), 1], "w": torch.ones(1)}
+    thing = {"it": np.ma.array([1]), "list": [np.ma.array([1]), 1], "w": torch.ones(1)}
 
-    with pytest.raises(LossError, match=r"it \(itertools\.count\); list\.0"):
+    with pytest.raises(LossError, match=r"it \(numpy\.ma\.core\._mareconstruct\); list\.0"):
         plain(thing, tmp_path)
     found = plain(thing, tmp_path, drop_other=True)
     assert found["it"] is None and found["list"] == [None, 1]

@@ -12,10 +12,12 @@ import functools
 import logging
 import operator
 import pathlib
+import pickletools
 import re
 import sys
 import types
 import uuid
+import zipfile
 import zoneinfo
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -27,15 +29,17 @@ import pytest
 import rewriting
 import torch
 from inside import inside
-from process import check_error
+from process import ROOT, check_error
 from torch import nn
 from torch.nn import functional
 from torch.testing._internal.two_tensor import TwoTensor
 
 from ckpt import formats
+from ckpt.dtypes import BY_NAME, BY_STORAGE
 from ckpt.errors import LossError
 from ckpt.formats import save
 from ckpt.jobs.rewrite.report import Change, RewriteReport
+from ckpt.pickles.known import python3_name
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -198,7 +202,7 @@ def test_generators_keep_their_state(tmp_path: Path) -> None:
     again = torch.Generator()
     again.set_state(made["state"])
     assert torch.equal(torch.rand(3, generator=again), torch.rand(3, generator=generator))
-    assert made["seed"] == 3 and made["device"] == torch.device("cpu")
+    assert made["seed"] == 3 and made["device"] == "cpu"
     assert found["it"]["old"]["state"]["key"].tolist() == numpys[0].get_state()[1].tolist()
     assert found["it"]["new"]["state"] == numpys[1].bit_generator.state["state"]
     assert {"torch.Generator", "numpy.random.RandomState", "numpy.random.Generator"} <= {
@@ -288,7 +292,7 @@ def test_wrappers_become_their_parts(command: str, torchao: Any, tmp_path: Path)
     found = torch.load(tmp_path / "b.pt", weights_only=True)
     assert done.code == 0 and list(found) == [*(f"fc.weight.{part}" for part in PARTS), "fc.bias"]
     assert torch.equal(found["fc.weight.qdata"], QDATA) and torch.equal(found["fc.weight.scale"], SCALE)
-    assert found["fc.weight.dtype"] is torch.bfloat16 and found["fc.weight.shape"] == (2, 4)
+    assert found["fc.weight.dtype"] == "torch.bfloat16" and found["fc.weight.shape"] == (2, 4)
     assert found["fc.weight.block_size"] == [1, 4] and found["fc.weight.granularity"] == "row"
     listed = ", ".join(f".{part}" for part in PARTS)
     assert f"a tensor of torchao.quantization.Int8Tensor → {listed}   1 tensor" in re.sub(
@@ -521,3 +525,152 @@ def test_packed_parameters_of_a_state_dict_are_what_they_hold(tmp_path: Path) ->
     key = "lstm._all_weight_values.0.param"
     assert contents(found["it"][key]) == contents(state[key])
     assert "torch.classes.rnn.CellParamsBase" in [change.before for change in report.changes]
+
+
+# --- older torches ----------------------------------------------------------------------------------------------------
+
+NOT_IN_2_5 = {"builtins.set", "builtins.complex"}
+"""What weights_only of torch 2.13 takes and that of 2.5 does not, of what plain files hold."""
+NOT_IN_2_0 = NOT_IN_2_5 | {
+    "_codecs.encode",
+    "builtins.bytearray",
+    "collections.Counter",
+    "torch.device",
+    "torch.per_tensor_affine",
+    *(
+        f"torch._utils._rebuild_{kind}"
+        for kind in ("qtensor", "nested_tensor", "parameter_with_state", "tensor_v3")
+    ),
+}
+KINDS = {
+    "builtins.set": "sets",
+    "builtins.complex": "complex numbers",
+    "_codecs.encode": "bytes",
+    "collections.Counter": "Counter",
+    "torch.device": "`torch.device`",
+    "torch._utils._rebuild_qtensor": "quantized",
+    "torch.per_tensor_affine": "quantized",
+    "torch._utils._rebuild_nested_tensor": "nested tensors",
+    "torch._utils._rebuild_parameter_with_state": "attributes of Parameters",
+    "torch._utils._rebuild_tensor_v3": "uint16, uint32, uint64, float8",
+}
+_DTYPES = {
+    "complex32",
+    "complex64",
+    "complex128",
+    "float16",
+    "float32",
+    "float64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+}
+"""The dtypes that torch 2.0 takes as values."""
+
+
+def names_in(path: Path) -> set[str]:
+    with zipfile.ZipFile(path) as archive:
+        data = archive.read(next(name for name in archive.namelist() if name.endswith("/data.pkl")))
+    names = set()
+    for op, arg, _ in pickletools.genops(data):
+        if op.name == "GLOBAL":
+            module, name = str(arg).split(" ", 1)
+            names.add(python3_name(module, name))
+    return names
+
+
+@pytest.mark.parametrize("name", [*SAYS, "wrapper", "attributes", "quantized", "bytes", "device", "counter"])
+def test_what_older_torches_refuse_is_documented(name: str, torchao: Any, tmp_path: Path) -> None:
+    others = {
+        "wrapper": lambda: torchao(QDATA, SCALE),
+        "attributes": noted,
+        "quantized": lambda: torch.quantize_per_tensor(torch.ones(2), 0.5, 0, torch.qint8),
+        "bytes": lambda: b"\xff",
+        "device": lambda: torch.device("cuda", 1),
+        "counter": lambda: collections.Counter("a"),
+    }
+    plain(SAYS[name][0] if name in SAYS else others[name](), tmp_path)
+
+    values = {name for name in names_in(tmp_path / "b.pt") if name not in OLD_NAMES}
+    dtypes = {name for name in values if name.removeprefix("torch.") in BY_NAME}
+    assert values - dtypes <= NOT_IN_2_0
+    assert not dtypes or name in ("dtype", "narrow dtype", "key", "quantized")
+    page = (ROOT / "docs" / "commands" / "convert.md").read_text(encoding="utf-8")
+    rows = {row.split("|")[1].strip(): row for row in page.splitlines() if row.startswith(("| 2", "| 1"))}
+    for value in values - dtypes:
+        assert KINDS[value] in rows["2.5" if value in NOT_IN_2_5 else "2.0"]
+
+
+OLD_NAMES = {
+    "collections.OrderedDict",
+    "torch.nn.parameter.Parameter",
+    "torch.serialization._get_layout",
+    "torch.Size",
+    "torch.Tensor",
+    *(f"torch.{dtype}" for dtype in _DTYPES),
+    *(f"torch.{name}" for name in BY_STORAGE),
+    *(f"torch._utils._rebuild_{kind}" for kind in ("parameter", "tensor", "tensor_v2", "sparse_tensor")),
+    "torch._utils._rebuild_meta_tensor_no_storage",
+    "torch._tensor._rebuild_from_type_v2",
+}
+"""What weights_only of torch 2.0 takes (torch/_weights_only_unpickler.py of 2.0.1)."""
+
+
+# --- what the other commands say of tensors of classes ----------------------------------------------------------------
+
+
+def test_inspect_says_what_a_wrapper_is(torchao: Any, tmp_path: Path) -> None:
+    rewriting.saved(
+        {"fc.weight": torchao(QDATA, SCALE), "fc.bias": torch.ones(2).bfloat16()}, tmp_path / "a.pt"
+    )
+
+    done = inside("inspect", "a.pt", cwd=tmp_path)
+
+    assert re.search(r"fc\.weight +\[2, 4\] Int8Tensor +8 +16 B", done.out.decode())
+    assert "all bfloat16" not in done.out.decode(), "its parts are int8 and float32"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda q, s: (q + torch.eye(2, 4, dtype=torch.int8), s), "2 of 8 elements"),
+        (lambda q, s: (q, s * 2), "its parts differ"),
+        (lambda q, s: (q + 1, s * 2), "its parts differ"),
+    ],
+)
+def test_diff_of_wrappers(change: Any, says: str, torchao: Any, tmp_path: Path) -> None:
+    for name, (qdata, scale) in {"a.pt": (QDATA, SCALE), "b.pt": change(QDATA, SCALE)}.items():
+        rewriting.saved({"fc.weight": torchao(qdata, scale), "fc.bias": torch.ones(2)}, tmp_path / name)
+
+    done = inside("diff", "a.pt", "b.pt", cwd=tmp_path)
+
+    assert f"M fc.weight  {says}" in done.lines
+
+
+def test_safetensors_hold_wrappers_in_parts(torchao: Any, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    rewriting.saved({"fc.weight": torchao(QDATA, SCALE), "fc.bias": torch.ones(2)}, tmp_path / "a.pt")
+    command = ["convert", "a.pt", "-o", "b.safetensors"]
+
+    said = check_error(inside(*command, cwd=tmp_path), "fc.weight.block_size (not a tensor)")
+    done = inside(*command, "--drop-other", cwd=tmp_path)
+
+    found = load_file(tmp_path / "b.safetensors")
+    assert "--drop-other" in said and done.code == 0
+    assert set(found) == {"fc.weight.qdata", "fc.weight.scale", "fc.bias"}
+    assert torch.equal(found["fc.weight.qdata"], QDATA) and torch.equal(found["fc.weight.scale"], SCALE)
+    assert "left out: fc.weight.block_size: not a tensor" in done.lines
+
+
+def test_slim_leaves_out_parts_that_are_not_plain(torchao: Any, tmp_path: Path) -> None:
+    odd = torchao(QDATA, SCALE)
+    odd.masked = np.ma.array([1])
+    rewriting.saved({"fc.weight": odd, "fc.bias": torch.ones(2)}, tmp_path / "a.pt")
+
+    done = inside("slim", "a.pt", "-o", "b.pt", cwd=tmp_path)
+
+    found = torch.load(tmp_path / "b.pt", weights_only=True)
+    assert done.code == 0 and b"fc.weight.masked: numpy.ma" in done.out
+    assert list(found) == [*(f"fc.weight.{part}" for part in PARTS), "fc.bias"]
