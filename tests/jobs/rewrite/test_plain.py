@@ -500,6 +500,19 @@ def dequantized(found: dict[str, torch.Tensor], name: str) -> torch.Tensor:
     return ((whole - zeros) * scales).float()
 
 
+def test_safetensors_keep_the_zero_point(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    whole = torch.quantize_per_tensor(torch.arange(4.0), 0.5, 3, torch.quint8)
+    rewriting.saved({"a.weight": whole, "b.weight": torch.ones(2)}, tmp_path / "a.pt")
+
+    assert inside("convert", "a.pt", "-o", "b.safetensors", cwd=tmp_path).code == 0
+
+    found = load_file(tmp_path / "b.safetensors")
+    assert torch.equal(dequantized(found, "a.weight"), whole.dequantize())
+    assert found["a.weight.int_repr"].dtype == torch.uint8
+
+
 def test_inspect_names_the_parts_of_quantized_modules(tmp_path: Path) -> None:
     model = static("fbgemm")
     rewriting.saved(model, tmp_path / "a.pt")
@@ -635,7 +648,7 @@ def test_inspect_says_what_a_wrapper_is(torchao: Any, tmp_path: Path) -> None:
     ("change", "says"),
     [
         (lambda q, s: (q + torch.eye(2, 4, dtype=torch.int8), s), "2 of 8 elements"),
-        (lambda q, s: (q, s * 2), "its parts differ"),
+        (lambda q, s: (q, s * torch.tensor([[2.0], [1.0]])), "its parts differ"),
         (lambda q, s: (q + 1, s * 2), "its parts differ"),
     ],
 )
