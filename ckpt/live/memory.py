@@ -10,6 +10,7 @@ from ckpt.dtypes import BY_NAME, DType
 from ckpt.errors import UnsupportedError
 from ckpt.io.source import BaseSource
 from ckpt.live import require_torch
+from ckpt.live.parts import is_quantized
 from ckpt.tensors import Range, Storage, TensorRef, tensor_ref
 
 _ALIGN = 16
@@ -54,8 +55,9 @@ def unfit(tensor: Any) -> str | None:
     torch = require_torch()
     if torch.nn.parameter.is_lazy(tensor):
         return "uninitialized: its lazy module has not run yet"
-    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
-        return "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
+    is_odd = tensor.is_quantized and not is_quantized(tensor)
+    if tensor.layout is not torch.strided or is_odd or tensor.is_nested:
+        return "quantized" if is_odd else str(tensor.layout).removeprefix("torch.")
     if str(tensor.dtype).removeprefix("torch.") not in BY_NAME:
         return str(tensor.dtype)
     try:

@@ -57,7 +57,7 @@ def snapshot(
         state = state_of(inner)
         record = describe(model, optimizers, state=state, gradients=True)
         tree = Dict()
-        node, left_out = state_tree(state)
+        node, left_out = state_tree(state, wrappers=True)
         tree.set([STATE_DICT], [node])
         record = record._replace(rank=rank, world_size=world_size, left_out=tuple(left_out.items()))
         tree.set([KEY], [plain_node(columns(record))])

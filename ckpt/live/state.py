@@ -12,9 +12,9 @@ from ckpt.evidence.wrappers import own_name
 from ckpt.formats.pickled import Contents, checkpoint
 from ckpt.limits import Limits
 from ckpt.live import memory, require_torch
+from ckpt.live.parts import opened, quantized_node, scales
 from ckpt.nodes import Dict, Global, Node, Opaque, Set
 from ckpt.pickles.calls import device, ordered_dict
-from ckpt.tensors import TensorRef
 
 
 class State(NamedTuple):
@@ -79,8 +79,12 @@ def _walked(model: Any) -> dict[str, Any]:
     return values
 
 
-def state_tree(state: State) -> tuple[Node, dict[str, str]]:
-    """(the state dict to pickle, with every tensor tagged cpu; what is left out, and why)."""
+def state_tree(state: State, *, wrappers: bool = False) -> tuple[Node, dict[str, str]]:
+    """(the state dict to pickle, with every tensor tagged cpu; what is left out, and why).
+
+    Packed parameters of quantized modules come as what they hold; `wrappers` takes wrapper subclasses apart.
+    """
+    state = state._replace(values=opened(state.values, wrappers=wrappers))
     tensors: dict[int, Any] = {}
     left_out: dict[str, str] = {}
     for name, value in state.values.items():
@@ -90,8 +94,14 @@ def state_tree(state: State) -> tuple[Node, dict[str, str]]:
             left_out[name] = why
         else:
             tensors.update({id(tensor): _local(tensor) for tensor in held})
-    refs = memory.references(tensors.values())
-    ref_of = {marker: refs[id(tensor)] for marker, tensor in tensors.items()}
+    channels = {marker: scales(tensor) for marker, tensor in tensors.items() if tensor.is_quantized}
+    refs = memory.references([*tensors.values(), *(part for parts in channels.values() for part in parts)])
+    ref_of: dict[int, Node] = {
+        marker: refs[id(tensor)]
+        if marker not in channels
+        else quantized_node(tensor, refs[id(tensor)], tuple([refs[id(part)] for part in channels[marker]]))
+        for marker, tensor in tensors.items()
+    }
     node = ordered_dict()
     for name, value in state.values.items():
         if name not in left_out:
@@ -137,7 +147,7 @@ class NotPlainError(Exception):
     """A value that is not plain."""
 
 
-def plain_node(value: Any, refs: Mapping[int, TensorRef] | None = None, depth: int = 0) -> Node:
+def plain_node(value: Any, refs: Mapping[int, Node] | None = None, depth: int = 0) -> Node:
     """A value as inert nodes, with tensors from `refs`. Raises NotPlainError for what weights_only refuses."""
     torch = require_torch()
     if value is None or type(value) in (bool, int, float, str, bytes, bytearray):

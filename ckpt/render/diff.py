@@ -196,8 +196,12 @@ def _what(row: Row) -> str:
     parts = []
     if row.status == "retyped":
         parts.append(f"{before.tensor.dtype.name} → {after.tensor.dtype.name}")
-    if row.change is not None:
-        parts.append(change_text(row.change))
+    change = row.change
+    if change is not None:
+        is_vague = (
+            before.tensor.layout != "strided" and change.differing == change.numel and change.squares is None
+        )
+        parts.append("its parts differ" if is_vague else change_text(change))
     return ", ".join(parts) or (row.reason or "")
 
 

@@ -14,7 +14,7 @@ from ckpt.render.findings import command, finding_lines, safe
 from ckpt.render.folding import Fold, Leaf, fold, lines
 from ckpt.render.tables import value_text
 from ckpt.render.text import Line, cells, columns, cut, wrapped
-from ckpt.tensors import Tensor
+from ckpt.tensors import Composite, Tensor
 from ckpt.text import and_more, count_text, folded, plural, show, size_text
 from ckpt.tree.steps import REGISTERED
 from ckpt.tree.view import UNINITIALIZED, look
@@ -91,7 +91,9 @@ def headline(report: InspectReport, width: int | None = None) -> list[Line]:
         tensors = [row.entry.tensor for row in rows]
         numel, nbytes = sum(tensor.numel for tensor in tensors), sum(tensor.nbytes for tensor in tensors)
         text += f", {count_text(numel)} {'element' if numel == 1 else 'elements'}, {size_text(nbytes)}"
-        dtypes = {row.tensor.dtype.name for row in rows}
+        # A wrapper shows a dtype that none of its parts may have: no word about all is true then.
+        wrapped_parts = [part for tensor in tensors if tensor.layout == "wrapper" for _, part in tensor.parts]
+        dtypes = {tensor.dtype.name for tensor in [*tensors, *wrapped_parts]}
         if len(dtypes) == 1:
             text += f", all {dtypes.pop()}"
         text += _places(report)
@@ -313,7 +315,9 @@ def _tensors(report: InspectReport, width: int | None, depth: int | None, everyt
 def shape_text(tensor: Tensor) -> str:
     """The shape in brackets, with what is unusual about the tensor."""
     text = f"[{', '.join(map(str, tensor.shape))}]"
-    if tensor.layout != "strided":
+    if isinstance(tensor, Composite) and tensor.layout == "wrapper" and tensor.detail:
+        text += f" {show(tensor.detail.rpartition('.')[2], 40)}"  # the class that wraps
+    elif tensor.layout != "strided":
         text += f" {tensor.layout}"
     return text
 

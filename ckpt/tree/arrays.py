@@ -9,15 +9,21 @@ from ckpt.nodes import ByteStr, Node, Opaque
 
 
 class NumpyDType(NamedTuple):
-    """A numpy dtype as its pickle names it: `code` like `f4`, `order` one of `<`, `>`, `|`."""
+    """A numpy dtype as its pickle names it: `code` like `f4`, `order` one of `<`, `>`, `|`.
+
+    `unit` is what a time counts (`D`, `25ns`), empty for anything else. A time decodes as its number of units.
+    """
 
     code: str
     order: str
+    unit: str = ""
 
     @property
     def name(self) -> str:
         kinds = {"f": "float", "i": "int", "u": "uint", "c": "complex"}
         kind, digits = self.code[:1], self.code[1:]
+        if self.unit:
+            return f"{_TIMES[self.code]}[{self.unit}]"
         if kind in kinds and digits.isascii() and digits.isdigit() and len(digits) < 3:
             return f"{kinds[kind]}{int(digits) * 8}"
         return {"b1": "bool", "O8": "object", "O": "object"}.get(self.code, self.code)
@@ -41,6 +47,8 @@ class NumpyDType(NamedTuple):
             for kind, codes in (("i", "bhiq"), ("u", "BHIQ"))
             for n, code in zip((1, 2, 4, 8), codes, strict=True)
         }
+        if self.unit:
+            formats[self.code] = "q"
         if self.code in formats:
             return list(struct.unpack_from(f"{order}{count}{formats[self.code]}", data))
         if self.code in ("c8", "c16"):
@@ -113,7 +121,27 @@ def numpy_dtype(node: Node) -> NumpyDType | None:
     for state in node.states:
         if type(state) is tuple and len(state) > 1 and isinstance(state[1], str):
             order = str(state[1])
-    return NumpyDType(str(node.args[0])[:16], order)
+    code = str(node.args[0])[:16]
+    return NumpyDType(code, order, _unit(node) if code in _TIMES else "")
+
+
+_TIMES = {"M8": "datetime64", "m8": "timedelta64"}
+
+
+def _unit(node: Opaque) -> str:
+    """What a time counts, from the last part of its state: `(None, (b"D", 1, 1, 1))`. Empty where it is not said."""
+    state = node.states[-1] if node.states else None
+    last = state[-1] if type(state) is tuple and len(state) == 9 else None
+    unit = last[1] if type(last) is tuple and len(last) == 2 else None
+    if type(unit) is not tuple or len(unit) != 4 or type(unit[1]) is not int:
+        return ""
+    name = as_bytes(unit[0])
+    if name not in _UNITS or unit[2:] != (1, 1) or not 0 < unit[1] < 2**31:
+        return ""
+    return ("" if unit[1] == 1 else str(unit[1])) + name.decode("ascii")
+
+
+_UNITS = (b"Y", b"M", b"W", b"D", b"h", b"m", b"s", b"ms", b"us", b"ns", b"ps", b"fs", b"as")
 
 
 _LATIN1 = ("latin1", "latin-1", "iso-8859-1")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from typing import NamedTuple
 
-from ckpt.nodes import ByteStr, Global, Node, Opaque
+from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque
 from ckpt.tree.arrays import as_bytes, numpy_dtype
 
 
@@ -109,6 +109,42 @@ def _offset(span: Opaque) -> str:
     return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
 
 
+def _timezone(call: Opaque, name: str) -> Scalar | None:
+    """`timezone(offset)` and `ZoneInfo` as text: `+02:00`, `Europe/Berlin`."""
+    given = call.args[1] if len(call.args) == 2 else None
+    own = " " + given if type(given) is str else ""
+    try:
+        span = call.args[0] if len(call.args) == 1 or own else None
+        return (
+            Scalar(name, _offset(span) + own)
+            if type(span) is Opaque and _duration(span, "") is not None
+            else None
+        )
+    except ValueError:
+        return None
+
+
+def _named_zone(call: Opaque, name: str) -> Scalar | None:
+    key = call.args[0] if call.args else None
+    return Scalar("zoneinfo.ZoneInfo", str(key)) if isinstance(key, str) else None
+
+
+def _uuid(call: Opaque, name: str) -> Scalar | None:
+    state = call.states[0] if len(call.states) == 1 else None
+    if type(state) is not Dict or call.args:
+        return None
+    number = next((value for key, value in zip(state.keys, state.values, strict=True) if key == "int"), None)
+    if type(number) is not int or not 0 <= number < 2**128:
+        return None
+    text = f"{number:032x}"
+    return Scalar(name, "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:])))
+
+
+def _text(call: Opaque, name: str) -> Scalar | None:
+    value = call.args[0] if len(call.args) == 1 and not call.states else None
+    return Scalar(name, str(value)) if isinstance(value, str) else None
+
+
 def _duration(call: Opaque, name: str) -> Scalar | None:
     try:
         days, seconds, micro = call.args
@@ -131,6 +167,10 @@ def _number(call: Opaque, name: str) -> Scalar | None:
     if kind in ("range", "slice"):
         if all(arg is None or (type(arg) is int and arg.bit_length() < 512) for arg in args):
             return Scalar(kind, f"{kind}({', '.join(map(str, args))})")
+    if kind == "Fraction" and len(args) == 2:
+        numbers = [arg for arg in args if type(arg) is int and arg.bit_length() < 512]
+        if len(numbers) == 2:
+            return Scalar(name, "/".join(map(str, numbers[: 1 if numbers[1] == 1 else 2])))
     if kind in ("Decimal", "Fraction") and len(args) == 1 and isinstance(args[0], str):
         return Scalar(name, str(args[0]))
     return None
@@ -180,6 +220,10 @@ READERS: dict[str, Callable[[Opaque, str], Scalar | None]] = {
     },
     **{f"datetime.{name}": _moment for name in ("datetime", "date", "time")},
     "datetime.timedelta": _duration,
+    "datetime.timezone": _timezone,
+    "zoneinfo.ZoneInfo._unpickle": _named_zone,
+    "uuid.UUID": _uuid,
+    "torch.torch_version.TorchVersion": _text,
     **{f"numpy.{core}.multiarray.scalar": _numpy_scalar for core in ("core", "_core")},
 }
 """Class -> its reader, which returns None for a call that the class does not make."""

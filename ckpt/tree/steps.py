@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from ckpt.checkpoint import Role
 from ckpt.names import Path
 from ckpt.nodes import Node, key_of
+from ckpt.tree.quantized import saved_attributes
 from ckpt.tree.view import View, look
 
 REGISTERED = ("_parameters", "_buffers", "_modules")
@@ -56,7 +57,10 @@ def steps(view: View, path: Path, name: str, registered: Registered) -> Iterator
 
 
 def module_steps(view: View, path: Path, name: str, registered: Registered) -> Iterator[Step]:
-    """In the order of state_dict(): own parameters, own buffers, children. Then the other attributes."""
+    """In the order of state_dict(): own parameters, own buffers, children. Then the other attributes.
+
+    What quantized modules save beside them (packed parameters, scales) comes before the children, as registered.
+    """
     state = view.attributes
     prefix = f"{name}." if path else ""
     transient = look(state.get("_non_persistent_buffers_set"))
@@ -67,7 +71,12 @@ def module_steps(view: View, path: Path, name: str, registered: Registered) -> I
         ("_buffers", "buffer"),
         ("_modules", None),
     )
+    saved = saved_attributes(view.type, state)
     for attribute, kind in kinds:
+        if attribute == "_modules":
+            for own in saved:
+                if state[own] is not None:
+                    yield (*path, own), f"{prefix}{own}", state[own], None, inside, True
         inner = look(state.get(attribute))
         if inner.kind != "mapping":
             continue
@@ -78,7 +87,7 @@ def module_steps(view: View, path: Path, name: str, registered: Registered) -> I
             persistent = not (kind == "buffer" and str(step) in hidden)
             yield (*path, attribute, step), f"{prefix}{step}", child, kind, inside, persistent
     for key, child in state.items():
-        if key in REGISTERED:
+        if key in REGISTERED or key in saved:
             continue
         if key in _QUIET and (type(child) in _SMALL or not len(look(child).children)):
             continue

@@ -15,6 +15,7 @@ from ckpt.nodes import ByteStr, Dict, Global, Nested, Node, Opaque, PersistentId
 from ckpt.tensors import Composite, Storage, Tensor, TensorRef
 from ckpt.tree import scalars
 from ckpt.tree.arrays import array, as_bytes
+from ckpt.tree.quantized import SCRIPT_OBJECT, convolution, packed
 from ckpt.tree.scalars import class_of
 
 ARRAY_ELEMENTS = 1_000
@@ -87,7 +88,8 @@ def attached_tensors(call: Opaque) -> list[tuple[str, Tensor]]:
     return tensors
 
 
-_MARKERS = frozenset(("_is_buffer", "_is_param", "persistent"))
+MARKERS = frozenset(("_is_buffer", "_is_param", "persistent"))
+"""Attributes that torch itself sets on tensors."""
 
 
 def attributes(call: Opaque) -> list[str]:
@@ -102,7 +104,7 @@ def attributes(call: Opaque) -> list[str]:
     for state in states:
         for part in state if type(state) is tuple else (state,):
             if type(part) is Dict:
-                names += [str(key) for key in part.keys if isinstance(key, str) and key not in _MARKERS]
+                names += [str(key) for key in part.keys if isinstance(key, str) and key not in MARKERS]
     return names
 
 
@@ -145,8 +147,9 @@ def _object(call: Opaque) -> View:
         view = _READERS[name](call, name)
         if view is not None:
             return view
-    state = _state(call)
-    if "_parameters" in state and "_modules" in state:
+    conv = convolution(call, name)
+    state = conv or _state(call)
+    if conv is not None or ("_parameters" in state and "_modules" in state):
         return View("module", name, keys=list(state), children=list(state.values()))
     if name.startswith("omegaconf."):
         inner = state.get("_content", state.get("_val", call))
@@ -296,6 +299,15 @@ def _size(call: Opaque, name: str) -> View | None:
     return None
 
 
+def _packed(call: Opaque, name: str) -> View | None:
+    inside = packed(call)
+    if inside is None:
+        return None
+    named, content = inside
+    rows = content if type(content) is list or is_tuple(content) else (content,)
+    return View("sequence", named, children=rows)
+
+
 def _numpy_array(call: Opaque, name: str) -> View | None:
     stored = array(call)
     if stored is None:
@@ -335,6 +347,7 @@ _READERS: dict[str, _Reader] = {
     "collections.deque": _collection,
     "collections.defaultdict": _default_dict,
     "torch.Size": _size,
+    SCRIPT_OBJECT: _packed,
     **dict.fromkeys(UNINITIALIZED, _lazy),
     **{f"numpy.{core}.multiarray._reconstruct": _numpy_array for core in ("core", "_core")},
     **{f"numpy.{core}.numeric._frombuffer": _numpy_array for core in ("core", "_core")},

@@ -672,10 +672,11 @@ def test_tensors_that_are_made_of_others(tmp_path: Path) -> None:
     net = nn.Linear(2, 2)
     net.weight = nn.Parameter(TwoTensor(torch.ones(2, 2), torch.ones(2, 2)))
 
-    with pytest.warns(UserWarning, match="weight .TwoTensor, which wraps other tensors"):
-        ckpt.snapshot(net, tmp_path / "a.pth")
+    ckpt.snapshot(net, tmp_path / "a.pth")
 
-    assert list(loaded(tmp_path / "a.pth")["state_dict"]) == ["bias"]
+    found = loaded(tmp_path / "a.pth")["state_dict"]
+    assert list(found) == ["weight.dtype", "weight.shape", "weight.a", "weight.b", "bias"]
+    assert torch.equal(found["weight.a"], torch.ones(2, 2))
 
 
 def test_lists_of_what_is_registered_inside(tmp_path: Path) -> None:

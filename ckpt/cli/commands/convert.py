@@ -55,6 +55,9 @@ def command(
 
     safetensors get the model's tensors under their own names. What does not fit is listed and refused.
 
+    A plain file loads with weights_only=True of torch 2.13. torch 2.5 refuses sets and complex numbers in it, torch 2.0 and
+    1.13 more: docs/commands/convert.md.
+
     \b
     ckpt convert model.pth -o model.safetensors
     ckpt convert train.pth --plain -o train.plain.pth

@@ -21,6 +21,7 @@ from ckpt.jobs.rewrite.report import (
     edited,
     keys_beside,
     losses_of,
+    made_plain,
     refuse_empty,
     rest_of,
     storages_of,
@@ -36,6 +37,7 @@ from ckpt.pickles.edit import Edit
 from ckpt.tensors import TensorRef
 from ckpt.text import and_more, show
 from ckpt.tree.metadata import METADATA, is_metadata, metadata_of, with_metadata
+from ckpt.tree.quantized import is_quantized
 from ckpt.tree.steps import REGISTERED
 
 Unfit = Callable[[Entry], str | None]
@@ -86,18 +88,26 @@ def convert(
         decode = Decode(encoding)
         current = edited(current, decode.copy(current.root), limits, origin=None)
         changes.append(Change("text", "Python 2", encoding, decode.decoded, "text"))
-    if plain and (traits.is_pickle or not current.traits.names_are_code):  # a script gives tensors alone
-        edit = Plain(encoding)
+    is_code = current.traits.names_are_code  # a script gives tensors alone
+    apart = not traits.is_pickle and not is_code and (plain or _holds_apart(current, section))
+    was_module = False
+    if apart or (plain and traits.is_pickle):
+        edit = Plain(encoding, dense=apart)
+        if apart:
+            whole = Survey(current).only_model(section)
+            was_module = whole.is_module
+            dropped += weightless(current, whole)
         current = edited(current, edit.copy(current.root), limits, origin=None)
-        dropped += losses_of(checkpoint, edit.lost, drop_other)
+        if plain:
+            dropped += losses_of(checkpoint, edit, edit.lost, drop_other)
         if traits.is_pickle and not checkpoint.traits.names_are_code:
             # The others take one section, and name what lies beside it.
             dropped += [row for part in survey.sections for row in weightless(checkpoint, part)]
-        changes += [Change("plain", kind, "plain", count, "object") for kind, count in edit.made.items()]
-        if edit.lost:
+        changes += [change for change in made_plain(edit) if plain or change.kind == "apart"]
+        if edit.lost and plain:
             changes.append(Change("dropped", "what cannot be made plain", "None", len(edit.lost), "object"))
     if not traits.is_pickle:
-        result = Result(checkpoint, current, format, traits)
+        result = Result(checkpoint, current, format, traits, was_module)
         return _to_tensors(result, unfit, changes, dropped, to, section, drop_other)
     if not checkpoint.traits.is_pickle:
         current, left = _as_state_dict(current, limits)
@@ -127,6 +137,21 @@ def convert(
     )
 
 
+def _holds_apart(checkpoint: Checkpoint, section: str | None) -> bool:
+    """Whether the model has tensors that a format of dense tensors holds in parts: quantized ones, and wrappers.
+
+    Quantized modules also save numbers as tensors that their pickle has as numbers.
+    """
+    whole = Survey(checkpoint).only_model(section)
+    return any(entry.tensor.layout in ("quantized", "wrapper", "jagged") for entry in whole.entries) or (
+        whole.is_module
+        and any(
+            is_quantized(value.type) and value.path[: len(whole.path)] == whole.path
+            for value in checkpoint.values
+        )
+    )
+
+
 def kind_of(entry: Entry) -> str:
     tensor = entry.tensor
     return "a view of a storage of several dtypes" if isinstance(tensor, TensorRef) else tensor.layout
@@ -144,12 +169,17 @@ def _format_change(checkpoint: Checkpoint, format: str, tensors: int) -> list[Ch
 
 
 class Result(NamedTuple):
-    """What was read, its current state, and the format of the result."""
+    """What was read, its current state, and the format of the result.
+
+    `was_module` says that the model was a module before it was taken apart: what it holds beside tensors is left
+    out, as the attributes of every module are.
+    """
 
     checkpoint: Checkpoint
     current: Checkpoint
     format: str
     traits: Traits
+    was_module: bool = False
 
 
 def _to_tensors(
@@ -161,7 +191,7 @@ def _to_tensors(
     section: str | None,
     drop_other: bool,
 ) -> RewriteReport:
-    checkpoint, current, format, traits = result
+    checkpoint, current, format, traits, was_module = result
     parts = Survey(current)
     chosen = parts.only_model(section)
     entries: list[Entry] = []
@@ -184,7 +214,9 @@ def _to_tensors(
     ]
     lost = [Leftover(entry.name, why, entry.tensor.nbytes) for entry, why in refused]
     lazy = {} if chosen.is_module else {row.name: row for row in uninitialized(current, chosen)}
-    lost += [lazy.get(name) or Leftover(name, "not a tensor") for name in values]
+    rows = [lazy.get(name) or Leftover(name, "not a tensor") for name in values]
+    left += rows if was_module else []
+    lost += [] if was_module else rows
     if lost and not drop_other:
         listed = and_more([f"{show(row.name, 60)} ({row.what})" for row in lost], 5, "; ")
         raise LossError(

@@ -6,25 +6,27 @@ The result loads with torch alone and weights_only=True. What cannot be made pla
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
 
-from ckpt.dtypes import BY_NAME, DType, contiguous
-from ckpt.io.source import Memory
 from ckpt.nodes import ByteStr, Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple
-from ckpt.pickles.calls import ordered_dict
-from ckpt.pickles.edit import DROPPED, Edit
+from ckpt.pickles.apart import Spread
+from ckpt.pickles.edit import DROPPED
 from ckpt.pickles.known import is_known, python3_name
+from ckpt.pickles.state_dict import state_dict
 from ckpt.pickles.weights_only import ALLOWED, call_refusals, impossible_call
-from ckpt.tensors import Composite, Range, Storage, TensorRef, tensor_ref
+from ckpt.tensors import Composite, TensorRef
 from ckpt.tree.arrays import NumpyArray, array
-from ckpt.tree.scalars import class_of
-from ckpt.tree.steps import module_steps
-from ckpt.tree.view import UNINITIALIZED, View, attributes, look, shaped
+from ckpt.tree.dense import numpy_tensor
+from ckpt.tree.fields import Known, constructed, known_parts
+from ckpt.tree.quantized import packed
+from ckpt.tree.scalars import READERS, class_of
+from ckpt.tree.view import UNINITIALIZED, View, look, shaped, tensor_of
 from ckpt.tree.walk import key_text
 
 _OPAQUE = ("torch._C.", "builtins.getattr", "functools.partial", "numpy.")
 """What begins the names of classes whose fields are not what they are."""
+_CLASSES = ("array.array", "operator.attrgetter", "operator.itemgetter", "operator.methodcaller")
+"""Classes in small letters that are pickled as a call with what they hold."""
 _KEY_PARTS = 1_000
 _NOT_HASHABLE: Node = Opaque("not hashable", None, (), None, 0)  # never in a tree; compared by identity
 _SCALARS = (str, int, float, bool, bytes, bytearray, type(None))
@@ -34,14 +36,15 @@ LAZY = "uninitialized: its lazy module has not run yet"
 _SETS = ("builtins.set", "builtins.frozenset")
 
 
-class Plain(Edit):
+class Plain(Spread):
     """Makes trees plain. `lost` are the nodes that could not be, with what they are; None stands in their place.
 
-    `encoding` decodes the strings of Python 2; without one those that are no UTF-8 are lost.
+    `encoding` decodes the strings of Python 2; without one those that are no UTF-8 are lost. With `dense` quantized
+    tensors are taken apart too, because the format holds dense ones alone.
     """
 
-    def __init__(self, encoding: str | None = None) -> None:
-        super().__init__()
+    def __init__(self, encoding: str | None = None, *, dense: bool = False) -> None:
+        super().__init__(_allowed, dense=dense)
         self.lost: dict[int, tuple[Node, str]] = {}
         self.made: dict[str, int] = {}
         """Classes that were made plain, and how many objects of each."""
@@ -59,7 +62,9 @@ class Plain(Edit):
             return self._tensor(node) if node.meaning is not None else self._object(node)
         if type(node) is PersistentId and type(node.meaning) is Global:
             return self.leaf(node.meaning)
-        return self._set(node.items) if type(node) is Set else None
+        if type(node) is Set:
+            return self._set(node.items, node.frozen)
+        return None
 
     def leaf(self, node: Node) -> Node:
         if type(node) is ByteStr:
@@ -103,7 +108,7 @@ class Plain(Edit):
 
     def _hashable(self, node: Node) -> Node:
         """A node as the key of a dict or the item of a set: scalars, tuples of them, tensors; else _NOT_HASHABLE."""
-        if type(node) in (str, int, float, bool, bytes, type(None)):
+        if type(node) in (str, int, float, bool, bytes, type(None)) or _allowed(node):
             return node
         if is_tuple(node):
             if id(node) not in self._hashed:
@@ -121,11 +126,15 @@ class Plain(Edit):
             and isinstance(view.value, _SCALARS)
             and not isinstance(view.value, bytearray)
         ):
+            if type(node) is Opaque and view.type != "bytes":  # which protocol 2 writes as a call
+                self._note(view.type)
             return self._text(view.value)
         return _NOT_HASHABLE
 
-    def _set(self, items: Sequence[Node]) -> Node:
+    def _set(self, items: Sequence[Node], frozen: bool) -> Node:
         """A set of what may lie in one; a list where something may not, or where two items would become one."""
+        if frozen:
+            self._note("frozenset")
         found = [self._hashable(item) for item in items]
         if any(item is _NOT_HASHABLE for item in found) or len({key_text(item) for item in found}) < len(
             found
@@ -138,18 +147,19 @@ class Plain(Edit):
 
     def _tensor(self, call: Opaque) -> Node | None:
         func = call.func
+        whole = self.parts_of(call)
+        if whole is not None:
+            return self.shell_of(whole)
         if type(func) is Global and func.name in ("_rebuild_from_type_v2", "_rebuild_from_type"):
             kind = call.args[1] if len(call.args) > 1 else None
             if isinstance(call.meaning, TensorRef) and not (type(kind) is Global and _allowed(kind)):
-                what = f"a tensor of {kind.qualified if type(kind) is Global else 'a subclass'}"
-                self._note(what)
-                if attributes(call):
-                    self._lose(call, f"attributes of {what}: {', '.join(attributes(call)[:3])}")
+                self._note(f"a tensor of {kind.qualified if type(kind) is Global else 'a subclass'}")
                 return call.meaning._replace(storage=self.storage(call.meaning.storage))
         if isinstance(call.meaning, TensorRef) and not _allowed(func):
             return call.meaning._replace(storage=self.storage(call.meaning.storage))
         if isinstance(call.meaning, Composite):
             if type(func) is Global and func.name == "_rebuild_sparse_csr_tensor":
+                self._note("a sparse CSR tensor of torch 1")
                 return self.shell_of(
                     Opaque(
                         call.how,
@@ -166,7 +176,7 @@ class Plain(Edit):
                 and not _allowed(call.args[1])
             ):
                 found = array(call.args[0]) if call.args else None
-                tensor = None if found is None else _numpy_tensor(found)
+                tensor = None if found is None else numpy_tensor(found)
                 return (
                     tensor
                     if tensor is not None
@@ -179,9 +189,10 @@ class Plain(Edit):
     # --- objects ----------------------------------------------------------------------------------------------
 
     def _object(self, call: Opaque) -> Node | None:
+        call = constructed(call)
         name = class_of(call)
         if name in _SETS:
-            return self._set(look(call).children)
+            return self._set(look(call).children, name == "builtins.frozenset")
         if _allowed(call.func):
             return (
                 None
@@ -190,8 +201,17 @@ class Plain(Edit):
             )
         found = array(call)
         if found is not None:
-            self._note(name if "ndarray" in name else "numpy.ndarray")
+            unit = f" of {found.dtype.name}" if found.dtype.unit else ""
+            self._note((name if "ndarray" in name else "numpy.ndarray") + unit)
             return self._array(call, found)
+        inside = packed(call)
+        known = self.known(call)
+        if inside is not None:
+            self._note(inside[0])
+            return self._content(inside[1])
+        if known is not None:
+            self._note(known.type)
+            return self._content(known.node)
         view = look(call)
         if view.type in UNINITIALIZED:
             return self._lose(call, LAZY)
@@ -200,9 +220,12 @@ class Plain(Edit):
         if view.kind == "scalar":
             if view.type.startswith("numpy.complex") and isinstance(view.value, str):
                 number = complex(view.value)
-                return Opaque("reduce", Global("__builtin__", "complex"), (number.real, number.imag), None, 0)
-            if isinstance(view.value, _SCALARS) and (is_known(call.func) or _is_class(call)):
                 self._note(view.type)
+                return Opaque("reduce", Global("__builtin__", "complex"), (number.real, number.imag), None, 0)
+            if isinstance(view.value, _SCALARS) and (
+                is_known(call.func) or _is_class(call) or name in READERS or name in _CLASSES
+            ):
+                self._note("a name" if view.type == "name" else view.type)
                 value = self._text(view.value)
                 return DROPPED if value is None else value
         elif view.kind == "sequence":
@@ -217,19 +240,40 @@ class Plain(Edit):
         elif view.kind == "object" and self.is_taken_apart(call, name):
             self._note(view.type)
             numbered = all(type(key) is int for key in view.keys)
+            if (
+                not _is_built(call) and len(view.children) == 1
+            ):  # an enum whose value is a tuple, a set of a class
+                return self._content(view.children[0])
             return self.shell_of(list(view.children) if numbered and view.keys else _dict(view))
         return self._lose(call, view.type)
 
+    def known(self, call: Opaque) -> Known | None:
+        """The parts of an object of a known class, where they are wanted."""
+        return known_parts(call)
+
     def is_taken_apart(self, call: Opaque, name: str) -> bool:
         """Whether the fields of an object of the class `name` say what it is."""
-        return _is_built(call) and not name.startswith(_OPAQUE)
+        if name.startswith(_OPAQUE):
+            return False
+        return _is_built(call) or (
+            type(call.func) is Global and (_is_class(call) or name in _CLASSES) and not call.kwargs
+        )
+
+    def _content(self, node: Node) -> Node:
+        """What stands for an object. A tuple becomes a list where objects are inside, because those may hold it."""
+        if is_tuple(node) and not all(type(item) in _SCALARS or tensor_of(item) is not None for item in node):
+            return self.shell_of(list(node))
+        if type(node) in (list, tuple, Dict):
+            return self.shell_of(node)
+        made = self._item(node)
+        return DROPPED if made is None else made
 
     def _array(self, call: Opaque, found: NumpyArray) -> Node:
         if found.items is not None:
             if len(found.items) != prod(found.shape):
                 return self._lose(call, "a damaged numpy array")
             return self._rows(found.items, found)
-        tensor = _numpy_tensor(found)
+        tensor = numpy_tensor(found)
         if tensor is not None:
             return tensor
         count = prod(found.shape)
@@ -253,7 +297,7 @@ class Plain(Edit):
         try:
             return value.raw.decode(self._encoding or "utf-8")
         except UnicodeDecodeError:
-            self._lose(value, "text of Python 2 that is not UTF-8: --encoding latin1 reads it")
+            self._lose(value, "text of Python 2 that is not UTF-8: ckpt convert --encoding latin1 reads it")
             return None
 
     def _lose(self, node: Node, what: str) -> Node:
@@ -262,56 +306,6 @@ class Plain(Edit):
 
     def _note(self, kind: str) -> None:
         self.made[kind] = self.made.get(kind, 0) + 1
-
-
-def state_dict(view: View) -> Opaque:
-    """The state dict of a pickled module: an OrderedDict of the tensors that `state_dict()` would give."""
-    made = ordered_dict()
-    todo = [iter(list(module_steps(view, (), "", None)))]
-    prefixes = [""]
-    while todo:
-        step = next(todo[-1], None)
-        if step is None:
-            todo.pop()
-            prefixes.pop()
-            continue
-        _, name, node, kind, registered, persistent = step
-        if not registered or not persistent:
-            continue
-        inner = look(node)
-        if inner.kind == "module" and kind is None and len(todo) < 200:
-            prefixes.append(f"{prefixes[-1]}{name}.")
-            todo.append(iter(list(module_steps(inner, (), "", None))))
-        elif inner.kind == "tensor":
-            made.set([f"{prefixes[-1]}{name}"], [_detached(node)])
-    return made
-
-
-def _detached(node: Node) -> Node:
-    """The tensor of a Parameter: state_dict() gives no Parameters."""
-    while (
-        type(node) is Opaque and type(node.func) is Global and node.func.name.startswith("_rebuild_parameter")
-    ):
-        node = node.args[0]
-    return node
-
-
-_REQUIRES_GRAD = {"_rebuild_tensor_v2": 4, "_rebuild_tensor_v3": 4, "_rebuild_qtensor": 5}
-
-
-def without_gradient(node: Node) -> Node:
-    """The call of a tensor as `state_dict()` gives it: it requires no gradient."""
-    if type(node) is not Opaque or type(node.func) is not Global:
-        return node
-    at = _REQUIRES_GRAD.get(node.func.name)
-    if at is None or len(node.args) <= at or not isinstance(node.meaning, (TensorRef, Composite)):
-        return node
-    made = Opaque(node.how, node.func, (*node.args[:at], False, *node.args[at + 1 :]), None, node.offset)
-    ref = node.meaning
-    made.meaning = (
-        ref._replace(requires_grad=False) if isinstance(ref, TensorRef) else replace(ref, requires_grad=False)
-    )
-    return made
 
 
 def _dict(view: View) -> Dict:
@@ -348,33 +342,3 @@ def _is_kept(call: Opaque, depth: int = 8) -> bool:
 
 def _allowed(node: Node) -> bool:
     return type(node) is Global and python3_name(node.module, node.name) in ALLOWED
-
-
-_NUMPY = {"f": "float", "i": "int", "u": "uint", "c": "complex"}
-
-
-def numpy_dtype(code: str) -> DType | None:
-    """torch's dtype for a numpy code such as `f4`, None where torch has none."""
-    if code == "b1":
-        return BY_NAME["bool"]
-    kind, digits = code[:1], code[1:]
-    if kind not in _NUMPY or not (digits.isascii() and digits.isdigit()) or len(digits) > 2:
-        return None
-    return BY_NAME.get(f"{_NUMPY[kind]}{int(digits) * 8}")
-
-
-def _numpy_tensor(found: NumpyArray) -> TensorRef | None:
-    """A CPU tensor with the elements of a numpy array; None for a dtype that torch lacks."""
-    dtype = numpy_dtype(found.dtype.code)
-    if dtype is None or found.data is None:
-        return None
-    data = found.data
-    if len(data) != dtype.nbytes(prod(found.shape)):
-        return None
-    if found.dtype.order == ">":
-        from ckpt.elements.cast import swapped
-
-        data = swapped(data, dtype)
-    storage = Storage("", "cpu", dtype, len(data), Range(Memory(data), 0, len(data)))
-    stride = contiguous(found.shape[::-1])[::-1] if found.fortran else contiguous(found.shape)
-    return tensor_ref(storage, dtype, found.shape, stride, 0, requires_grad=False)

@@ -10,9 +10,10 @@ from ckpt.errors import LossError, UnsupportedError
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.coverage import Coverage
-from ckpt.jobs.rewrite.plain import LAZY, state_dict, without_gradient
+from ckpt.jobs.rewrite.plain import LAZY, Plain
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Node, Opaque, is_tuple
+from ckpt.pickles.state_dict import state_dict, without_gradient
 from ckpt.tensors import Storage, parts_of
 from ckpt.text import Json, and_more, plural, show
 from ckpt.tree.find import children, node_at, places_of, with_unique_names
@@ -281,11 +282,16 @@ def uninitialized(checkpoint: Checkpoint, section: Section) -> list[Leftover]:
     ]
 
 
-def losses_of(checkpoint: Checkpoint, lost: dict[int, tuple[Node, str]], drop_other: bool) -> list[Leftover]:
-    """What could not be made plain, with its places. Raises LossError unless it may be dropped."""
+def losses_of(
+    checkpoint: Checkpoint, edit: Plain, lost: dict[int, tuple[Node, str]], drop_other: bool
+) -> list[Leftover]:
+    """What of `lost` could not be made plain, with its places. Raises LossError unless it may be dropped."""
     if not lost:
         return []
-    names = places_of(checkpoint.root, set(lost))
+    within = {marker: edit.within[marker] for marker in lost if marker in edit.within}
+    names = places_of(checkpoint.root, {*lost, *(tensor for tensor, _ in within.values())})
+    for marker, (tensor, part) in within.items():
+        names.setdefault(marker, f"{names.get(tensor, '(inside)')}.{part}")
     rows = [Leftover(names.get(marker, "(inside)"), what) for marker, (_, what) in lost.items()]
     if not drop_other:
         listed = and_more([f"{show(row.name, 60)} ({show(row.what, 80)})" for row in rows], 5, "; ")
@@ -295,6 +301,14 @@ def losses_of(checkpoint: Checkpoint, lost: dict[int, tuple[Node, str]], drop_ot
             hint="--drop-other replaces them by None",
         )
     return rows
+
+
+def made_plain(edit: Plain) -> list[Change]:
+    """What became plain: each class with the number of its objects, and what tensors were taken apart into which parts."""
+    return [Change("plain", kind, "plain", count, "object") for kind, count in edit.made.items()] + [
+        Change("apart", what, and_more([f".{name}" for name in parts], 8), count, "tensor")
+        for (what, parts), count in edit.taken.items()
+    ]
 
 
 def with_unread(report: RewriteReport) -> RewriteReport:

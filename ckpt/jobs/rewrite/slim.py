@@ -17,6 +17,7 @@ from ckpt.jobs.rewrite.report import (
     edited,
     keys_beside,
     losses_of,
+    made_plain,
     refuse_empty,
     rest_of,
     weightless,
@@ -30,6 +31,7 @@ from ckpt.pickles.imports import reached
 from ckpt.pickles.known import is_known
 from ckpt.tensors import Composite, Computed, Range, Storage, TensorRef, tensor_ref
 from ckpt.text import show
+from ckpt.tree.fields import Known
 from ckpt.tree.find import find
 
 _VIEWS = ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3")
@@ -70,7 +72,7 @@ def slim(
     # Weights are wanted, so an object without tensors is left out; one with tensors is lost only when that was asked.
     objects = {marker: row for marker, row in edit.lost.items() if not _holds_weights(row[0])}
     tensors = {marker: row for marker, row in edit.lost.items() if marker not in objects}
-    dropped = [*losses_of(checkpoint, objects, True), *losses_of(checkpoint, tensors, drop_other)]
+    dropped = [*losses_of(checkpoint, edit, objects, True), *losses_of(checkpoint, edit, tensors, drop_other)]
     edit.leave_out(weights, objects)
     traits = checkpoint.traits._replace(names_are_code=False)  # the code stays behind
     result = edited(checkpoint, root, limits, traits=traits, origin=None)
@@ -78,7 +80,7 @@ def slim(
     changes = [Change("kept", f"kept {chosen.name or 'model'}", None, len(result.tensors), "tensor", held)]
     if edit.packed:
         changes.append(Change("packed", "packed, held by views", None, edit.packed, "storage", edit.won))
-    changes += [Change("plain", kind, "plain", count, "object") for kind, count in edit.made.items()]
+    changes += made_plain(edit)
     left = [row for row in rest_of(survey, chosen) if row.name not in keep]
     left += _calls(checkpoint, {row.name for row in (*left, *dropped)})
     return refuse_empty(
@@ -172,6 +174,7 @@ class _Slim(Plain):
                 continue
             seen[id(node)] = node
             copy = self._copies.get(id(node))
+            node = self.spread(node)
             assert isinstance(node, (Dict, Opaque))
             if isinstance(copy, (Dict, Opaque)) and len(node.values) == len(copy.values):
                 kept = [index for index, value in enumerate(node.values) if id(value) not in lost]
@@ -182,6 +185,9 @@ class _Slim(Plain):
 
     def is_taken_apart(self, call: Opaque, name: str) -> bool:
         return super().is_taken_apart(call, name) or _holds_weights(call)  # whatever made it
+
+    def known(self, call: Opaque) -> Known | None:
+        return None  # generators and functions are no weights
 
     def instead(self, node: Node) -> Node | None:
         made = super().instead(node)

@@ -619,7 +619,7 @@ def test_every_saved_object_is_plain_or_refused(name: str, tmp_path: Path) -> No
 
     found = torch.load(tmp_path / "b.pt", weights_only=True)
 
-    assert torch.equal(found["w"], torch.ones(2)) and "it" in found
+    assert torch.equal(found["w"], torch.ones(2)) and any(key.partition(".")[0] == "it" for key in found)
 
 
 def test_what_weights_only_took_stays_as_it_is(tmp_path: Path) -> None:
@@ -647,12 +647,12 @@ def test_the_checkpoint_inside_a_pickle_joins_it(tmp_path: Path) -> None:
 
 
 def test_what_is_dropped_is_none(tmp_path: Path) -> None:
-    thing = {"gen": torch.Generator(), "list": [torch.Generator(), 1], "w": torch.ones(1)}
+    thing = {"it": np.ma.array([1]), "list": [np.ma.array([1]), 1], "w": torch.ones(1)}
 
-    with pytest.raises(LossError, match=r"gen \(torch\._C\.Generator\); list\.0"):
+    with pytest.raises(LossError, match=r"it \(numpy\.ma\.core\._mareconstruct\); list\.0"):
         plain(thing, tmp_path)
     found = plain(thing, tmp_path, drop_other=True)
-    assert found["gen"] is None and found["list"] == [None, 1]
+    assert found["it"] is None and found["list"] == [None, 1]
 
 
 # --- Python 2 -------------------------------------------------------------------------------------------------------
@@ -1080,19 +1080,24 @@ def test_a_tensor_called_as_modules_call_their_parts_is_a_tensor(tmp_path: Path)
     assert set(found) == set(state) and torch.equal(found["_buffers"], state["_buffers"])
 
 
-@pytest.mark.filterwarnings("ignore")
+class Bare(nn.Module):
+    """Its only tensor is neither parameter nor buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = torch.ones(2)
+
+
 @pytest.mark.parametrize("command", ["slim", "convert --plain", "convert"])
 @pytest.mark.parametrize("out", ["b.pth", "b.safetensors"])
 def test_a_result_without_tensors_is_not_written(command: str, out: str, tmp_path: Path) -> None:
-    """A dynamically quantised module packs its weights: its state dict needs torch to unpack them."""
-    model = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(2, 3)), {nn.Linear})
-    rewriting.saved(model, tmp_path / "q.pth")
+    rewriting.saved(Bare(), tmp_path / "q.pth")
     rewriting.saved({"w": torch.ones(2).to_sparse()}, tmp_path / "s.pth")
 
     if (command == "slim" and out == "b.safetensors") or (command, out) == ("convert", "b.pth"):
         return
     done = inside(*command.split(), "q.pth", "-o", out, cwd=tmp_path)
-    none = "nothing would be left of 2 tensors: 0._packed_params._packed_params.0.0 is not in the state"
+    none = "nothing would be left of 1 tensor: w is not in the state dict"
     check_error(done, "finds no model" if (command, out[-1]) == ("convert --plain", "s") else none)
     if command == "convert":
         done = inside("convert", "s.pth", "-o", out, "--drop-other", cwd=tmp_path)
