@@ -15,6 +15,7 @@ from ckpt.cli.options import (
     Include,
     LimitOption,
     Model,
+    NoAlign,
     NoHeader,
     RewriteJson,
     SectionOption,
@@ -32,6 +33,7 @@ from ckpt.errors import UnreadableError, UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.formats.listing import open_listing
 from ckpt.jobs.diff.diff import DiffReport, Options, diff
+from ckpt.jobs.rewrite.rename import substitution
 from ckpt.limits import Limits
 from ckpt.names import Globs
 from ckpt.render.diff import diff_lines, diff_table, name_lines
@@ -80,6 +82,13 @@ def command(
     include: Include = None,
     exclude: Exclude = None,
     section: SectionOption = None,
+    no_align: NoAlign = False,
+    sub: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sub", metavar="S/A/B/", help="Rename tensors of BEFORE, as ckpt rename does. Repeatable."
+        ),
+    ] = None,
     atol: Annotated[
         float | None,
         typer.Option("--atol", metavar="X", min=0, help="Absolute tolerance: treat |Δ| <= X as equal."),
@@ -128,7 +137,8 @@ def command(
 ) -> int:
     """Compare two checkpoints. Exit code 0 same, 1 differ, 2 trouble.
 
-    Formats, devices, wrappers and nesting may differ. Every byte counts, unless a tolerance is given.
+    Formats, devices, wrappers, nesting and the first part of all names may differ. Every byte counts, unless a
+    tolerance is given.
 
     \b
     ckpt diff before.pth after.pth
@@ -148,6 +158,8 @@ def command(
         quick=quick,
         strict=strict,
         norms=stat,
+        align=not no_align,
+        rules=[substitution(text).apply for text in sub or ()],
     )
     live = model_of(model, arg)
     with _opened(before, limits, structure) as first, _opened(after, limits, structure) as second:

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 from ckpt.checkpoint import Entry, Value
 from ckpt.elements.compare import Change
+from ckpt.evidence.alignment import Component
 from ckpt.evidence.roles import Role
 from ckpt.evidence.sections import Section
 
@@ -88,8 +89,13 @@ class ValueRow(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Two sections that are compared. `prefixes` are what was taken off the names of each side."""
+    """Two sections that are compared. `prefixes` are what was taken off the names of each side.
+
+    `component` is the first component among it, `suggested` are those that `--sub` would align.
+    """
 
     before: Section
     after: Section
     prefixes: tuple[str, str] = ("", "")
+    component: Component | None = None
+    suggested: tuple[Component, ...] = ()
