@@ -177,11 +177,11 @@ def command(
     elif not quiet:
         output.write_lines(diff_lines(report, width=output.screen_width(), show_rows=which, stat=stat))
     _refuse_damage(report)
-    found = exit_code(report.findings, codes)
-    if found or (codes and _DIFFER not in codes):
-        return found
+    differs = report.differs and (not codes or _DIFFER in codes)
+    if differs or exit_code(report.findings, codes):
+        return 1
     _refuse_doubt(report)
-    return int(report.differs)
+    return 0
 
 
 def _tolerance(atol: float | None, rtol: float | None, *, close: bool) -> Callable[[str], Tolerance] | None:
@@ -203,9 +203,9 @@ def _refuse_damage(report: DiffReport) -> None:
 
 
 def _refuse_doubt(report: DiffReport) -> None:
-    """Raise UsageError where `--quick` lacks the checksums to decide whether anything differs."""
+    """Raise UsageError where `--quick` lacks the checksums to decide what was asked."""
     after = report.after.path
-    if report.options.quick and not report.differs and report.count("unchecked"):
+    if report.options.quick and report.count("unchecked"):
         raise UsageError("--quick cannot decide: checksums are missing", path=after, hint="without --quick")
 
 

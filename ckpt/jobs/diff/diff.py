@@ -113,6 +113,7 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
             found = [row._replace(labels=_full(row)) for row in found]
         aligned.append(whole)
         rows += [row._replace(kind=pair.after.kind) for row in found]
+    rows = [_with_optimizer(row, before, after) for row in rows]
     _refuse_nothing(before, after, rows, options)
     rows = _compared(rows, options, after.path)
     if not (options.structure or options.quick):
@@ -276,6 +277,17 @@ def _rows(
             role = before.roles[index]
             rows.append(Row("removed", entry, None, role, labels=(name, ""), indices=(index, None)))
     return pair._replace(prefixes=names.prefixes, component=names.component, suggested=names.suggested), rows
+
+
+def _with_optimizer(row: Row, before: Survey, after: Survey) -> Row:
+    """The row with what the files say of optimizers."""
+    one, two = row.indices
+    return row._replace(
+        in_optimizer=(
+            None if one is None else before.in_optimizer[one],
+            None if two is None else after.in_optimizer[two],
+        )
+    )
 
 
 def _has(suggested: Sequence[Component], component: Component) -> bool:

@@ -54,6 +54,8 @@ class Row(NamedTuple):
     damaged: bool = False
     indices: tuple[int | None, int | None] = (None, None)
     """Where it stands in `Checkpoint.tensors`, before and after."""
+    in_optimizer: tuple[bool | None, bool | None] = (None, None)
+    """Whether an optimizer in the file holds it, before and after; None where the file does not say."""
     labels: tuple[str, str] = ("", "")
     """What text calls it, before and after: inside of the only model, where it lies in one."""
     kind: str = "model"
