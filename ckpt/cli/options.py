@@ -96,6 +96,11 @@ Verify = Annotated[
     ),
 ]
 
+NoAlign = Annotated[
+    bool,
+    typer.Option("--no-align", help="Compare names as they are, with wrappers and a common first component."),
+]
+
 
 def model_of(spec: str | None, arguments: list[str] | None) -> ModelRecord | None:
     """What the model of `--model` says, the only case in which a command that reads imports torch. Raises UsageError."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 WRAPPERS = {
     "module": "DataParallel or DDP",
@@ -13,6 +13,9 @@ WRAPPERS = {
 }
 """The attributes under which wrappers keep their model -> who writes them."""
 
+
+AVERAGE_COUNTERS = ("n_averaged", "steps")
+"""The counters that AveragedModel of torch and the averages of MMEngine keep beside `module`."""
 
 _WRAPPED = tuple(f"{part}." for part in WRAPPERS)
 
@@ -71,6 +74,21 @@ def usual_prefix(names: Iterable[str]) -> str:
     return max(gone, key=lambda prefix: gone[prefix]) if gone else ""
 
 
-def writers(prefix: str) -> str:
-    """Who writes a prefix of wrappers: `torch.compile around DataParallel or DDP`."""
-    return " around ".join(WRAPPERS[part] for part in prefix.rstrip(".").split("."))
+def writers(prefix: str, *, counters: Container[str] = (), is_average: bool = False) -> str:
+    """Who writes a prefix of wrappers: `torch.compile around DataParallel or DDP`.
+
+    `counters` are the names of an average's counters. One that stands beside `module.` tells AveragedModel: DDP would
+    have put its prefix before the counter too. Without one, an average may have the prefix from either.
+    """
+    names = []
+    base = ""
+    for part in prefix.rstrip(".").split("."):
+        name = WRAPPERS[part]
+        if part == "module" and any(f"{base}{counter}" in counters for counter in AVERAGE_COUNTERS):
+            name = "AveragedModel"
+        elif part == "module" and is_average:
+            name = f"the average, {name}"
+        names.append(name)
+        is_average = is_average and part != "module"
+        base += f"{part}."
+    return " around ".join(names)

@@ -97,13 +97,19 @@ def same_format(path: str, checkpoint: Checkpoint) -> str:
     if not is_written(name):
         chosen = format_for(path, None)
         if traits_of(chosen).is_pickle and metadata_of(checkpoint.root):
-            raise UsageError(
-                "the content is safetensors, the ending does not fit", path=path, hint="ckpt convert"
-            )
+            raise _other_ending(path, "safetensors")
         return chosen
     if _contradicts(path, name):
-        raise UsageError(f"the content is {name}, the ending does not fit", path=path, hint="ckpt convert")
+        raise _other_ending(path, name)
     return name
+
+
+def _other_ending(path: str, name: str) -> UsageError:
+    """The error for an ending that names another format than the one that stays."""
+    ending = ".safetensors" if name == "safetensors" else ".pth"
+    other = quote(show(f"{os.path.splitext(path)[0]}{ending}", None))
+    problem = f"this ending does not fit: the result stays {name}"
+    return UsageError(problem, path=path, hint=f"-o {other}; ckpt convert changes the format")
 
 
 def save(

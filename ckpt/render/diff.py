@@ -40,6 +40,7 @@ def diff_lines(
 ) -> list[Line]:
     """The report as a person reads it. `show_rows` says which tensors are listed; `stat` draws bars instead."""
     out: list[Line] = [[(_headline(report), "head")]]
+    out += [[(each.advice, "warning")] for each in report.suggested]
     out += _counts(report)
     out += _still(report) if show_rows in ("auto", "unchanged", "frozen", "all") else []
     out += _bars(report, width) if stat else []

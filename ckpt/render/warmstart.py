@@ -33,7 +33,10 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
         if prefix
     ]
     if aligned:
-        out.append([(f"aligned: {', '.join(aligned)}", "dim")])
+        met = coverage.component
+        count = f", {plural(met.met, 'tensor')}" if met is not None else ""
+        out.append([(f"aligned: {', '.join(aligned)}{count}", "dim")])
+    out += [[(each.advice, "warning")] for each in coverage.suggested]
     modules = coverage.modules()
     if len(modules) > 1:
         table = [["MODULE", "TENSORS", "ELEMENTS"]]

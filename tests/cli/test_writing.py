@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -282,6 +283,24 @@ def test_an_ending_that_says_another_format(tmp_path: Path) -> None:
     ):
         check_error(ckpt(*arguments, cwd=tmp_path), "the ending does not fit")
     assert os.listdir(tmp_path) == ["a.pth"]
+
+
+def test_an_ending_that_the_command_cannot_keep(tmp_path: Path) -> None:
+    cuda(tmp_path / "a.pth")
+    assert ckpt("slim", "a.pth", "-o", "b.pth", cwd=tmp_path).code == 0
+    assert ckpt("convert", "b.pth", "-o", "b.safetensors", cwd=tmp_path).code == 0
+
+    for command, source, out, stays in (
+        ("slim", "b.safetensors", "my w.pth", "'my w.safetensors'"),
+        ("rehome", "b.safetensors", "v.pt", "v.safetensors"),
+        ("slim", "a.pth", "u.safetensors", "u.pth"),
+    ):
+        done = ckpt(command, source, "-o", out, cwd=tmp_path)
+        format = "safetensors" if out.endswith(("pt", "pth")) else "torch-zip"
+        check_error(
+            done, f"{out}: this ending does not fit: the result stays {format} (-o {stays}; ckpt convert "
+        )
+        assert ckpt(command, source, "-o", shlex.split(stays)[0], cwd=tmp_path).code == 0
 
 
 def test_hints_can_be_pasted(tmp_path: Path) -> None:

@@ -254,6 +254,25 @@ def test_groups_whose_names_may_be_sorted(recipe: str, tmp_path: Path) -> None:
     )
 
 
+def test_as_many_candidates_as_unknown_parameters_are_known(tmp_path: Path) -> None:
+    """Which number is the weight stays open, and both had no gradient."""
+    net = nn.ModuleDict({"a": nn.Linear(3, 4), "spare": nn.Module(), "z": nn.Linear(4, 2)})
+    spare = net["spare"]
+    spare.weight, spare.bias = nn.Parameter(torch.ones(6)), nn.Parameter(torch.ones(6))
+    groups = [[net["a"].weight, spare.bias, spare.weight, net["z"].weight], [net["a"].bias, net["z"].bias]]
+    optimizer = torch.optim.AdamW([{"params": group} for group in groups])
+    for name, parameter in net.named_parameters():
+        parameter.grad = None if name.startswith("spare") else torch.ones_like(parameter)
+    optimizer.step()
+
+    finding = found({"model": net.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "a.pt")[
+        "unused"
+    ]
+
+    assert finding.tensors == ("model.spare.weight", "model.spare.bias")
+    assert finding.message.startswith("spare.{weight,bias} (2 parameters, 12 elements) never had a gradient")
+
+
 ORDER = [f"{name}.{leaf}" for name in ("query", "key", "proj") for leaf in ("weight", "bias")]
 
 

@@ -15,6 +15,7 @@ from ckpt.cli.options import (
     Include,
     LimitOption,
     Model,
+    NoAlign,
     NoHeader,
     RewriteJson,
     SectionOption,
@@ -32,6 +33,7 @@ from ckpt.errors import UnreadableError, UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.formats.listing import open_listing
 from ckpt.jobs.diff.diff import DiffReport, Options, diff
+from ckpt.jobs.rewrite.rename import substitution
 from ckpt.limits import Limits
 from ckpt.names import Globs
 from ckpt.render.diff import diff_lines, diff_table, name_lines
@@ -80,6 +82,13 @@ def command(
     include: Include = None,
     exclude: Exclude = None,
     section: SectionOption = None,
+    no_align: NoAlign = False,
+    sub: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sub", metavar="S/A/B/", help="Rename tensors of BEFORE, as ckpt rename does. Repeatable."
+        ),
+    ] = None,
     atol: Annotated[
         float | None,
         typer.Option("--atol", metavar="X", min=0, help="Absolute tolerance: treat |Δ| <= X as equal."),
@@ -128,7 +137,8 @@ def command(
 ) -> int:
     """Compare two checkpoints. Exit code 0 same, 1 differ, 2 trouble.
 
-    Formats, devices, wrappers and nesting may differ. Every byte counts, unless a tolerance is given.
+    Formats, devices, wrappers, nesting and the first part of all names may differ. Every byte counts, unless a
+    tolerance is given.
 
     \b
     ckpt diff before.pth after.pth
@@ -148,6 +158,8 @@ def command(
         quick=quick,
         strict=strict,
         norms=stat,
+        align=not no_align,
+        rules=[substitution(text).apply for text in sub or ()],
     )
     live = model_of(model, arg)
     with _opened(before, limits, structure) as first, _opened(after, limits, structure) as second:
@@ -165,11 +177,11 @@ def command(
     elif not quiet:
         output.write_lines(diff_lines(report, width=output.screen_width(), show_rows=which, stat=stat))
     _refuse_damage(report)
-    found = exit_code(report.findings, codes)
-    if found or (codes and _DIFFER not in codes):
-        return found
+    differs = report.differs and (not codes or _DIFFER in codes)
+    if differs or exit_code(report.findings, codes):
+        return 1
     _refuse_doubt(report)
-    return int(report.differs)
+    return 0
 
 
 def _tolerance(atol: float | None, rtol: float | None, *, close: bool) -> Callable[[str], Tolerance] | None:
@@ -191,9 +203,9 @@ def _refuse_damage(report: DiffReport) -> None:
 
 
 def _refuse_doubt(report: DiffReport) -> None:
-    """Raise UsageError where `--quick` lacks the checksums to decide whether anything differs."""
+    """Raise UsageError where `--quick` lacks the checksums to decide what was asked."""
     after = report.after.path
-    if report.options.quick and not report.differs and report.count("unchecked"):
+    if report.options.quick and report.count("unchecked"):
         raise UsageError("--quick cannot decide: checksums are missing", path=after, hint="without --quick")
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from ckpt.checkpoint import Checkpoint
-from ckpt.cli.options import Arg, opened, refuse_factory
+from ckpt.cli.options import Arg, NoAlign, opened, refuse_factory
 from ckpt.cli.signature import Exclusion, excluding
 from ckpt.cli.writing import WriteOptions, rewrite, writing
 from ckpt.errors import UsageError
@@ -46,6 +46,7 @@ def command(
             "--sub", metavar="S/A/B/", help="Rename pretrained tensors, as ckpt rename does. Repeatable."
         ),
     ] = None,
+    no_align: NoAlign = False,
     mismatch: Annotated[
         str,
         typer.Option(
@@ -82,7 +83,8 @@ def command(
 ) -> int:
     """Load pretrained weights into a model as far as they fit.
 
-    Tensors are paired by name, without the prefixes of wrappers, and never by shape alone. OUT has the structure,
+    Tensors are paired by name, without wrappers and without a first component such as backbone., never by shape
+    alone. OUT has the structure,
     dtypes and devices of TARGET; only values come from PRETRAINED.
 
     \b
@@ -98,7 +100,7 @@ def command(
         raise UsageError(f"--{'arg' if arg else 'init'} goes with --into-model FILE.py:FACTORY")
     refuse_factory(into or "", "--into-model")
     rules = [substitution(text).apply for text in sub or ()]
-    asked = Options(way, rules, section, into_section)
+    asked = Options(way, rules, section, into_section, align=not no_align)
     options = options._replace(suffix=".warm", min_coverage=coverage)
     if into_model is not None and options.output is not None and not os.path.isdir(options.output):
         options = options._replace(format=save.format_for(options.output, None))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.compare import Change, Tolerance, compare_all, contradicted, plan, recorded_same
 from ckpt.errors import UnsupportedError, UsageError
-from ckpt.evidence.alignment import Alignment, best_ways
+from ckpt.evidence.alignment import Alignment, Component, Paired, in_turn, paired
 from ckpt.evidence.roles import Role
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
-from ckpt.evidence.wrappers import unwrapped_name
 from ckpt.findings import Finding, order
 from ckpt.io.executor import Executor, Threads
 from ckpt.jobs.diff.findings import are_ranks, findings
@@ -28,7 +27,7 @@ from ckpt.text import Json, show
 class Options(NamedTuple):
     """What is compared, and how closely. `tolerance` gives (absolute, relative) for a dtype; None is exact.
 
-    `structure` reads no values, `quick` only the CRCs that the containers recorded; `norms` works out the numbers
+    `rules` rename the weights of the first file, and without `align` names are compared as they are. `structure` reads no values, `quick` only the CRCs that the containers recorded; `norms` works out the numbers
     of equal tensors too.
     """
 
@@ -39,6 +38,8 @@ class Options(NamedTuple):
     quick: bool = False
     strict: bool = False
     norms: bool = False
+    align: bool = True
+    rules: Sequence[Callable[[str], str]] = ()
     progress: Callable[[int], None] | None = None
     """Called with the number of bytes that were compared."""
     executor: Executor | None = None
@@ -69,6 +70,18 @@ class DiffReport(NamedTuple):
         """The tensors whose bytes contradict the CRCs that the files recorded."""
         return tuple(row.name for row in self.rows if row.damaged)
 
+    @property
+    def suggested(self) -> tuple[Component, ...]:
+        """The first components that one `--sub` would align in all weights."""
+        weights = [
+            pair.suggested
+            for pair in self.pairs
+            if not _WEIGHTS.isdisjoint((pair.before.kind, pair.after.kind))
+        ]
+        return tuple(
+            each for each in (weights[0] if weights else ()) if all(_has(other, each) for other in weights)
+        )
+
     def count(self, status: Status, role: str | None = None) -> int:
         """Tensors of a status, of one role or of all."""
         return sum(row.status == status and role in (None, row.role.role) for row in self.rows)
@@ -83,7 +96,8 @@ class DiffReport(NamedTuple):
 def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffReport:
     """What differs between two checkpoints.
 
-    Sections are paired by their place, else by their kind; in models the prefixes of wrappers are aligned.
+    Sections are paired by their place, else by their kind; in models the prefixes of wrappers and a common first
+    component are aligned.
     Raises UsageError when a section is not there or two names would become one, UnreadableError.
     """
     options = options or Options()
@@ -92,12 +106,14 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
     aligned: list[Pair] = []
     weights = [pair for pair in pairs if pair.after.kind in ("model", "ema", "other")]
     several = len(weights) > 1 or any(len(side.models) > 1 for side in (before, after))
-    for pair in pairs:
-        whole, found = _rows(before, after, pair, options)
+    names = _names(before, after, pairs, options)
+    for pair, each in zip(pairs, names, strict=True):
+        whole, found = _rows(before, after, pair, each, options)
         if several or pair not in weights:
             found = [row._replace(labels=_full(row)) for row in found]
         aligned.append(whole)
         rows += [row._replace(kind=pair.after.kind) for row in found]
+    rows = [_with_optimizer(row, before, after) for row in rows]
     _refuse_nothing(before, after, rows, options)
     rows = _compared(rows, options, after.path)
     if not (options.structure or options.quick):
@@ -115,6 +131,9 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
     notes: list[str] = []
     if options.strict:
         notes = [f"only on one side: {name}" for name in alone] + _strict(rows)
+        notes += [
+            f"renamed: {pair.component.one}* to {pair.component.two}*" for pair in aligned if pair.component
+        ]
         differs = differs or bool(notes) or any(row.status == "renamed" for row in rows)
     made = (
         ()
@@ -197,48 +216,82 @@ def _only_weights(ours: list[Section], theirs: list[Section]) -> list[Pair]:
     return [Pair(mine[0], others[0])]
 
 
-def _rows(before: Survey, after: Survey, pair: Pair, options: Options) -> tuple[Pair, list[Row]]:
-    """The tensors of two sections by their aligned names: pairs, and those of one side; in the order of after."""
-    sides = Alignment(pair.before, before.path), Alignment(pair.after, after.path)
-    ways = _ways(*sides) if pair.before.kind in ("model", "ema") else (0, 0)
-    first, second = (side.require(way) for side, way in zip(sides, ways, strict=True))
+def _names(before: Survey, after: Survey, pairs: Sequence[Pair], options: Options) -> list[Paired]:
+    """How the names of each pair go together. The names in an optimizer follow those of the weights."""
+    found: dict[int, Paired] = {}
+    known: dict[str, str] = {}
+    for index, pair in enumerate(pairs):
+        if _WEIGHTS.isdisjoint((pair.before.kind, pair.after.kind)):
+            continue
+        sides = (
+            Alignment(pair.before, before.path, in_turn(options.rules)),
+            Alignment(pair.after, after.path),
+        )
+        each = paired(*sides, align=options.align, suggest=not options.rules, strict=True)
+        found[index] = each
+        for two, one in each.partners.items():
+            old, new = before.tensors[each.one[one]].name, after.tensors[each.two[two]].name
+            known[pair.after.relative(new)] = pair.before.relative(old)
+    for index, pair in enumerate(pairs):
+        if index not in found:
+            ours, theirs = Alignment(pair.before, before.path), Alignment(pair.after, after.path)
+            if pair.after.kind == "optimizer":
+                renamed = theirs.then(lambda name: _of_optimizer(name, known))
+                theirs = renamed if renamed.ways[0] is not None else theirs
+            found[index] = paired(ours, theirs, align=False)
+    return [found[index] for index in range(len(pairs))]
+
+
+def _of_optimizer(name: str, known: dict[str, str]) -> str:
+    """What the first file calls a tensor of an optimizer that keeps its state by names."""
+    start, _, rest = name.partition(".")
+    parameter, _, key = rest.rpartition(".")
+    if start != "state" or parameter not in known or parameter.isdigit():  # a number is not a name
+        return name
+    return f"{start}.{known[parameter]}.{key}"
+
+
+def _rows(
+    before: Survey, after: Survey, pair: Pair, names: Paired, options: Options
+) -> tuple[Pair, list[Row]]:
+    """The tensors of two sections by their names: pairs, and those of one side; in the order of after."""
     rows: list[Row] = []
-    for name, index in second.items():
+    for name, index in names.two.items():
         entry = after.tensors[index]
-        if not _selected(options, name, entry):
-            continue
-        at = first.get(name)
+        partner = names.partners.get(name)
         role = after.roles[index]
-        if at is None:
-            rows.append(Row("added", None, entry, role, labels=("", name), indices=(None, index)))
+        if partner is None:
+            if _selected(options, entry.name, name):
+                rows.append(Row("added", None, entry, role, labels=("", name), indices=(None, index)))
             continue
+        at = names.one[partner]
         other = before.tensors[at]
-        role = min(role, before.roles[at], key=_rank)
-        status = _shape_status(other, entry)
-        rows.append(Row(status, other, entry, role, labels=(name, name), indices=(at, index)))
-    for name, index in first.items():
+        if _selected(options, entry.name, name, partner):
+            role = min(role, before.roles[at], key=_rank)
+            status = _shape_status(other, entry)
+            rows.append(Row(status, other, entry, role, labels=(partner, name), indices=(at, index)))
+    taken = set(names.partners.values())
+    for name, index in names.one.items():
         entry = before.tensors[index]
-        if name not in second and _selected(options, name, entry):
+        if name not in taken and _selected(options, entry.name, name):
             role = before.roles[index]
             rows.append(Row("removed", entry, None, role, labels=(name, ""), indices=(index, None)))
-    prefixes = (sides[0].prefix(ways[0]), sides[1].prefix(ways[1]))
-    return pair._replace(prefixes=prefixes), rows
+    return pair._replace(prefixes=names.prefixes, component=names.component, suggested=names.suggested), rows
 
 
-def _ways(before: Alignment, after: Alignment) -> tuple[int, int]:
-    """The ways in which the names of both sides go together. Raises UsageError when that makes two names one."""
-    first, second = before.require(0), after.require(0)
-    if first.keys() == second.keys():
-        return 0, 0
-    # Names that only one side has, and that would go together, ask for it.
-    odd = [
-        {unwrapped_name(name) for name in mine.keys() - other.keys()}
-        for mine, other in ((first, second), (second, first))
-    ]
-    if odd[0] & odd[1]:
-        before.require(1)
-        after.require(1)
-    return best_ways(before, after)
+def _with_optimizer(row: Row, before: Survey, after: Survey) -> Row:
+    """The row with what the files say of optimizers."""
+    one, two = row.indices
+    return row._replace(
+        in_optimizer=(
+            None if one is None else before.in_optimizer[one],
+            None if two is None else after.in_optimizer[two],
+        )
+    )
+
+
+def _has(suggested: Sequence[Component], component: Component) -> bool:
+    return any(each[:2] == component[:2] for each in suggested)
 
 
 def _full(row: Row) -> tuple[str, str]:
@@ -249,8 +302,8 @@ def _rank(role: Role) -> int:
     return ("certain", "strong", "likely", "none").index(role.trust)
 
 
-def _selected(options: Options, name: str, entry: Entry) -> bool:
-    return not options.select or options.select.match(entry.name, name)
+def _selected(options: Options, *names: str) -> bool:
+    return not options.select or options.select.match(*names)
 
 
 # --- what differs ---------------------------------------------------------------------------------------------------

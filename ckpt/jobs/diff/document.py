@@ -46,10 +46,14 @@ def document(report: DiffReport) -> dict[str, Json]:
             },
         },
         "renames": [
-            {"from": row.before.name, "to": row.after.name, "count": 1}
-            for row in report.rows
-            if row.status == "renamed" and row.before is not None and row.after is not None
+            *(pair.component.to_json() for pair in report.pairs if pair.component is not None),
+            *(
+                {"from": row.before.name, "to": row.after.name, "count": 1}
+                for row in report.rows
+                if row.status == "renamed" and row.before is not None and row.after is not None
+            ),
         ],
+        "suggested": [each.suggestion() for each in report.suggested],
         "tensors": [_row(row) for row in report.rows],
         **({"modules": [_module(row) for row in modules(report.rows)]} if report.options.norms else {}),
         "values": [_value(row) for row in report.values],
@@ -66,6 +70,7 @@ def _row(row: Row) -> dict[str, Json]:
         "after": row.after.name if row.after is not None else None,
         "role": row.role.role,
         "evidence": {"trust": row.role.trust, "source": row.role.source, "note": row.role.note},
+        "in_optimizer": list(row.in_optimizer),
         "dtype": [None if tensor is None else tensor.dtype.name for tensor in sides],
         "shape": [None if tensor is None else list(tensor.shape) for tensor in sides],
         "device": [None if tensor is None else tensor.device for tensor in sides],

@@ -59,7 +59,10 @@ def with_moves(rows: list[Row], executor: Executor) -> list[Row]:
 
 def _moved(old: Row, new: Row) -> Row:
     labels, indices = (old.labels[0], new.labels[1]), (old.indices[0], new.indices[1])
-    return new._replace(status="renamed", before=old.before, labels=labels, indices=indices)
+    held = old.in_optimizer[0], new.in_optimizer[1]
+    return new._replace(
+        status="renamed", before=old.before, labels=labels, indices=indices, in_optimizer=held
+    )
 
 
 def _movable(entries: dict[int, Entry]) -> dict[int, Entry]:

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 from ckpt.checkpoint import Entry, Value
 from ckpt.elements.compare import Change
+from ckpt.evidence.alignment import Component
 from ckpt.evidence.roles import Role
 from ckpt.evidence.sections import Section
 
@@ -53,6 +54,8 @@ class Row(NamedTuple):
     damaged: bool = False
     indices: tuple[int | None, int | None] = (None, None)
     """Where it stands in `Checkpoint.tensors`, before and after."""
+    in_optimizer: tuple[bool | None, bool | None] = (None, None)
+    """Whether an optimizer in the file holds it, before and after; None where the file does not say."""
     labels: tuple[str, str] = ("", "")
     """What text calls it, before and after: inside of the only model, where it lies in one."""
     kind: str = "model"
@@ -88,8 +91,13 @@ class ValueRow(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Two sections that are compared. `prefixes` are what was taken off the names of each side."""
+    """Two sections that are compared. `prefixes` are what was taken off the names of each side.
+
+    `component` is the first component among it, `suggested` are those that `--sub` would align.
+    """
 
     before: Section
     after: Section
     prefixes: tuple[str, str] = ("", "")
+    component: Component | None = None
+    suggested: tuple[Component, ...] = ()

@@ -13,7 +13,7 @@ from ckpt.evidence.loading import Load, refusals_text
 from ckpt.evidence.roles import Role
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
-from ckpt.evidence.wrappers import inner_wrappers, wrapper_prefix, writers
+from ckpt.evidence.wrappers import AVERAGE_COUNTERS, inner_wrappers, wrapper_prefix, writers
 from ckpt.findings import Finding, Level, order
 from ckpt.jobs.inspect import list_modules as loose
 from ckpt.jobs.inspect import unused
@@ -147,14 +147,13 @@ def _prefixes(parts: tuple[Section, ...]) -> tuple[Prefix, ...]:
             if "._" in name:
                 for wrapper, place in inner_wrappers(name):
                     inner.setdefault(wrapper, []).append(place)
-        averaged = "n_averaged" in names
+        counters = {
+            name
+            for name, entry in zip(names, part.entries, strict=True)
+            if not entry.tensor.shape and name.endswith(AVERAGE_COUNTERS)
+        }
         found += [
-            Prefix(
-                prefix,
-                "AveragedModel" if averaged and prefix == "module." else writers(prefix),
-                part,
-                count,
-            )
+            Prefix(prefix, writers(prefix, counters=counters, is_average=part.kind == "ema"), part, count)
             for prefix, count in leading.items()
         ]
         found += [

@@ -93,6 +93,9 @@ def _of(survey: Survey, use: GradientUse, numbers: Sequence[int]) -> tuple[str, 
     other = ""
     if unknown:
         left = [number for number in numbers if use.match.indices[number] is None]
+        among = _among(use, left)
+        if len(among) == len(left) and not among.intersection(indices):  # which is which does not matter
+            return _text(survey, use.match.model, sorted(among.union(indices)))
         other = f"{plural(unknown, 'unknown parameter')} ({_candidates(survey, use, left)})"
     return _text(survey, use.match.model, indices, other)
 
@@ -100,13 +103,19 @@ def _of(survey: Survey, use: GradientUse, numbers: Sequence[int]) -> tuple[str, 
 def _candidates(survey: Survey, use: GradientUse, numbers: Sequence[int]) -> str:
     """What unknown parameters can be, or their numbers in the optimizer where the file does not say."""
     match = use.match
-    possible = [match.candidates[number] for number in numbers] if match.candidates else []
-    if match.model is None or not all(possible):
+    indices = sorted(_among(use, numbers))
+    if match.model is None or not indices:
         which = "number" if len(numbers) == 1 else "numbers"
         return f"{which} {and_more([str(number) for number in numbers], 8)} in the optimizer"
-    indices = sorted({index for candidates in possible for index in candidates})
     names = [match.model.relative(survey.tensors[index].name) for index in indices]
     return f"{'one' if len(numbers) == 1 else len(numbers)} of {folded(names)}"
+
+
+def _among(use: GradientUse, numbers: Sequence[int]) -> set[int]:
+    """The indices of the tensors that some parameters can be; empty where the file does not say it of each."""
+    match = use.match
+    possible = [match.candidates[number] for number in numbers] if match.candidates else []
+    return {index for candidates in possible for index in candidates} if all(possible) else set()
 
 
 def _text(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from ckpt.checkpoint import Entry
+from ckpt.evidence.alignment import Component
 from ckpt.text import Json
 
 Status = Literal["loaded", "cast", "sliced", "tied", "kept", "missing", "unexpected"]
@@ -33,6 +34,10 @@ class Coverage(NamedTuple):
     aligned: tuple[str, str]
     """What was taken off the names of the pretrained model, and of the target, to align them."""
     notes: tuple[str, ...] = ()
+    component: Component | None = None
+    """The first component among it."""
+    suggested: tuple[Component, ...] = ()
+    """The first components that `--sub` would align."""
 
     def of(self, *statuses: Status) -> list[Pairing]:
         """The pairings of some statuses."""
@@ -78,6 +83,8 @@ class Coverage(NamedTuple):
             "elements": [loaded, whole],
             "share": self.share,
             "aligned": list(self.aligned),
+            "component": None if self.component is None else self.component.to_json(),
+            "suggested": [each.suggestion() for each in self.suggested],
             "totals": {status: len(self.of(status)) for status in STATUSES},
             "modules": [
                 {"name": name, "tensors": [some, all_], "elements": [part, numel]}

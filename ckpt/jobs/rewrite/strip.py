@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ckpt.errors import UsageError
+from ckpt.errors import CkptError, UsageError
+from ckpt.evidence.alignment import common_component
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import WRAPPERS, unwrapped_name, wrapper_prefix
@@ -50,15 +51,25 @@ def strip(
                 changes.append(Change("unwrapped", before, after, part.tensors, "tensor", section=part.name))
     if prefix is not None and not changes:
         raise UsageError(f"no tensor's name begins with {prefix}", path=source.path, hint=_hint(chosen))
+    nothing = "nothing to strip: no name has the prefix of a wrapper"
     if not changes:
         result = source
-    return RewriteReport(
-        "strip",
-        source,
-        result,
-        tuple(changes),
-        nothing="nothing to strip: no name has the prefix of a wrapper",
-    )
+        nothing += _offer(survey, dicts, limits, section)
+    return RewriteReport("strip", source, result, tuple(changes), nothing=nothing)
+
+
+def _offer(survey: Survey, dicts: list[Section], limits: Limits, section: str | None) -> str:
+    """The option that strips the first component that all names of a section share, when that works."""
+    for part in dicts:
+        component = common_component(part.names())
+        if not component:
+            continue
+        try:
+            strip(survey, limits, prefix=component, section=section)
+        except CkptError:
+            continue
+        return f"; all {part.tensors:,} begin with {component} (--prefix {component})"
+    return ""
 
 
 def _prefixes(names: dict[str, str]) -> dict[str, int]:

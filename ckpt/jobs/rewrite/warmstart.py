@@ -12,7 +12,7 @@ from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.blocks import elements, is_dense, little, memory_order, permuted, place_of, same_bytes
 from ckpt.elements.cast import can_cast
 from ckpt.errors import UsageError
-from ckpt.evidence.alignment import Alignment, best_ways
+from ckpt.evidence.alignment import Alignment, in_turn, paired
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.coverage import Coverage, Pairing
@@ -26,12 +26,16 @@ from ckpt.tree.view import tensor_of
 
 
 class Options(NamedTuple):
-    """`mismatch` says what becomes of a tensor that has another shape; `rules` rename those of the pretrained model."""
+    """`mismatch` says what becomes of a tensor that has another shape; `rules` rename those of the pretrained model.
+
+    Without `align` names are compared as they are.
+    """
 
     mismatch: Literal["keep", "slice", "error"] = "keep"
     rules: Sequence[Callable[[str], str]] = ()
     section: str | None = None
     into_section: str | None = None
+    align: bool = True
 
 
 def warmstart(given: Survey, wanted: Survey, limits: Limits, options: Options | None = None) -> RewriteReport:
@@ -88,30 +92,25 @@ def warmstart(given: Survey, wanted: Survey, limits: Limits, options: Options | 
 def _plan(
     pretrained: Checkpoint, theirs: Section, target: Checkpoint, mine: Section, options: Options
 ) -> Coverage:
-
-    def substituted(name: str) -> str:
-        for rule in options.rules:
-            name = rule(name)
-        return name
-
     sides = (
-        Alignment(theirs, pretrained.path, substituted, _is_saved),
+        Alignment(theirs, pretrained.path, in_turn(options.rules), _is_saved),
         Alignment(mine, target.path, keep=_is_saved),
     )
-    ways = best_ways(*sides)
-    given = _entries(pretrained, sides[0].require(ways[0]))
-    wanted = _entries(target, sides[1].require(ways[1]))
-    aligned = (sides[0].prefix(ways[0]), sides[1].prefix(ways[1]))
+    names = paired(*sides, align=options.align, suggest=not options.rules)
+    given, wanted = _entries(pretrained, names.one), _entries(target, names.two)
     rows = []
     for name, entry in wanted.items():
-        other = given.get(name)
-        if other is None:
+        partner = names.partners.get(name)
+        if partner is None:
             rows.append(Pairing("missing", name, entry, None))
         else:
-            rows.append(_pairing(name, entry, other, options, target.traits.is_live))
-    rows += [Pairing("unexpected", name, None, entry) for name, entry in given.items() if name not in wanted]
+            rows.append(_pairing(name, entry, given[partner], options, target.traits.is_live))
+    taken = set(names.partners.values())
+    rows += [Pairing("unexpected", name, None, entry) for name, entry in given.items() if name not in taken]
     rows = _with_ties(rows)
-    return Coverage(tuple(rows), pretrained.path, aligned, tuple(_shared(rows)))
+    return Coverage(
+        tuple(rows), pretrained.path, names.prefixes, tuple(_shared(rows)), names.component, names.suggested
+    )
 
 
 def _is_saved(entry: Entry) -> bool:

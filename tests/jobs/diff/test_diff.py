@@ -14,6 +14,7 @@ import oracle
 import pytest
 import real_files
 import rewriting
+import safetensors.torch
 import strategies
 import torch
 from hypothesis import given, settings
@@ -351,7 +352,7 @@ def test_equal_tensors_are_told_apart_by_the_ends_of_their_names(tmp_path: Path)
     before = {f"model.{name}": torch.ones(4) for name in names}  # as norms begin: all alike
     after = {f"net.body.{name}": torch.ones(4) for name in names}
 
-    report = of(before, after, tmp_path)
+    report = of(before, after, tmp_path, align=False)
 
     assert report.same and not report.count("added") and not report.count("removed")
     assert {row.labels for row in report.rows} == {(f"model.{name}", f"net.body.{name}") for name in names}
@@ -743,3 +744,51 @@ def test_equal_bytes_that_contradict_a_recorded_crc_are_not_called_the_same(tmp_
     paths[1].write_bytes(paths[1].read_bytes().replace(other, mine))
     report = compared(*paths)
     assert not report.differs and report.damaged == ("a.weight",) and not report.same
+
+
+@pytest.mark.parametrize("options", [(), ("--fail-on", "frozen"), ("--fail-on", "frozen,differ")])
+def test_quick_decides_nothing_without_checksums(tmp_path: Path, options: tuple[str, ...]) -> None:
+    state = {"a.weight": torch.ones(2), "b.weight": torch.ones(3)}
+    rewriting.saved(state, tmp_path / "a.pth")
+    rewriting.saved(state | {"a.weight": torch.zeros(2)}, tmp_path / "b.pth")
+    rewriting.saved(state | {"b.weight": torch.zeros(4)}, tmp_path / "d.pth")
+    safetensors.torch.save_file(state, tmp_path / "c.safetensors")
+
+    def code(*paths: str) -> int:
+        done = ckpt("diff", *paths, "--quick", *options, cwd=tmp_path)
+        assert (
+            done.code != 2
+            or "--quick cannot decide: checksums are missing (without --quick)" in done.complaints[0]
+        )
+        return done.code
+
+    assert code("a.pth", "c.safetensors") == 2
+    assert code("a.pth", "a.pth") == 0
+    assert code("a.pth", "b.pth") == 1  # a checksum differs: b.weight is frozen
+    shapes = code("c.safetensors", "d.pth")  # the shapes differ: only a finding is open
+    assert shapes == (2 if options == ("--fail-on", "frozen") else 1)
+
+
+def test_the_document_says_what_the_optimizer_holds(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(2, 2)).sum().backward()
+    optimizer.step()
+    rewriting.saved({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "a.pth")
+    moved = dict(model.state_dict())
+    moved["1.extra"] = moved.pop("1.running_var")
+    rewriting.saved(moved, tmp_path / "b.pth")
+
+    with formats.open(str(tmp_path / "a.pth")) as one, formats.open(str(tmp_path / "b.pth")) as two:
+        surveys = Survey(one), Survey(two)
+        report = diff(*surveys)
+        held = [
+            dict(zip([entry.name for entry in each.tensors], each.in_optimizer, strict=True))
+            for each in surveys
+        ]
+    rows: Any = report.to_json()["tensors"]
+    assert report.count("renamed") == 1
+    assert rows and {True, False} <= {row["in_optimizer"][0] for row in rows}
+    for row in rows:
+        assert row["in_optimizer"][0] == (held[0][row["before"]] if row["before"] else None), row
+        assert row["in_optimizer"][1] == (held[1][row["after"]] if row["after"] else None), row

@@ -498,6 +498,29 @@ def test_averaged_models_are_named(report: Inspect) -> None:
     assert [row.writer for row in report(averaged.state_dict()).prefixes] == ["AveragedModel"]
 
 
+@pytest.mark.parametrize(
+    ("prefix", "beside", "key", "writer"),
+    [
+        ("module.", {"steps": torch.tensor(3)}, "ema_state_dict", "AveragedModel"),  # MMEngine
+        ("module.", {"n_averaged": torch.tensor(3)}, "model", "AveragedModel"),
+        ("module.module.", {"n_averaged": torch.tensor(3)}, "ema", "AveragedModel around DataParallel or DDP"),
+        ("_orig_mod.module.", {"_orig_mod.n_averaged": torch.tensor(3)}, "model", "torch.compile around AveragedModel"),
+        ("module.module.", {"module.n_averaged": torch.tensor(3)}, "model", "DataParallel or DDP around AveragedModel"),
+        ("module.module.", {}, "ema", "the average, DataParallel or DDP around DataParallel or DDP"),
+        ("module.", {}, "ema", "the average, DataParallel or DDP"),
+        ("_orig_mod.", {}, "ema", "torch.compile"),
+        ("module.", {}, "model", "DataParallel or DDP"),
+        ("module.", {"module.steps": torch.tensor(3)}, "model", "DataParallel or DDP"),  # a buffer of the model
+        ("module.", {"steps": torch.ones(3)}, "model", "DataParallel or DDP"),
+    ],
+)  # fmt: skip
+def test_the_writer_of_module_is_named_truly(
+    report: Inspect, prefix: str, beside: dict[str, torch.Tensor], key: str, writer: str
+) -> None:
+    weights = {f"{prefix}fc.weight": torch.ones(2, 2), f"{prefix}fc.bias": torch.ones(2)}
+    assert [row.writer for row in report({key: weights | beside, "epoch": 1}).prefixes][:1] == [writer]
+
+
 def test_the_reason_stands_with_its_own_place(report: Inspect) -> None:
     found = report({"args": argparse.Namespace(a=1)}, pickle_protocol=5)
 
