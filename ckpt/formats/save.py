@@ -16,6 +16,7 @@ from ckpt.formats.draft import Draft
 from ckpt.formats.sharded import write as shards
 from ckpt.formats.written import differs
 from ckpt.io import commit, inplace, leftover
+from ckpt.io.beside import beside
 from ckpt.io.commit import Progress, Sink, Target
 from ckpt.limits import Limits
 from ckpt.text import and_more, show
@@ -97,13 +98,29 @@ def same_format(path: str, checkpoint: Checkpoint) -> str:
     if not is_written(name):
         chosen = format_for(path, None)
         if traits_of(chosen).is_pickle and metadata_of(checkpoint.root):
-            raise UsageError(
-                "the content is safetensors, the ending does not fit", path=path, hint="ckpt convert"
-            )
+            problem = "the content is safetensors, the ending does not fit"
+            raise UsageError(problem, path=path, way=("convert", "-o", path))
         return chosen
     if _contradicts(path, name):
-        raise UsageError(f"the content is {name}, the ending does not fit", path=path, hint="ckpt convert")
+        problem = f"the content is {name}, the ending does not fit"
+        raise UsageError(problem, path=path, way=("convert", "-o", path))
     return name
+
+
+def out_beside(checkpoint: Checkpoint, suffix: str, *, same_format: bool) -> str | None:
+    """A free path for a result beside its source, with the ending of a format that ckpt writes for it.
+
+    With `same_format` the source's own ending stays, unless it is that of another format.
+    """
+    formats = written_formats()
+    own = formats.get(checkpoint.format)
+    if own is None or not same_format:
+        tensors_only = not checkpoint.traits.is_pickle and not checkpoint.traits.names_are_code
+        return beside(
+            checkpoint.path, suffix, formats["safetensors" if tensors_only else "torch-zip"].SUFFIXES
+        )
+    others = {ending for format in formats.values() for ending in format.SUFFIXES} - set(own.SUFFIXES)
+    return beside(checkpoint.path, suffix, own.SUFFIXES if checkpoint.path.endswith(tuple(others)) else ())
 
 
 def save(
@@ -354,7 +371,6 @@ def refuse_losses(checkpoint: Checkpoint, format: str) -> None:
         raise LossError(
             f"{format} cannot hold {and_more(lost, 5, '; ')}",
             path=checkpoint.path,
-            hint="--drop-other",
         )
 
 

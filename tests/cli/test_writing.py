@@ -287,7 +287,7 @@ def test_an_ending_that_says_another_format(tmp_path: Path) -> None:
 def test_hints_can_be_pasted(tmp_path: Path) -> None:
     cuda(tmp_path / "my model.pth")
     done = ckpt("rehome", "my model.pth", "--in-place", cwd=tmp_path)
-    assert "ckpt rehome --undo 'my model.pth' takes it back" in done.lines[-1]
+    assert "(to take it back: ckpt rehome --undo 'my model.pth')" in done.lines[-1]
     with (tmp_path / "my model.pth").open("r+b") as file:
         file.truncate((tmp_path / "my model.pth").stat().st_size - 5)
     check_error(
