@@ -31,7 +31,7 @@ from ckpt.text import pasted, pasted_path
 from ckpt.tree.scalars import class_of
 
 _MANY = 2_000
-"""Tensors from which on a proof that a command works takes the place of the plan of all it does."""
+"""Tensors up to which the pickle of a result is written in memory and read again."""
 
 _SECTIONS = 8
 """Models that are tried one after the other."""
@@ -168,12 +168,12 @@ class Ways:
         suffix = ".plain" if "--plain" in words else _SUFFIXES[words[0]]
         return save.out_beside(self._survey.checkpoint, suffix, same_format=words[0] != "convert")
 
-    # --- proofs for large files -------------------------------------------------------------------------------
+    # --- proofs -----------------------------------------------------------------------------------------------
 
     def _is_sure(self, words: tuple[str, ...]) -> bool:
-        """Whether a command certainly works, without the plan of a large file: it takes as long as reading it."""
+        """Whether a command certainly works, without its plan, which takes as long as reading the file."""
         checkpoint = self._survey.checkpoint
-        if len(checkpoint.tensors) <= _MANY or not checkpoint.traits.is_pickle or checkpoint.parts:
+        if not checkpoint.traits.is_pickle or checkpoint.parts:
             return False
         return is_sure(self._survey, words)
 

@@ -66,7 +66,10 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         note += f"; needs {and_more(needed, 3)}" if needed else ""
     if checkpoint.parts:
         return Load(_sharded(checkpoint, ", ".join(options)), note)
-    expression = template.format(path=literal(checkpoint.path), options=", ".join(options))
+    path = literal(checkpoint.path)
+    if checkpoint.traits.is_pickle and checkpoint.path.endswith(".safetensors"):
+        path = f'open({path}, "rb")'  # by that ending torch 2.13 reads safetensors
+    expression = template.format(path=path, options=", ".join(options))
     return Load(expression + (_model_path(checkpoint, models) if checkpoint.traits.is_pickle else ""), note)
 
 
