@@ -206,9 +206,11 @@ def is_sure(survey: Survey, words: tuple[str, ...]) -> bool:
     checkpoint = survey.checkpoint
     if checkpoint.format not in written_formats() or code_of(checkpoint, checkpoint).runs:
         return False
+    if writer_of(checkpoint.format).losses(checkpoint):
+        return False
     if words == ("rehome",):
         refuse_script(checkpoint)
-        return not writer_of(checkpoint.format).losses(checkpoint)
+        return True
     if words == ("strip",):
         return all(map(_strips, survey.weights(None)))
     if words == ("slim",) or words[:2] == ("slim", "--section"):

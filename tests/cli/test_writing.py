@@ -293,6 +293,8 @@ def test_hints_can_be_pasted(tmp_path: Path) -> None:
     check_error(
         ckpt("inspect", "my model.pth", cwd=tmp_path), "(ckpt rehome --undo --dry-run 'my model.pth')"
     )
+    check_error(ckpt("convert", "my model.pth", "--plain", cwd=tmp_path), "rewrite was interrupted")
+    cuda(tmp_path / "my model.pth")
     check_error(
         ckpt("convert", "my model.pth", "--plain", cwd=tmp_path), "where to write? (-o 'my model.plain.pth')"
     )

@@ -311,5 +311,6 @@ def test_texts_of_shards_are_not_lost_in_a_pickle_unseen(tmp_path: Path) -> None
     """A pickle has no place for them: as for one file, `convert` is the command that says what it leaves out."""
     index = sharded(tmp_path / "in", state(5, "module."), "safetensors")
     done = ckpt("strip", index, "-o", tmp_path / "b.pt")
-    check_error(done, "the content is safetensors, the ending does not fit (ckpt convert)")
+    way = f"ckpt convert {index} -o {tmp_path / 'b.pt'}"
+    check_error(done, f"the content is safetensors, the ending does not fit ({way})".lower())
     assert not (tmp_path / "b.pt").exists()
