@@ -250,10 +250,13 @@ def test_results_are_named_beside_the_file_and_are_free(tmp_path: Path) -> None:
 def test_a_folder_gets_its_result_beside_it(given: str, tmp_path: Path) -> None:
     (tmp_path / "it").mkdir()
     shapes.make("shards", tmp_path / "it")
+    before = os.listdir(tmp_path / "it/shards")
     (command,) = commands_in(said("inspect", given, cwd=tmp_path / "it/shards"))
     done = inside(*words_of(command, tmp_path)[1:], cwd=tmp_path / "it/shards")
     assert done.code == 0, (command, done.err)
     assert inside("inspect", given, cwd=tmp_path / "it/shards").code == 0
+    if not given.endswith(".json"):
+        assert os.listdir(tmp_path / "it/shards") == before
 
 
 def test_a_read_only_folder_gets_its_result_in_the_working_folder(folder_of_all: Path) -> None:
