@@ -12,24 +12,28 @@ class CkptError(Exception):
     Code that does not know the file's name raises it without a path; `about` adds the path.
     """
 
-    def __init__(self, problem: str, *, path: str | None = None, hint: str | None = None) -> None:
+    def __init__(
+        self,
+        problem: str,
+        *,
+        path: str | None = None,
+        hint: str | None = None,
+        way: tuple[str, ...] | None = None,
+    ) -> None:
         super().__init__(problem)
         self.problem = problem
         self.path = path
         self.hint = hint
+        self.way = way
+        """The command that leads around it, to be planned before the hint names it: `("plain",)`, or its words."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return _again, (type(self), self.args, self.__dict__)
 
     @property
     def advice(self) -> str:
-        """The problem with its hint, without the path. The word FILE in a hint is the path."""
-        if self.hint is None:
-            return self.problem
-        from shlex import quote  # imported here, because most runs have no error
-
-        hint = self.hint.replace("FILE", quote(self.path)) if self.path is not None else self.hint
-        return f"{self.problem} ({hint})"
+        """The problem with its hint, without the path."""
+        return self.problem if self.hint is None else f"{self.problem} ({self.hint})"
 
     def __str__(self) -> str:
         return self.advice if self.path is None else f"{self.path}: {self.advice}"

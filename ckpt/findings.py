@@ -5,8 +5,8 @@ Codes are a contract: `--fail-on` takes them, JSON carries them, docs/findings.m
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Literal, NamedTuple, TypeAlias
 
 from ckpt.text import Json
 
@@ -75,6 +75,33 @@ CATALOGUE: dict[str, Code] = {
     )
 }
 """All codes, the most serious first."""
+
+
+class Way(NamedTuple):
+    """A command that works on a file, ready to paste, or None with the reason why the first that was tried does not.
+
+    `keeps` is `all` where the result holds all that the file does, `weights` where it holds a model's weights.
+    """
+
+    command: str | None
+    keeps: Literal["all", "weights"] = "all"
+    reason: str | None = None
+
+    @property
+    def text(self) -> str | None:
+        """The command, with what it is for where that is not all of the file."""
+        if self.command is None or self.keeps == "all":
+            return self.command
+        return f"for the weights alone: {self.command}"
+
+
+Plan: TypeAlias = Callable[[tuple[str, ...]], Way]
+"""Finds the command that works on one checkpoint and
+
+`("weights",)` gets the weights out, `("plain",)` makes a file for weights_only, whole or its weights alone,
+`("smaller",)` leaves out what is beside the weights, `("rehome",)` moves to the CPU, `("stripped", SECTION)` takes
+prefixes away from a section at least.
+"""
 
 
 class Finding(NamedTuple):

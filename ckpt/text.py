@@ -56,6 +56,34 @@ def show_line(line: str) -> str:
     return f"{line[:blanks]}\\x3a{line[blanks + 1 :]}" if line.startswith("::", blanks) else line
 
 
+_WORD = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
+
+
+def pasted(text: str) -> str | None:
+    """A text as one word of a shell's command line, to be pasted; None where no command line can hold it.
+
+    What `show_line` would change is written as `$'\\...'`, which bash, zsh and POSIX of 2024 know.
+    """
+    try:
+        raw = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return None
+    if "\0" in text:
+        return None
+    if show_line(show_literal(text)) == text and not text.startswith("::"):
+        return text if _WORD.fullmatch(text) else "'" + text.replace("'", "'\"'\"'") + "'"
+    codes = (
+        chr(byte) if (chr(byte).isalnum() and byte < 0x80) or byte in b"/._-" else f"\\{byte:03o}"
+        for byte in raw
+    )
+    return f"$'{''.join(codes)}'"
+
+
+def pasted_path(path: str) -> str | None:
+    """As `pasted`, for a path: one that begins with a dash is no option."""
+    return pasted(f"./{path}" if path.startswith("-") else path)
+
+
 def show_cell(text: str, *, name: bool = False) -> str:
     """A cell of TSV, already safe, that no spreadsheet takes for a formula. A number stays, but not as a name."""
     if not _FORMULA.match(text) or (not name and _NUMBER.fullmatch(text)):

@@ -20,6 +20,8 @@ from ckpt import __version__
 from ckpt.cli import output, start
 from ckpt.cli.start import PIPE_CLOSED, TROUBLE
 from ckpt.errors import CkptError
+from ckpt.limits import Limits
+from ckpt.text import pasted_path
 
 _WRONG_USAGE: type[Any] = typer.BadParameter.__mro__[2]
 """The class of all errors in the command line, which belongs to click: typer has no public name for it."""
@@ -47,7 +49,10 @@ class Group(TyperGroup):
         name = args[0] if args else ""
         if name not in self.commands and not name.startswith("-"):
             if os.path.exists(name):
-                raise CkptError(f"{name}: not a command", hint=f"ckpt inspect {name}")
+                from ckpt.cli.options import opened  # here: only this mistake pays for it
+
+                opened(name, Limits()).close()  # or the reason why no command reads it
+                raise CkptError(f"{name}: not a command", hint=f"ckpt inspect {pasted_path(name)}")
         return super().resolve_command(ctx, args)
 
 

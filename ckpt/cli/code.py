@@ -6,27 +6,28 @@ from ckpt.cli import output
 from ckpt.errors import CodeError
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.report import RewriteReport
-from ckpt.jobs.rewrite.slim import slim_options
 from ckpt.limits import Limits
 from ckpt.pickles.code import code_of
 from ckpt.text import and_more, show, show_literal
 
 
-def check_code(report: RewriteReport, survey: Survey, limits: Limits, slimmed: str, *, keep: bool) -> None:
+def check_code(report: RewriteReport, survey: Survey, limits: Limits, *, keep: bool) -> None:
     """Say on stderr what loading the result does beyond what ckpt knows.
 
-    `slimmed` is a path for the weights alone. Raises CodeError where loading runs code, unless it is kept.
+    Raises CodeError where loading runs code, unless it is kept.
     """
     code = code_of(report.source, report.result)
     path = show(report.source.path, None)
     runs = and_more(list(code.runs), 1)
     if runs and not keep:
-        options = slim_options(survey, limits)
-        way = "" if options is None else f"ckpt slim FILE {options}-o {slimmed} gets the weights out; "
+        from ckpt.cli.ways import Ways  # here: only an error pays for it
+
+        way = Ways(survey, limits).way(("weights",)).command
+        weights = "" if way is None else f"; for the weights alone: {way}"
         raise CodeError(
             f"loading the result would run {runs}",
             path=report.source.path,
-            hint=f"{way}--keep-code writes it all the same",
+            hint=f"--keep-code writes it all the same{weights}",
         )
     if runs:
         output.alarm(f"ckpt: {path}: DANGER: loading the result runs {show_literal(runs)}")

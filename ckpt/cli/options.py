@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Annotated
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,9 +14,13 @@ from ckpt import formats
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import UsageError
 from ckpt.evidence.record import ModelRecord
-from ckpt.findings import CATALOGUE, Finding
+from ckpt.findings import CATALOGUE, Finding, Plan
 from ckpt.limits import Limits
 from ckpt.text import show
+
+if TYPE_CHECKING:
+    from ckpt.cli.ways import Ways
+    from ckpt.evidence.survey import Survey
 
 Paths = Annotated[
     list[str],
@@ -128,6 +134,20 @@ def plugins_allowed() -> bool:
 def opened(path: str, limits: Limits) -> Checkpoint:
     """The checkpoint at a path, as the command line and the environment say. Raises CkptError."""
     return formats.open(path, limits, plugins=plugins_allowed())
+
+
+def planning(survey: Survey) -> Plan:
+    """Finds the commands that work on a checkpoint.
+
+    They are planned by what writes, which is named as text: what only looks loads it when a finding needs a command.
+    """
+
+    @cache
+    def ways() -> Ways:
+        made: Ways = import_module("ckpt.cli.ways").Ways(survey)
+        return made
+
+    return lambda words: ways().way(words)
 
 
 def limits_of(settings: list[str] | None) -> Limits:

@@ -51,13 +51,13 @@ def discard() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def coloured() -> bool:
-    """Whether stdout gets colour: NO_COLOR wins, then FORCE_COLOR, then whether it is a terminal."""
+def coloured(stream: TextIO | None = None) -> bool:
+    """Whether a stream, by default stdout, gets colour: NO_COLOR wins, then FORCE_COLOR, then whether it is a terminal."""
     if os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR"):
         return True
-    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    return (stream or sys.stdout).isatty() and os.environ.get("TERM") != "dumb"
 
 
 def screen_width() -> int | None:
@@ -270,9 +270,8 @@ def talk(text: str) -> None:
 
 
 def alarm(text: str) -> None:
-    """One line on stderr, in red on a terminal."""
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    if not plain and (os.environ.get("FORCE_COLOR") or sys.stderr.isatty()):
+    """One line on stderr, in red where it gets colour."""
+    if coloured(sys.stderr):
         sys.stderr.write(f"\033[1;31m{show_line(show_literal(text))}\033[0m\n")
         sys.stderr.flush()
     else:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from inspect import Parameter
-from shlex import quote
 from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint
@@ -27,17 +27,18 @@ from ckpt.cli.options import (
 )
 from ckpt.cli.paths import each
 from ckpt.cli.signature import Command, dressed, parameters_of
-from ckpt.errors import LossError, UnsupportedError, UsageError
+from ckpt.errors import CkptError, LossError, UnsupportedError, UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save
 from ckpt.formats.save import Check, SavedFile, check_bytes, check_weights_only
 from ckpt.formats.sharded.write import set_pattern
 from ckpt.io import commit, leftover
+from ckpt.io.beside import beside
 from ckpt.jobs.rewrite.report import RewriteReport, with_unread
 from ckpt.limits import Limits
 from ckpt.render.rewrite import rewrite_lines
 from ckpt.render.warmstart import coverage_lines
-from ckpt.text import Json, show, show_literal, size_text
+from ckpt.text import Json, pasted_path, show, show_literal, size_text
 
 Open = Callable[[str, Limits], Checkpoint]
 Make = Callable[[Survey, Limits], RewriteReport]
@@ -120,7 +121,7 @@ def writing(*, in_place: bool = True, keep_code: bool = True) -> Callable[[Comma
 
 def rewrite(paths: list[str], make: Make, options: WriteOptions, *, opened: Open = opened) -> int:
     """Each PATH: read, change, write, report. The exit code of the command."""
-    _check_output(paths, options)
+    _check_output(paths, options, opened)
     return each(paths, lambda path: _one(path, make, options, opened, several=len(paths) > 1))
 
 
@@ -134,28 +135,31 @@ def _check(options: WriteOptions) -> None:
         raise UsageError(f"--verify {options.verify}: not a check", hint="crc or torch")
 
 
-def _check_output(paths: list[str], options: WriteOptions) -> None:
+def _check_output(paths: list[str], options: WriteOptions, opened: Open) -> None:
     """Raise UsageError where only the user can say where to write."""
     if options.output is None and not options.in_place and not options.dry_run:
-        first = paths[0]
-        suggested = _beside(first, options.suffix, options.ending)
-        where = "-o DIR" if len(paths) > 1 else f"-o {suggested}"
-        is_kept = first.endswith((*_ONLY_READ, ".pkl"))
-        other = "" if options.in_place is None or is_kept else ", or --in-place"
-        raise UsageError("where to write?", path=first, hint=f"{where}{other}")
+        with opened(paths[0], options.limits) as checkpoint:
+            where = "-o DIR" if len(paths) > 1 else _suggested(checkpoint, options)
+            ways = [where, "--in-place" if options.in_place is not None and _can_stay(checkpoint) else None]
+        hint = ", or ".join(way for way in ways if way is not None)
+        raise UsageError("where to write?", path=paths[0], hint=hint or None)
     if len(paths) > 1 and options.output is not None and not os.path.isdir(options.output):
         raise UsageError("not a folder, and there are several PATHs", path=options.output)
 
 
-_ONLY_READ = (".zip", ".nemo", ".joblib", ".pickle")
-"""Endings that ckpt does not write: their checkpoints are written as a file of torch."""
+def _suggested(checkpoint: Checkpoint, options: WriteOptions) -> str | None:
+    """`-o` with a free path beside the input, ready to paste."""
+    if options.ending is not None:
+        path = beside(checkpoint.path, options.suffix, (options.ending,), other=False)
+    else:
+        path = save.out_beside(checkpoint, options.suffix, same_format=True)
+    out = None if path is None else pasted_path(path)
+    return None if out is None else f"-o {out}"
 
 
-def _beside(path: str, suffix: str, ending: str | None = None) -> str:
-    """A path for a result beside its input, ready to paste."""
-    stem, own = os.path.splitext(os.path.normpath(path))
-    own = ".pth" if path.endswith(_ONLY_READ) else own
-    return quote(show(f"{stem}{suffix}{ending or own}", None))
+def _can_stay(checkpoint: Checkpoint) -> bool:
+    """Whether ckpt changes such a file where it is."""
+    return checkpoint.source is not None and save.is_written(checkpoint.format)
 
 
 def _one(path: str, make: Make, options: WriteOptions, opened: Open, *, several: bool) -> int:
@@ -163,15 +167,13 @@ def _one(path: str, make: Make, options: WriteOptions, opened: Open, *, several:
     to = None if options.shard_bytes else _target(path, options)
     for other, size in _left_over(to, options):
         output.talk(f"ckpt: {show(other, None)}: {size_text(size)} left over from a run that was killed")
-    with opened(path, limits) as checkpoint:
-        survey = Survey(checkpoint)
+    with opened(path, limits) as checkpoint, _advised(survey := Survey(checkpoint), limits):
         report = with_unread(make(survey, limits))
         _refuse_source(report, to, options)
         if to is not None and to.warning:
             warn(to.path, [to.warning])
         if _is_pickle(report, to, options):
-            slimmed = _beside(path, ".slim")
-            check_code(report, survey, limits, slimmed, keep=options.keep_code)
+            check_code(report, survey, limits, keep=options.keep_code)
         saved = None
         least = options.min_coverage or 0.0
         nothing = report.coverage is not None and not report.coverage.tensors[0]
@@ -198,13 +200,26 @@ def _one(path: str, make: Make, options: WriteOptions, opened: Open, *, several:
     return int(too_little)
 
 
+@contextmanager
+def _advised(survey: Survey, limits: Limits) -> Iterator[None]:
+    """Give an error the command that works instead."""
+    try:
+        yield
+    except CkptError as error:
+        if error.way is not None:
+            from ckpt.cli.ways import advise  # here: only an error pays for it
+
+            advise(error, survey, limits)
+        raise
+
+
 def _refuse_source(report: RewriteReport, to: commit.Target | None, options: WriteOptions) -> None:
     """Raise UsageError where OUT is a file that is read: a mistaken edit would take its source with it."""
     if to is None or to.replaced is None:
         return
     source = report.source
     if save.is_source(source, to.real):
-        can = options.in_place is not None and source.source is not None and save.is_written(source.format)
+        can = options.in_place is not None and _can_stay(source)
         hint = "--in-place" if can and (source.traits.in_place or not report.left_out) else "-o another file"
         raise UsageError("OUT is the source, which --force does not replace", path=to.path, hint=hint)
     if save.is_source(report.result, to.real):

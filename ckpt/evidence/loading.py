@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Refusal
 from ckpt.evidence.sections import Section
+from ckpt.io.beside import is_lasting
 from ckpt.names import NamedKey, Path
 from ckpt.nodes import Node
 from ckpt.pickles.imports import runs_anything
 from ckpt.pickles.known import PACKAGES
-from ckpt.text import and_more
+from ckpt.text import and_more, pasted_path
 from ckpt.tree.view import look
 
 
@@ -69,7 +70,10 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         return _contained(checkpoint, models, ", ".join(options), note)
     if checkpoint.parts:
         return Load(_sharded(checkpoint, ", ".join(options)), note)
-    expression = template.format(path=literal(checkpoint.path), options=", ".join(options))
+    path = literal(checkpoint.path)
+    if checkpoint.traits.is_pickle and checkpoint.path.endswith(".safetensors"):
+        path = f'open({path}, "rb")'  # by that ending torch 2.13 reads safetensors
+    expression = template.format(path=path, options=", ".join(options))
     return Load(expression + (_model_path(checkpoint, models) if checkpoint.traits.is_pickle else ""), note)
 
 
@@ -134,6 +138,12 @@ def refusals_text(refused: tuple[Refusal, ...]) -> str:
         f"{row.reason} at {row.where[0] or 'the root'}" if row.where else row.reason for row in refused
     ]
     return and_more(reasons, 1)
+
+
+def look_at(path: str, *options: str) -> str | None:
+    """The command that shows more of a file, ready to paste; None for what the next command cannot open again."""
+    name = pasted_path(path)
+    return " ".join(["ckpt", "inspect", name, *options]) if name and is_lasting(path) else None
 
 
 _SUBSCRIPTED = frozenset(("dict", "OrderedDict", "list", "tuple"))

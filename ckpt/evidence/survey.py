@@ -15,7 +15,7 @@ from ckpt.evidence.record import ModelRecord
 from ckpt.evidence.roles import Evidence, RecordMatch, Role, find_roles
 from ckpt.evidence.sections import Section, find_sections
 from ckpt.names import nearest
-from ckpt.text import and_more, show
+from ckpt.text import and_more, pasted, show
 
 if TYPE_CHECKING:
     from ckpt.evidence.modules import UnseenParts
@@ -70,16 +70,17 @@ class Survey:
             raise UsageError("ckpt finds no model in this file", path=self.path)
         return chosen
 
-    def only_model(self, name: str | None) -> Section:
-        """The named section, or the only model. Raises UsageError with the list of models."""
+    def only_model(self, name: str | None, option: str = "--section") -> Section:
+        """The named section, or the only model. Raises UsageError with the list of models, as `option` takes them."""
         if name is not None:
             return self.section(name)
         chosen = self.candidates
         if not chosen:
             raise UsageError("ckpt finds no model in this file", path=self.path)
         if len(chosen) > 1:
-            listed = and_more([f"--section {show(section.name, 60)}" for section in chosen], 8, ", or ")
-            raise UsageError(f"holds {len(chosen)} models", path=self.path, hint=listed)
+            words = [word for section in chosen if (word := pasted(section.name)) is not None]
+            listed = and_more([f"{option} {word}" for word in words], 8, ", or ")
+            raise UsageError(f"holds {len(chosen)} models", path=self.path, hint=listed or None)
         return chosen[0]
 
     @property

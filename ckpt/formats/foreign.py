@@ -105,7 +105,7 @@ def _file(probe: Probe) -> CkptError:
         if b'"weight_map"' in head:
             hint = "name it *.index.json to read the shards that it lists"
         elif b'"ckpt.inspect"' in head:
-            what, hint = "a listing from ckpt inspect --json", "ckpt diff --structure compares it"
+            what, hint = "a listing from ckpt inspect --json", "only diff --structure reads it"
         return UnsupportedError(f"not a checkpoint: {what}", hint=hint)
     if _is_text(head):
         return UnsupportedError("not a checkpoint: a text file")

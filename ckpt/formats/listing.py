@@ -41,7 +41,9 @@ def open_listing(path: str, limits: Limits) -> Checkpoint | None:
         assert isinstance(document, dict)  # it begins with {
         schema = document.get("schema")
         if not isinstance(schema, dict) or schema.get("name") != _SCHEMA:
-            raise UnreadableError("not a listing of tensors", hint="ckpt inspect --json writes one")
+            raise UnreadableError(
+                "not a listing of tensors", hint="expected the document of ckpt inspect --json"
+            )
         if schema.get("version") != 1:
             raise UnreadableError(f"unknown version of a listing: {show(str(schema.get('version')), 20)}")
         try:

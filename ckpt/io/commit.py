@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import secrets
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -191,7 +190,7 @@ def writing(
     replaced, can read none of its bytes. What fails after it took its place is a warning of the sink.
     """
     folder, name = os.path.split(to.real)
-    temporary = os.path.join(folder, f".{name[:200]}.{secrets.token_hex(6)}{SUFFIX}")
+    temporary = os.path.join(folder, f".{name[:200]}.{os.urandom(6).hex()}{SUFFIX}")
     fd = -1
     sink: Sink | None = None
     try:

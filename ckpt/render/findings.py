@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from shlex import quote
 
 from ckpt.findings import Finding
 from ckpt.render.text import Line, wrapped
@@ -13,14 +12,14 @@ _LIMIT = 2000
 """Characters of one sentence that are shown."""
 
 
-def finding_lines(finding: Finding, width: int | None, path: str | None = None) -> list[Line]:
-    """A finding, broken to fit `width`; with the file's path, the command of its hint too."""
+def finding_lines(finding: Finding, width: int | None) -> list[Line]:
+    """A finding, broken to fit `width`, and the command that helps, which stays whole."""
     head = f"! {finding.code}"
     first, *more = wrapped(f"{head}: {safe(finding.message)}", width)
     lines: list[Line] = [[(head, finding.level), (first[len(head) :], "")]]
     lines += [[(f"  {line}", "")] for line in more]
-    if path is not None and finding.hint is not None and finding.hint.startswith("ckpt "):
-        lines.append([(f"  ({command(finding.hint, path)})", "dim")])
+    if finding.hint is not None:
+        lines.append([(f"  ({finding.hint})", "dim")])
     return lines
 
 
@@ -35,8 +34,3 @@ def row_lines(path: str, findings: Iterable[Finding]) -> list[Line]:
 def safe(text: str) -> str:
     """A sentence made safe. Parts that came from a file may be escaped already: a backslash is not doubled again."""
     return show_literal(text[:_LIMIT])
-
-
-def command(hint: str, path: str) -> str:
-    """The command of a hint with the file's own path, ready to paste."""
-    return hint.replace("FILE", show(quote(path), None), 1)

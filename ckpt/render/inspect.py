@@ -9,8 +9,9 @@ from ckpt.checkpoint import Value
 from ckpt.evidence.optimizers import optimizer
 from ckpt.evidence.record import ModelRecord, record_of
 from ckpt.evidence.sections import Section
+from ckpt.findings import Way
 from ckpt.jobs.inspect.inspect import InspectReport, Prefix, Row
-from ckpt.render.findings import command, finding_lines, safe
+from ckpt.render.findings import finding_lines, safe
 from ckpt.render.folding import Fold, Leaf, fold, lines
 from ckpt.render.tables import value_text
 from ckpt.render.text import Line, cells, columns, cut, wrapped
@@ -54,7 +55,7 @@ def closing(report: InspectReport, width: int | None = None) -> list[Line]:
             continue
         count = counts[finding.code] = counts.get(finding.code, 0) + 1
         if count <= _FINDINGS:
-            out += finding_lines(finding, width, report.checkpoint.path)
+            out += finding_lines(finding, width)
     for code, count in counts.items():
         if count > _FINDINGS:
             out.append([(f"… {count - _FINDINGS:,} more {code} (--json)", "dim")])
@@ -327,7 +328,6 @@ def shape_text(tensor: Tensor) -> str:
 
 def _loading(report: InspectReport) -> list[Line]:
     found = report.load
-    path = report.checkpoint.path
     out: list[Line] = []
     for name, device, kind in report.hidden_devices[:3]:
         text = f"torch.device {device}" if kind == "torch.device" else f"'{device}'"
@@ -342,18 +342,20 @@ def _loading(report: InspectReport) -> list[Line]:
         out.append([(f"… {plural(left, 'more such value')} (--json)", "dim")])
     if found.expression is None:
         out.append([("load: ", "head"), (safe(found.reason or ""), "")])
-        hints = [row.hint for row in report.findings if row.code == "called-on-load"]
-        hint = hints[0] if hints else "ckpt convert FILE --plain -o OUT"
-        if hint is not None and not report.checkpoint.not_loadable:
-            out.append([(f"      ({command(hint, path)})", "dim")])
-        return out
+        return out + _instead(report.way)
     note = f"   # {safe(found.note)}" if found.note else ""
     out.append([("load: ", "head"), (found.expression, ""), (note, "dim")])
-    if report.checkpoint.weights_only:
-        text = f"      ({command('ckpt convert FILE --plain -o OUT', path)} loads with weights_only=True)"
-        if not report.checkpoint.traits.names_are_code:
-            out.append([(text, "dim")])
-    return out
+    return out + _instead(report.way, "for weights_only=True: ")
+
+
+def _instead(way: Way | None, why: str = "") -> list[Line]:
+    """The command whose result loads without trust, or why no command makes one."""
+    if way is None:
+        return []
+    if way.command is not None:
+        why = why if way.keeps == "all" else ""
+        return [[(f"      ({why}{way.text})", "dim")]]
+    return [[(f"      ({safe(way.reason)})", "dim")]] if way.reason else []
 
 
 def index_lines(found: ParameterIndex) -> list[Line]:

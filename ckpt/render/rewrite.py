@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from shlex import quote
-
 from ckpt.formats.save import SavedFile
 from ckpt.jobs.rewrite.report import Change, Leftover, RewriteReport
 from ckpt.render.text import Line, cells
-from ckpt.text import plural, show, show_literal, size_text
+from ckpt.text import pasted_path, plural, show, show_literal, size_text
 
 DRY_RUN = "nothing was written (--dry-run)"
 _CHANGES = 12
@@ -72,6 +70,7 @@ def _wrote(report: RewriteReport, saved: SavedFile) -> list[Line]:
         f", {name} verified in {seconds:.2f} s" for name, seconds in saved.checks if name in ("crc", "torch")
     )
     if saved.appended is not None:
+        name = pasted_path(saved.path)
         before = saved.nbytes - saved.appended
         text = (
             f"rewrote {path} in place: {size_text(saved.appended)} added to {size_text(before)}{same}{checks}"
@@ -80,7 +79,7 @@ def _wrote(report: RewriteReport, saved: SavedFile) -> list[Line]:
             [(text, "")],
             [
                 (
-                    f"  the old pickle stays in the file as dead bytes (ckpt rehome --undo {show(quote(saved.path), None)} takes it back)",
+                    f"  the old pickle stays in the file as dead bytes (to take it back: ckpt rehome --undo {name})",
                     "dim",
                 )
             ],

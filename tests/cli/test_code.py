@@ -109,7 +109,7 @@ def test_no_writer_passes_code_on(arguments: tuple[str, ...], tmp_path: Path) ->
 
     done = attempt(arguments, tmp_path)
 
-    way = "ckpt slim in.pth -o in.slim.pth gets the weights out; --keep-code writes it all the same"
+    way = "--keep-code writes it all the same; for the weights alone: ckpt slim in.pth -o in.slim.pth"
     check_error(done, f"in.pth: loading the result would run posix.system('true') ({way})")
     assert sorted(os.listdir(tmp_path)) == ["given.pth", "in.pth"]
     assert (tmp_path / "in.pth").read_bytes() == before
@@ -178,9 +178,11 @@ def test_a_pickle_inside_a_pickle_is_looked_at(tmp_path: Path) -> None:
 def test_the_way_out_names_the_model(tmp_path: Path) -> None:
     put(tmp_path, pickled({"G": WEIGHTS, "D": {"c.weight": tensor()}, "x": RUNS}))
     check_error(
-        ckpt("strip", "in.pth", "-o", "out.pth", cwd=tmp_path), "(ckpt slim in.pth --section g -o in.slim.pth"
+        ckpt("strip", "in.pth", "-o", "out.pth", cwd=tmp_path), "ckpt slim in.pth --section g -o in.slim.pth)"
     )
-    assert "ckpt slim in.pth --section G -o OUT" in ckpt("inspect", "in.pth", cwd=tmp_path).out.decode()
+    assert (
+        "ckpt slim in.pth --section G -o in.slim.pth)" in ckpt("inspect", "in.pth", cwd=tmp_path).out.decode()
+    )
     assert ckpt("slim", "in.pth", "--section", "G", "-o", "in.slim.pth", cwd=tmp_path).code == 0
 
 
@@ -197,7 +199,10 @@ def test_no_way_out_is_named_that_does_not_lead_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", HOSTILE)
 def test_inspect_names_the_way_out(name: str, tmp_path: Path) -> None:
     put(tmp_path, HOSTILE[name])
-    assert "(ckpt slim in.pth -o OUT)" in ckpt("inspect", "in.pth", cwd=tmp_path).out.decode()
+    assert (
+        "(for the weights alone: ckpt slim in.pth -o in.slim.pth)"
+        in ckpt("inspect", "in.pth", cwd=tmp_path).out.decode()
+    )
 
 
 def test_intact_is_not_safe(tmp_path: Path) -> None:

@@ -46,14 +46,14 @@ optimizer.state                                                 7.77 K  30.4 KiB
   frozen.
 ! cuda: A bare torch.load puts 46.2 KiB on cuda:0 and 92 B on cuda:1, and a CUDA
   context of some hundred MiB in every process. It needs 2 GPUs.
-  (ckpt rehome train_cuda.pth -o OUT)
+  (ckpt rehome train_cuda.pth -o train_cuda.cpu.pth)
 ! prefix: all 46 names of model begin with module. (DataParallel or DDP).
-  (ckpt strip train_cuda.pth -o OUT)
+  (ckpt strip train_cuda.pth -o train_cuda.stripped.pth)
 ! optimizer-heavy: The optimizer holds 30.4 KiB, the model 16.0 KiB.
-  (ckpt slim train_cuda.pth -o OUT)
+  (ckpt slim train_cuda.pth -o train_cuda.slim.pth)
 device in a value: args.device = torch.device cuda:0, which map_location does not change
 load: torch.load("train_cuda.pth", map_location="cpu", weights_only=False)["model"]   # weights_only refuses argparse.Namespace at args
-      (ckpt convert train_cuda.pth --plain -o OUT loads with weights_only=True)
+      (for weights_only=True: ckpt convert train_cuda.pth --plain -o train_cuda.plain.pth)
 """,
     "llama_bf16.pth": """\
 llama_bf16.pth  PyTorch zip, 57 tensors, 21.1 K elements, 41.2 KiB, all bfloat16
@@ -72,7 +72,7 @@ lm_head.weight                               [64, 16]  1.02 K  2.00 KiB
 
 ! cuda: A bare torch.load puts 41.2 KiB on cuda:0, and a CUDA context of some
   hundred MiB in every process.
-  (ckpt rehome llama_bf16.pth -o OUT)
+  (ckpt rehome llama_bf16.pth -o llama_bf16.cpu.pth)
 load: torch.load("llama_bf16.pth", map_location="cpu")
 """,
     "hostile.pth": """\
@@ -85,7 +85,7 @@ NAME              SHAPE   NUMEL  SIZE
 weight            [4, 4]     16  64 B
 
 load: loading this file runs posix.system
-      (ckpt slim hostile.pth -o OUT)
+      (for the weights alone: ckpt slim hostile.pth -o hostile.slim.pth)
 """,
     "tied_and_bloated.pth": """\
 tied_and_bloated.pth  PyTorch zip, 9 tensors, 2.66 K elements, 10.4 KiB, all
@@ -102,7 +102,7 @@ window.{left,right}  [64]         128     512 B
 
 ! bloat: 63.0 KiB are stored that no tensor uses: queue in a storage of 64.0
   KiB.
-  (ckpt slim tied_and_bloated.pth -o OUT)
+  (ckpt slim tied_and_bloated.pth -o tied_and_bloated.slim.pth)
 ! tied: emb.weight = head.weight share their memory.
 load: torch.load("tied_and_bloated.pth", map_location="cpu")
 """,
@@ -143,7 +143,7 @@ cells.0-1.bias (unregistered)             [8]           float32     16      64 B
   ckpt does not know.
   (ckpt inspect whole_model.pth --imports)
 load: needs my_project.nets.Segmenter from the author's code
-      (ckpt convert whole_model.pth --plain -o OUT)
+      (ckpt convert whole_model.pth --plain -o whole_model.plain.pth)
 """,
 }  # fmt: skip
 
@@ -213,7 +213,7 @@ lstm.weight_ih_l0  [16, 8]    128  512 B
 lstm.bias_ih_l0    [16]        16   64 B
 
 ! bloat: 63.0 KiB are stored that no tensor uses: queue in a storage of 64.0 KiB.
-  (ckpt slim tied_and_bloated.pth -o OUT)
+  (ckpt slim tied_and_bloated.pth -o tied_and_bloated.slim.pth)
 ! tied: emb.weight = head.weight share their memory.
 load: torch.load("tied_and_bloated.pth", map_location="cpu")
 """,

@@ -306,12 +306,14 @@ def test_an_ending_that_the_command_cannot_keep(tmp_path: Path) -> None:
 def test_hints_can_be_pasted(tmp_path: Path) -> None:
     cuda(tmp_path / "my model.pth")
     done = ckpt("rehome", "my model.pth", "--in-place", cwd=tmp_path)
-    assert "ckpt rehome --undo 'my model.pth' takes it back" in done.lines[-1]
+    assert "(to take it back: ckpt rehome --undo 'my model.pth')" in done.lines[-1]
     with (tmp_path / "my model.pth").open("r+b") as file:
         file.truncate((tmp_path / "my model.pth").stat().st_size - 5)
     check_error(
         ckpt("inspect", "my model.pth", cwd=tmp_path), "(ckpt rehome --undo --dry-run 'my model.pth')"
     )
+    check_error(ckpt("convert", "my model.pth", "--plain", cwd=tmp_path), "rewrite was interrupted")
+    cuda(tmp_path / "my model.pth")
     check_error(
         ckpt("convert", "my model.pth", "--plain", cwd=tmp_path), "where to write? (-o 'my model.plain.pth')"
     )

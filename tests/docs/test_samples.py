@@ -110,4 +110,6 @@ def document(path: Path) -> dict[str, Any]:
     except CkptError as error:
         return {"error": error.problem}
     found["values"] = [row for row in found["values"] if row["name"] != "ckpt.tensors.gradient"]
+    for finding in found["findings"]:
+        del finding["hint"]  # it names the path
     return {key: value for key, value in found.items() if key not in ("file", "load")}

@@ -419,15 +419,21 @@ def _imports_by_name(path: Path) -> list[ast.Call]:
 
 
 def test_modules_are_imported_by_name_only_from_the_table_of_commands() -> None:
-    """`import_module` for a command of the table and for the writer of a format; what a user types is no name of a module."""
+    """`import_module` for a command of the table, for the writer of a format and for what plans commands.
+
+    What a user types is no name of a module.
+    """
     users = {_name(path): _imports_by_name(path) for path in SOURCES}
     assert {name: len(calls) for name, calls in users.items() if calls} == {
         "ckpt/cli/app.py": 1,
+        "ckpt/cli/options.py": 1,
         "ckpt/formats/__init__.py": 1,
     }
     (argument,) = users["ckpt/cli/app.py"][0].args
     assert isinstance(argument, ast.JoinedStr) and isinstance(argument.values[0], ast.Constant)
     assert argument.values[0].value == "ckpt.cli.commands."
+    (named,) = users["ckpt/cli/options.py"][0].args
+    assert isinstance(named, ast.Constant) and named.value == "ckpt.cli.ways"
     for word in ("output", "options", "app", "os", ".inspect", "../inspect"):
         done = ckpt(word)
         assert done.code == 2 and done.out == b"", word

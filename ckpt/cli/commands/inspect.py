@@ -27,6 +27,7 @@ from ckpt.cli.options import (
     limits_of,
     model_of,
     opened,
+    planning,
     refuse_factory,
 )
 from ckpt.cli.paths import each
@@ -115,7 +116,7 @@ def command(
         refuse_factory(path, "--model")
         with opened(path, limits) as checkpoint:
             survey = Survey(checkpoint, live)
-            report = inspect(survey, select, section)
+            report = inspect(survey, select, section, None if rows.asked else planning(survey))
             if numbers is not None:
                 _write_index(survey, report, numbers, section, json=json, several=several)
             elif json:

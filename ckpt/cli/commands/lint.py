@@ -7,13 +7,13 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
 from ckpt import formats
 from ckpt.cli import output
-from ckpt.cli.options import Arg, LimitOption, RewriteJson, limits_of, model_of, refuse_factory
+from ckpt.cli.options import Arg, LimitOption, RewriteJson, limits_of, model_of, planning, refuse_factory
 from ckpt.cli.paths import TROUBLE, worst
 from ckpt.cli.settings import LintSettings, lint_settings
 from ckpt.cli.signature import Exclusion, excluding
@@ -97,7 +97,8 @@ def command(
     live = model_of(model, arg)
     if not paths and live is None:
         raise UsageError("nothing to check", hint="PATH..., or --model FILE.py:FACTORY")
-    reports = [report for path in paths or () for report in _reports(path, limits, gate, deep)]
+    reading = _Reading(limits, gate, deep, json)
+    reports = [report for path in paths or () for report in _reports(path, reading)]
     if model is not None and live is not None:
         reports.append(_judged(model, gate, lint_model(live)))
     reports.sort(key=lambda report: natural(report.path))
@@ -155,17 +156,26 @@ def _split(values: list[str] | None) -> list[str]:
     return [code.strip() for value in values or [] for code in value.split(",") if code.strip()]
 
 
-def _reports(path: str, limits: Limits, gate: Gate, values: bool) -> Iterator[LintReport]:
+class _Reading(NamedTuple):
+    """How each file is read and judged; only JSON has the commands that help."""
+
+    limits: Limits
+    gate: Gate
+    values: bool
+    commands: bool
+
+
+def _reports(path: str, reading: _Reading) -> Iterator[LintReport]:
     refuse_factory(path, "--model")
     if not os.path.isdir(path):
-        yield _report(path, limits, gate, values)
+        yield _report(path, reading)
         return
     refused: list[LintReport] = []
     files = list(_walked(path, refused))
     if not files and not refused:
         yield LintReport(path, (), "no checkpoint in this folder")
     for file in files:
-        yield _report(file, limits, gate, values, found=True)
+        yield _report(file, reading, found=True)
     yield from refused
 
 
@@ -196,12 +206,15 @@ def _walked(folder: str, refused: list[LintReport]) -> Iterator[str]:
                 yield os.path.normpath(os.path.join(at, name))
 
 
-def _report(path: str, limits: Limits, gate: Gate, values: bool, *, found: bool = False) -> LintReport:
+def _report(path: str, reading: _Reading, *, found: bool = False) -> LintReport:
     """The findings of one file. A file in a folder that is not a checkpoint is skipped."""
     try:
-        with about(path), formats.open(path, limits) as checkpoint:
+        with about(path), formats.open(path, reading.limits) as checkpoint:
             with output.progress(checkpoint.nbytes) as progress:
-                report = _judged(path, gate, lint(Survey(checkpoint), values=values, progress=progress))
+                survey = Survey(checkpoint)
+                plan = planning(survey) if reading.commands else None
+                every = lint(survey, values=reading.values, plan=plan, progress=progress)
+                report = _judged(path, reading.gate, every)
             checkpoint.check_unchanged()
             return report
     except UnsupportedError as error:

@@ -67,7 +67,7 @@ def _stored(path: str, limits: Limits) -> list[Sum]:
         try:
             return parse(data.decode("utf-8"))
         except UnicodeDecodeError:
-            raise UnreadableError("is not text", hint="ckpt sum writes it") from None
+            raise UnreadableError("is not text", hint="expected the lines of ckpt sum") from None
 
 
 def _report(path: str, limits: Limits, quick: bool, expected: list[Sum] | None) -> VerifyReport:

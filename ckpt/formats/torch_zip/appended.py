@@ -17,6 +17,7 @@ from ckpt.formats.archive import (
 from ckpt.formats.torch_zip.read import read_from
 from ckpt.io.source import Beginning, Source
 from ckpt.limits import Limits
+from ckpt.text import pasted_path
 
 MARK = b"CK"
 """Tag of the extra field of a record that was appended in place. Its eight bytes hold the old end of the archive."""
@@ -56,7 +57,8 @@ def explained(error: UnreadableError, source: Source, limits: Limits) -> Unreada
         return error
     if end is None:
         return error
-    hint = "ckpt rehome --undo --dry-run FILE"
+    name = pasted_path(source.name)
+    hint = None if name is None else f"ckpt rehome --undo --dry-run {name}"
     try:
         read_archive(source, limits)
     except CkptError:

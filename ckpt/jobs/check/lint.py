@@ -9,7 +9,7 @@ from ckpt.errors import UsageError
 from ckpt.evidence.modules import Hook
 from ckpt.evidence.record import ModelRecord
 from ckpt.evidence.survey import Survey
-from ckpt.findings import CATALOGUE, LEVELS, Finding, Level, order
+from ckpt.findings import CATALOGUE, LEVELS, Finding, Level, Plan, order
 from ckpt.jobs.check.stats import stats
 from ckpt.jobs.inspect import list_modules as loose
 from ckpt.jobs.inspect import private
@@ -102,10 +102,17 @@ def checked_codes(codes: Iterable[str], option: str) -> frozenset[str]:
 
 
 def lint(
-    survey: Survey, *, values: bool = False, progress: Callable[[int], None] | None = None
+    survey: Survey,
+    *,
+    values: bool = False,
+    plan: Plan | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> list[Finding]:
-    """Every finding of a checkpoint; with `values` those in the numbers of its models too, which reads them."""
-    found = list(inspect(survey).findings)
+    """Every finding of a checkpoint; with `values` those in the numbers of its models too, which reads them.
+
+    `plan` finds the commands of the hints; without it findings have none.
+    """
+    found = list(inspect(survey, plan=plan).findings)
     hidden = survey.unseen
     found += loose.findings(hidden.loose)
     found += _plain(hidden.plain_tensors)

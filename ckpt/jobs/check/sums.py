@@ -136,8 +136,10 @@ def parse(text: str) -> list[Sum]:
             continue
         match = _LINE.fullmatch(line)
         if match is None:
-            raise UnreadableError(f"line {number:,} is no SHA-256 and a name", hint="ckpt sum writes them")
+            raise UnreadableError(
+                f"line {number:,} is no SHA-256 and a name", hint="expected the lines of ckpt sum"
+            )
         found.append(Sum(_ESCAPE.sub(_unescaped, match[2]), match[1]))
     if not found:
-        raise UnreadableError("holds no sums", hint="ckpt sum writes them")
+        raise UnreadableError("holds no sums", hint="expected the lines of ckpt sum")
     return found

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import UsageError
+from ckpt.evidence.loading import look_at
 from ckpt.evidence.roles import Role
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.inspect.document import tensor_json
@@ -65,7 +66,7 @@ def get(survey: Survey, names: list[str], limits: Limits) -> list[Lookup]:
             raise UsageError(
                 f"{len(matches)} places are called {name}",
                 path=checkpoint.path,
-                hint="ckpt inspect --json shows their paths",
+                hint=_look(checkpoint, "for their paths", "--json"),
             )
         if matches and tensor_of(matches[0][1]) is None and look(matches[0][1]).kind != "storage":
             found.append(Lookup(name, *matches[0]))
@@ -83,8 +84,13 @@ def get(survey: Survey, names: list[str], limits: Limits) -> list[Lookup]:
     return found
 
 
+def _look(checkpoint: Checkpoint, why: str, option: str) -> str | None:
+    command = look_at(checkpoint.path, option)
+    return None if command is None else f"{why}: {command}"
+
+
 def _unknown(checkpoint: Checkpoint, name: str) -> UsageError:
     names = [value.name for value in checkpoint.values] + [entry.name for entry in checkpoint.tensors]
     alike = nearest(name, names)
-    hint = f"did you mean {', '.join(alike)}?" if alike else "ckpt inspect --values FILE lists them"
+    hint = f"did you mean {', '.join(alike)}?" if alike else _look(checkpoint, "for all names", "--values")
     return UsageError(f"no value called {name}", path=checkpoint.path, hint=hint)

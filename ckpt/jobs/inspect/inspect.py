@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from shlex import quote
 from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry, Import, Value
 from ckpt.evidence.devices import ACCELERATOR, HiddenDevice, hidden_devices
-from ckpt.evidence.loading import Load, refusals_text
+from ckpt.evidence.loading import Load, look_at, refusals_text
 from ckpt.evidence.roles import Role
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import AVERAGE_COUNTERS, inner_wrappers, wrapper_prefix, writers
-from ckpt.findings import Finding, Level, order
+from ckpt.findings import Finding, Level, Plan, Way, order
 from ckpt.jobs.inspect import list_modules as loose
 from ckpt.jobs.inspect import unused
 from ckpt.jobs.inspect.storages import StorageUse, storage_uses, tied_weights
 from ckpt.names import Globs
 from ckpt.pickles.imports import runs_anything
-from ckpt.tensors import Tensor, TensorRef
+from ckpt.tensors import Tensor
 from ckpt.text import Json, and_more, plural, size_text
 
 _BLOAT_BYTES = 1024
@@ -72,6 +71,8 @@ class InspectReport(NamedTuple):
     findings: tuple[Finding, ...]
     selected: bool = False
     values: tuple[Value, ...] = ()
+    way: Way | None = None
+    """The command that makes a file for weights_only, where this one needs it."""
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -96,8 +97,13 @@ class InspectReport(NamedTuple):
         return document(self)
 
 
-def inspect(survey: Survey, select: Globs | None = None, section: str | None = None) -> InspectReport:
-    """The report on a checkpoint, over all tensors or those that are selected. Raises UsageError."""
+def inspect(
+    survey: Survey, select: Globs | None = None, section: str | None = None, plan: Plan | None = None
+) -> InspectReport:
+    """The report on a checkpoint, over all tensors or those that are selected. Raises UsageError.
+
+    `plan` finds the commands of the hints; without it findings have none.
+    """
     checkpoint, parts = survey.checkpoint, survey.sections
     owner: list[Section | None] = [None] * len(checkpoint.tensors)
     for part in parts:
@@ -129,7 +135,23 @@ def inspect(survey: Survey, select: Globs | None = None, section: str | None = N
         selected=bool(select) or section is not None,
         values=values,
     )
-    return report._replace(findings=order(list(_findings(report))))
+    plan = plan or _no_plan
+    report = report._replace(findings=order(list(_findings(report, plan))))
+    return report._replace(way=_way_out(report, plan))
+
+
+def _no_plan(words: tuple[str, ...]) -> Way:
+    return Way(None)
+
+
+def _way_out(report: InspectReport, plan: Plan) -> Way | None:
+    """The command for a file that torch loads only with trust in it, or not at all."""
+    checkpoint = report.checkpoint
+    if checkpoint.not_loadable or checkpoint.traits.names_are_code:
+        return None
+    if any(row.group == "called" for row in checkpoint.imports):
+        return plan(("weights",))
+    return plan(("plain",)) if checkpoint.weights_only or report.load.expression is None else None
 
 
 def _prefixes(parts: tuple[Section, ...]) -> tuple[Prefix, ...]:
@@ -171,17 +193,17 @@ def _prefixes(parts: tuple[Section, ...]) -> tuple[Prefix, ...]:
 # --- findings -------------------------------------------------------------------------------------------------
 
 
-def _findings(report: InspectReport) -> Iterable[Finding]:
+def _findings(report: InspectReport, plan: Plan) -> Iterable[Finding]:
     checkpoint = report.checkpoint
-    yield from _imports(report.survey)
+    yield from _imports(report.survey, plan)
     if checkpoint.weights_only:
-        hint = None if checkpoint.traits.names_are_code else "ckpt convert FILE --plain -o OUT"
+        hint = None if checkpoint.traits.names_are_code else plan(("plain",)).command
         places = dict.fromkeys(place for refusal in checkpoint.weights_only for place in refusal.where)
         text = f"torch.load(weights_only=True) refuses {refusals_text(checkpoint.weights_only)}."
         yield Finding("weights-only", text, (), hint, tuple(places))
-    yield from _devices(report)
-    yield from _wrappers(report)
-    yield from _sharing(report)
+    yield from _devices(report, plan)
+    yield from _wrappers(report, plan)
+    yield from _sharing(report, plan)
     survey = report.survey
     if survey.knows_gradients:
         yield from unused.findings(survey)
@@ -191,14 +213,12 @@ def _findings(report: InspectReport) -> Iterable[Finding]:
     model = sum(part.nbytes for part in report.sections if part.kind == "model")
     if model and heavy > _HEAVY * model:
         text = f"The optimizer holds {size_text(heavy)}, the model {size_text(model)}."
-        several = [part.name for part in report.sections if part.kind == "model"]
-        which = f" --section {several[0]}" if len(several) > 1 else ""
-        yield Finding("optimizer-heavy", text, (), f"ckpt slim FILE{which} -o OUT")
+        yield Finding("optimizer-heavy", text, (), plan(("smaller",)).command)
     for notice in checkpoint.notices:
         yield Finding(notice.code, notice.message, notice.tensors)
 
 
-def _wrappers(report: InspectReport) -> Iterable[Finding]:
+def _wrappers(report: InspectReport, plan: Plan) -> Iterable[Finding]:
     for prefix in report.prefixes:
         where = f" of {prefix.section}" if prefix.section else ""
         count = (
@@ -207,7 +227,8 @@ def _wrappers(report: InspectReport) -> Iterable[Finding]:
         begin = "contain" if prefix.prefix.startswith("*") else "begin with"
         text = f"{count} names{where} {begin} {prefix.prefix.removeprefix('*')} ({prefix.writer})."
         names = _starting(report, prefix)
-        yield Finding("prefix", text, names, "ckpt strip FILE -o OUT")
+        hint = plan(("stripped", prefix.section)).command
+        yield Finding("prefix", text, names, hint)
 
 
 def _starting(report: InspectReport, prefix: Prefix) -> tuple[str, ...]:
@@ -220,11 +241,11 @@ def _starting(report: InspectReport, prefix: Prefix) -> tuple[str, ...]:
     )
 
 
-def _imports(survey: Survey) -> Iterable[Finding]:
+def _imports(survey: Survey, plan: Plan) -> Iterable[Finding]:
     """Names that ckpt does not know: one finding for each that loading calls, one for all others."""
     checkpoint = survey.checkpoint
     called = [row for row in checkpoint.imports if row.group == "called"]
-    hint = _way_out(survey) if called else None
+    hint = plan(("weights",)).command if called else None
     for row in called:
         level: Level | None = "warning" if row.is_enum else None
         yield Finding("called-on-load", _call(row), (), hint, row.where, level)
@@ -233,16 +254,7 @@ def _imports(survey: Survey) -> Iterable[Finding]:
     if unknown and not checkpoint.traits.names_are_code:
         where = tuple(dict.fromkeys(place for row in rows for place in row.where))
         text = f"Loading this file imports {and_more(unknown, 3)}, which ckpt does not know."
-        yield Finding("unknown-import", text, (), "ckpt inspect FILE --imports", where)
-
-
-def _way_out(survey: Survey) -> str | None:
-    """The command that gets the weights of the first model out, where all of them are plain tensors."""
-    models = survey.candidates
-    if not models or any(type(entry.tensor) is not TensorRef for entry in models[0].entries):
-        return None
-    section = f"--section {quote(models[0].name)} " if len(models) > 1 else ""
-    return f"ckpt slim FILE {section}-o OUT"
+        yield Finding("unknown-import", text, (), look_at(checkpoint.path, "--imports"), where)
 
 
 def _call(row: Import) -> str:
@@ -256,7 +268,7 @@ def _call(row: Import) -> str:
     return f"Loading this file calls {row.calls[0]}{at}, which ckpt does not know{more}.{enum}"
 
 
-def _devices(report: InspectReport) -> Iterable[Finding]:
+def _devices(report: InspectReport, plan: Plan) -> Iterable[Finding]:
     checkpoint = report.checkpoint
     placed = storage_devices(report)
     away = {tag: nbytes for tag, nbytes in placed.items() if ACCELERATOR.fullmatch(tag)}
@@ -276,8 +288,7 @@ def _devices(report: InspectReport) -> Iterable[Finding]:
             text += f". It needs {max(gpus) + 1} GPUs"
         text += "."
         names = tuple(row.entry.name for row in report.rows if row.tensor.device in away)
-        hint = None if checkpoint.traits.names_are_code else "ckpt rehome FILE -o OUT"
-        yield Finding("cuda", text, names, hint)
+        yield Finding("cuda", text, names, plan(("rehome",)).command)
     for part in report.sections if len(placed) > 1 else ():
         # Counters stay where the optimizer made them; on meta there is nothing.
         counted = [
@@ -292,7 +303,7 @@ def _devices(report: InspectReport) -> Iterable[Finding]:
             yield Finding("device-mixed", text, tuple(entry.name for entry in counted))
 
 
-def _sharing(report: InspectReport) -> Iterable[Finding]:
+def _sharing(report: InspectReport, plan: Plan) -> Iterable[Finding]:
     ties = tied_weights(report.survey)
     if ties:
         more = f", and {plural(len(ties) - 1, 'more group')} too" if len(ties) > 1 else ""
@@ -306,7 +317,7 @@ def _sharing(report: InspectReport) -> Iterable[Finding]:
         views = f"{and_more(worst.tensors, 2)} in a storage of {size_text(worst.storage.nbytes)}{more}"
         text = f"{size_text(total)} are stored that no tensor uses: {views}."
         names = tuple(name for row in held for name in row.tensors)
-        yield Finding("bloat", text, names, "ckpt slim FILE -o OUT")
+        yield Finding("bloat", text, names, plan(("smaller",)).command)
 
 
 def storage_devices(report: InspectReport) -> dict[str, int]:

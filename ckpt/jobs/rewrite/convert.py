@@ -18,6 +18,7 @@ from ckpt.jobs.rewrite.report import (
     Leftover,
     RewriteReport,
     attributes_left,
+    droppable,
     edited,
     keys_beside,
     losses_of,
@@ -63,20 +64,38 @@ def convert(
     reads texts of Python 2. Raises UsageError, and LossError for what the format or plain classes cannot say,
     unless it may be dropped.
     """
+    if encoding is not None and encoding not in ENCODINGS:
+        raise UsageError(f"--encoding {show(encoding, 40)}: not one of {' '.join(ENCODINGS)}")
+    asked = _Asked(format, traits, plain, dtype_of(dtype), encoding, section)
+    return droppable(lambda drop: _converted(survey, asked, limits, unfit, drop), drop_other)
+
+
+class _Asked(NamedTuple):
+    """What is to become of a checkpoint."""
+
+    format: str
+    traits: Traits
+    plain: bool
+    to: DType | None
+    encoding: str | None
+    section: str | None
+
+
+def _converted(
+    survey: Survey, asked: _Asked, limits: Limits, unfit: Unfit, drop_other: bool
+) -> RewriteReport:
+    format, traits, plain, to, encoding, section = asked
     if (
         section is not None
         and traits.is_pickle
-        and dtype is None
+        and to is None
         and not survey.checkpoint.traits.names_are_code
     ):
         raise UsageError(
             f"--section chooses what --dtype casts; {traits.label} holds the whole checkpoint",
             path=survey.path,
-            hint="ckpt slim FILE --section",
+            way=("slim", "--section", section),
         )
-    if encoding is not None and encoding not in ENCODINGS:
-        raise UsageError(f"--encoding {show(encoding, 40)}: not one of {' '.join(ENCODINGS)}")
-    to = dtype_of(dtype)
     changes: list[Change] = []
     dropped: list[Leftover] = []
     checkpoint = survey.checkpoint

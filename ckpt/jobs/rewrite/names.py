@@ -104,7 +104,7 @@ def _plan(checkpoint: Checkpoint, section: Section, new_name: NewName, edit: _Re
         raise UnsupportedError(
             f"{section.name or 'the root'} is a pickled module, whose names are those of its attributes",
             path=checkpoint.path,
-            hint="ckpt convert FILE --plain -o OUT makes it a state dict first",
+            way=("plain",),
         )
     for path in parents:
         node = node_at(section.node if section.node is not None else checkpoint.root, path)

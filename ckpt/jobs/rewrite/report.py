@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Container, Entry, Traits
-from ckpt.errors import LossError, UnsupportedError
+from ckpt.errors import CkptError, LossError, UnsupportedError
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.coverage import Coverage
@@ -311,6 +312,19 @@ def made_plain(edit: Plain) -> list[Change]:
     ]
 
 
+def droppable(make: Callable[[bool], RewriteReport], drop_other: bool) -> RewriteReport:
+    """What `make` gives with or without what cannot be kept. Its error names --drop-other only where that works."""
+    try:
+        return make(drop_other)
+    except LossError as error:
+        if error.hint is not None and error.hint.startswith("--drop-other"):
+            try:
+                make(True)
+            except CkptError:
+                error.hint = None
+        raise
+
+
 def with_unread(report: RewriteReport) -> RewriteReport:
     """The report with what no loader reads of the source, and a new file therefore lacks: bytes behind the end."""
     source = report.source
@@ -344,5 +358,5 @@ def refuse_script(checkpoint: Checkpoint) -> None:
         raise UnsupportedError(
             f"{checkpoint.traits.label} is not rewritten: its code names devices and attributes too",
             path=checkpoint.path,
-            hint="ckpt convert extracts the weights",
+            way=("extracted",),
         )

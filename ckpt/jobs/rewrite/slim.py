@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from shlex import quote
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.dtypes import UINT8, contiguous
-from ckpt.errors import CkptError, UsageError
+from ckpt.errors import UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.plain import Plain
 from ckpt.jobs.rewrite.report import (
     Change,
     Leftover,
     RewriteReport,
+    droppable,
     edited,
     keys_beside,
     losses_of,
@@ -50,6 +50,12 @@ def slim(
     What `keep` names stays at its place, and the model at its own then. Raises UsageError for several models,
     or a name that is not there; LossError for what cannot be made plain, unless it may be dropped.
     """
+    return droppable(lambda drop: _weights(survey, limits, section, keep, drop), drop_other)
+
+
+def _weights(
+    survey: Survey, limits: Limits, section: str | None, keep: Sequence[str], drop_other: bool
+) -> RewriteReport:
     source = survey.checkpoint
     survey = with_ties(survey, limits)
     checkpoint = survey.checkpoint
@@ -93,17 +99,6 @@ def slim(
             unchanged_bytes=True,
         )
     )
-
-
-def slim_options(survey: Survey, limits: Limits) -> str | None:
-    """The options with which `ckpt slim` gets the weights out (`--section G`, or none); None where it cannot."""
-    models = survey.candidates
-    section = models[0].name if len(models) > 1 else None
-    try:
-        slim(survey, limits, section=section)
-    except CkptError:
-        return None
-    return "" if section is None else f"--section {quote(section)} "
 
 
 def _kept(checkpoint: Checkpoint, name: str, limits: Limits) -> tuple[Path, Node]:

@@ -50,7 +50,7 @@ def warmstart(given: Survey, wanted: Survey, limits: Limits, options: Options | 
     given, wanted = with_ties(given, limits), with_ties(wanted, limits)
     pretrained, target = given.checkpoint, wanted.checkpoint
     theirs = given.only_model(options.section)
-    mine = wanted.only_model(options.into_section)
+    mine = wanted.only_model(options.into_section, "--into-section")
     coverage = _plan(pretrained, theirs, target, mine, options)
     wrong = [row for row in coverage.of("kept") if row.source is not None]
     if options.mismatch == "error" and wrong:
