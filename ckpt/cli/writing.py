@@ -33,7 +33,7 @@ from ckpt.formats import save
 from ckpt.formats.save import Check, SavedFile, check_bytes, check_weights_only
 from ckpt.formats.sharded.write import set_pattern
 from ckpt.io import commit, leftover
-from ckpt.jobs.rewrite.report import RewriteReport, with_unread
+from ckpt.jobs.rewrite.report import RewriteReport, weights_file, with_files, with_unread
 from ckpt.limits import Limits
 from ckpt.render.rewrite import rewrite_lines
 from ckpt.render.warmstart import coverage_lines
@@ -65,6 +65,8 @@ class WriteOptions(NamedTuple):
     plain: bool = False
     """Whether the result must load with weights_only=True."""
     shard_bytes: int | None = None
+    weights_file: bool = False
+    """Whether the command changes the file of the weights of a folder, and not all of the folder."""
     min_coverage: float | None = None
     """The share of elements that a warm start must load, or nothing is written."""
 
@@ -158,8 +160,10 @@ def _one(path: str, make: Make, options: WriteOptions, opened: Open, *, several:
     for other, size in _left_over(to, options):
         output.talk(f"ckpt: {show(other, None)}: {size_text(size)} left over from a run that was killed")
     with opened(path, limits) as checkpoint:
-        survey = Survey(checkpoint)
+        survey = Survey(weights_file(checkpoint) if options.weights_file else checkpoint)
         report = with_unread(make(survey, limits))
+        if not options.in_place:
+            report = with_files(report, checkpoint)
         _refuse_source(report, to, options)
         if to is not None and to.warning:
             warn(to.path, [to.warning])

@@ -15,6 +15,7 @@ from ckpt.checkpoint import Checkpoint
 from ckpt.errors import CkptError, NotOpenedError, UnreadableError, UsageError
 from ckpt.formats import foreign, torchscript
 from ckpt.formats.archive import LOCAL_MAGIC
+from ckpt.formats.folder import read as folder
 from ckpt.formats.format import CanAppend, CanVerify, CanWrite, Format
 from ckpt.formats.probe import Probe
 from ckpt.formats.safetensors import read as safetensors
@@ -24,7 +25,7 @@ from ckpt.formats.torch_zip import read as torch_zip
 from ckpt.io.location import Location, locate
 from ckpt.limits import Budget, Limits
 
-FORMATS: tuple[Format, ...] = (sharded, torchscript, torch_zip, torch_legacy, safetensors)
+FORMATS: tuple[Format, ...] = (folder, sharded, torchscript, torch_zip, torch_legacy, safetensors)
 
 
 def open(path: str, limits: Limits | None = None, *, plugins: bool = False) -> Checkpoint:

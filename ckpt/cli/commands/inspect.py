@@ -113,7 +113,7 @@ def command(
 
     def one(path: str) -> int:
         refuse_factory(path, "--model")
-        with opened(path, limits) as checkpoint:
+        with opened(path, limits, tell=False) as checkpoint:
             survey = Survey(checkpoint, live)
             report = inspect(survey, select, section)
             if numbers is not None:

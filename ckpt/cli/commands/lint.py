@@ -210,4 +210,4 @@ def _report(path: str, limits: Limits, gate: Gate, values: bool, *, found: bool 
             return LintReport(path, ())
         return LintReport(path, (), error.advice)
     except CkptError as error:
-        return LintReport(path, (), error.advice)
+        return LintReport(path, (), error.said_of(path))
