@@ -131,7 +131,7 @@ class OpenCheckpoint(Mapping[str, Ref]):
 
     @property
     def format(self) -> str:
-        """`torch-zip`, `torch-legacy`, `safetensors`, `sharded`, `torchscript`."""
+        """`torch-zip`, `torch-legacy`, `safetensors`, `sharded`, `folder`, `torchscript`."""
         return self.checkpoint.format
 
     def __getitem__(self, name: str) -> Ref:

@@ -59,6 +59,8 @@ class Import(NamedTuple):
     """The calls of this name while loading, as text: `posix.system('touch x')`. None for a value that can be called."""
     is_enum: bool = False
     """Whether the calls look like members of an enum: a class called with one number or word."""
+    file: str = ""
+    """The file of a folder whose pickle imports it; empty for a checkpoint in one file."""
 
 
 class Refusal(NamedTuple):
@@ -66,6 +68,8 @@ class Refusal(NamedTuple):
 
     reason: str
     where: tuple[str, ...]
+    file: str = ""
+    """The file of a folder that is refused; empty for a checkpoint in one file."""
 
 
 class Notice(NamedTuple):
@@ -148,6 +152,18 @@ class Declared(NamedTuple):
     roles: tuple[tuple[str, str, str, str], ...]
 
 
+class Member(NamedTuple):
+    """A file of a folder that is one checkpoint. Its content lies at `key` of the tree, or at the root without one.
+
+    `is_model` is set where the layout of the folder says that its tensors are the weights of a model.
+    """
+
+    file: str
+    key: str
+    checkpoint: Checkpoint
+    is_model: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A checkpoint in a file. It is a context manager; leaving it closes the file.
@@ -177,7 +193,13 @@ class Checkpoint:
     left_out: tuple[tuple[str, str], ...] = ()
     """What a live model holds and no file can: names, and why."""
     parts: tuple[str, ...] = ()
-    """The file names of the shards of a sharded checkpoint."""
+    """The file names of the shards of a sharded checkpoint, or of all files of a folder that were read."""
+    layout: str = ""
+    """Who wrote the folder, for people: `Hugging Face Trainer`. Empty for a file."""
+    members: tuple[Member, ...] = ()
+    """The checkpoints that the files of a folder are, each as it is read alone."""
+    facts: tuple[tuple[str, Node], ...] = ()
+    """What the documents of a folder say of all of it: a label for people, and a scalar."""
     index_bytes: int | None = None
     """Bytes of all tensors, from the index of the shards."""
     sources: tuple[Source, ...] = ()

@@ -35,6 +35,13 @@ class CkptError(Exception):
         """The problem with its hint, without the path."""
         return self.problem if self.hint is None else f"{self.problem} ({self.hint})"
 
+    def said_of(self, path: str) -> str:
+        """The problem with its hint, after the name of the file when that is another one: a shard, a file of a folder."""
+        if self.path is None or self.path == path:
+            return self.advice
+        inside = self.path.removeprefix(f"{path.rstrip('/')}/")
+        return f"{inside if inside != self.path else self.path.rpartition('/')[2]}: {self.advice}"
+
     def __str__(self) -> str:
         return self.advice if self.path is None else f"{self.path}: {self.advice}"
 

@@ -33,6 +33,7 @@ CATALOGUE: dict[str, Code] = {
         Code(
             "called-on-load", "error", "loading the file calls a function that ckpt does not know", _INSPECT
         ),
+        Code("damaged-file", "error", "a file of a folder is damaged and was not read", _INSPECT),
         Code("ranks-differ", "error", "ranks hold different values where they should be equal", _DIFF),
         Code(
             "unknown-import", "warning", "loading the file imports a name that ckpt does not know", _INSPECT
@@ -50,6 +51,7 @@ CATALOGUE: dict[str, Code] = {
         Code("trailing-data", "warning", "the file holds bytes that no loader reads", _INSPECT),
         Code("container", "warning", "loaders read the archive differently", _INSPECT),
         Code("shards", "warning", "the index and the shards disagree", _INSPECT),
+        Code("unread-file", "info", "a file of weights is beside the one that was read", _INSPECT),
         Code("private", "warning", "values hold home paths, hosts or tokens", ("lint",)),
         Code("hooks", "warning", "loading needs the code of hooks", ("lint",)),
         Code("plain-tensor", "info", "tensors are plain attributes of modules", ("lint",)),

@@ -51,7 +51,7 @@ class Limits(NamedTuple):
     header_bytes: int = 100_000_000
     """The header of a safetensors file. 100 MB is the limit of the format itself."""
     index_bytes: int = 64 * 2**20
-    """The JSON index of a sharded checkpoint."""
+    """The JSON index of a sharded checkpoint, and any other JSON file beside weights."""
     shards: int = 10_000
     """Files of a sharded checkpoint."""
     nesting: int = 4

@@ -12,11 +12,12 @@ import typer
 
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint
+from ckpt.cli import output
 from ckpt.errors import UsageError
 from ckpt.evidence.record import ModelRecord
 from ckpt.findings import CATALOGUE, Finding, Plan
 from ckpt.limits import Limits
-from ckpt.text import show
+from ckpt.text import show, show_literal
 
 if TYPE_CHECKING:
     from ckpt.cli.ways import Ways
@@ -131,9 +132,16 @@ def plugins_allowed() -> bool:
     return os.environ.get("CKPT_NO_PLUGINS", "") in ("", "0")
 
 
-def opened(path: str, limits: Limits) -> Checkpoint:
-    """The checkpoint at a path, as the command line and the environment say. Raises CkptError."""
-    return formats.open(path, limits, plugins=plugins_allowed())
+def opened(path: str, limits: Limits, *, tell: bool = True) -> Checkpoint:
+    """The checkpoint at a path, as the command line and the environment say. Raises CkptError.
+
+    With `tell`, stderr names the damaged files of a folder, which the command then does without.
+    """
+    checkpoint = formats.open(path, limits, plugins=plugins_allowed())
+    for notice in checkpoint.notices if tell else ():
+        if notice.code == "damaged-file":
+            output.talk(f"ckpt: {show(path, None)}: {show_literal(notice.message)}")
+    return checkpoint
 
 
 def planning(survey: Survey) -> Plan:

@@ -34,7 +34,7 @@ from ckpt.formats.save import Check, SavedFile, check_bytes, check_weights_only
 from ckpt.formats.sharded.write import set_pattern
 from ckpt.io import commit, leftover
 from ckpt.io.beside import beside
-from ckpt.jobs.rewrite.report import RewriteReport, with_unread
+from ckpt.jobs.rewrite.report import RewriteReport, weights_file, with_files, with_unread
 from ckpt.limits import Limits
 from ckpt.render.rewrite import rewrite_lines
 from ckpt.render.warmstart import coverage_lines
@@ -66,6 +66,8 @@ class WriteOptions(NamedTuple):
     plain: bool = False
     """Whether the result must load with weights_only=True."""
     shard_bytes: int | None = None
+    weights_file: bool = False
+    """Whether the command changes the file of the weights of a folder, and not all of the folder."""
     min_coverage: float | None = None
     """The share of elements that a warm start must load, or nothing is written."""
 
@@ -167,36 +169,54 @@ def _one(path: str, make: Make, options: WriteOptions, opened: Open, *, several:
     to = None if options.shard_bytes else _target(path, options)
     for other, size in _left_over(to, options):
         output.talk(f"ckpt: {show(other, None)}: {size_text(size)} left over from a run that was killed")
-    with opened(path, limits) as checkpoint, _advised(survey := Survey(checkpoint), limits):
-        report = with_unread(make(survey, limits))
-        _refuse_source(report, to, options)
-        if to is not None and to.warning:
-            warn(to.path, [to.warning])
-        if _is_pickle(report, to, options):
-            check_code(report, survey, limits, keep=options.keep_code)
-        saved = None
-        least = options.min_coverage or 0.0
-        nothing = report.coverage is not None and not report.coverage.tensors[0]
-        too_little = report.coverage is not None and (nothing or report.coverage.share < least)
-        if not options.dry_run and not too_little:
-            saved = _write(report, to, options)
-            if options.verify == "torch" and saved is not None and "torch" not in dict(saved.checks):
-                output.talk(
-                    f"ckpt: {show(saved.path, None)}: torch did not load it, because that needs weights_only=False; "
-                    "every byte was compared instead"
-                )
-        if options.json:
-            output.write_json(report.to_json(written(saved), dry_run=options.dry_run), one_line=several)
-        else:
-            if report.coverage is not None:
-                output.write_lines(coverage_lines(report.coverage, width=output.screen_width()))
-            output.write_lines(rewrite_lines(report, saved, dry_run=options.dry_run))
-        if saved is not None:
-            warn(saved.path, saved.warnings)
-        if too_little:
-            less = f"less than --min-coverage {least:g} of the elements"
-            why = less if least else "no tensor of PRETRAINED fits"
-            output.talk(f"ckpt: {show(path, None)}: {why}: nothing was written")
+    with opened(path, limits) as checkpoint:
+        survey = Survey(weights_file(checkpoint) if options.weights_file else checkpoint)
+        with _advised(survey, limits):
+            return _rewritten(checkpoint, survey, make, to, options, several=several)
+
+
+def _rewritten(
+    checkpoint: Checkpoint,
+    survey: Survey,
+    make: Make,
+    to: commit.Target | None,
+    options: WriteOptions,
+    *,
+    several: bool,
+) -> int:
+    """Change, write and report one checkpoint; `survey` is of its file of weights where only that is changed."""
+    limits = options.limits
+    report = with_unread(make(survey, limits))
+    if not options.in_place:
+        report = with_files(report, checkpoint)
+    _refuse_source(report, to, options)
+    if to is not None and to.warning:
+        warn(to.path, [to.warning])
+    if _is_pickle(report, to, options):
+        check_code(report, survey, limits, keep=options.keep_code)
+    saved = None
+    least = options.min_coverage or 0.0
+    nothing = report.coverage is not None and not report.coverage.tensors[0]
+    too_little = report.coverage is not None and (nothing or report.coverage.share < least)
+    if not options.dry_run and not too_little:
+        saved = _write(report, to, options)
+        if options.verify == "torch" and saved is not None and "torch" not in dict(saved.checks):
+            output.talk(
+                f"ckpt: {show(saved.path, None)}: torch did not load it, because that needs weights_only=False; "
+                "every byte was compared instead"
+            )
+    if options.json:
+        output.write_json(report.to_json(written(saved), dry_run=options.dry_run), one_line=several)
+    else:
+        if report.coverage is not None:
+            output.write_lines(coverage_lines(report.coverage, width=output.screen_width()))
+        output.write_lines(rewrite_lines(report, saved, dry_run=options.dry_run))
+    if saved is not None:
+        warn(saved.path, saved.warnings)
+    if too_little:
+        less = f"less than --min-coverage {least:g} of the elements"
+        why = less if least else "no tensor of PRETRAINED fits"
+        output.talk(f"ckpt: {show(checkpoint.path, None)}: {why}: nothing was written")
     return int(too_little)
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ckpt.checkpoint import Entry
 from ckpt.errors import UsageError
 from ckpt.evidence.sections import Section
-from ckpt.evidence.wrappers import unwrapped_name, usual_prefix
+from ckpt.evidence.wrappers import base_name, is_adapted, unwrapped_name, usual_prefix
 from ckpt.text import Json, plural, show
 
 Rule = Callable[[str], str]
@@ -69,9 +69,10 @@ def both_called(one: str, two: str, name: str) -> str:
 
 
 class Alignment:
-    """The tensors of a section by each name that they may have: their own, and the one without wrappers.
+    """The tensors of a section by each name that they may have: their own, the one without wrappers, and the one without
+    what PEFT adds, where it has added anything.
 
-    `rule` is applied to both. A way is None when two tensors would get one name.
+    `rule` is applied to all. A way is None when two tensors would get one name.
     """
 
     def __init__(
@@ -81,7 +82,9 @@ class Alignment:
         self._path = path
         self._keep = keep
         self._rule = rule
-        self._rules: tuple[Rule, Rule] = (rule, lambda name: rule(unwrapped_name(name)))
+        self._rules: tuple[Rule, ...] = (rule, lambda name: rule(unwrapped_name(name)))
+        if is_adapted(section.names()):
+            self._rules += (lambda name: rule(_bare_name(name)),)
         self.ways = tuple(self._try(each) for each in self._rules)
 
     def _try(self, rule: Rule) -> dict[str, int] | None:
@@ -105,7 +108,11 @@ class Alignment:
 
     def prefix(self, way: int) -> str:
         """The prefix that a way removes from most names."""
-        return usual_prefix(self._section.names()) if way else ""
+        return usual_prefix(self._section.names(), _bare_name if way > 1 else unwrapped_name) if way else ""
+
+
+def _bare_name(name: str) -> str:
+    return base_name(unwrapped_name(name))
 
 
 def best_ways(one: Alignment, two: Alignment) -> tuple[int, int]:

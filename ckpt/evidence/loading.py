@@ -40,7 +40,9 @@ _REGISTERS = {
 
 
 def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
-    """How to open the checkpoint, down to its model when there is only one."""
+    """How to open the checkpoint, down to its model when there is only one; of a folder the files with its models."""
+    if checkpoint.members:
+        return _of_folder(checkpoint, models)
     if checkpoint.not_loadable:
         return Load(None, reason=checkpoint.not_loadable)
     template = checkpoint.traits.load
@@ -75,6 +77,27 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         path = f'open({path}, "rb")'  # by that ending torch 2.13 reads safetensors
     expression = template.format(path=path, options=", ".join(options))
     return Load(expression + (_model_path(checkpoint, models) if checkpoint.traits.is_pickle else ""), note)
+
+
+def _of_folder(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
+    """How to open the weights of a folder. Other files, such as the arguments of a trainer, are not opened for them."""
+    loads: dict[str, Load] = {}
+    for member in checkpoint.members:
+        depth = 1 if member.key else 0
+        inside = [part for part in models if part.path[:depth] == (member.key,)[:depth]]
+        if not member.key:
+            inside = [part for part in models if part.path[:1] not in {(m.key,) for m in checkpoint.members}]
+        if inside or (member.is_model and not models):
+            relative = [part._replace(path=part.path[depth:]) for part in inside]
+            loads[member.key] = load_of(member.checkpoint, relative)
+    failed = next((load for load in loads.values() if load.expression is None), None)
+    if failed is not None or not loads:
+        return failed or Load(None, reason="no file of this folder is a model's weights alone")
+    if len(loads) == 1:
+        return next(iter(loads.values()))
+    pairs = ", ".join(f"{literal(key)}: {load.expression}" for key, load in loads.items())
+    notes = dict.fromkeys(load.note for load in loads.values() if load.note)
+    return Load(f"{{{pairs}}}", "; ".join(notes) or None)
 
 
 def _strange(checkpoint: Checkpoint) -> str | None:
@@ -192,15 +215,14 @@ def _contained(checkpoint: Checkpoint, models: Sequence[Section], options: str, 
 
 
 def _sharded(checkpoint: Checkpoint, options: str) -> str:
-    shards = [part for part in checkpoint.parts if not part.startswith("optimizer.")]
     folder = checkpoint.path
-    if folder.endswith(".json") or (len(checkpoint.parts) == 1 and folder.endswith(checkpoint.parts[0])):
+    if folder.endswith(".json"):
         folder = folder.rpartition("/")[0]
     where = f"{folder.rstrip('/')}/" if folder else ""
     template = checkpoint.traits.load
-    if len(shards) == 1:
-        return template.format(path=literal(where + shards[0]), options=options)
-    names = ", ".join(map(literal, shards))
+    if len(checkpoint.parts) == 1:
+        return template.format(path=literal(where + checkpoint.parts[0]), options=options)
+    names = ", ".join(map(literal, checkpoint.parts))
     path = f"{literal(where)} + shard" if where else "shard"
     return (
         f"{{k: v for shard in [{names}] for k, v in {template.format(path=path, options=options)}.items()}}"

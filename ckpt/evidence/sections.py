@@ -122,6 +122,7 @@ def find_sections(checkpoint: Checkpoint) -> tuple[Section, ...]:
         for section in sections
         if section.kind not in ("model", "other")
         or section.is_module
+        or section.path in finder.models
         or section.numel >= OTHER_SHARE * largest
     ]
     rest = finder.rest(kept)
@@ -132,6 +133,12 @@ class _Finder:
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
         self._containers = checkpoint.containers
+        self.models = {
+            (member.key,) if member.key else ()
+            for member in checkpoint.members
+            if member.is_model and all(len(entry.path) == 1 for entry in member.checkpoint.tensors)
+        }
+        """Paths of the weights in a folder whose layout says so."""
         self._is_lightning = any(not row.path and set(row.keys) >= _LIGHTNING for row in self._containers[:1])
         # Paths above an optimizer, such as a list of optimizers.
         self._above_optimizers = {
@@ -200,7 +207,7 @@ class _Finder:
             return "optimizer"
         if row.path == (KEY,) and record_of(self._checkpoint) is not None:
             return "snapshot"
-        if row.is_module:
+        if row.is_module or row.path in self.models:
             return self._kind_of_weights(row.path)
         kind = _kind_of_key(row.path) if len(row.path) == 1 else None
         if kind is not None and row.path not in self._above_optimizers:

@@ -1,8 +1,9 @@
-"""The prefixes that wrappers leave on names (`module.`, `_orig_mod.`), and who writes them."""
+"""What wrappers leave on names (`module.`, `_orig_mod.`, `base_model.model.`), and who writes it."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+import re
+from collections.abc import Callable, Container, Iterable
 
 WRAPPERS = {
     "module": "DataParallel or DDP",
@@ -63,11 +64,11 @@ def unwrapped_name(name: str) -> str:
     return f"{own_name(parent)}.{last}" if own_name(parent) else last
 
 
-def usual_prefix(names: Iterable[str]) -> str:
-    """The prefix that `unwrapped_name` removes from most names; on a tie, the one seen first."""
+def usual_prefix(names: Iterable[str], rule: Callable[[str], str] = unwrapped_name) -> str:
+    """The prefix that a rule removes from most names; on a tie, the one seen first."""
     gone: dict[str, int] = {}
     for name in names:
-        plain = unwrapped_name(name)
+        plain = rule(name)
         if name.endswith(plain):
             prefix = name[: len(name) - len(plain)]
             gone[prefix] = gone.get(prefix, 0) + 1
@@ -92,3 +93,35 @@ def writers(prefix: str, *, counters: Container[str] = (), is_average: bool = Fa
         is_average = is_average and part != "module"
         base += f"{part}."
     return " around ".join(names)
+
+
+# --- PEFT -------------------------------------------------------------------------------------------------------------
+
+# PEFT puts a model below `base_model.model`. A layer that an adapter changes keeps its own tensors below `base_layer`,
+# and those of the adapter below `lora_A.NAME`; the file of an adapter leaves NAME out. A layer that is trained as a
+# whole has its copy below `modules_to_save.NAME`.
+_PEFT = "base_model.model."
+_PEFT_MARKS = ("base_model.model.", ".base_layer.", ".lora_", ".modules_to_save.")
+_NAMED = re.compile(r"\.(lora_(?:A|B|magnitude_vector))\.[^.]+\.(weight|bias)$")
+_EMBEDDING = re.compile(r"\.(lora_embedding_[AB])\.[^.]+$")
+_SAVED = re.compile(r"\.modules_to_save\.[^.]+\.")
+_LAYER = re.compile(r"(.+)\.lora_(?:A|B|embedding_A|embedding_B)(?:\.|$)")
+
+
+def is_adapted(names: Iterable[str]) -> bool:
+    """Whether any of the names is one that PEFT makes."""
+    return any(mark in name for name in names for mark in _PEFT_MARKS)
+
+
+def base_name(name: str) -> str:
+    """The name without what PEFT adds: `base_model.model.fc.base_layer.weight` -> `fc.weight`."""
+    name = name.removeprefix(_PEFT).replace(".base_layer.", ".")
+    if ".lora_" in name:
+        return _EMBEDDING.sub(r".\1", _NAMED.sub(r".\1.\2", name))
+    return _SAVED.sub(".", name)
+
+
+def adapted_layers(names: Iterable[str]) -> list[str]:
+    """The layers of the base model that LoRA changes, by their names in the base model, each once."""
+    found = map(_LAYER.match, map(base_name, names))
+    return list(dict.fromkeys(match[1] for match in found if match is not None))

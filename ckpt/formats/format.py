@@ -100,6 +100,11 @@ class ChecksumReport(NamedTuple):
     damage: tuple[Damage, ...]
     unchecked: int
 
+    def about(self, file: str) -> ChecksumReport:
+        """The report with the name of its file on each damage."""
+        damage = tuple(row._replace(what=f"{file}: {row.what}") for row in self.damage)
+        return self._replace(damage=damage)
+
 
 class Salvage(NamedTuple):
     """The tensors of a file that is cut off: the whole ones, and the lost ones."""

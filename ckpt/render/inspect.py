@@ -9,14 +9,17 @@ from ckpt.checkpoint import Value
 from ckpt.evidence.optimizers import optimizer
 from ckpt.evidence.record import ModelRecord, record_of
 from ckpt.evidence.sections import Section
+from ckpt.evidence.wrappers import adapted_layers
 from ckpt.findings import Way
 from ckpt.jobs.inspect.inspect import InspectReport, Prefix, Row
+from ckpt.nodes import Node
 from ckpt.render.findings import finding_lines, safe
 from ckpt.render.folding import Fold, Leaf, fold, lines
 from ckpt.render.tables import value_text
 from ckpt.render.text import Line, cells, columns, cut, wrapped
 from ckpt.tensors import Composite, Tensor
 from ckpt.text import and_more, count_text, folded, plural, show, size_text
+from ckpt.tree.literals import scalar_text
 from ckpt.tree.steps import REGISTERED
 from ckpt.tree.view import UNINITIALIZED, look
 
@@ -50,8 +53,9 @@ def closing(report: InspectReport, width: int | None = None) -> list[Line]:
     out: list[Line] = [[]]
     counts: dict[str, int] = {}
     for finding in report.findings:
-        # Said above; or said by the lines that tell how to load the file.
-        if finding.code in ("called-on-load", "weights-only"):
+        # Said above; or said by the line that tells how to load the file, which is about the weights of a folder.
+        said = ("called-on-load",) if report.checkpoint.members else ("called-on-load", "weights-only")
+        if finding.code in said:
             continue
         count = counts[finding.code] = counts.get(finding.code, 0) + 1
         if count <= _FINDINGS:
@@ -82,7 +86,7 @@ def headline(report: InspectReport, width: int | None = None) -> list[Line]:
     """The first line: what the file is; broken to fit `width`."""
     checkpoint = report.checkpoint
     rows = report.rows
-    text = checkpoint.traits.label
+    text = checkpoint.layout or checkpoint.traits.label
     if checkpoint.parts:
         text += f", {plural(len(checkpoint.parts), 'member' if checkpoint.traits.is_archive else 'file')}"
     if checkpoint.byteorder == "big":
@@ -151,6 +155,10 @@ def _parts(report: InspectReport, width: int | None) -> list[Line]:
             out.append([(f"  … {plural(len(groups) - _SECTIONS, 'more section')} (--json)", "dim")])
     for text in _side_by_side(_values(report), width or _WIDTH):
         out.append([(f"  {text}", "")])
+    layers = adapted_layers(row.relative for row in report.rows)
+    if layers and not report.selected:
+        text = f"LoRA changes {plural(len(layers), 'layer')} of the base model: {folded(layers, 6)}"
+        out += [[(f"  {line}", "")] for line in wrapped(text, width)]
     lazy = [value.name for value in report.values if value.type in UNINITIALIZED]
     if lazy:
         text = f"uninitialized, for their lazy modules have not run: {folded(lazy, 6)}"
@@ -216,6 +224,11 @@ def _snapshot(record: ModelRecord) -> str:
     )
 
 
+def _fact(node: Node) -> str:
+    """A value that a document of a folder says of all of it."""
+    return f"{node:g}" if isinstance(node, float) else cut(scalar_text(look(node)), 60)
+
+
 def _values(report: InspectReport) -> list[str]:
     """The values outside of the sections, one piece a top-level key."""
     if report.selected:
@@ -225,7 +238,8 @@ def _values(report: InspectReport) -> list[str]:
     covered = {part.path for part in report.sections if part.path}
     depths = {len(path) for path in covered}
     groups: dict[object, list[Value]] = {}
-    pieces = []
+    facts = [f"{label} {_fact(node)}" for label, node in report.checkpoint.facts]
+    pieces: list[str] = []
     for value in report.checkpoint.values:
         if not value.path:
             if value.fields is not None:
@@ -244,7 +258,7 @@ def _values(report: InspectReport) -> list[str]:
         pieces.append(f"{name} {text}")
     if len(pieces) > _VALUES:
         pieces = [*pieces[:_VALUES], f"{len(pieces) - _VALUES} more (--values)"]
-    return pieces
+    return [*facts, *pieces]
 
 
 # --- the tensors ----------------------------------------------------------------------------------------------

@@ -107,9 +107,9 @@ window.{left,right}  [64]         128     512 B
 load: torch.load("tied_and_bloated.pth", map_location="cpu")
 """,
     "sharded": """\
-sharded  safetensors, 2 files, 12 tensors, 2.57 K elements, 10.1 KiB, all
+sharded  Hugging Face model, 3 files, 12 tensors, 2.57 K elements, 10.1 KiB, all
   float32
-  __metadata__ 1 value
+  architecture 'TinyEncoder' · config 4 values · __metadata__ 1 value
 
 NAME                  SHAPE      NUMEL      SIZE
 classifier.bias       [5]            5      20 B

@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
-import pytest
+import json
+from pathlib import Path
+from typing import Any
 
-from ckpt.evidence.wrappers import inner_wrappers, own_name, unwrapped_name, usual_prefix, wrapper_prefix
+import folders
+import oracle
+import pytest
+import torch
+from inside import inside
+
+from ckpt.evidence.wrappers import (
+    adapted_layers,
+    base_name,
+    inner_wrappers,
+    is_adapted,
+    own_name,
+    unwrapped_name,
+    usual_prefix,
+    wrapper_prefix,
+)
+
+pytestmark = oracle.QUIET
 
 
 @pytest.mark.parametrize(
@@ -42,3 +61,80 @@ def test_the_usual_prefix_is_that_of_most_names_and_of_equally_many_the_first() 
     assert usual_prefix(["a", "module.b"]) == ""
     assert usual_prefix(["module.a", "b"]) == "module."
     assert usual_prefix([]) == ""
+
+
+# --- PEFT -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [
+        ("base_model.model.h.0.attn.base_layer.weight", "h.0.attn.weight"),
+        ("base_model.model.h.0.attn.lora_A.default.weight", "h.0.attn.lora_A.weight"),
+        ("base_model.model.h.0.attn.lora_B.my_task.bias", "h.0.attn.lora_B.bias"),
+        ("base_model.model.h.0.attn.lora_A.weight", "h.0.attn.lora_A.weight"),
+        (
+            "base_model.model.h.0.attn.lora_magnitude_vector.default.weight",
+            "h.0.attn.lora_magnitude_vector.weight",
+        ),
+        ("base_model.model.wte.lora_embedding_A.default", "wte.lora_embedding_A"),
+        ("base_model.model.wte.lora_embedding_A", "wte.lora_embedding_A"),
+        ("base_model.model.head.modules_to_save.default.weight", "head.weight"),
+        ("fc.weight", "fc.weight"),
+        ("base_layer.weight", "base_layer.weight"),
+        ("lora_A.weight", "lora_A.weight"),
+    ],
+)
+def test_the_name_in_the_base_model(name: str, base: str) -> None:
+    assert base_name(name) == base
+    assert base_name(base) == base, "once is enough"
+
+
+def test_layers_are_named_once() -> None:
+    names = [
+        "base_model.model.a.0.lora_A.weight",
+        "base_model.model.a.0.lora_B.weight",
+        "base_model.model.e.lora_embedding_B",
+    ]
+    assert adapted_layers([*names, "base_model.model.head.weight"]) == ["a.0", "e"]
+    assert is_adapted(names) and not is_adapted(["lora.weight", "model.base.weight"])
+
+
+def test_an_adapted_model_and_its_base(tmp_path: Path) -> None:
+    net = folders.model()
+    torch.save(folders.adapted(net), tmp_path / "peft.pth")
+    torch.save(net.state_dict(), tmp_path / "base.pth")
+    found: Any = json.loads(inside("diff", "peft.pth", "base.pth", "--json", cwd=tmp_path).out)
+    assert found["totals"]["same"] == len(net.state_dict())
+    assert {row["before"] for row in found["tensors"] if row["status"] == "removed"} == {
+        "base_model.model.0.lora_A.default.weight",
+        "base_model.model.0.lora_B.default.weight",
+    }
+    done = inside("warmstart", "peft.pth", "--into", "base.pth", "-o", "out.pth", cwd=tmp_path)
+    assert done.code == 0 and done.lines[0].startswith("loads 9 of 9 tensors, 100 %")
+    for name, value in torch.load(tmp_path / "out.pth").items():
+        assert torch.equal(value, net.state_dict()[name])
+
+
+def test_an_adapter_and_the_model_that_it_trained(tmp_path: Path) -> None:
+    folders.adapter(tmp_path / "lora")
+    torch.save(folders.adapted(folders.model()), tmp_path / "peft.pth")
+    found: Any = json.loads(inside("diff", "lora", "peft.pth", "--json", cwd=tmp_path).out)
+    assert found["totals"]["same"] == 2 and found["totals"]["changed"] == found["totals"]["removed"] == 0
+
+
+def test_inspect_names_the_layers(tmp_path: Path) -> None:
+    folders.adapter(tmp_path / "lora")
+    lines = inside("inspect", "lora", cwd=tmp_path).lines
+    assert "  LoRA changes 1 layer of the base model: 0" in lines
+    assert any("rank 8 · alpha 16 · base model 'org/base'" in line for line in lines)
+
+
+def test_two_tensors_never_become_one(tmp_path: Path) -> None:
+    """A copy of a layer and the layer itself would both be called `2.weight`: the names stay as they are."""
+    state = folders.adapted(folders.model())
+    state["base_model.model.2.weight"] = torch.ones(1)
+    torch.save(state, tmp_path / "peft.pth")
+    torch.save(folders.weights(folders.model()), tmp_path / "base.pth")
+    done = inside("diff", "peft.pth", "base.pth", "--json", cwd=tmp_path)
+    assert done.code == 1 and json.loads(done.out)["totals"]["changed"] == 0

@@ -28,7 +28,8 @@ EXAMPLES = {
     "torch-legacy": "legacy.pth",
     "torchscript": "scripted.pt",
     "safetensors": "weights.safetensors",
-    "sharded": "sharded",
+    "folder": "sharded",
+    "sharded": "sharded/model.safetensors.index.json",
     "archive": "agent.zip",
     "pickle": "zoo.pkl",
     "foreign": "html_page.pth",
@@ -37,6 +38,7 @@ EXAMPLES = {
 
 def test_every_format_has_an_example() -> None:
     assert [reader.NAME for reader in FORMATS] == [
+        "folder",
         "sharded",
         "torchscript",
         "torch-zip",
@@ -51,8 +53,9 @@ def test_every_format_has_an_example() -> None:
 @pytest.mark.parametrize("reader", (*FORMATS, foreign), ids=lambda reader: reader.NAME)
 def test_recognises_its_own_whatever_it_is_called(reader: Format, samples: Path, tmp_path: Path) -> None:
     source = samples / EXAMPLES[reader.NAME]
-    path = source if source.is_dir() else tmp_path / "renamed.data"
-    if not source.is_dir():
+    stays = source.is_dir() or source.suffix == ".json"  # an index is known by its name
+    path = source if stays else tmp_path / "renamed.data"
+    if not stays:
         shutil.copy(source, path)
     probe = formats.probe_at(locate(str(path)), Limits())
 
@@ -182,7 +185,8 @@ def test_shards_are_one_checkpoint(shards: Path) -> None:
         formats.open(str(shards / "model.safetensors.index.json")) as index,
     ):
         assert [entry.name for entry in folder.tensors] == [entry.name for entry in index.tensors]
-        assert folder.parts == ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+        assert index.parts == ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+        assert folder.parts == (*index.parts, "config.json")
         assert {storage.id.partition(":")[0] for storage in folder.storages} == {"shard-1", "shard-2"}
 
 

@@ -114,7 +114,7 @@ def command(
 
     def one(path: str) -> int:
         refuse_factory(path, "--model")
-        with opened(path, limits) as checkpoint:
+        with opened(path, limits, tell=False) as checkpoint:
             survey = Survey(checkpoint, live)
             report = inspect(survey, select, section, None if rows.asked else planning(survey))
             if numbers is not None:

@@ -223,4 +223,4 @@ def _report(path: str, reading: _Reading, *, found: bool = False) -> LintReport:
             return LintReport(path, ())
         return LintReport(path, (), error.advice)
     except CkptError as error:
-        return LintReport(path, (), error.advice)
+        return LintReport(path, (), error.said_of(path))

@@ -57,7 +57,7 @@ def command(
     return rewrite(
         paths,
         lambda survey, limits: rehome(survey, asked, limits, objects=objects),
-        options._replace(suffix=f".{tag}"),
+        options._replace(suffix=f".{tag}", weights_file=True),
     )
 
 

@@ -35,5 +35,5 @@ def command(
     return rewrite(
         [path],
         lambda survey, limits: rename(survey, subs, limits, section=section),
-        options._replace(suffix=".renamed"),
+        options._replace(suffix=".renamed", weights_file=True),
     )

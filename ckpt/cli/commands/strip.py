@@ -35,5 +35,5 @@ def command(
     return rewrite(
         [path],
         lambda survey, limits: strip(survey, limits, prefix=prefix, section=section),
-        options._replace(suffix=".stripped"),
+        options._replace(suffix=".stripped", weights_file=True),
     )

@@ -72,7 +72,7 @@ def _stored(path: str, limits: Limits) -> list[Sum]:
 
 def _report(path: str, limits: Limits, quick: bool, expected: list[Sum] | None) -> VerifyReport:
     try:
-        with about(path), opened(path, limits) as checkpoint:
+        with about(path), opened(path, limits, tell=False) as checkpoint:
             with output.progress(checkpoint.nbytes) as progress:
                 if expected is not None:
                     report = verify.against(checkpoint, expected, sums_now(Survey(checkpoint), expected))
@@ -86,10 +86,10 @@ def _report(path: str, limits: Limits, quick: bool, expected: list[Sum] | None) 
             checkpoint.check_unchanged()
             return report
     except NotOpenedError as error:
-        return verify.unreadable(path, error.advice)
+        return verify.unreadable(path, error.said_of(path))
     except UnreadableError as error:
-        found = salvage(path, limits) if isinstance(error, CutOffError) else None
+        found = salvage(error.path or path, limits) if isinstance(error, CutOffError) else None
         names = (None, None) if found is None else (found.whole, found.lost)
-        return verify.damaged(path, error.advice, *names)
+        return verify.damaged(path, error.said_of(path), *names)
     except CkptError as error:
-        return verify.unreadable(path, error.advice)
+        return verify.unreadable(path, error.said_of(path))

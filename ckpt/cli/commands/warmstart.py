@@ -101,7 +101,7 @@ def command(
     refuse_factory(into or "", "--into-model")
     rules = [substitution(text).apply for text in sub or ()]
     asked = Options(way, rules, section, into_section, align=not no_align)
-    options = options._replace(suffix=".warm", min_coverage=coverage)
+    options = options._replace(suffix=".warm", min_coverage=coverage, weights_file=True)
     if into_model is not None and options.output is not None and not os.path.isdir(options.output):
         options = options._replace(format=save.format_for(options.output, None))
 

@@ -11,13 +11,14 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Traits
+from ckpt.checkpoint import Member as Part
 from ckpt.errors import CkptError, LimitError, UnreadableError
 from ckpt.formats.contained.member import Member, of_record
 from ckpt.formats.contained.tar import is_tar, read_tar, walk_tar
 from ckpt.formats.contained.values import json_value, text_value
+from ckpt.formats.folder.merge import merged
 from ckpt.formats.pickled import Contents, checkpoint
 from ckpt.formats.probe import Probe
-from ckpt.formats.sharded.merge import Part, merged
 from ckpt.io.location import is_plain_name
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Dict
@@ -60,21 +61,23 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     try:
         for key, member in layout.parts.items():
             member.admit(limits, probe.budget)
-            parts.append(Part(member.member, key, probe.open(member, f"{probe.mark}{key}:")))
+            opened = probe.open(member, f"{probe.mark}{key}:")
+            parts.append(Part(member.member, key, opened, is_model=not parts))  # the model comes first
         for key, member in layout.jsons.items():
             root.set([key], [json_value(member.read(limits, probe.budget), member.member, probe.budget)])
         for key, member in layout.texts.items():
             root.set([key], [text_value(member.read(limits, probe.budget), member.member)])
         contents = Contents((), None, probe.mark, probe.budget)
         values = checkpoint(probe.path, NAME, layout.traits, root, contents, limits)
-        whole = merged(probe.path, NAME, [Part("", "", values), *parts], ())
+        whole = merged(probe.path, NAME, [Part("", "", values), *parts])
         return replace(
             whole,
             traits=layout.traits,
             nbytes=probe.size,
             byteorder=parts[0].checkpoint.byteorder,
             weights_only=whole.weights_only or None,  # torch.load opens the members, not the archive
-            parts=tuple(part.name for part in parts),
+            parts=tuple(part.file for part in parts),
+            members=(),  # they are not files of their own
             sources=(probe.file,),
         )
     except BaseException:

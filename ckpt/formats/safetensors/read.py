@@ -84,10 +84,13 @@ _ENTRY, _VALUE = 1_000, 700
 """Bytes of memory of a tensor, and of a text of the metadata."""
 
 
-def parse_json(data: bytes, what: str, budget: Budget, claim: bytes | None = None) -> Json:
+def parse_json(
+    data: bytes, what: str, budget: Budget, claim: bytes | None = None, *, constants: bool = False
+) -> Json:
     """Strict JSON: UTF-8, no duplicate keys, no NaN, no lone surrogates. Raises UnreadableError.
 
-    Its memory is estimated before it is parsed and charged to `budget`. Each `claim` in it names a tensor.
+    Its memory is estimated before it is parsed and charged to `budget`. Each `claim` in it names a tensor. With
+    `constants`, NaN and Infinity are numbers, as Python writes them.
     """
     counts = {mark: data.count(mark) for mark in (b"{", b"[", b",", b'"')}
     memory = counts[b"{"] * _OBJECT + counts[b"["] * _ARRAY + counts[b","] * _ITEM + counts[b'"'] * _TEXT // 2
@@ -116,7 +119,10 @@ def parse_json(data: bytes, what: str, budget: Budget, claim: bytes | None = Non
 
     try:
         found: Json = json.loads(
-            data.decode("utf-8"), parse_constant=refuse, parse_int=integer, object_pairs_hook=unique
+            data.decode("utf-8"),
+            parse_constant=float if constants else refuse,
+            parse_int=integer,
+            object_pairs_hook=unique,
         )
         return found
     except UnicodeDecodeError:

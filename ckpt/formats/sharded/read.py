@@ -1,19 +1,19 @@
-"""One checkpoint in several files: `*.safetensors.index.json`, `*.bin.index.json`, or a folder as Hugging Face
-lays it out. Only files beside the index are opened, by plain names.
+"""One checkpoint in several files: `*.safetensors.index.json` or `*.bin.index.json`, and the shards that it names.
+
+Only files beside the index are opened, by plain names.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Notice, Traits
-from ckpt.errors import LimitError, NotOpenedError, UnreadableError
+from ckpt.errors import LimitError, UnreadableError
 from ckpt.formats.probe import Probe
 from ckpt.formats.safetensors.read import parse_json
-from ckpt.formats.sharded.merge import Part, merged
+from ckpt.formats.sharded.merge import merged
 from ckpt.io.location import Location, is_plain_name, read_file
 from ckpt.limits import Budget, Limits
 from ckpt.names import natural
@@ -26,81 +26,49 @@ TRAITS = Traits("shards")
 WRITER = ""
 VERIFIER = "ckpt.formats.sharded.verify"
 
-_INDEXES = (".safetensors.index.json", ".bin.index.json")
-_SINGLE = (
-    "model.safetensors",
-    "pytorch_model.bin",
-    "diffusion_pytorch_model.safetensors",
-    "adapter_model.safetensors",
-    "adapter_model.bin",
-)
-_OPTIMIZERS = ("optimizer.pt", "optimizer.bin")
+INDEXES = (".safetensors.index.json", ".bin.index.json")
+"""Endings of an index."""
 _LISTED = 10
 
 
 class Layout(NamedTuple):
-    """The files of a path: an index or a single file of weights, the shards, and the files beside them."""
+    """What an index says: the shards, and which tensor lies in which. `folder` is where all of them are."""
 
     folder: Location
-    chosen: str
-    weight_map: dict[str, str] | None
-    """Name of a tensor -> name of its shard, from the index; None without an index."""
+    weight_map: dict[str, str]
+    """Name of a tensor -> name of its shard."""
     shards: tuple[str, ...]
-    beside: tuple[str, ...]
     total_size: int | None = None
-    """Bytes of all tensors, from the index."""
+    """Bytes of all tensors."""
 
-    @property
-    def files(self) -> tuple[str, ...]:
-        return (*self.shards, *self.beside)
 
-    def mark(self, number: int) -> str:
-        """The prefix of the storage ids of a file, in the checkpoint over all files."""
-        if len(self.files) == 1:
-            return ""
-        if number >= len(self.shards):
-            return f"{_stem(self.files[number])}:"
-        return f"shard-{number + 1}:"
+def mark(probe: Probe, number: int) -> str:
+    """The prefix of the storage ids of a shard, in the checkpoint over all of them."""
+    return f"{probe.mark}shard-{number + 1}:"
 
 
 def sniff(probe: Probe) -> bool:
-    return _find(probe) is not None
+    return not probe.is_folder and probe.path.endswith(INDEXES)
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
     layout = layout_of(probe, limits)
-    parts: list[Part] = []
+    shards: list[tuple[str, Checkpoint]] = []
     try:
-        for number, name in enumerate(layout.files):
-            section = _stem(name) if name in layout.beside else ""
-            opened = probe.open(layout.folder.child(name), layout.mark(number))
-            parts.append(Part(name, section, opened))
-        notices: list[Notice] = []
-        if layout.weight_map is not None:
-            notices += _compare(layout.weight_map, parts[: len(layout.shards)])
-        notices += _unread(probe, layout.chosen)
-        if layout.weight_map is None and len(parts) == 1:  # a folder with one file is that file
-            whole = parts[0].checkpoint
-            return replace(whole, notices=(*whole.notices, *notices))
-        whole_checkpoint = merged(probe.path, NAME, parts, notices)
-        return replace(whole_checkpoint, index_bytes=layout.total_size)
+        for number, name in enumerate(layout.shards):
+            shards.append((name, probe.open(layout.folder.child(name), mark(probe, number))))
+        notices = _compare(layout.weight_map, shards)
+        return replace(merged(probe.path, NAME, shards, notices), index_bytes=layout.total_size)
     except BaseException:
-        for part in parts:
-            part.checkpoint.close()
+        for _, shard in shards:
+            shard.close()
         raise
 
 
 def layout_of(probe: Probe, limits: Limits) -> Layout:
-    """The files of a path. Raises UnreadableError when shards are missing or the index is invalid."""
-    chosen = _find(probe)
-    assert chosen is not None
-    folder = probe.location if probe.is_folder else probe.location.parent()
-    here = _files(folder) if probe.is_folder else ()
-    beside = tuple(name for name in _OPTIMIZERS if name in here)[:1]
-    if not chosen.endswith(_INDEXES):
-        return Layout(folder, chosen, None, (chosen,), beside)
-    index = probe.location if not probe.is_folder else folder.child(chosen)
-    weight_map, total_size = _read_index(index, folder, limits, probe.budget)
+    """The files of an index. Raises UnreadableError when shards are missing or the index is invalid."""
+    folder = probe.location.parent()
+    weight_map, total_size = _read_index(probe.location, folder, limits, probe.budget)
     names = tuple(sorted(set(weight_map.values()), key=natural))
     missing = {name for name in names if not folder.child(name).is_file()}
     if missing:
@@ -110,52 +78,7 @@ def layout_of(probe: Probe, limits: Limits) -> Layout:
             f"{len(missing)} of {len(names)} shards missing, with {lost:,} tensors: {listed}",
             hint="an unfinished download?",
         )
-    return Layout(folder, chosen, weight_map, names, beside, total_size)
-
-
-def _stem(name: str) -> str:
-    return name.rpartition(".")[0]
-
-
-def _find(probe: Probe) -> str | None:
-    """The name of the index of a path, or of its single file of weights."""
-    if not probe.is_folder:
-        return os.path.basename(probe.path) if probe.path.endswith(_INDEXES) else None
-    names = _files(probe.location)
-    # transformers chooses in this order: safetensors before pickles, one file before shards.
-    indexes = [name for name in names if name.endswith(_INDEXES)]
-    singles = [name for name in _SINGLE if name in names]
-    for pick in (
-        [name for name in singles if name.endswith(".safetensors")],
-        [name for name in indexes if "safetensors" in name],
-        singles,
-        indexes,
-    ):
-        if len(pick) == 1:
-            return pick[0]
-        if len(pick) > 1:
-            listed = ", ".join(show(name, 80) for name in pick)
-            raise UnreadableError(f"the directory holds {len(pick)} checkpoints: {listed}", hint="name one")
-    return None
-
-
-def _files(folder: Location) -> list[str]:
-    """The names of the files in a folder; an empty list when it cannot be read."""
-    try:
-        return [name for name in folder.names() if not name.endswith("/")]
-    except NotOpenedError:
-        return []
-
-
-def _unread(probe: Probe, chosen: str) -> list[Notice]:
-    if not probe.is_folder:
-        return []
-    others = [
-        name
-        for name in _files(probe.location)
-        if name != chosen and (name.endswith(_INDEXES) or name in _SINGLE)
-    ]
-    return [Notice("shards", f"{show(name, 80)} is beside {chosen} and was not read") for name in others]
+    return Layout(folder, weight_map, names, total_size)
 
 
 def _read_index(
@@ -179,7 +102,7 @@ def _read_index(
         checked.add(shard)
         if len(checked) > limits.shards:
             raise LimitError("the index names too many files", "shards", limits.shards)
-        if shard.endswith(_INDEXES):
+        if shard.endswith(INDEXES):
             raise UnreadableError(f"the index names {show(shard, 80)}, which is an index itself")
         try:
             folder.child(shard)
@@ -192,17 +115,17 @@ def _read_index(
     return files, size if type(size) is int and size >= 0 else None
 
 
-def _compare(weight_map: dict[str, str], parts: Sequence[Part]) -> list[Notice]:
+def _compare(weight_map: dict[str, str], shards: Sequence[tuple[str, Checkpoint]]) -> list[Notice]:
     """Compare the index with the shards. Raises UnreadableError when no shard holds a listed tensor."""
     holds: dict[str, list[str]] = {}
-    for part in parts:
-        for entry in part.checkpoint.tensors:
-            holds.setdefault(entry.name, []).append(part.name)
+    for file, shard in shards:
+        for entry in shard.tensors:
+            holds.setdefault(entry.name, []).append(file)
     lost = [name for name in weight_map if name not in holds]
     if lost:
         listed = and_more([show(name, 80) for name in lost], _LISTED)
         raise UnreadableError(f"the index lists {len(lost):,} tensors that no shard holds: {listed}")
-    twice = [name for name, shards in holds.items() if len(shards) > 1]
+    twice = [name for name, files in holds.items() if len(files) > 1]
     if twice:
         raise UnreadableError(
             f"tensor {show(twice[0], 80)} is in several shards: {and_more(holds[twice[0]], 3)}"

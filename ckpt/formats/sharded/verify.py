@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ckpt.formats.format import Check, ChecksumReport, Salvage
 from ckpt.formats.probe import Probe
-from ckpt.formats.sharded.read import layout_of
+from ckpt.formats.sharded.read import layout_of, mark
 from ckpt.io.executor import Executor
 from ckpt.io.source import Source
 from ckpt.limits import Limits
@@ -21,7 +21,8 @@ def checksums(
 ) -> ChecksumReport:
     layout = layout_of(probe, limits)
     reports = [
-        check(layout.folder.child(name), layout.mark(number)) for number, name in enumerate(layout.files)
+        check(layout.folder.child(name), mark(probe, number)).about(name)
+        for number, name in enumerate(layout.shards)
     ]
     return ChecksumReport(
         sum(report.nbytes for report in reports),

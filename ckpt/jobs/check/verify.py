@@ -55,32 +55,45 @@ class VerifyReport(NamedTuple):
 
 
 def structure(checkpoint: Checkpoint) -> VerifyReport:
-    """What reading has shown: the container, where each tensor lies, and the index of shards."""
+    """What reading has shown: the container, where each tensor lies, the files of a folder, the index of shards."""
     notices = [notice for notice in checkpoint.notices if notice.code == "shards"]
-    problems = [Problem(notice.message, notice.tensors) for notice in notices if notice.tensors]
+    problems = [Problem(notice.message, notice.tensors) for notice in notices]
+    problems += [Problem(notice.message) for notice in checkpoint.notices if notice.code == "damaged-file"]
     checked = [plural(len(checkpoint.tensors), "tensor")]
-    odd = [notice.message for notice in checkpoint.notices if notice.code == "trailing-data"]
-    odd += [notice.message for notice in notices if not notice.tensors]  # another checkpoint beside it
+    odd = [notice.message for notice in checkpoint.notices if notice.code in ("trailing-data", "unread-file")]
     if checkpoint.traits.is_archive:
         checked.append(f"all of {plural(len(checkpoint.parts), 'member')} read")
-    elif checkpoint.parts:
+    elif checkpoint.members:
+        checked.append(plural(len(checkpoint.parts), "file"))
+    indexed = [
+        one
+        for one in (checkpoint, *_files(checkpoint))
+        if one.parts and not one.members and not one.traits.is_archive
+    ]
+    if indexed:
         checked.append("index and shards agree")
-    if checkpoint.index_bytes is not None:
-        odd += _index(checkpoint, checkpoint.index_bytes)
+    for one in indexed:
+        odd += _index(one)
     return _judged(checkpoint, problems, checked, odd)
 
 
-def _index(checkpoint: Checkpoint, index_bytes: int) -> list[str]:
+def _files(checkpoint: Checkpoint) -> list[Checkpoint]:
+    return [member.checkpoint for member in checkpoint.members]
+
+
+def _index(checkpoint: Checkpoint) -> list[str]:
     """A line when the index counts other bytes than the shards hold, as tied tensors make it.
 
     No loader reads that number, so it is not damage.
     """
+    if checkpoint.index_bytes is None:
+        return []
     every = [part for entry in checkpoint.tensors for part in parts_of(entry.tensor)]
     ranges = {(part.storage, part.extent): part.nbytes for part in every}
     held = {sum(part.nbytes for part in every), sum(ranges.values())}
-    if index_bytes in held:
+    if checkpoint.index_bytes in held:
         return []
-    return [f"total_size of the index ({index_bytes:,} bytes, the shards hold {max(held):,})"]
+    return [f"total_size of the index ({checkpoint.index_bytes:,} bytes, the shards hold {max(held):,})"]
 
 
 def with_checksums(

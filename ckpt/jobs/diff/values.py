@@ -54,12 +54,17 @@ def differing_values(
     free = [_outside(side, taken) for side in (before, after)]
     free = [{} if done else values for done, values in zip(whole, free, strict=True)]
     is_root = any(not pair.before.path and not pair.after.path for pair in pairs)
-    if not is_root:  # whole keys of one side only were not part of anything that is compared
-        keys = [{str(key) for key, _ in children(side.root)} for side in (before, after)]
-        for side, checkpoint, others in ((0, before, keys[1]), (1, after, keys[0])):
-            alone = {path[:1] for path in free[side] if path and str(path[0]) not in others}
-            lonely += [f"{dotted(path)} of {checkpoint.path}" for path in sorted(alone, key=str)]
-            free[side] = {path: value for path, value in free[side].items() if path[:1] not in alone}
+    # Whole keys of one side only were not part of anything that is compared: next to roots, the files of folders.
+    keys = [{str(key) for key, _ in children(side.root)} for side in (before, after)]
+    for side, checkpoint, others in ((0, before, keys[1]), (1, after, keys[0])):
+        files = {member.key for member in checkpoint.members}
+        alone = {
+            path[:1]
+            for path in free[side]
+            if path and str(path[0]) not in others and (not is_root or path[0] in files)
+        }
+        lonely += [f"{dotted(path)} of {checkpoint.path}" for path in sorted(alone, key=str)]
+        free[side] = {path: value for path, value in free[side].items() if path[:1] not in alone}
     rows += _differing(before, after, free[0], free[1])
     return rows, lonely
 

@@ -35,6 +35,7 @@ def document(report: InspectReport) -> dict[str, Json]:
             "format": checkpoint.format,
             "byteorder": checkpoint.byteorder,
             "parts": list(checkpoint.parts),
+            "layout": checkpoint.layout or None,
         },
         "totals": totals(report),
         "tensors": [
@@ -82,6 +83,7 @@ def document(report: InspectReport) -> dict[str, Json]:
                 "module": row.module,
                 "name": row.name,
                 "group": row.group,
+                "file": row.file or None,
                 "where": list(row.where),
                 "calls": list(row.calls),
             }
@@ -92,7 +94,10 @@ def document(report: InspectReport) -> dict[str, Json]:
         else {
             "loads": not refused and checkpoint.not_loadable is None,
             "torch": TORCH,
-            "reasons": [{"reason": refusal.reason, "where": list(refusal.where)} for refusal in refused],
+            "reasons": [
+                {"reason": refusal.reason, "where": list(refusal.where), "file": refusal.file or None}
+                for refusal in refused
+            ],
         },
         "load": report.load.expression,
         "load_note": report.load.note or report.load.reason,

@@ -178,9 +178,8 @@ def _refuse_disorder(checkpoint: Checkpoint, model: Section) -> None:
         if pairs and all(bias < weight for weight, bias in pairs):
             why = "its names are sorted, so the order of the model is lost"
     if why is not None:
-        raise UsageError(
-            f"--index: {why}", path=checkpoint.path, hint="use the checkpoint that training saved"
-        )
+        hint = "ckpt.snapshot keeps it" if checkpoint.members else "use the checkpoint that training saved"
+        raise UsageError(f"--index: {why}", path=checkpoint.path, hint=hint)
 
 
 def _order(survey: Survey, model: Section) -> list[int]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ckpt.checkpoint import Checkpoint, Entry, Import, Value
+from ckpt.checkpoint import Checkpoint, Entry, Import, Refusal, Value
 from ckpt.evidence.devices import ACCELERATOR, HiddenDevice, hidden_devices
 from ckpt.evidence.loading import Load, look_at, refusals_text
 from ckpt.evidence.roles import Role
@@ -20,7 +20,7 @@ from ckpt.jobs.inspect.storages import StorageUse, storage_uses, tied_weights
 from ckpt.names import Globs
 from ckpt.pickles.imports import runs_anything
 from ckpt.tensors import Tensor
-from ckpt.text import Json, and_more, plural, size_text
+from ckpt.text import Json, and_more, plural, show, size_text
 
 _BLOAT_BYTES = 1024
 _HEAVY = 1.0
@@ -196,11 +196,7 @@ def _prefixes(parts: tuple[Section, ...]) -> tuple[Prefix, ...]:
 def _findings(report: InspectReport, plan: Plan) -> Iterable[Finding]:
     checkpoint = report.checkpoint
     yield from _imports(report.survey, plan)
-    if checkpoint.weights_only:
-        hint = None if checkpoint.traits.names_are_code else plan(("plain",)).command
-        places = dict.fromkeys(place for refusal in checkpoint.weights_only for place in refusal.where)
-        text = f"torch.load(weights_only=True) refuses {refusals_text(checkpoint.weights_only)}."
-        yield Finding("weights-only", text, (), hint, tuple(places))
+    yield from _refused(checkpoint, plan)
     yield from _devices(report, plan)
     yield from _wrappers(report, plan)
     yield from _sharing(report, plan)
@@ -216,6 +212,19 @@ def _findings(report: InspectReport, plan: Plan) -> Iterable[Finding]:
         yield Finding("optimizer-heavy", text, (), plan(("smaller",)).command)
     for notice in checkpoint.notices:
         yield Finding(notice.code, notice.message, notice.tensors)
+
+
+def _refused(checkpoint: Checkpoint, plan: Plan) -> Iterable[Finding]:
+    """What weights_only refuses: one finding, or one for each file of a folder."""
+    files: dict[str, list[Refusal]] = {}
+    for row in checkpoint.weights_only or ():
+        files.setdefault(row.file, []).append(row)
+    for file, rows in files.items():
+        hint = None if file or checkpoint.traits.names_are_code else plan(("plain",)).command
+        places = dict.fromkeys(place for row in rows for place in row.where)
+        of = f" {show(file, 80)}:" if file else ""
+        text = f"torch.load(weights_only=True) refuses{of} {refusals_text(tuple(rows))}."
+        yield Finding("weights-only", text, (), hint, tuple(places))
 
 
 def _wrappers(report: InspectReport, plan: Plan) -> Iterable[Finding]:
@@ -249,23 +258,31 @@ def _imports(survey: Survey, plan: Plan) -> Iterable[Finding]:
     for row in called:
         level: Level | None = "warning" if row.is_enum else None
         yield Finding("called-on-load", _call(row), (), hint, row.where, level)
-    rows = [row for row in checkpoint.imports if row.group == "unknown"]
-    unknown = [f"{row.module}.{row.name}" for row in rows]
-    if unknown and not checkpoint.traits.names_are_code:
+    files: dict[str, list[Import]] = {}
+    for row in checkpoint.imports:
+        if row.group == "unknown" and not checkpoint.traits.names_are_code:
+            files.setdefault(row.file, []).append(row)
+    for file, rows in files.items():
         where = tuple(dict.fromkeys(place for row in rows for place in row.where))
-        text = f"Loading this file imports {and_more(unknown, 3)}, which ckpt does not know."
+        unknown = [f"{row.module}.{row.name}" for row in rows]
+        text = f"Loading {_file(file)} imports {and_more(unknown, 3)}, which ckpt does not know."
         yield Finding("unknown-import", text, (), look_at(checkpoint.path, "--imports"), where)
+
+
+def _file(name: str) -> str:
+    """A file of a folder, or the only one, in a sentence."""
+    return show(name, 80) if name else "this file"
 
 
 def _call(row: Import) -> str:
     at = f" (stored at {row.where[0]})" if row.where and row.where[0] else ""
     if not row.calls:
-        return f"DANGER: loading this file can run anything: it holds {row.module}.{row.name} as a value{at}."
+        return f"DANGER: loading {_file(row.file)} can run anything: it holds {row.module}.{row.name} as a value{at}."
     more = f" and makes {plural(len(row.calls) - 1, 'more such call')}" if len(row.calls) > 1 else ""
     if runs_anything(row.module, row.name):
-        return f"DANGER: loading this file runs {row.calls[0]}{at}{more}."
+        return f"DANGER: loading {_file(row.file)} runs {row.calls[0]}{at}{more}."
     enum = " It looks like a member of an enum." if row.is_enum else ""
-    return f"Loading this file calls {row.calls[0]}{at}, which ckpt does not know{more}.{enum}"
+    return f"Loading {_file(row.file)} calls {row.calls[0]}{at}, which ckpt does not know{more}.{enum}"
 
 
 def _devices(report: InspectReport, plan: Plan) -> Iterable[Finding]:

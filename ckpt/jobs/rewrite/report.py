@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Container, Entry, Traits
-from ckpt.errors import CkptError, LossError, UnsupportedError
+from ckpt.errors import CkptError, LossError, UnsupportedError, UsageError
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.coverage import Coverage
@@ -174,6 +174,7 @@ def keys_beside(survey: Survey, section: Section) -> set[str | int]:
     key, and for one that has the root for itself.
     """
     alone = all(part is section or not part.path for part in survey.sections)
+    alone = alone and not any(member.key for member in survey.checkpoint.members)
     if (
         alone or section.path or survey.checkpoint.traits.names_are_code
     ):  # a script's tensors are named one by one
@@ -326,12 +327,45 @@ def droppable(make: Callable[[bool], RewriteReport], drop_other: bool) -> Rewrit
 
 
 def with_unread(report: RewriteReport) -> RewriteReport:
-    """The report with what no loader reads of the source, and a new file therefore lacks: bytes behind the end."""
+    """The report with what was not read of the source, and a new file therefore lacks: bytes behind the end, damage."""
     source = report.source
     if report.result is source:
         return report  # nothing changes, so the file is copied
     rows = [
-        Leftover("(unread)", notice.message) for notice in source.notices if notice.code == "trailing-data"
+        Leftover("(unread)", notice.message)
+        for notice in source.notices
+        if notice.code in ("trailing-data", "damaged-file")
+    ]
+    return report._replace(left_out=(*report.left_out, *rows))
+
+
+def weights_file(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint of the weights in a folder, as it is read alone; any other checkpoint as it is.
+
+    A merge of all files would be one that no framework loads. Raises UsageError where several files hold weights.
+    """
+    members = [member for member in checkpoint.members if member.checkpoint.tensors]
+    models = [member for member in members if member.is_model] or members
+    if not models:
+        return checkpoint
+    if len(models) > 1:
+        names = and_more([show(member.file, 80) for member in models], 8, ", or ")
+        raise UsageError(
+            f"{len(models)} files of this folder hold tensors",
+            path=checkpoint.path,
+            hint=f"name one: {names}",
+        )
+    return models[0].checkpoint
+
+
+def with_files(report: RewriteReport, folder: Checkpoint) -> RewriteReport:
+    """The report with the files of a folder that are not in the result."""
+    if report.source is folder or not folder.members:
+        return report
+    rows = [
+        Leftover(member.file, "a file of the folder", member.checkpoint.nbytes)
+        for member in folder.members
+        if member.checkpoint is not report.source
     ]
     return report._replace(left_out=(*report.left_out, *rows))
 

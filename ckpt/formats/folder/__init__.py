@@ -1,0 +1,1 @@
+"""A folder as one checkpoint: the weights, what training needs besides, and the documents about both."""

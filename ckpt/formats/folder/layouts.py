@@ -1,0 +1,164 @@
+"""How folders are laid out, as data: which files name a layout, which files it has, and where their content goes.
+
+The names are those that the writers use: transformers (`trainer.py`), accelerate (`checkpointing.py`), PEFT
+(`save_pretrained`), SpeechBrain (`utils/checkpoints.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from ckpt.errors import UnreadableError
+from ckpt.formats.sharded.read import INDEXES
+from ckpt.text import show
+
+Kind = Literal["checkpoint", "json", "text", "any"]
+"""What a file is. `any` is a checkpoint or a small text, as SpeechBrain gives both one ending."""
+
+
+class Rule(NamedTuple):
+    """The files whose whole name matches `pattern`. Their content gets `key`, in which `\\1` is a group."""
+
+    pattern: str
+    key: str
+    kind: Kind = "checkpoint"
+
+
+class Fact(NamedTuple):
+    """A value of a document that says something about the whole folder, with its label for people.
+
+    It is a default only where `unless`, a field of the same document, holds anything.
+    """
+
+    label: str
+    path: tuple[str | int, ...]
+    unless: str = ""
+
+
+class Layout(NamedTuple):
+    """A folder with any file of `marks` has this layout. Without marks any folder has it."""
+
+    name: str
+    marks: tuple[str, ...]
+    rules: tuple[Rule, ...]
+    facts: tuple[Fact, ...] = ()
+
+    def is_in(self, names: Sequence[str]) -> bool:
+        return not self.marks or any(re.fullmatch(mark, name) for mark in self.marks for name in names)
+
+
+SPEECHBRAIN = Layout(
+    "SpeechBrain checkpoint",
+    (r"CKPT\.yaml",),
+    (Rule(r"(CKPT)\.yaml", r"\1", "text"), Rule(r"([^.].*)\.ckpt", r"\1", "any")),
+)
+"""One file for each object that is saved, by its name. The hooks of some objects write text."""
+
+LAYOUTS: tuple[Layout, ...] = (
+    Layout(
+        "Hugging Face Trainer checkpoint",
+        (r"trainer_state\.json", r"training_args\.bin", r"optimizer\.pt"),
+        (
+            Rule(r"optimizer\.pt", "optimizer"),
+            Rule(r"scheduler\.pt", "scheduler"),
+            Rule(r"scaler\.pt", "scaler"),
+            Rule(r"rng_state((?:_\d+)?)\.pth", r"rng_state\1"),
+            Rule(r"trainer_state\.json", "trainer_state", "json"),
+            Rule(r"training_args\.bin", "training_args"),
+        ),
+        (
+            Fact("step", ("trainer_state", "global_step")),
+            Fact("epoch", ("trainer_state", "epoch")),
+            Fact("best metric", ("trainer_state", "best_metric")),
+        ),
+    ),
+    Layout(
+        "accelerate checkpoint",
+        (r"random_states_\d+\.pkl", r"optimizer(_\d+)?\.bin", r"scheduler\.bin"),
+        (
+            Rule(r"optimizer((?:_\d+)?)\.bin", r"optimizer\1"),
+            Rule(r"scheduler((?:_\d+)?)\.bin", r"scheduler\1"),
+            Rule(r"sampler((?:_\d+)?)\.bin", r"sampler\1"),
+            Rule(r"dl_state_dict((?:_\d+)?)\.bin", r"dl_state_dict\1"),
+            Rule(r"scaler\.pt", "scaler"),
+            Rule(r"(random_states_\d+)\.pkl", r"\1"),
+            Rule(r"(custom_checkpoint_\d+)\.pkl", r"\1"),
+        ),
+    ),
+    Layout(
+        "PEFT adapter",
+        (r"adapter_config\.json",),
+        (Rule(r"adapter_config\.json", "adapter_config", "json"),),
+        (
+            Fact("adapter", ("adapter_config", "peft_type")),
+            Fact("rank", ("adapter_config", "r"), "rank_pattern"),
+            Fact("alpha", ("adapter_config", "lora_alpha"), "alpha_pattern"),
+            Fact("base model", ("adapter_config", "base_model_name_or_path")),
+        ),
+    ),
+    Layout(
+        "Hugging Face model",
+        (),
+        (Rule(r"config\.json", "config", "json"),),
+        (Fact("architecture", ("config", "architectures", 0)), Fact("class", ("config", "_class_name"))),
+    ),
+)
+"""Layouts with one model in files of well-known names. A folder may have several: each gives its files and facts."""
+
+_STEMS = ("model", "pytorch_model", "diffusion_pytorch_model", "adapter_model")
+_VARIANT = re.compile(r"(" + "|".join(_STEMS) + r")\.(\w{1,20})\.(safetensors|bin)")
+_NUMBERED = re.compile(r"(?:pytorch_)?model_(\d+)\.(?:safetensors|bin)")
+
+
+class Chosen(NamedTuple):
+    """The files of weights that are read, each with its key (`model_1`; empty for the only one), and the others."""
+
+    files: tuple[tuple[str, str], ...]
+    unread: tuple[str, ...]
+
+
+def weights_in(names: Sequence[str]) -> Chosen | None:
+    """The files of weights among the names of a folder; None without any.
+
+    transformers and diffusers choose in this order: safetensors before pickles, one file before shards, the plain name
+    before a variant (`model.fp16.safetensors`). accelerate numbers further models: `model_1.safetensors`. Raises
+    UnreadableError where two files are as good.
+    """
+    indexes = [name for name in names if name.endswith(INDEXES)]
+    singles = [
+        f"{stem}.{ending}"
+        for ending in ("safetensors", "bin")
+        for stem in _STEMS
+        if f"{stem}.{ending}" in names and (stem, ending) != ("model", "bin")
+    ]
+    variants = [name for name in names if _VARIANT.fullmatch(name)]
+    every = [*indexes, *singles, *variants]
+    for pick in (
+        [name for name in singles if name.endswith(".safetensors")],
+        [name for name in indexes if "safetensors" in name],
+        singles,
+        indexes,
+        [name for name in variants if name.endswith(".safetensors")],
+        variants,
+    ):
+        if len(pick) > 1:
+            listed = ", ".join(show(name, 80) for name in pick)
+            raise UnreadableError(f"the directory holds {len(pick)} checkpoints: {listed}", hint="name one")
+        if pick:
+            (first,) = pick
+            unread = tuple(name for name in every if name != first)
+            further = [name for name in names if _NUMBERED.fullmatch(name) and _stem(name) == _stem(first)]
+            if not further:
+                return Chosen(((first, ""),), unread)
+            keyed = [(name, name.rpartition(".")[0]) for name in further]
+            keyed.sort(key=lambda row: (len(row[1]), row[1]))
+            return Chosen(((first, first.rpartition(".")[0]), *keyed), unread)
+    return None
+
+
+def _stem(name: str) -> tuple[str, str]:
+    """`model_1.safetensors` and `model.safetensors` -> the same two texts."""
+    stem, _, ending = name.rpartition(".")
+    return re.sub(r"_\d+$", "", stem), ending

@@ -1,0 +1,160 @@
+"""One checkpoint over the files of a folder: the weights at the root or below their keys, all else below keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from ckpt.checkpoint import Checkpoint, Container, Entry, Member, Refusal, Value
+from ckpt.names import Path, dotted
+from ckpt.nodes import Dict, Node
+from ckpt.tree.metadata import METADATA, aliases, is_metadata, metadata_node, metadata_of, with_metadata
+from ckpt.tree.view import look
+
+
+class Merged(NamedTuple):
+    """The tree of a folder and its flat views."""
+
+    root: Dict
+    tensors: tuple[Entry, ...]
+    values: tuple[Value, ...]
+    containers: tuple[Container, ...]
+
+
+def merged(path: str, name: str, members: Sequence[Member]) -> Checkpoint:
+    """One checkpoint over all members, of which at most one has no key. The ids of their storages are distinct.
+
+    It has the traits of its first model; what only an index or a document says is left to the caller.
+    """
+    every = [member.checkpoint for member in members]
+    main = next((member for member in members if member.is_model), members[0]).checkpoint
+    weights = [member.checkpoint for member in members if member.is_model] or [main]
+    tree = _tree(members)
+    return Checkpoint(
+        path=path,
+        format=name,
+        traits=main.traits._replace(
+            in_place=False, keeps_order=all(one.traits.keeps_order for one in weights)
+        ),
+        nbytes=sum(one.nbytes for one in every),
+        root=tree.root,
+        tensors=tree.tensors,
+        storages=tuple(storage for one in every for storage in one.storages),
+        values=tree.values,
+        containers=tree.containers,
+        imports=tuple(
+            row._replace(where=_places(member, row.where), file=member.file)
+            for member in members
+            for row in member.checkpoint.imports
+        ),
+        byteorder=main.byteorder,
+        weights_only=_refusals(members),
+        encoding=main.encoding,
+        not_loadable=next((one.not_loadable for one in weights if one.not_loadable), None),
+        notices=tuple(notice for one in every for notice in one.notices),
+        sources=tuple(source for one in every for source in one.sources),
+        members=tuple(members),
+    )
+
+
+def _places(member: Member, names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(".".join(filter(None, (member.key, name))) for name in names)
+
+
+def _refusals(members: Sequence[Member]) -> tuple[Refusal, ...] | None:
+    """Why weights_only refuses files of the folder, each with its file. None when none of them is a pickle."""
+    if all(member.checkpoint.weights_only is None for member in members):
+        return None
+    return tuple(
+        row._replace(where=_places(member, row.where), file=member.file)
+        for member in members
+        for row in member.checkpoint.weights_only or ()
+    )
+
+
+def _tree(members: Sequence[Member]) -> Merged:
+    """The root's own first in the tree; among the containers it comes last, for sections lie below its keys."""
+    root = Dict()
+    metadata: dict[str, str] = {}
+    tensors: list[Entry] = []
+    values: list[Value] = []
+    inner: list[Container] = []
+    outer: list[Container] = []
+    for member in sorted(members, key=lambda member: member.key != ""):
+        whole = member.checkpoint
+        if not member.key:
+            view = look(whole.root)
+            metadata |= metadata_of(whole.root)
+            pairs = [pair for pair in zip(view.keys, view.children, strict=True) if pair[0] != METADATA]
+            root.set([key for key, _ in pairs], [child for _, child in pairs])
+            names = tuple(entry.name for entry in whole.tensors)
+            outer = list(whole.containers) or [Container((), "", "dict", names, 0, len(names), node=root)]
+        else:
+            whole = _plain(whole)
+            texts = metadata_of(member.checkpoint.root)
+            metadata |= {f"{member.key}.{name}": text for name, text in texts.items() if name != "format"}
+            root.set([member.key], [whole.root])
+            inner += _below(member.key, whole, len(tensors))
+        prefix: Path = (member.key,) if member.key else ()
+        tensors += [_moved_entry(prefix, entry) for entry in whole.tensors]
+        values += [_moved_value(prefix, value) for value in whole.values]
+    if metadata:
+        root.set([METADATA], [metadata_node(metadata)])
+        values = [value for value in values if not is_metadata(value.path)]
+        values += [
+            Value((METADATA, name), f"{METADATA}.{name}", "str", text) for name, text in metadata.items()
+        ]
+    return Merged(root, tuple(tensors), tuple(values), (*inner, *outer))
+
+
+def _plain(whole: Checkpoint) -> Checkpoint:
+    """A checkpoint without its metadata, which only a root has: tied tensors stand under both names."""
+    if not metadata_of(whole.root):
+        return whole
+    root = with_metadata(whole.root, {})
+    nodes: dict[str, Node] = dict(zip(map(str, root.keys), root.values, strict=True))
+    tensors = list(whole.tensors)
+    rows = {entry.name: entry for entry in tensors}
+    for other, name in aliases(whole).items():
+        root.set([other], [nodes[name]])
+        tensors.append(rows[name]._replace(path=(other,), name=other))
+    values = tuple(value for value in whole.values if not is_metadata(value.path))
+    return replace(whole, root=root, tensors=tuple(tensors), values=values)
+
+
+def _below(key: str, whole: Checkpoint, first: int) -> list[Container]:
+    """The containers of a file below its key. A file without any is one mapping of names to tensors."""
+    names = tuple(entry.name for entry in whole.tensors)
+    rows = whole.containers
+    if not rows and names:
+        rows = (Container((), "", "dict", names, 0, len(names), node=whole.root),)
+    return [
+        row._replace(
+            path=(key, *row.path),
+            name=_name(key, row.name),
+            first=row.first + first,
+            last=row.last + first,
+        )
+        for row in rows
+    ]
+
+
+def _name(key: str, name: str) -> str:
+    return f"{dotted((key,))}.{name}" if name else dotted((key,))
+
+
+def _moved_entry(prefix: Path, entry: Entry) -> Entry:
+    return (
+        entry._replace(path=(*prefix, *entry.path), name=_name(str(prefix[0]), entry.name))
+        if prefix
+        else entry
+    )
+
+
+def _moved_value(prefix: Path, value: Value) -> Value:
+    if not prefix:
+        return value
+    key = str(prefix[0])
+    same = None if value.same_as is None else _name(key, value.same_as)
+    return value._replace(path=(*prefix, *value.path), name=_name(key, value.name), same_as=same)
