@@ -119,7 +119,7 @@ def _skipped(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding
         text = "No parameter changed and no step counter advanced: the optimizer did not step."
         yield Finding("step-skipped", text)
     elif _advanced(before, after):
-        text = "The step counters advanced, but no parameter changed: lr is 0, or every update is too small for the dtype."
+        text = "The step counters advanced, but no parameter changed: the gradients were zero, lr is 0, or every update is too small for the dtype."
         yield Finding("step-skipped", text)
 
 
