@@ -127,6 +127,10 @@ class Written:
         return self.live_name(row["section"], name) if row else None
 
 
+def below(name: str, parent: str) -> bool:
+    return bool(parent) and name.startswith(parent + ".")
+
+
 def inspected(file: Written) -> None:
     """Sections, roles, `in_optimizer`, prefixes and findings."""
     wrong, report = file.wrong, file.report
@@ -136,15 +140,21 @@ def inspected(file: Written) -> None:
     for name, row in file.section_rows.items():
         said = kinds.get(name)
         fine = said == row["kind"] or (row["kind"] == "average" and said in ("ema", "other"))
+        fine = fine or any(below(other, name) and kind == row["kind"] for other, kind in kinds.items())
         wrong.check("sections", fine, f"{name or '(root)'} is {row['kind']}, said: {said}")
     for name, kind in kinds.items():
         if kind in ("model", "ema", "optimizer"):
-            wrong.check("sections", name in file.section_rows, f"{name or '(root)'} is called {kind}")
+            known = name in file.section_rows or any(
+                below(name, other) and kind == row["kind"] for other, row in file.section_rows.items()
+            )
+            wrong.check("sections", known, f"{name or '(root)'} is called {kind}")
     for row in report["tensors"]:
         found = file.live_name(row["section"], row["name"])
         if found is None:
             continue
         kind, trust = file.kind_of(*found), row["evidence"]["trust"]
+        if kind is None and not row["registered"]:  # a plain attribute of a module
+            continue
         if kind is None:
             wrong.check("roles", False, f"{row['name']}: not in the model")
             continue
@@ -185,6 +195,8 @@ def stated(file: Written, findings: list[dict[str, Any]]) -> None:
             given, steps = file.gradients.get(first), file.steps.get(first, 0)
             fine = not given if code == "unused" else given is not None and given < steps
             wrong.check(code, fine, f"{name} had a gradient in {given} of {steps} steps: {text}")
+        if code == "called-on-load":
+            wrong.check(code, "DANGER" not in text, text)
         if code == "tied":
             names = [file.by_name(name) for name in finding["tensors"]]
             known = [found for found in names if found]
@@ -196,7 +208,6 @@ def stated(file: Written, findings: list[dict[str, Any]]) -> None:
             "container",
             "trailing-data",
             "shards",
-            "called-on-load",
             "ambiguous-name",
             "registered-twice",
             "nan",

@@ -46,7 +46,7 @@ def trained(case: Case) -> None:
     torch.save(
         {"unet": net.state_dict(), "ema": average.state_dict(), "optimizer": optimizer.state_dict()}, path
     )
-    case.wrote(path, {"unet": ("model", "net", ""), "optimizer": "optimizer", "ema": "ema"})
+    case.wrote(path, {"unet": ("model", "net", ""), "optimizer": "optimizer", "ema": "average"})
     folder = case.path("unet-ema")
     average.save_pretrained(str(folder))
     case.wrote(folder, {"?model": "model"}, optimizers=False)

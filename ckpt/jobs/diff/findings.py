@@ -49,7 +49,7 @@ def _listed(rows: Iterable[Row]) -> str:
 
 def _frozen(rows: Sequence[Row]) -> Iterable[Finding]:
     """Parameters that did not move while others did: a fact of two files, though the reason may be unknown."""
-    parameters = _parameters(rows)
+    parameters = [row for row in _parameters(rows) if row.after is not None and row.after.tensor.numel]
     # Averages follow the model, so they are asked only where it is missing.
     parameters = [row for row in parameters if row.kind != "ema"] or parameters
     moved = [row for row in parameters if row.moved and row.role.role == "parameter"]

@@ -64,6 +64,14 @@ def test_a_parameter_that_was_stepped_is_never_called_frozen(tmp_path: Path) -> 
     assert causes(report)["b.weight"] == "stepped" and codes(report) == {}
 
 
+def test_a_tensor_without_elements_is_not_frozen(tmp_path: Path) -> None:
+    """e3nn registers an empty buffer where a layer has no bias."""
+    before = {"a.weight": A, "b.bias": torch.empty(0)}
+    after = {"a.weight": A + 1, "b.bias": torch.empty(0)}
+
+    assert codes(compared(before, after, tmp_path)) == {}
+
+
 def test_a_gradient_of_zero_is_among_the_reasons(tmp_path: Path) -> None:
     """The last bias of a critic: the gradients of the real and the drawn batch cancel."""
     critic = nn.Linear(3, 1)
