@@ -31,7 +31,7 @@ def parameters(case: Case) -> None:
     )
     path = case.path("params.pt")
     torch.save(net.state_dict(), path)
-    case.wrote(path, {}, optimizers=False)
+    case.wrote(path, {"": "model"}, optimizers=False)
 
 
 def data(case: Case) -> None:

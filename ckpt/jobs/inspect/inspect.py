@@ -25,6 +25,11 @@ from ckpt.text import Json, and_more, plural, size_text
 
 _BLOAT_BYTES = 1024
 _HEAVY = 1.0
+_AVERAGES = {
+    "model": {"n_averaged": "AveragedModel"},
+    "ema": {"n_averaged": "AveragedModel", "steps": "BaseAveragedModel of MMEngine"},
+}
+"""The counters of wrappers that average a model, beside the names with `module.` -> the wrapper, for each kind of section."""
 
 
 class Row(NamedTuple):
@@ -147,14 +152,11 @@ def _prefixes(parts: tuple[Section, ...]) -> tuple[Prefix, ...]:
             if "._" in name:
                 for wrapper, place in inner_wrappers(name):
                     inner.setdefault(wrapper, []).append(place)
-        averaged = "n_averaged" in names
+        averages = next(
+            (writer for counter, writer in _AVERAGES[part.kind].items() if counter in names), None
+        )
         found += [
-            Prefix(
-                prefix,
-                "AveragedModel" if averaged and prefix == "module." else writers(prefix),
-                part,
-                count,
-            )
+            Prefix(prefix, averages if averages and prefix == "module." else writers(prefix), part, count)
             for prefix, count in leading.items()
         ]
         found += [

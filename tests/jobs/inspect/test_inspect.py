@@ -503,3 +503,16 @@ def test_the_reason_stands_with_its_own_place(report: Inspect) -> None:
 
     assert "FRAME at byte 2 (protocol 5) and" in found.findings[0].message
     assert found.findings[0].where == ("args",)
+
+
+def test_the_averages_of_mmengine_are_not_blamed_on_ddp(report: Inspect) -> None:
+    """EMAHook saves the other model of the pair under `ema_state_dict`, with the counter of its wrapper."""
+    net = nn.Linear(2, 2)
+    averages = {"steps": torch.tensor(4)} | {
+        f"module.{name}": value for name, value in net.state_dict().items()
+    }
+    found = report({"state_dict": net.state_dict(), "ema_state_dict": averages})
+
+    assert [(row.prefix, row.writer) for row in found.prefixes] == [
+        ("module.", "BaseAveragedModel of MMEngine")
+    ]
