@@ -587,6 +587,11 @@ def all_checks(truth: Path, scratch: Path) -> Wrong:
     """Every check of one file."""
     wrong = Wrong()
     file = Written(truth, wrong, scratch)
+    if refusal := file.truth.get("refusal"):
+        done = file.run("inspect", file.name)
+        if done.code == 2:
+            wrong.check("refused", refusal in done.err.decode(), done.err.decode()[:300])
+            return wrong
     for check in (inspected, indexed, loads, checked, values, printed, rewritten, warmstarted):
         try:
             check(file)

@@ -127,14 +127,13 @@ class Case:
         values: dict[str, object] | None = None,
         live: dict[str, dict[str, Any]] | None = None,
         optimizers: bool = True,
-        run: bool = True,
         after: Path | None = None,
-        fresh: dict[str, Any] | None = None,
+        refusal: str = "",
     ) -> None:
         """Keeps the truth about a file that has just been written.
 
         `sections` maps the name of each section of the file to its kind, or to (kind, model, prefix of its names).
-        `after` is an earlier file of the same run.
+        `after` is an earlier file of the same run. With `refusal`, ckpt may say this and not read the file.
         """
         self.number += 1
         told = {}
@@ -166,6 +165,7 @@ class Case:
                     },
                     "optimizers": self.recorder.optimizer_truth() if optimizers else None,
                     "values": values or {},
+                    "refusal": refusal,
                     "after": after.relative_to(self.folder).as_posix() if after else None,
                 },
                 indent=1,
