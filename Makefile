@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-pythons test-oldest kills check format samples docs bench fuzz lock release-check clean
+.PHONY: demo test test-pythons test-oldest test-frameworks kills check format samples docs bench fuzz lock release-check clean
 .DEFAULT_GOAL := demo
 
 demo: .venv/.base
@@ -29,6 +29,13 @@ test-oldest:
 	test -x .pythons/torch-2.0/bin/python || $(PYTHON) -m venv .pythons/torch-2.0
 	.pythons/torch-2.0/bin/python -m pip install --quiet --editable . torch==2.0.1 'numpy<2' pytest hypothesis
 	.pythons/torch-2.0/bin/python -m pytest tests/live $(ARGS)
+
+# Checkpoints that real frameworks write, against the truth by torch: docs/frameworks.md.
+test-frameworks:
+	test -x .frameworks/bin/python || $(PYTHON) -m venv .frameworks
+	.frameworks/bin/python tests/frameworks/install.py .frameworks/bin/python
+	.frameworks/bin/python -m pip install --quiet --editable . pytest==9.2.0
+	.frameworks/bin/python -m pytest tests/frameworks/suite.py $(ARGS)
 
 kills: .venv/.dev
 	$(BIN)/python -m pytest tests/safety/kills.py -n 0 $(ARGS)
@@ -82,4 +89,4 @@ release-check: .venv/.base
 	@touch $@
 
 clean:
-	rm -rf .venv .pythons .fuzz .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .pythons .frameworks .fuzz .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from ckpt.elements.blocks import elements
 from ckpt.evidence.matching import Match
+from ckpt.evidence.optimizers import optimizer
 from ckpt.evidence.roles import RecordMatch
 from ckpt.nodes import Node
 from ckpt.tensors import TensorRef
@@ -38,7 +39,7 @@ def gradient_uses(matches: Iterable[Match]) -> tuple[GradientUse, ...]:
 
 def _use(match: Match) -> GradientUse:
     have = [slot.has_state for slot in match.slots]
-    if not any(have) or match.is_flat:
+    if not any(have) or match.is_flat or _stands_for_several(match):
         return GradientUse(match, (), (), 0.0)
     steps = {
         number: step
@@ -53,6 +54,26 @@ def _use(match: Match) -> GradientUse:
     )
     lagging = tuple((number, step) for number, step in steps.items() if 0 < step < most)
     return GradientUse(match, never, lagging, most)
+
+
+def _stands_for_several(match: Match) -> bool:
+    """Whether one state may stand for several parameters: its kind is unknown, and nothing in it has a parameter's shape.
+    pytorch-optimizer's LoRARite keeps one state for each pair of factors.
+    """
+    known = optimizer(match.optimizer)
+    return any(slot.is_mixed for slot in match.slots) and (known is None or known.family is None)
+
+
+def says_gradients(use: GradientUse) -> bool:
+    """Whether the state of an optimizer says which parameters had a gradient.
+
+    Some make the state of all parameters at the start, and count no steps: schedulefree's AdamWScheduleFreeClosure.
+    """
+    has_state = [slot.has_state for slot in use.match.slots]
+    if use.match.is_flat or not any(has_state) or _stands_for_several(use.match):
+        return False
+    known = optimizer(use.match.optimizer)
+    return use.steps > 0 or not all(has_state) or (known is not None and known.family is not None)
 
 
 def _counter(node: Node) -> float | None:

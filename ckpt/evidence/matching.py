@@ -49,6 +49,8 @@ class Slot(NamedTuple):
     step: Node = None
     keeps_state: bool = True
     """Whether its group keeps state at all. SGD without momentum keeps no state."""
+    is_mixed: bool = False
+    """Whether its state has tensors of several shapes, and none that is known to have the shape of the parameter."""
 
 
 class Group(NamedTuple):
@@ -175,12 +177,16 @@ def _slot(key: Node, name: str | None, state: Node) -> Slot:
     if state is None:
         return Slot(key, name, None, False)
     fields = {str(field): node for field, node in children(state)}
-    return Slot(key, name, _shape(fields), bool(fields), fields.get("step"))
+    shapes = {
+        field: tensor.shape for field, node in fields.items() if (tensor := tensor_of(node)) is not None
+    }
+    shape = _shape(shapes)
+    is_mixed = shape is None and len({other for other in shapes.values() if other}) > 1
+    return Slot(key, name, shape, bool(fields), fields.get("step"), is_mixed=is_mixed)
 
 
-def _shape(fields: dict[str, Node]) -> tuple[int, ...] | None:
-    """The shape of a parameter, from its state."""
-    shapes = {name: tensor.shape for name, node in fields.items() if (tensor := tensor_of(node)) is not None}
+def _shape(shapes: dict[str, tuple[int, ...]]) -> tuple[int, ...] | None:
+    """The shape of a parameter, from those of its state."""
     for row, column in _FACTORS:
         if row in shapes and column in shapes and shapes[row] and shapes[column]:
             kept = shapes[row][:-1] if row == "row_var" else shapes[row]

@@ -61,6 +61,7 @@ _LIKELY_BUFFERS = frozenset(
         "mask",
         "attn_mask",
         "causal_mask",
+        "output_mask",
     ]
 )
 _PARAMETERS = re.compile(
@@ -286,8 +287,8 @@ def _role(entry: Entry, name: str, siblings: dict[str, set[str]], named: frozens
         return Role("buffer", "likely", "name", f"beside {leaf}_orig, from which it is computed")
     if leaf == "bias" and _is_mask(entry.tensor.shape):
         return Role("buffer", "likely", "name", "a bias of this shape is usually a causal mask")
-    if not _PACKED.isdisjoint(beside):
-        return _UNKNOWN
+    if not _PACKED.isdisjoint(beside) or not entry.tensor.numel:
+        return _UNKNOWN  # e3nn registers an empty buffer where a layer has no weight or bias
     return Role("parameter", "likely", "name", f"{leaf} is usually a parameter")
 
 

@@ -358,3 +358,14 @@ def test_only_counters_are_read(tmp_path: Path) -> None:
         counters = [slot for slot in itertools.islice(checkpoint.tensors, 100) if slot.name.endswith(".step")]
 
         assert checkpoint.source.bytes_read - before == 4 * len(counters) == 8
+
+
+def test_a_state_that_stands_for_two_parameters_says_nothing(tmp_path: Path) -> None:
+    """pytorch-optimizer's LoRARite keeps the state of a pair of parameters with one of them."""
+    net = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 4))
+    optimizer = torch.optim.SGD(net.parameters())
+    state = optimizer.state_dict()
+    for number, (rows, columns) in ((0, (5, 3)), (2, (4, 5))):
+        state["state"][number] = {"step": 2, "v_r": torch.ones(columns, columns), "m_l": torch.ones(rows, 1)}
+
+    assert found({"model": net.state_dict(), "optimizer": state}, tmp_path / "pairs.pth") == {}

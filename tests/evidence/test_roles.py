@@ -58,6 +58,11 @@ def roles(thing: Any, folder: Path, model: ModelRecord | None = None) -> dict[st
             ["parameter strong", "buffer strong", "buffer strong"],
         ),
         ({"n.steps": INT, "n.seen": FLOAT.bool()}, ["buffer strong", "buffer strong"]),
+        # e3nn's Linear without a bias: an empty buffer has its name.
+        (
+            {"n.weight": FLOAT, "n.bias": torch.empty(0), "n.output_mask": FLOAT},
+            ["parameter likely", "unknown none", "buffer likely"],
+        ),
         ({"n.table": FLOAT.to(torch.uint8), "n.qweight": INT}, ["buffer likely", "unknown none"]),
         ({"rope.inv_freq": FLOAT, "n.weight": FLOAT}, ["buffer likely", "parameter likely"]),
         ({"n.weight_orig": FLOAT, "n.weight": FLOAT}, ["parameter likely", "buffer likely"]),

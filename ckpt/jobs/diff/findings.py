@@ -49,7 +49,7 @@ def _listed(rows: Iterable[Row]) -> str:
 
 def _frozen(rows: Sequence[Row]) -> Iterable[Finding]:
     """Parameters that did not move while others did: a fact of two files, though the reason may be unknown."""
-    parameters = _parameters(rows)
+    parameters = [row for row in _parameters(rows) if row.after is not None and row.after.tensor.numel]
     # Averages follow the model, so they are asked only where it is missing.
     parameters = [row for row in parameters if row.kind != "ema"] or parameters
     moved = [row for row in parameters if row.moved and row.role.role == "parameter"]
@@ -119,7 +119,7 @@ def _skipped(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding
         text = "No parameter changed and no step counter advanced: the optimizer did not step."
         yield Finding("step-skipped", text)
     elif _advanced(before, after):
-        text = "The step counters advanced, but no parameter changed: lr is 0, or every update is too small for the dtype."
+        text = "The step counters advanced, but no parameter changed: the gradients were zero, lr is 0, or every update is too small for the dtype."
         yield Finding("step-skipped", text)
 
 

@@ -132,6 +132,7 @@ def _reason(row: Row, before: Side, after: Side) -> Reason:
             )
         if states[1] > states[0]:
             return Reason(
-                "stepped", f"stepped, but the update is smaller than {dtype} can represent, or lr is 0"
+                "stepped",
+                f"stepped, but the gradient was zero, the update is smaller than {dtype} can represent, or lr is 0",
             )
     return _MAY_BE_BUFFER if row.role.role == "unknown" else _CANNOT_TELL

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.errors import UsageError
-from ckpt.evidence.gradients import GradientUse
+from ckpt.evidence.gradients import GradientUse, says_gradients
 from ckpt.evidence.matching import each_once
 from ckpt.evidence.roles import RecordMatch, Trust
 from ckpt.evidence.sections import Section
@@ -237,7 +237,7 @@ def _by_optimizer(survey: Survey, model: Section, largest: int) -> _Count | None
     fitting = indices if possible is None else [index for index in indices if index in possible]
     if len(fitting) < held:  # two optimizers that may hold the same parameters
         fitting = indices
-    telling = all(_tells(use) for use in mine)
+    telling = all(says_gradients(use) for use in mine)
     stateless = [_stateless(use) if telling else set() for use in mine]
     without = sum(map(len, stateless))
     sure = frozenset(
@@ -275,11 +275,6 @@ def _held(use: GradientUse) -> int:
     """How many parameters of the model an optimizer holds."""
     indices = use.match.indices
     return sum(index is not None for index in indices) if use.match.by_name else len(indices)
-
-
-def _tells(use: GradientUse) -> bool:
-    """Whether the state of an optimizer says which parameters had a gradient."""
-    return not use.match.is_flat and any(slot.has_state for slot in use.match.slots)
 
 
 def _stateless(use: GradientUse) -> set[int]:

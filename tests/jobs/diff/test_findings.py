@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,30 @@ def test_a_parameter_whose_counter_stood_still_while_another_moved(tmp_path: Pat
 def test_a_parameter_that_was_stepped_is_never_called_frozen(tmp_path: Path) -> None:
     report = compared(training(A, B, 5, 5), training(A + 1, B, 6, 6), tmp_path)
     assert causes(report)["b.weight"] == "stepped" and codes(report) == {}
+
+
+def test_a_tensor_without_elements_is_not_frozen(tmp_path: Path) -> None:
+    """e3nn registers an empty buffer where a layer has no bias."""
+    before = {"a.weight": A, "b.bias": torch.empty(0)}
+    after = {"a.weight": A + 1, "b.bias": torch.empty(0)}
+
+    assert codes(compared(before, after, tmp_path)) == {}
+
+
+def test_a_gradient_of_zero_is_among_the_reasons(tmp_path: Path) -> None:
+    """The last bias of a critic: the gradients of the real and the drawn batch cancel."""
+    critic = nn.Linear(3, 1)
+    optimizer = torch.optim.Adam(critic.parameters())
+    states = []
+    for _ in range(2):
+        optimizer.zero_grad()
+        (critic(torch.randn(4, 3)).mean() - critic(torch.randn(4, 3)).mean()).backward()
+        assert critic.bias.grad is not None and not critic.bias.grad.any()
+        optimizer.step()
+        states.append(copy.deepcopy({"model": critic.state_dict(), "optimizer": optimizer.state_dict()}))
+
+    (row,) = (row for row in compared(*states, tmp_path).rows if row.name == "model.bias")
+    assert row.cause == "stepped" and "the gradient was zero" in str(row.reason)
 
 
 def test_a_counter_that_went_back_tells_nothing(tmp_path: Path) -> None:

@@ -348,3 +348,29 @@ def test_only_a_model_has_parameters(tmp_path: Path) -> None:
         ckpt("inspect", tmp_path / "a.pt", "--index", "0", "--section", "optimizer"),
         "optimizer is not a model",
     )
+
+
+class FromTheStart(torch.optim.Optimizer):
+    """As schedulefree's `AdamWScheduleFreeClosure`: it makes the state of every parameter at once, and counts no steps."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter] = {
+                "z": parameter.detach().clone(),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        raise NotImplementedError
+
+
+def test_state_that_all_had_from_the_start_does_not_say_who_is_frozen(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 4))
+    net[0].requires_grad_(False)
+    state = {"model": net.state_dict(), "optimizer": FromTheStart(net.parameters()).state_dict()}
+
+    found = numbered(state, tmp_path / "start.pth", [0])
+
+    assert found.trust == "likely"
+    assert found.assumes == "no parameter is frozen (requires_grad is not recorded)"

@@ -1,0 +1,41 @@
+"""`install.py PYTHON`: installs requirements.txt, one package after the other, and says which ones cannot be had."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+
+def pip(python: str, *arguments: str) -> bool:
+    return subprocess.run([python, "-m", "pip", "install", "--quiet", *arguments]).returncode == 0
+
+
+def main() -> int:
+    python = sys.argv[1]
+    lines = (HERE / "requirements.txt").read_text().splitlines()
+    wanted = [line for line in lines if line and not line.startswith("#")]
+    torch, *packages = wanted
+    if not pip(python, torch):
+        return 1
+    # All at once is fastest. With one that cannot be had, each alone.
+    constraint = ("--constraint", str(HERE / "requirements.txt"))
+    if not pip(python, *constraint, *packages):
+        for package in packages:
+            if not pip(python, *constraint, package):
+                print(f"{package} cannot be installed: its cases will be skipped", file=sys.stderr)
+    # torchaudio is built for CUDA in the package index. Without its library it does what it can.
+    where = subprocess.run(
+        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        capture_output=True,
+        text=True,
+    )
+    for path in (Path(where.stdout.strip()) / "torchaudio" / "lib").glob("*.so"):
+        path.unlink()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
