@@ -85,6 +85,7 @@ COMMANDS = {
     "warmstart": "Load pretrained weights into a model as far as they fit.",
     "stats": "Measure tensors, and find dead channels.",
     "lint": "Check files, one line per finding.",
+    "explain": "Explain a finding, or an error of PyTorch.",
     "verify": "Check whether files are intact.",
     "sum": "Print the SHA-256 of each tensor, equal across formats.",
     "rehome": "Move tensors to other devices, by default to the CPU.",

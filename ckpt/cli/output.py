@@ -25,6 +25,7 @@ _STYLES = {
     "error": "bold red",
     "warning": "yellow",
     "info": "cyan",
+    "command": "underline",
 }
 
 
