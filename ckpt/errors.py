@@ -63,6 +63,14 @@ class UnsupportedError(CkptError):
     """The file was recognised but is not a checkpoint, or not one that this version reads."""
 
 
+class StandInError(UnsupportedError):
+    """Something stands where the file should be: a Git LFS pointer, an HTML page, the error message of a server."""
+
+
+class FolderError(UnsupportedError):
+    """The path is a folder of checkpoints, and not one itself."""
+
+
 class LimitError(CkptError):
     """The file needs more than a limit allows. The hint names the flag that raises the limit."""
 

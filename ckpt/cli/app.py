@@ -80,6 +80,7 @@ def _answered(step: Callable[[], _R]) -> _R:
 
 COMMANDS = {
     "inspect": "Show what a checkpoint holds, and how to load it.",
+    "ls": "List checkpoints, one row each.",
     "get": "Print one value of a checkpoint, as text or JSON.",
     "diff": "Compare two checkpoints.",
     "warmstart": "Load pretrained weights into a model as far as they fit.",

@@ -12,7 +12,7 @@ from ckpt import formats
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import UsageError
 from ckpt.evidence.record import ModelRecord
-from ckpt.findings import CATALOGUE, Finding
+from ckpt.findings import CATALOGUE, LEVELS, Finding, Level
 from ckpt.limits import Limits
 from ckpt.text import show
 
@@ -46,8 +46,13 @@ SectionOption = Annotated[
 ]
 FailOn = Annotated[
     list[str] | None,
-    typer.Option("--fail-on", metavar="CODE", help="Exit 1 on this finding. Repeatable, or comma-separated."),
+    typer.Option(
+        "--fail-on",
+        metavar="CODE",
+        help="Exit 1 on this finding, or on any of level error, warning or any. Repeatable, or comma-separated.",
+    ),
 ]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print no summary.")]
 LimitOption = Annotated[
     list[str] | None,
     typer.Option("--limit", metavar="NAME=N", help="Raise a limit of the reader, such as pickle-bytes=1GiB."),
@@ -130,14 +135,18 @@ def limits_of(settings: list[str] | None) -> Limits:
     return Limits().raised(settings or [])
 
 
+_LEVELS: dict[str, tuple[Level, ...]] = {"error": LEVELS[:1], "warning": LEVELS[:2], "any": LEVELS}
+"""Words of `--fail-on` -> the levels that they mean."""
+
+
 def codes_of(values: list[str] | None, command: str, also: Iterable[str] = ()) -> frozenset[str]:
-    """The codes of `--fail-on`, and the words that it takes `also`.
+    """The codes of `--fail-on`, levels, and the words that it takes `also`.
 
     Raises UsageError for a code that the command does not make: it would never fail.
     """
     codes = [code.strip() for value in values or [] for code in value.split(",") if code.strip()]
     possible = [row.code for row in CATALOGUE.values() if command in row.by]
-    possible += also
+    possible += (*_LEVELS, *also)
     for code in codes:
         if code not in possible:
             raise UsageError(
@@ -147,8 +156,9 @@ def codes_of(values: list[str] | None, command: str, also: Iterable[str] = ()) -
 
 
 def exit_code(findings: Iterable[Finding], codes: frozenset[str]) -> int:
-    """1 when one of the codes of `--fail-on` was found."""
-    return int(any(finding.code in codes for finding in findings))
+    """1 when one of the codes of `--fail-on` was found, or a finding of one of its levels."""
+    levels = {level for word in codes for level in _LEVELS.get(word, ())}
+    return int(any(finding.code in codes or finding.level in levels for finding in findings))
 
 
 def check_table(name: str | None) -> None:

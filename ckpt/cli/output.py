@@ -270,6 +270,12 @@ def talk(text: str) -> None:
     sys.stderr.flush()
 
 
+def conclude(text: str) -> None:
+    """The line on stderr that sums up what stdout shows, after it."""
+    sys.stdout.flush()
+    talk(text)
+
+
 def alarm(text: str) -> None:
     """One line on stderr, in red on a terminal."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"

@@ -31,7 +31,7 @@ from ckpt.cli.options import (
 )
 from ckpt.cli.paths import each
 from ckpt.cli.signature import Exclusion, excluding
-from ckpt.errors import UsageError
+from ckpt.errors import FolderError, UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.inspect.inspect import InspectReport, inspect
 from ckpt.names import Globs
@@ -111,8 +111,21 @@ def command(
     several = len(paths) > 1
     rows = output.Tables(several, tsv=tsv, table=table, header=not no_header)
 
+    as_list = not (json or rows.asked or views or indices or section or codes or live)
+
     def one(path: str) -> int:
         refuse_factory(path, "--model")
+        try:
+            return inspected(path)
+        except FolderError:
+            if not as_list:
+                raise
+            from ckpt.cli.commands.ls import show_folder  # here: a folder of checkpoints alone pays for it
+
+            output.between()
+            return show_folder(path, limits)
+
+    def inspected(path: str) -> int:
         with opened(path, limits) as checkpoint:
             survey = Survey(checkpoint, live)
             report = inspect(survey, select, section)
