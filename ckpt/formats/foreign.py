@@ -212,6 +212,6 @@ def _directory(folder: Location) -> CkptError:
     if files:
         return FolderError(
             f"a directory without an index; it holds {plural(len(files), 'checkpoint file')}",
-            hint=f"name one, such as {files[0]}, or ckpt ls FILE",
+            hint=f"name one, such as {files[0]}",
         )
     return UnsupportedError("a directory without a checkpoint")

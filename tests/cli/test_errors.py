@@ -53,7 +53,7 @@ def test_directory_without_a_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     check_error(ckpt("inspect", "runs", cwd=tmp_path), "a directory without a checkpoint")
     (tmp_path / "runs" / "a.pt").write_bytes(hostile.GOOD)
-    line = check_error(ckpt("inspect", "runs", cwd=tmp_path), "holds 1 checkpoint file")
+    line = check_error(ckpt("inspect", "runs", "--json", cwd=tmp_path), "holds 1 checkpoint file")
     assert "a.pt" in line
 
 

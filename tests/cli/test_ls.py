@@ -252,7 +252,7 @@ def test_inspect_of_a_folder_of_checkpoints_is_the_list(ckpt: Run, runs: Path) -
     assert (done.stdout, done.stderr) == (ckpt("ls", str(runs)).stdout, ckpt("ls", str(runs)).stderr)
     refused = ckpt("inspect", str(runs), "--json")
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert f"ckpt ls {runs}" in refused.stderr
+    assert "name one, such as epoch_10.pth" in refused.stderr
 
 
 def test_hidden_names_links_and_shards_are_not_walked(runs: Path, samples: Path) -> None:
