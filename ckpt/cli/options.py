@@ -52,6 +52,13 @@ FailOn = Annotated[
         help="Exit 1 on this finding, or on any of level error, warning or any. Repeatable, or comma-separated.",
     ),
 ]
+FilesFrom = Annotated[
+    str | None,
+    typer.Option("--files-from", metavar="FILE", help="Read further PATHs from a file, - for stdin."),
+]
+SkipUnreadable = Annotated[
+    bool, typer.Option("--skip-unreadable", help="Exit 0 although files cannot be read.")
+]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print no summary.")]
 LimitOption = Annotated[
     list[str] | None,

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ckpt.errors import CkptError, StandInError, UnsupportedError, UsageError
+from ckpt.io.executor import Forks, R, Task
 from ckpt.names import natural
 from ckpt.text import show
 
@@ -24,13 +25,14 @@ _LONGEST = 1 << 24
 class Found(NamedTuple):
     """A path to look at. `named` is set when the user typed it, `perhaps` when it may be no checkpoint.
 
-    `error` says why a folder, or what a user typed, cannot be looked at.
+    `error` says why a folder cannot be looked at, `skipped` why a name in it is not.
     """
 
     path: str
     named: bool = True
     perhaps: bool = False
     error: str | None = None
+    skipped: str | None = None
 
 
 def is_concern(item: Found, error: CkptError) -> bool:
@@ -58,6 +60,9 @@ def _walked(folder: str) -> Iterator[Found]:
 
     for at, folders, names in os.walk(folder, onerror=refuse):
         folders[:] = sorted((name for name in folders if not name.startswith(".")), key=natural)
+        for name in folders:
+            if os.path.islink(os.path.join(at, name)):
+                yield Found(os.path.normpath(os.path.join(at, name)), skipped="a link to a folder")
         indexed = any(name.endswith(".index.json") for name in names)
         for name in sorted(names, key=natural):
             if name.startswith(".") or (indexed and _SHARD.search(name)):
@@ -67,6 +72,15 @@ def _walked(folder: str) -> Iterator[Found]:
             elif name.endswith(PERHAPS):
                 yield Found(os.path.normpath(os.path.join(at, name)), named=False, perhaps=True)
     yield from refused
+
+
+FEW = 8
+"""Files for which no process is started: they are read before it is."""
+
+
+def many(tasks: Sequence[Task[R]]) -> Forks:
+    """Who runs a task for each file: this process for a few, copies of it for many."""
+    return Forks() if len(tasks) >= FEW else Forks(1)
 
 
 def listed(paths: Sequence[str] | None, file: str | None) -> list[str]:

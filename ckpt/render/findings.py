@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from shlex import quote
 
 from ckpt.findings import Finding
@@ -22,14 +21,6 @@ def finding_lines(finding: Finding, width: int | None, path: str | None = None) 
     if path is not None and finding.hint is not None and finding.hint.startswith("ckpt "):
         lines.append([(f"  ({command(finding.hint, path)})", "dim")])
     return lines
-
-
-def row_lines(path: str, findings: Iterable[Finding]) -> list[Line]:
-    """One line per finding, as `lint` prints them: the file, the code, the sentence."""
-    return [
-        [(f"{show(path, None)}: ", ""), (finding.code, finding.level), (f" {safe(finding.message)}", "")]
-        for finding in findings
-    ]
 
 
 def safe(text: str) -> str:

@@ -13,9 +13,11 @@ from ckpt import formats
 from ckpt.cli import output
 from ckpt.cli.options import (
     FailOn,
+    FilesFrom,
     LimitOption,
     NoHeader,
     Quiet,
+    SkipUnreadable,
     Table,
     Tsv,
     check_table,
@@ -27,10 +29,10 @@ from ckpt.cli.options import (
 from ckpt.cli.paths import TROUBLE, worst
 from ckpt.cli.signature import Exclusion, excluding
 from ckpt.cli.start import Signal
-from ckpt.cli.walk import Found, found, is_concern, listed
+from ckpt.cli.walk import Found, found, is_concern, listed, many
 from ckpt.errors import CkptError, UsageError, about
 from ckpt.evidence.survey import Survey
-from ckpt.io.executor import Forks, Task
+from ckpt.io.executor import Task
 from ckpt.jobs.inspect.ls import LsRow, ls
 from ckpt.limits import Limits
 from ckpt.names import natural
@@ -60,13 +62,8 @@ def command(
     tsv: Tsv = False,
     table: Table = None,
     no_header: NoHeader = False,
-    files_from: Annotated[
-        str | None,
-        typer.Option("--files-from", metavar="FILE", help="Read further PATHs from a file, - for stdin."),
-    ] = None,
-    skip_unreadable: Annotated[
-        bool, typer.Option("--skip-unreadable", help="Exit 0 although files cannot be read.")
-    ] = False,
+    files_from: FilesFrom = None,
+    skip_unreadable: SkipUnreadable = False,
     fail_on: FailOn = None,
     quiet: Quiet = False,
     limit: LimitOption = None,
@@ -116,14 +113,9 @@ def show_folder(path: str, limits: Limits) -> int:
 
 def rows_of(names: Sequence[str], limits: Limits) -> Iterator[LsRow]:
     """The row of each checkpoint, in the order in which they are found."""
-    items = list(found(names))
+    items = [item for item in found(names) if item.skipped is None]
     tasks = [Task(_row, (item, limits, plugins_allowed())) for item in items]
-    executor = Forks() if len(tasks) >= FEW else Forks(1)
-    return (row for row in executor.each(tasks) if row is not None)
-
-
-FEW = 8
-"""Files for which no process is started: they are read before it is."""
+    return (row for row in many(tasks).each(tasks) if row is not None)
 
 
 def _row(item: Found, limits: Limits, plugins: bool) -> LsRow | None:
