@@ -32,7 +32,7 @@ class CkptError(Exception):
         return f"{self.problem} ({hint})"
 
     def __str__(self) -> str:
-        return self.advice if self.path is None else f"{self.path}: {self.advice}"
+        return self.advice if self.path is None else f"{self.path or repr('')}: {self.advice}"
 
 
 def _again(kind: type[CkptError], args: tuple[object, ...], fields: dict[str, object]) -> CkptError:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -45,6 +44,12 @@ class Group(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0] if args else ""
+        if name == "help":
+            args = [*args[1:2], "--help"] if len(args) > 1 else ["--help"]
+            if len(args) == 1:
+                sys.stdout.write(f"{ctx.get_help()}\n")
+                raise typer.Exit(0)
+            name = args[0]
         if name not in self.commands and not name.startswith("-"):
             if os.path.exists(name):
                 raise CkptError(f"{name}: not a command", hint=f"ckpt inspect {name}")
@@ -59,10 +64,13 @@ def _answered(step: Callable[[], _R]) -> _R:
         output.fail(error)
         code = TROUBLE
     except _WRONG_USAGE as error:
-        wrong = io.StringIO()
-        error.show(wrong)
-        output.talk_foreign(wrong.getvalue())
-        code = error.exit_code
+        if type(error).__name__ == "NoArgsIsHelpError":
+            sys.stdout.write(f"{error.ctx.get_help()}\n")
+            raise typer.Exit(0) from None
+        from ckpt.cli.usage import usage_error  # here: only a wrong command line pays for it
+
+        output.fail(usage_error(error, list(COMMANDS)))
+        code = TROUBLE
     except BrokenPipeError:
         output.discard()
         code = PIPE_CLOSED
@@ -123,7 +131,7 @@ def _version(asked: bool) -> None:
 
 def _main(
     version: bool = typer.Option(
-        False, "--version", help="Show the version and exit.", callback=_version, is_eager=True
+        False, "-V", "--version", help="Show the version and exit.", callback=_version, is_eager=True
     ),
 ) -> None:
     """Inspect, compare and migrate PyTorch checkpoints, without running anything they name."""

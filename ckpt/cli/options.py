@@ -10,7 +10,7 @@ import typer
 
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint
-from ckpt.errors import UsageError
+from ckpt.errors import CkptError, NotOpenedError, UsageError
 from ckpt.evidence.record import ModelRecord
 from ckpt.findings import CATALOGUE, LEVELS, Finding, Level
 from ckpt.limits import Limits
@@ -134,7 +134,19 @@ def plugins_allowed() -> bool:
 
 def opened(path: str, limits: Limits) -> Checkpoint:
     """The checkpoint at a path, as the command line and the environment say. Raises CkptError."""
-    return formats.open(path, limits, plugins=plugins_allowed())
+    try:
+        return formats.open(path, limits, plugins=plugins_allowed())
+    except NotOpenedError as error:
+        raise explained(error, path) from None
+
+
+def explained(error: CkptError, path: str) -> CkptError:
+    """The error for a file that is not there, with what the user may have meant."""
+    if isinstance(error, NotOpenedError) and error.path == path and not os.path.exists(path):
+        from ckpt.cli.usage import missing  # here: only a mistyped path pays for it
+
+        error.hint = missing(path) or error.hint
+    return error
 
 
 def limits_of(settings: list[str] | None) -> Limits:

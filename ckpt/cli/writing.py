@@ -138,6 +138,8 @@ def _check_output(paths: list[str], options: WriteOptions) -> None:
     """Raise UsageError where only the user can say where to write."""
     if options.output is None and not options.in_place and not options.dry_run:
         first = paths[0]
+        if len(paths) == 2 and not os.path.lexists(paths[1]):  # IN OUT, as cp takes them
+            raise UsageError("where to write?", path=first, hint=f"-o {quote(show(paths[1], None))}")
         suggested = _beside(first, options.suffix, options.ending)
         where = "-o DIR" if len(paths) > 1 else f"-o {suggested}"
         other = "" if options.in_place is None else ", or --in-place"

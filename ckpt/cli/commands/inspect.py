@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Annotated
 
@@ -37,6 +38,7 @@ from ckpt.jobs.inspect.inspect import InspectReport, inspect
 from ckpt.names import Globs
 from ckpt.render import inspect as render
 from ckpt.render import tables
+from ckpt.text import show
 
 _Table = Callable[[InspectReport], list[list[str]]]
 _VIEWS = ("--storages", "--values", "--imports")
@@ -107,6 +109,9 @@ def command(
         raise UsageError("--tsv takes one of --storages, --values and --imports")
     check_table(table)
     numbers = None if indices is None else _numbers(indices)
+    if numbers is not None and any(path.isdigit() and not os.path.exists(path) for path in paths):
+        listed = ",".join([indices or "", *(path for path in paths if path.isdigit())])
+        raise UsageError("--index takes one list", hint=f"--index {show(listed, 80)}")
     live = model_of(model, arg)
     several = len(paths) > 1
     rows = output.Tables(several, tsv=tsv, table=table, header=not no_header)

@@ -22,6 +22,7 @@ from ckpt.cli.options import (
     SkipUnreadable,
     codes_of,
     exit_code,
+    explained,
     limits_of,
     model_of,
     refuse_factory,
@@ -225,5 +226,5 @@ def _report(item: Found, limits: Limits, gate: Gate, values: bool) -> LintReport
             return report
     except CkptError as error:
         if is_concern(item, error):
-            return LintReport(item.path, (), error.advice)
+            return LintReport(item.path, (), explained(error, item.path).advice)
         return LintReport(item.path, (), skipped=error.problem)

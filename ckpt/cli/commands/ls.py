@@ -23,6 +23,7 @@ from ckpt.cli.options import (
     check_table,
     codes_of,
     exit_code,
+    explained,
     limits_of,
     plugins_allowed,
 )
@@ -128,7 +129,7 @@ def _row(item: Found, limits: Limits, plugins: bool) -> LsRow | None:
             checkpoint.check_unchanged()
             return row
     except CkptError as error:
-        return LsRow(item.path, error=error.advice) if is_concern(item, error) else None
+        return LsRow(item.path, error=explained(error, item.path).advice) if is_concern(item, error) else None
 
 
 def _write(
