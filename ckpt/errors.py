@@ -43,7 +43,7 @@ class CkptError(Exception):
         return f"{inside if inside != self.path else self.path.rpartition('/')[2]}: {self.advice}"
 
     def __str__(self) -> str:
-        return self.advice if self.path is None else f"{self.path}: {self.advice}"
+        return self.advice if self.path is None else f"{self.path or repr('')}: {self.advice}"
 
 
 def _again(kind: type[CkptError], args: tuple[object, ...], fields: dict[str, object]) -> CkptError:
@@ -72,6 +72,14 @@ class NotOpenedError(UnreadableError):
 
 class UnsupportedError(CkptError):
     """The file was recognised but is not a checkpoint, or not one that this version reads."""
+
+
+class StandInError(UnsupportedError):
+    """Something stands where the file should be: a Git LFS pointer, an HTML page, the error message of a server."""
+
+
+class FolderError(UnsupportedError):
+    """The path is a folder of checkpoints, and not one itself."""
 
 
 class LimitError(CkptError):

@@ -38,12 +38,15 @@ def samples() -> Path:
 def ckpt(samples: Path) -> Run:
     """Runs `ckpt ARGUMENTS` in a process of its own, among the samples, its streams piped."""
 
-    def run(*arguments: str, cwd: Path = samples, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        *arguments: str, cwd: Path = samples, input: str = "", **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         clean = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR", "NO_COLOR", "CKPT_DEBUG")}
         return subprocess.run(
             [sys.executable, "-m", "ckpt", *arguments],
             cwd=cwd,
             env={**clean, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", **environment},
+            input=input,
             capture_output=True,
             text=True,
             encoding="utf-8",

@@ -19,23 +19,29 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-_BLOCK = re.compile(r"(<!-- run: (.+?) -->\n)(?:```console\n.*?\n```\n)?", re.DOTALL)
+_BLOCK = re.compile(r"(<!-- run: (.+?) -->\n)(?:```console\n.*?\n?```\n)?", re.DOTALL)
+_SOURCES = {f"docs/{name}.md": f"ckpt/jobs/explain/{name}.md" for name in ("findings", "errors")}
+"""Pages that `ckpt explain` shows too -> the files that they are made of."""
 _SETTINGS = ("NO_COLOR", "FORCE_COLOR", "CKPT_DEBUG")
 
 
 def pages(root: Path = ROOT) -> list[str]:
-    """The pages that show commands: README.md and whatever docs/ holds, as paths below the root."""
+    """The pages that are made: those that show commands, and those of `ckpt explain`, as paths below the root."""
     found = [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
-    return [
-        path.relative_to(root).as_posix() for path in found if _BLOCK.search(path.read_text(encoding="utf-8"))
-    ]
+    names = {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in found}
+    return [name for name, text in names.items() if name in _SOURCES or _BLOCK.search(text)]
+
+
+def source(name: str) -> str:
+    """The text that a page is made of, with or without what its commands print."""
+    return (ROOT / _SOURCES.get(name, name)).read_text(encoding="utf-8")
 
 
 def refreshed_pages(names: Iterable[str]) -> dict[str, str]:
     """The text of each page with every block as its command prints it today."""
     names = list(names)
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        texts = pool.map(lambda name: refreshed((ROOT / name).read_text(encoding="utf-8")), names)
+        texts = pool.map(lambda name: refreshed(source(name)), names)
         return dict(zip(names, texts, strict=True))
 
 

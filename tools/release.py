@@ -32,6 +32,8 @@ _HOSTS = re.compile(
     rb"py(?:pi|thonhosted)\.org|--(?:extra-)?index-url|--find-links|file:///|://[^/\s\"']+/simple\b"
 )
 _WANTED = ("ckpt/__init__.py", "ckpt/__main__.py", "ckpt/py.typed", "ckpt/cli/app.py")
+_KINDS = (".py", "/py.typed", *(f"ckpt/jobs/explain/{name}.md" for name in ("findings", "errors")))
+"""The ends of what the package holds."""
 _TOP_OF_SDIST = {
     "ckpt",
     "docs",
@@ -59,13 +61,17 @@ def check_wheel(path: Path) -> None:
         metadata = next((top for top in tops if top.endswith(".dist-info")), "")
         if tops != {"ckpt", metadata}:
             raise CheckError(f"{path.name} holds {', '.join(sorted(tops))}: expected ckpt and its metadata")
-        odd = [name for name in names if name.startswith("ckpt/") and not name.endswith((".py", "/py.typed"))]
+        odd = [name for name in names if name.startswith("ckpt/") and not name.endswith(_KINDS)]
         if odd or any("test" in name for name in names):
             raise CheckError(f"{path.name} holds what is no part of the package: {(odd or names)[0]}")
         missing = {*_WANTED, f"{metadata}/licenses/LICENSE", f"{metadata}/entry_points.txt"} - set(names)
         if missing:
             raise CheckError(f"{path.name} lacks {', '.join(sorted(missing))}")
-        sources = {file.relative_to(ROOT).as_posix() for file in (ROOT / "ckpt").rglob("*.py")}
+        sources = {
+            path.relative_to(ROOT).as_posix()
+            for path in (ROOT / "ckpt").rglob("*")
+            if path.name.endswith((".py", ".md"))
+        }
         if sources - set(names):
             raise CheckError(f"{path.name} lacks {min(sources - set(names))}")
         _check_hosts(path.name, {name: archive.read(name) for name in names})

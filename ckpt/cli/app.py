@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -47,6 +46,12 @@ class Group(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0] if args else ""
+        if name == "help":
+            args = [*args[1:2], "--help"] if len(args) > 1 else ["--help"]
+            if len(args) == 1:
+                sys.stdout.write(f"{ctx.get_help()}\n")
+                raise typer.Exit(0)
+            name = args[0]
         if name not in self.commands and not name.startswith("-"):
             if os.path.exists(name):
                 from ckpt.cli.options import opened  # here: only this mistake pays for it
@@ -64,10 +69,13 @@ def _answered(step: Callable[[], _R]) -> _R:
         output.fail(error)
         code = TROUBLE
     except _WRONG_USAGE as error:
-        wrong = io.StringIO()
-        error.show(wrong)
-        output.talk_foreign(wrong.getvalue())
-        code = error.exit_code
+        if type(error).__name__ == "NoArgsIsHelpError":
+            sys.stdout.write(f"{error.ctx.get_help()}\n")
+            raise typer.Exit(0) from None
+        from ckpt.cli.usage import usage_error  # here: only a wrong command line pays for it
+
+        output.fail(usage_error(error, list(COMMANDS)))
+        code = TROUBLE
     except BrokenPipeError:
         output.discard()
         code = PIPE_CLOSED
@@ -85,11 +93,13 @@ def _answered(step: Callable[[], _R]) -> _R:
 
 COMMANDS = {
     "inspect": "Show what a checkpoint holds, and how to load it.",
+    "ls": "List checkpoints, one row each.",
     "get": "Print one value of a checkpoint, as text or JSON.",
     "diff": "Compare two checkpoints.",
     "warmstart": "Load pretrained weights into a model as far as they fit.",
     "stats": "Measure tensors, and find dead channels.",
     "lint": "Check files, one line per finding.",
+    "explain": "Explain a finding, or an error of PyTorch.",
     "verify": "Check whether files are intact.",
     "sum": "Print the SHA-256 of each tensor, equal across formats.",
     "rehome": "Move tensors to other devices, by default to the CPU.",
@@ -126,7 +136,7 @@ def _version(asked: bool) -> None:
 
 def _main(
     version: bool = typer.Option(
-        False, "--version", help="Show the version and exit.", callback=_version, is_eager=True
+        False, "-V", "--version", help="Show the version and exit.", callback=_version, is_eager=True
     ),
 ) -> None:
     """Inspect, compare and migrate PyTorch checkpoints, without running anything they name."""

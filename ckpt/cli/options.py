@@ -13,9 +13,9 @@ import typer
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint
 from ckpt.cli import output
-from ckpt.errors import UsageError
+from ckpt.errors import CkptError, NotOpenedError, UsageError
 from ckpt.evidence.record import ModelRecord
-from ckpt.findings import CATALOGUE, Finding, Plan
+from ckpt.findings import CATALOGUE, LEVELS, Finding, Level, Plan
 from ckpt.limits import Limits
 from ckpt.text import show, show_literal
 
@@ -53,8 +53,20 @@ SectionOption = Annotated[
 ]
 FailOn = Annotated[
     list[str] | None,
-    typer.Option("--fail-on", metavar="CODE", help="Exit 1 on this finding. Repeatable, or comma-separated."),
+    typer.Option(
+        "--fail-on",
+        metavar="CODE",
+        help="Exit 1 on this finding, or on any of level error, warning or any. Repeatable, or comma-separated.",
+    ),
 ]
+FilesFrom = Annotated[
+    str | None,
+    typer.Option("--files-from", metavar="FILE", help="Read further PATHs from a file, - for stdin."),
+]
+SkipUnreadable = Annotated[
+    bool, typer.Option("--skip-unreadable", help="Exit 0 although files cannot be read.")
+]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print no summary.")]
 LimitOption = Annotated[
     list[str] | None,
     typer.Option("--limit", metavar="NAME=N", help="Raise a limit of the reader, such as pickle-bytes=1GiB."),
@@ -137,7 +149,10 @@ def opened(path: str, limits: Limits, *, tell: bool = True) -> Checkpoint:
 
     With `tell`, stderr names the damaged files of a folder, which the command then does without.
     """
-    checkpoint = formats.open(path, limits, plugins=plugins_allowed())
+    try:
+        checkpoint = formats.open(path, limits, plugins=plugins_allowed())
+    except NotOpenedError as error:
+        raise explained(error, path) from None
     for notice in checkpoint.notices if tell else ():
         if notice.code == "damaged-file":
             output.talk(f"ckpt: {show(path, None)}: {show_literal(notice.message)}")
@@ -158,19 +173,32 @@ def planning(survey: Survey) -> Plan:
     return lambda words: ways().way(words)
 
 
+def explained(error: CkptError, path: str) -> CkptError:
+    """The error for a file that is not there, with what the user may have meant."""
+    if isinstance(error, NotOpenedError) and error.path == path and not os.path.exists(path):
+        from ckpt.cli.usage import missing  # here: only a mistyped path pays for it
+
+        error.hint = missing(path) or error.hint
+    return error
+
+
 def limits_of(settings: list[str] | None) -> Limits:
     """The reader's limits as the command line sets them. Raises UsageError."""
     return Limits().raised(settings or [])
 
 
+_LEVELS: dict[str, tuple[Level, ...]] = {"error": LEVELS[:1], "warning": LEVELS[:2], "any": LEVELS}
+"""Words of `--fail-on` -> the levels that they mean."""
+
+
 def codes_of(values: list[str] | None, command: str, also: Iterable[str] = ()) -> frozenset[str]:
-    """The codes of `--fail-on`, and the words that it takes `also`.
+    """The codes of `--fail-on`, levels, and the words that it takes `also`.
 
     Raises UsageError for a code that the command does not make: it would never fail.
     """
     codes = [code.strip() for value in values or [] for code in value.split(",") if code.strip()]
     possible = [row.code for row in CATALOGUE.values() if command in row.by]
-    possible += also
+    possible += (*_LEVELS, *also)
     for code in codes:
         if code not in possible:
             raise UsageError(
@@ -180,8 +208,9 @@ def codes_of(values: list[str] | None, command: str, also: Iterable[str] = ()) -
 
 
 def exit_code(findings: Iterable[Finding], codes: frozenset[str]) -> int:
-    """1 when one of the codes of `--fail-on` was found."""
-    return int(any(finding.code in codes for finding in findings))
+    """1 when one of the codes of `--fail-on` was found, or a finding of one of its levels."""
+    levels = {level for word in codes for level in _LEVELS.get(word, ())}
+    return int(any(finding.code in codes or finding.level in levels for finding in findings))
 
 
 def check_table(name: str | None) -> None:

@@ -25,6 +25,7 @@ _STYLES = {
     "error": "bold red",
     "warning": "yellow",
     "info": "cyan",
+    "command": "underline",
 }
 
 
@@ -267,6 +268,12 @@ def talk(text: str) -> None:
     for line in text.split("\n"):
         sys.stderr.write(f"{show_line(show_literal(line))}\n")
     sys.stderr.flush()
+
+
+def conclude(text: str) -> None:
+    """The line on stderr that sums up what stdout shows, after it."""
+    sys.stdout.flush()
+    talk(text)
 
 
 def alarm(text: str) -> None:

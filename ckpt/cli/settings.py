@@ -11,6 +11,7 @@ from ckpt.errors import LimitError, UnreadableError, UsageError
 from ckpt.findings import LEVELS, Level
 from ckpt.io.location import locate
 from ckpt.io.source import read_limited
+from ckpt.names import nearest
 from ckpt.text import show
 
 _NAME = "[tool.ckpt.lint]"
@@ -21,7 +22,7 @@ _PARTS = 100
 _DEEP = re.compile(
     rf"""(?<![\w"'-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')(?=([ \t]*))\1\.(?=([ \t]*))\2){{{_PARTS}}}"""
 )  # `(?=(x))\1` gives nothing back, as `x++` does from Python 3.11 on
-_KEYS = ("select", "ignore", "level", "values")
+_KEYS = ("select", "ignore", "level", "read-values")
 
 
 class LintSettings(NamedTuple):
@@ -30,7 +31,7 @@ class LintSettings(NamedTuple):
     path: str = ""
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
-    level: Level = "warning"
+    level: Level | None = None
     values: bool = False
 
 
@@ -40,14 +41,17 @@ def lint_settings(folder: str) -> LintSettings:
     if path is None:
         return LintSettings()
     table = _table(path)
-    if not table.keys() <= set(_KEYS):
-        raise UsageError(f"{_NAME} takes {', '.join(_KEYS[:-1])} and {_KEYS[-1]}", path=path)
-    level = next((level for level in LEVELS if level == table.get("level", "warning")), None)
-    if level is None:
+    unknown = [key for key in table if key not in _KEYS]
+    if unknown:
+        alike = nearest(unknown[0], _KEYS, 1) or (["read-values"] if unknown[0] == "values" else [])
+        hint = f"did you mean {alike[0]}?" if alike else f"it takes {', '.join(_KEYS[:-1])} and {_KEYS[-1]}"
+        raise UsageError(f"{_NAME} has an unknown key: {show(unknown[0], 40)}", path=path, hint=hint)
+    level = next((level for level in LEVELS if level == table.get("level")), None)
+    if level is None and "level" in table:
         raise UsageError(f"{_NAME} level is one of {' '.join(LEVELS)}", path=path)
-    values = table.get("values", False)
+    values = table.get("read-values", False)
     if not isinstance(values, bool):
-        raise UsageError(f"{_NAME} values is true or false", path=path)
+        raise UsageError(f"{_NAME} read-values is true or false", path=path)
     return LintSettings(path, _codes(path, table, "select"), _codes(path, table, "ignore"), level, values)
 
 

@@ -140,6 +140,9 @@ def _check(options: WriteOptions) -> None:
 def _check_output(paths: list[str], options: WriteOptions, opened: Open) -> None:
     """Raise UsageError where only the user can say where to write."""
     if options.output is None and not options.in_place and not options.dry_run:
+        if len(paths) == 2 and not os.path.lexists(paths[1]):  # IN OUT, as cp takes them
+            out = pasted_path(paths[1])
+            raise UsageError("where to write?", path=paths[0], hint=out and f"-o {out}")
         with opened(paths[0], options.limits) as checkpoint:
             where = "-o DIR" if len(paths) > 1 else _suggested(checkpoint, options)
             ways = [where, "--in-place" if options.in_place is not None and _can_stay(checkpoint) else None]

@@ -30,11 +30,13 @@ def checked(tag: str) -> str:
     """A tag to which torch.load restores tensors. Raises UsageError for any other."""
     if tag == "cpu" or ACCELERATOR.fullmatch(tag):
         return tag
-    hint = (
-        "cpu has no number"
-        if tag.startswith("cpu:")
-        else "known: cpu cuda:N mps xpu:N npu:N hpu:N mtia:N mlu:N"
-    )
+    kind, colon, number = tag.lower().partition(":")
+    hint = "known: cpu cuda:N mps xpu:N npu:N hpu:N mtia:N mlu:N"
+    if kind in ("gpu", "cuda") or (kind.isdigit() and not colon):
+        index = number or (kind if kind.isdigit() else "0")
+        hint = f"did you mean cuda:{index}?" if index.isdigit() else hint
+    elif kind == "cpu":
+        hint = "cpu has no number" if colon else "did you mean cpu?"
     raise UsageError(f"{tag or '(empty)'}: not a device that torch knows", hint=hint)
 
 

@@ -17,6 +17,7 @@ from ckpt.formats import foreign, torchscript
 from ckpt.formats.archive import LOCAL_MAGIC
 from ckpt.formats.contained import read as contained
 from ckpt.formats.folder import read as folder
+from ckpt.formats.folder.plan import plan_of
 from ckpt.formats.format import CanAppend, CanVerify, CanWrite, Format
 from ckpt.formats.plain_pickle import read as plain_pickle
 from ckpt.formats.probe import Probe
@@ -76,6 +77,17 @@ def _open(
     finally:
         if collecting:
             gc.enable()
+
+
+def files_of_folder(path: str, limits: Limits) -> tuple[str, ...] | None:
+    """The files, by their paths below a folder, of the one checkpoint that the folder is; None for any other folder."""
+    try:
+        plan = plan_of(probe_at(locate(path), limits))
+    except CkptError:
+        return None
+    if plan is None:
+        return None
+    return (*(part.file for part in plan.parts), *(file for file, _ in plan.unread))
 
 
 def _advised(error: CkptError, probe: Probe) -> CkptError:

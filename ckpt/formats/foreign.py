@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ckpt.checkpoint import Checkpoint, Traits
-from ckpt.errors import CkptError, NotOpenedError, UnreadableError, UnsupportedError
+from ckpt.errors import (
+    CkptError,
+    FolderError,
+    NotOpenedError,
+    StandInError,
+    UnreadableError,
+    UnsupportedError,
+)
 from ckpt.formats.archive import Archive
 from ckpt.formats.probe import Probe
 from ckpt.io.location import Location
@@ -53,7 +60,6 @@ def _not_yet(name: str, hint: str | None = None) -> UnsupportedError:
 # --- files ----------------------------------------------------------------------------------------------------
 
 _MAGICS: tuple[tuple[bytes, str, str | None], ...] = (
-    (b"version https://git-lfs", "a Git LFS pointer, not the file", "git lfs pull"),
     (b"\x1f\x8b", "compressed with gzip", "gunzip -c FILE > OUT"),
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it first"),
     (b"BZh", "compressed with bzip2", "bunzip2 it first"),
@@ -77,6 +83,8 @@ def _file(probe: Probe) -> CkptError:
     head, size = probe.head, probe.size
     if not size:
         return UnreadableError("an empty file", hint="an unfinished save, or a full disk?")
+    if head.startswith(b"version https://git-lfs"):
+        return StandInError("a Git LFS pointer, not the file", hint="git lfs pull")
     for magic, what, hint in _MAGICS:
         if head.startswith(magic):
             return UnsupportedError(what, hint=hint)
@@ -92,9 +100,9 @@ def _file(probe: Probe) -> CkptError:
         return _tar(probe)
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:64].lower()
     if text.startswith(_HTML):
-        return UnsupportedError("not a checkpoint: an HTML page", hint="a failed download?")
+        return StandInError("not a checkpoint: an HTML page", hint="a failed download?")
     if text.startswith(b"<?xml"):
-        return UnsupportedError("not a checkpoint: XML", hint="the error message of a server?")
+        return StandInError("not a checkpoint: XML", hint="the error message of a server?")
     if head[4:8] in (b"PTMF", b"FF01"):
         return UnsupportedError("not a checkpoint: a flatbuffer of the mobile interpreter")
     if _is_onnx(head):
@@ -196,7 +204,7 @@ def _directory(folder: Location) -> CkptError:
             return _not_yet(kind)
     files = [name for name in names if name.endswith((".pth", ".pt", ".ckpt", ".bin", ".safetensors"))]
     if files:
-        return UnsupportedError(
+        return FolderError(
             f"a directory without an index; it holds {plural(len(files), 'checkpoint file')}",
             hint=f"name one, such as {files[0]}",
         )

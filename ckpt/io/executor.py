@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 SPAN = 64 << 20
 """The most bytes that one task reads, where its work can be split."""
@@ -76,6 +80,78 @@ class Threads:
         finally:
             pool.shutdown(wait, cancel_futures=True)
         return results
+
+
+class Forks:
+    """Runs tasks in copies of this process: parsing in Python holds the GIL. Results must pickle, tasks need not.
+
+    Every process takes each n-th task, so `each` gives results in order while later tasks still run. Only for a
+    process without threads: a lock that one of them holds stays locked in the copies.
+    """
+
+    def __init__(self, count: int | None = None) -> None:
+        self.count = min(8, cpus()) if count is None else count
+
+    def run(self, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None) -> list[R]:
+        results = []
+        for task, result in zip(tasks, self.each(tasks), strict=True):
+            results.append(result)
+            if progress is not None:
+                progress(task.nbytes)
+        return results
+
+    def each(self, tasks: Sequence[Task[R]]) -> Iterator[R]:
+        """The results in the order of the tasks, each as soon as it and those before it are there."""
+        count = min(self.count, len(tasks))
+        if count < 2 or not hasattr(os, "fork"):
+            yield from (task() for task in tasks)
+            return
+        from multiprocessing.connection import Pipe
+
+        pids: list[int] = []
+        pipes: list[Connection] = []
+        try:
+            for number in range(count):
+                ours, theirs = Pipe(duplex=False)
+                pid = os.fork()
+                if not pid:
+                    for pipe in (*pipes, ours):  # so that the end of this process is an error for who writes
+                        pipe.close()
+                    _work(tasks[number::count], theirs)
+                pids.append(pid)
+                pipes.append(ours)
+                theirs.close()  # only the copy has it now, so its end is the end of the pipe
+            for index in range(len(tasks)):
+                yield _result(pipes[index % count])
+        finally:
+            for pipe in pipes:
+                pipe.close()
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)  # it waits for a reader, or has ended
+                os.waitpid(pid, 0)
+
+
+def _work(tasks: Sequence[Task[R]], pipe: Connection) -> NoReturn:
+    """Send the result of each task, or its error, and end this process, whatever happens."""
+    try:
+        for task in tasks:
+            try:
+                answer: tuple[bool, object] = (True, task())
+            except Exception as error:
+                answer = (False, error)
+            pipe.send(answer)
+    finally:
+        os._exit(0)  # nothing of the copied process is unwound or flushed
+
+
+def _result(pipe: Connection) -> Any:
+    try:
+        done, answer = pipe.recv()
+    except EOFError:
+        raise MemoryError("a process was killed, or its result does not pickle") from None
+    if not done:
+        raise answer
+    return answer
 
 
 def cpus() -> int:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from ckpt.findings import Finding
 from ckpt.render.text import Line, wrapped
-from ckpt.text import show, show_literal
+from ckpt.text import show_literal
 
 _LIMIT = 2000
 """Characters of one sentence that are shown."""
@@ -21,14 +19,6 @@ def finding_lines(finding: Finding, width: int | None) -> list[Line]:
     if finding.hint is not None:
         lines.append([(f"  ({finding.hint})", "dim")])
     return lines
-
-
-def row_lines(path: str, findings: Iterable[Finding]) -> list[Line]:
-    """One line per finding, as `lint` prints them: the file, the code, the sentence."""
-    return [
-        [(f"{show(path, None)}: ", ""), (finding.code, finding.level), (f" {safe(finding.message)}", "")]
-        for finding in findings
-    ]
 
 
 def safe(text: str) -> str:

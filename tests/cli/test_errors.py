@@ -53,7 +53,7 @@ def test_directory_without_a_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     check_error(ckpt("inspect", "runs", cwd=tmp_path), "a directory without a checkpoint")
     (tmp_path / "runs" / "a.pt").write_bytes(hostile.GOOD)
-    line = check_error(ckpt("inspect", "runs", cwd=tmp_path), "holds 1 checkpoint file")
+    line = check_error(ckpt("inspect", "runs", "--json", cwd=tmp_path), "holds 1 checkpoint file")
     assert "a.pt" in line
 
 
@@ -190,9 +190,7 @@ def test_unknown_command(word: str, tmp_path: Path) -> None:
     ids=" ".join,
 )
 def test_wrong_usage(arguments: tuple[str, ...]) -> None:
-    done = ckpt(*arguments)
-    assert (done.code, done.out) == (2, b"")
-    assert b"Traceback" not in done.err and b"Usage: ckpt" in done.err
+    assert "--help)" in check_error(ckpt(*arguments))
 
 
 @pytest.mark.parametrize(

@@ -78,9 +78,12 @@ RUNS: list[tuple[str, ...]] = [
     ),
     *(
         ("lint", FILE, CUT, *form)
-        for form in ((), ("--json",), ("--annotate", "github"), ("--values", "--level", "info"))
+        for form in (
+            *((), ("--json",), ("--statistics",), ("--read-values", "--level", "info")),
+            *(("--output-format", name) for name in ("github", "sarif", "junit")),
+        )
     ),
-    *(("lint", FILE, f"--{option}", EVIL) for option in ("select", "ignore", "level", "annotate")),
+    *(("lint", FILE, f"--{option}", EVIL) for option in ("select", "ignore", "level", "output-format")),
     *(("verify", FILE, CUT, *form) for form in ((), ("--json",), ("--quick",))),
     ("verify", FILE, "--sums", f"{FILE}.sums"),
     ("sum", FILE),
@@ -114,9 +117,7 @@ def problems(arguments: tuple[str, ...], done: Done) -> list[str]:
             bad = BAD.findall(line)
             if bad or ("\t" in line and not tabs):
                 found.append(f"raw {bad!a}: {line!a}")
-            own = "--annotate" in arguments and re.match(
-                r"::(error|warning|notice) file=[^:,]*::[a-z-]+ ", line
-            )
+            own = "github" in arguments and re.match(r"::(error|warning|notice) file=[^:,]*::[a-z-]+ ", line)
             if line.lstrip().startswith("::") and not own:
                 found.append(f"command: {line!a}")
             if "##[" in line:

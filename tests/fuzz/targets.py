@@ -44,9 +44,9 @@ from ckpt.names import Globs
 from ckpt.nodes import Node
 from ckpt.pickles.emit import emit
 from ckpt.render.diff import diff_lines, diff_table
-from ckpt.render.findings import row_lines
 from ckpt.render.get import get_text
 from ckpt.render.inspect import index_lines
+from ckpt.render.lint import lint_lines
 from ckpt.render.tables import row_table
 from ckpt.render.text import plain_text
 from ckpt.render.verify import verify_line
@@ -94,7 +94,7 @@ def pickle(data: bytes) -> None:
         ]:
             _got(survey, name)
         findings = lint.lint(survey)
-        clean(plain_text(row_lines("x.pt", findings)))
+        clean(plain_text(lint_lines([lint.LintReport("x.pt", tuple(findings))], None)))
         _emitted(checkpoint)
 
 
@@ -312,7 +312,7 @@ def snapshot(data: bytes) -> None:
                 clean(plain_text(index_lines(found)))
             except CkptError as error:
                 refused(error)
-        clean(plain_text(row_lines("x.pt", lint.lint(survey))))
+        clean(plain_text(lint_lines([lint.LintReport("x.pt", tuple(lint.lint(survey)))], None)))
         _differing(_snapshot(), survey.checkpoint)
         _differing(survey.checkpoint, _snapshot())
 

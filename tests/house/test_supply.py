@@ -80,7 +80,11 @@ def test_what_builds_and_what_fuzzes_is_pinned() -> None:
 # ---------------------------------------------------------------------------------------------- the release
 
 GOOD = {
-    **{path.relative_to(ROOT).as_posix(): b"" for path in (ROOT / "ckpt").rglob("*.py")},
+    **{
+        path.relative_to(ROOT).as_posix(): b""
+        for kind in ("*.py", "*.md")
+        for path in (ROOT / "ckpt").rglob(kind)
+    },
     "ckpt/py.typed": b"",
     "torch_ckpt-1.dist-info/METADATA": b"Name: torch-ckpt\n",
     "torch_ckpt-1.dist-info/entry_points.txt": b"",
@@ -102,6 +106,8 @@ def test_a_wheel_is_the_package_and_nothing_else(tmp_path: Path) -> None:
         {**GOOD, "tests/test_x.py": b""},
         {**GOOD, "ckpt/test_x.py": b""},
         {**GOOD, "ckpt/notes.txt": b""},
+        {**GOOD, "ckpt/notes.md": b""},
+        {name: data for name, data in GOOD.items() if name != "ckpt/jobs/explain/errors.md"},
         {**GOOD, "evil.pth": b"import os"},
         {name: data for name, data in GOOD.items() if name != "ckpt/py.typed"},
         {name: data for name, data in GOOD.items() if name != "ckpt/nodes.py"},

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,13 +26,14 @@ import rewriting
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from process import ROOT, TIMEOUT
 
 from ckpt import formats
 from ckpt.errors import CutOffError, LimitError, NotOpenedError, UnreadableError, UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.formats.verify import checksums
 from ckpt.io import executor as executors
-from ckpt.io.executor import Executor, Serial, Task, Threads, spans
+from ckpt.io.executor import Executor, Forks, Serial, Task, Threads, spans
 from ckpt.jobs.check.stats import stats
 from ckpt.jobs.check.sums import sums
 from ckpt.jobs.diff.diff import Options, diff
@@ -42,6 +47,9 @@ EXECUTORS: dict[str, Callable[[ProcessPoolExecutor], Executor]] = {
     "Threads(2)": lambda pool: Threads(2),
     "Threads(8)": lambda pool: Threads(8),
     "Threads()": lambda pool: Threads(),
+    "Forks(1)": lambda pool: Forks(1),
+    "Forks(2)": lambda pool: Forks(2),
+    "Forks(7)": lambda pool: Forks(7),
     "Processes": lambda pool: processes.Processes(pool),
 }
 
@@ -128,6 +136,66 @@ def test_no_task_is_begun_long_after_one_failed() -> None:
     with pytest.raises(LookupError):
         Threads(2).run([Task(work, (number,)) for number in range(100)])
     assert len(begun) < 50
+
+
+def test_forks_give_each_result_when_it_is_there(tmp_path: Path) -> None:
+    flag = tmp_path / "go"
+    tasks = [Task(abs, (-1,)), Task(abs, (-2,)), Task(processes.wait_for, (str(flag),)), Task(abs, (-4,))]
+
+    results = Forks(2).each(tasks)
+
+    assert [next(results), next(results)] == [1, 2]
+    flag.touch()
+    assert list(results) == ["there", 4]
+
+
+def test_forks_send_what_is_larger_than_a_pipe() -> None:
+    assert Forks(2).run([Task(bytes, (number << 20,)) for number in range(5)]) == [
+        bytes(n << 20) for n in range(5)
+    ]
+
+
+def test_a_fork_that_is_killed_is_an_error() -> None:
+    tasks = [Task(abs, (-1,)), Task(processes.die, ()), Task(abs, (-1,))]
+
+    with pytest.raises(MemoryError, match="killed"):
+        Forks(2).run(tasks)
+
+
+def test_a_result_that_does_not_pickle_is_an_error() -> None:
+    with pytest.raises(MemoryError, match="pickle"):
+        Forks(2).run([Task(threading.Lock, ()), Task(abs, (-1,))])
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_forks_end_with_the_process_that_made_them(number: int, tmp_path: Path) -> None:
+    code = (
+        "import processes, sys; from ckpt.io.executor import Forks, Task\n"
+        "tasks = [Task(processes.pid_then_bytes, (sys.argv[1], n)) for n in range(6)]\n"
+        "for result in Forks(3).each(tasks): input()"
+    )
+    path = f"{ROOT}{os.pathsep}{Path(__file__).parents[1] / 'lib'}"
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": path},
+        stdin=subprocess.PIPE,
+    )
+    try:
+        until(lambda: len(list(tmp_path.iterdir())) == 3)
+        child.send_signal(number)
+        child.wait(TIMEOUT)
+        until(lambda: not any(Path(f"/proc/{pid.name}").exists() for pid in tmp_path.iterdir()))
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that another process does."""
+    limit = time.monotonic() + TIMEOUT
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.01)
 
 
 # --- how work is cut --------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("inspect", "in.pth", "--json"),
     ("stats", "in.pth", "--tsv"),
     ("diff", "in.pth", "in.pth"),
-    ("lint", ".", "--values"),
+    ("lint", ".", "--read-values"),
     ("verify", "in.pth"),
     ("sum", "in.pth", "--all"),
     ("rehome", "in.pth", "-o", "out.pth"),

@@ -118,10 +118,15 @@ def as_nobody(*arguments: str, cwd: Path) -> Done:
     return python("-c", _NOBODY, SAMPLES / "train_cuda.pth", *arguments, cwd=cwd)
 
 
-def terminal(*arguments: str | os.PathLike[str], columns: int = 80, **changes: str) -> str:
-    """What a person sees of `ckpt ARGUMENTS` in the folder of samples, on a terminal of so many columns."""
+def terminal(
+    *arguments: str | os.PathLike[str], columns: int = 80, rows: int = 50, code: int = 0, **changes: str
+) -> str:
+    """What a person sees of `ckpt ARGUMENTS` in the folder of samples, on a terminal of so many columns and rows.
+
+    The command must end with the exit code `code`.
+    """
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     command = [sys.executable, "-m", "ckpt", *map(os.fspath, arguments)]
     with subprocess.Popen(
         command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=SAMPLES, env=environment(**changes)
@@ -137,7 +142,7 @@ def terminal(*arguments: str | os.PathLike[str], columns: int = 80, **changes: s
                 break
             seen += part
     os.close(ours)
-    assert child.returncode == 0, seen
+    assert child.returncode == code, seen
     return seen.decode().replace("\r\n", "\n")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import signal
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor as Pool
@@ -46,3 +48,21 @@ def fail_slowly(what: str) -> None:
     """Raise after others had the time to."""
     time.sleep(0.3)
     raise LookupError(what)
+
+
+def wait_for(path: str) -> str:
+    """Return once a file is there."""
+    while not os.path.exists(path):
+        time.sleep(0.01)
+    return "there"
+
+
+def die() -> None:
+    """End as the kernel ends a process when memory is short."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def pid_then_bytes(folder: str, number: int) -> bytes:
+    """Leave a file with the name of this process, and return more than a pipe holds."""
+    open(os.path.join(folder, str(os.getpid())), "w").close()
+    return bytes(1 << 20)

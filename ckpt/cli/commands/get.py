@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
 
 from ckpt.cli import output
 from ckpt.cli.options import LimitOption, OnePath, limits_of, opened
-from ckpt.errors import about
+from ckpt.errors import UsageError, about
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.inspect.get import get
 from ckpt.render.get import get_text
 from ckpt.render.tables import row_table
+from ckpt.text import pasted, pasted_path
 
 
 def command(
@@ -30,6 +32,11 @@ def command(
     ckpt get train.pth args.lr epoch
     """
     limits = limits_of(limit)
+    swapped = next((name for name in names if os.path.isfile(name)), None)
+    if swapped is not None and not os.path.exists(path):
+        words = [pasted_path(swapped), *(pasted(name) for name in (path, *names) if name != swapped)]
+        hint = None if None in words else f"ckpt get {' '.join(word or '' for word in words)}"
+        raise UsageError("no such file", path=path, hint=hint)
     with about(path), opened(path, limits) as checkpoint:
         found = get(Survey(checkpoint), names, limits)
         for item in found:

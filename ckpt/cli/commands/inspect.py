@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Annotated
 
@@ -32,12 +33,13 @@ from ckpt.cli.options import (
 )
 from ckpt.cli.paths import each
 from ckpt.cli.signature import Exclusion, excluding
-from ckpt.errors import UsageError
+from ckpt.errors import FolderError, UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.inspect.inspect import InspectReport, inspect
 from ckpt.names import Globs
 from ckpt.render import inspect as render
 from ckpt.render import tables
+from ckpt.text import show
 
 _Table = Callable[[InspectReport], list[list[str]]]
 _VIEWS = ("--storages", "--values", "--imports")
@@ -108,12 +110,28 @@ def command(
         raise UsageError("--tsv takes one of --storages, --values and --imports")
     check_table(table)
     numbers = None if indices is None else _numbers(indices)
+    if numbers is not None and any(path.isdigit() and not os.path.exists(path) for path in paths):
+        listed = ",".join([indices or "", *(path for path in paths if path.isdigit())])
+        raise UsageError("--index takes one list", hint=f"--index {show(listed, 80)}")
     live = model_of(model, arg)
     several = len(paths) > 1
     rows = output.Tables(several, tsv=tsv, table=table, header=not no_header)
 
+    as_list = not (json or rows.asked or views or indices or section or codes or live)
+
     def one(path: str) -> int:
         refuse_factory(path, "--model")
+        try:
+            return inspected(path)
+        except FolderError:
+            if not as_list:
+                raise
+            from ckpt.cli.commands.ls import show_folder  # here: a folder of checkpoints alone pays for it
+
+            output.between()
+            return show_folder(path, limits)
+
+    def inspected(path: str) -> int:
         with opened(path, limits, tell=False) as checkpoint:
             survey = Survey(checkpoint, live)
             report = inspect(survey, select, section, None if rows.asked else planning(survey))

@@ -3,35 +3,51 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, NamedTuple
 
 import typer
 
 from ckpt import formats
 from ckpt.cli import output
-from ckpt.cli.options import Arg, LimitOption, RewriteJson, limits_of, model_of, planning, refuse_factory
+from ckpt.cli.options import (
+    Arg,
+    FailOn,
+    FilesFrom,
+    LimitOption,
+    Quiet,
+    RewriteJson,
+    SkipUnreadable,
+    codes_of,
+    exit_code,
+    explained,
+    limits_of,
+    model_of,
+    planning,
+    refuse_factory,
+)
 from ckpt.cli.paths import TROUBLE, worst
 from ckpt.cli.settings import LintSettings, lint_settings
 from ckpt.cli.signature import Exclusion, excluding
-from ckpt.errors import CkptError, UnsupportedError, UsageError, about
+from ckpt.cli.walk import Found, found, is_concern, listed, many
+from ckpt.errors import CkptError, UsageError, about
 from ckpt.evidence.survey import Survey
 from ckpt.findings import CATALOGUE, LEVELS, Finding
+from ckpt.io.executor import Task
 from ckpt.jobs.check.lint import Gate, LintReport, Rules, checked_codes, document, lint, lint_model
 from ckpt.limits import Limits
 from ckpt.names import natural
-from ckpt.render.findings import row_lines, safe
-from ckpt.text import show, show_line, show_literal
+from ckpt.render.lint import github, junit, lint_lines, sarif, statistics_lines, summary
+from ckpt.text import show, show_literal
 
-_SUFFIXES = (".pth", ".pt", ".ckpt", ".bin", ".safetensors", ".index.json")
-_SHARD = re.compile(r"-\d{5,}-of-\d{5,}\.(?:safetensors|bin)$")
-_MARKS = {"error": "error", "warning": "warning", "info": "notice"}
+_FORMS = ("text", "json", "github", "sarif", "junit")
 
 
-@excluding(Exclusion(("--json", "--annotate")))
+@excluding(
+    Exclusion(("--json", "--output-format")), Exclusion(("--statistics",), ("--json", "--output-format"))
+)
 def command(
     paths: Annotated[
         list[str] | None,
@@ -59,8 +75,9 @@ def command(
             help="Report this level and above: error, warning or info.  [default: warning]",
         ),
     ] = None,
-    values: Annotated[
-        bool, typer.Option("--values", help="Read the tensors too, for NaN, Inf and dead channels.")
+    fail_on: FailOn = None,
+    read_values: Annotated[
+        bool, typer.Option("--read-values", help="Read the tensors too, for NaN, Inf and dead channels.")
     ] = False,
     model: Annotated[
         str | None,
@@ -69,50 +86,70 @@ def command(
         ),
     ] = None,
     arg: Arg = None,
+    files_from: FilesFrom = None,
+    skip_unreadable: SkipUnreadable = False,
     json: RewriteJson = False,
-    annotate: Annotated[
+    form: Annotated[
         str | None,
-        typer.Option("--annotate", metavar="github", help="Print annotations for GitHub."),
+        typer.Option(
+            "--output-format", metavar="FORM", help=f"Print {', '.join(_FORMS[:-1])} or {_FORMS[-1]}."
+        ),
     ] = None,
+    statistics: Annotated[
+        bool, typer.Option("--statistics", help="Print how often each code was found.")
+    ] = False,
+    quiet: Quiet = False,
     no_config: Annotated[
         bool, typer.Option("--no-config", help="Ignore the table [tool.ckpt.lint] of pyproject.toml.")
     ] = False,
     limit: LimitOption = None,
 ) -> int:
-    """Check files and print one line per finding. Exit code 1 when a warning or an error is left.
+    """Check files and print their findings. Exit code 1 for a warning or an error, 2 for a file that cannot be read.
 
-    Tensors are read only with --values. The table [tool.ckpt.lint] of the nearest pyproject.toml may set select,
-    ignore, level and values. It cannot switch off findings of level error.
+    Tensors are read only with --read-values. The table [tool.ckpt.lint] of the nearest pyproject.toml may set select,
+    ignore, level and read-values. It cannot switch off findings of level error.
 
     \b
     ckpt lint runs/ --ignore cuda
     ckpt lint --model model.py:build --select list-modules
     """
     limits = limits_of(limit)
-    if annotate not in (None, "github"):
-        raise UsageError(f"--annotate {annotate}: only github")
+    form = form or ("json" if json else "text")
+    if form not in _FORMS:
+        raise UsageError(f"--output-format {show(form, 40)}: not one of {' '.join(_FORMS)}")
+    codes = codes_of(fail_on, "inspect", also=[row.code for row in CATALOGUE.values() if "lint" in row.by])
     settings = LintSettings() if no_config else lint_settings(os.getcwd())
     gate = Gate(_rules(settings, select, ignore, level), _rules(LintSettings(), select, ignore, level))
-    deep = values or settings.values
     live = model_of(model, arg)
-    if not paths and live is None:
-        raise UsageError("nothing to check", hint="PATH..., or --model FILE.py:FACTORY")
-    reading = _Reading(limits, gate, deep, json)
-    reports = [report for path in paths or () for report in _reports(path, reading)]
+    names = listed(paths, files_from) if paths or files_from or live is None else []
+    reports = _reports(names, _Reading(limits, gate, read_values or settings.values, form == "json"))
     if model is not None and live is not None:
         reports.append(_judged(model, gate, lint_model(live)))
     reports.sort(key=lambda report: natural(report.path))
     for report in reports:
-        if report.error is not None:
+        if report.error is not None and form == "text":
             output.talk(f"ckpt: {show(report.path, None)}: {show_literal(report.error)}")
+        elif report.skipped is not None:
+            output.talk(f"ckpt: {show(report.path, None)}: skipped: {show_literal(report.skipped)}")
     _tell_switched_off(settings.path, reports)
-    if json:
+    _write(reports, form, statistics=statistics)
+    if form == "text" and not quiet:
+        output.conclude(summary(reports))
+    return worst(_code(report, codes, skip_unreadable) for report in reports)
+
+
+def _write(reports: Sequence[LintReport], form: str, *, statistics: bool) -> None:
+    if form == "json":
         output.write_json(document(reports))
-    elif annotate:
-        sys.stdout.writelines(_annotation(r.path, finding) + "\n" for r in reports for finding in r.findings)
+    elif form == "sarif":
+        output.write_json(sarif(reports))
+    elif form in ("github", "junit"):
+        lines = github(reports) if form == "github" else junit(reports)
+        sys.stdout.writelines(f"{line}\n" for line in lines)
+    elif statistics:
+        output.write_lines(statistics_lines(reports))
     else:
-        output.write_lines([line for report in reports for line in row_lines(report.path, report.findings)])
-    return worst(map(_code, reports))
+        output.write_lines(lint_lines(reports, output.screen_width()))
 
 
 def _tell_switched_off(path: str, reports: Sequence[LintReport]) -> None:
@@ -123,17 +160,12 @@ def _tell_switched_off(path: str, reports: Sequence[LintReport]) -> None:
         output.talk(f"ckpt: {show(path, None)}: switches off {codes} (--no-config shows them)")
 
 
-def _code(report: LintReport) -> int:
+def _code(report: LintReport, codes: frozenset[str], skip_unreadable: bool) -> int:
     if report.error is not None:
-        return TROUBLE
+        return 0 if skip_unreadable else TROUBLE
+    if codes:
+        return exit_code(report.findings, codes)
     return int(any(finding.level != "info" for finding in report.findings))
-
-
-def _annotation(path: str, finding: Finding) -> str:
-    """A workflow command of GitHub, with line ends and percent signs escaped."""
-    text = show_line(f"{finding.code} {safe(finding.message)}").replace("%", "%25")
-    name = show_line(show(path, None)).replace("%", "%25").replace(":", "%3A").replace(",", "%2C")
-    return f"::{_MARKS[finding.level]} file={name}::{text}"
 
 
 def _rules(
@@ -143,8 +175,8 @@ def _rules(
     left = _split(ignore) or settings.ignore
     asked = level or settings.level
     lowest = next((known for known in LEVELS if known == asked), None)
-    if lowest is None:
-        raise UsageError(f"--level {show(str(asked), 40)}: not one of {' '.join(LEVELS)}")
+    if lowest is None and asked is not None:
+        raise UsageError(f"--level {show(asked, 40)}: not one of {' '.join(LEVELS)}")
     return Rules(
         checked_codes(chosen, "--select" if select else "[tool.ckpt.lint] select"),
         checked_codes(left, "--ignore" if ignore else "[tool.ckpt.lint] ignore"),
@@ -165,18 +197,25 @@ class _Reading(NamedTuple):
     commands: bool
 
 
-def _reports(path: str, reading: _Reading) -> Iterator[LintReport]:
-    refuse_factory(path, "--model")
-    if not os.path.isdir(path):
-        yield _report(path, reading)
-        return
-    refused: list[LintReport] = []
-    files = list(_walked(path, refused))
-    if not files and not refused:
-        yield LintReport(path, (), "no checkpoint in this folder")
-    for file in files:
-        yield _report(file, reading, found=True)
-    yield from refused
+def _reports(names: Sequence[str], reading: _Reading) -> list[LintReport]:
+    """The reports on what the names lead to, which several processes make when there are many."""
+    for name in names:
+        refuse_factory(name, "--model")
+    items = list(found(names))
+    sizes = [os.path.getsize(item.path) if os.path.isfile(item.path) else 0 for item in items]
+    tasks = [Task(_report, (item, reading), size) for item, size in zip(items, sizes, strict=True)]
+    with output.progress(sum(sizes)) as progress:
+        reports = many(tasks).run(tasks, progress)
+    seen = {os.path.normpath(report.path) for report in reports}
+    empty = [name for name in names if os.path.isdir(name) and not _below(name, seen)]
+    return reports + [LintReport(name, (), "no checkpoint in this folder") for name in empty]
+
+
+def _below(folder: str, paths: Iterable[str]) -> bool:
+    """Whether one of the paths is the folder or lies in it."""
+    folder = os.path.normpath(folder)
+    start = "" if folder == os.curdir else os.path.join(folder, "")
+    return any(path == folder or path.startswith(start) for path in paths)
 
 
 def _judged(path: str, gate: Gate, findings: Sequence[Finding]) -> LintReport:
@@ -184,43 +223,18 @@ def _judged(path: str, gate: Gate, findings: Sequence[Finding]) -> LintReport:
     return LintReport(path, kept, switched_off=switched_off)
 
 
-def _walked(folder: str, refused: list[LintReport]) -> Iterator[str]:
-    """The files of a folder that may be checkpoints; of shards their index.
-
-    `refused` gets each folder that cannot be read: an error, not a folder without findings.
-    """
-
-    def refuse(error: OSError) -> None:
-        path = os.path.normpath(os.fsdecode(error.filename))
-        refused.append(LintReport(path, (), f"cannot be read: {(error.strerror or '').lower()}"))
-
-    for at, folders, names in os.walk(folder, onerror=refuse):
-        folders.sort(key=natural)
-        for name in folders:
-            if os.path.islink(os.path.join(at, name)):
-                output.talk(f"ckpt: {show(os.path.join(at, name), None)}: skipped: a link to a folder")
-        indexed = any(name.endswith(".index.json") for name in names)
-        for name in sorted(names, key=natural):
-            shard = indexed and _SHARD.search(name)
-            if name.endswith(_SUFFIXES) and not shard and not name.startswith("."):
-                yield os.path.normpath(os.path.join(at, name))
-
-
-def _report(path: str, reading: _Reading, *, found: bool = False) -> LintReport:
-    """The findings of one file. A file in a folder that is not a checkpoint is skipped."""
+def _report(item: Found, reading: _Reading) -> LintReport:
+    """The findings of one file. A file in a folder that never was a checkpoint is skipped."""
+    if item.error is not None or item.skipped is not None:
+        return LintReport(item.path, (), item.error, skipped=item.skipped)
     try:
-        with about(path), formats.open(path, reading.limits) as checkpoint:
-            with output.progress(checkpoint.nbytes) as progress:
-                survey = Survey(checkpoint)
-                plan = planning(survey) if reading.commands else None
-                every = lint(survey, values=reading.values, plan=plan, progress=progress)
-                report = _judged(path, reading.gate, every)
+        with about(item.path), formats.open(item.path, reading.limits) as checkpoint:
+            survey = Survey(checkpoint)
+            plan = planning(survey) if reading.commands else None
+            report = _judged(item.path, reading.gate, lint(survey, values=reading.values, plan=plan))
             checkpoint.check_unchanged()
             return report
-    except UnsupportedError as error:
-        if found:
-            output.talk(f"ckpt: {show(path, None)}: skipped: {show_literal(error.problem)}")
-            return LintReport(path, ())
-        return LintReport(path, (), error.advice)
     except CkptError as error:
-        return LintReport(path, (), error.said_of(path))
+        if is_concern(item, error):
+            return LintReport(item.path, (), explained(error, item.path).said_of(item.path))
+        return LintReport(item.path, (), skipped=error.problem)

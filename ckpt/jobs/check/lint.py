@@ -21,19 +21,21 @@ DEAD = 1e-3
 
 
 class LintReport(NamedTuple):
-    """The findings of one file, or the error if it cannot be read."""
+    """The findings of one file, or the error if it cannot be read, or why it was `skipped`."""
 
     path: str
     findings: tuple[Finding, ...]
     error: str | None = None
     switched_off: tuple[Finding, ...] = ()
     """Findings that only the rules of a file left out."""
+    skipped: str | None = None
 
     def to_json(self) -> dict[str, Json]:
         """An entry of `files[]` of the document `ckpt.lint`."""
         return {
             "path": self.path,
             "error": self.error,
+            "skipped": self.skipped,
             "findings": [finding.to_json() for finding in self.findings],
         }
 
@@ -50,22 +52,28 @@ def document(reports: Sequence[LintReport]) -> dict[str, Json]:
 
 
 class Rules(NamedTuple):
-    """Which findings count: those of `select` (all when empty) without those of `ignore`, from `level` on."""
+    """Which findings count: those of `select` (all when empty) without those of `ignore`, from `level` on.
+
+    Without a `level` it is warning, and selected codes count at any level.
+    """
 
     select: frozenset[str] = frozenset()
     ignore: frozenset[str] = frozenset()
-    level: Level = "warning"
+    level: Level | None = None
 
     def kept(self, findings: Iterable[Finding]) -> tuple[Finding, ...]:
         """The findings that count, the most serious first."""
-        most = LEVELS.index(self.level)
+        most = LEVELS.index(self.level or "warning")
         return order(
             [
                 finding
                 for finding in findings
                 if (not self.select or finding.code in self.select)
                 and finding.code not in self.ignore
-                and (LEVELS.index(finding.level) <= most or finding.code in self.select)
+                and (
+                    LEVELS.index(finding.level) <= most
+                    or (self.level is None and finding.code in self.select)
+                )
             ]
         )
 

@@ -14,13 +14,22 @@ from ckpt.pickles.edit import Edit
 from ckpt.tensors import Computed, Range, Storage, TensorRef, parts_of, tensor_ref
 from ckpt.text import show
 
+_SHORT = {
+    **dict.fromkeys(("bf16", "bfloat", "bfloat16"), "bfloat16"),
+    **dict.fromkeys(("fp16", "f16", "half", "float16"), "float16"),
+    **dict.fromkeys(("fp32", "f32", "float", "single", "float32"), "float32"),
+}
+"""Other names of the dtypes of `--dtype`."""
+
 
 def dtype_of(name: str | None) -> DType | None:
     """The dtype that `--dtype` names. Raises UsageError for one that is not cast to."""
     if name is None:
         return None
     if name not in CASTS:
-        raise UsageError(f"--dtype {show(name, 40)}: not one of {' '.join(CASTS)}")
+        meant = _SHORT.get(name.lower().removeprefix("torch."))
+        hint = f"did you mean {meant}?" if meant else None
+        raise UsageError(f"--dtype {show(name, 40)}: not one of {' '.join(CASTS)}", hint=hint)
     return BY_NAME[name]
 
 

@@ -11,6 +11,8 @@ import shutil
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote
+from xml.etree import ElementTree
 
 import oracle
 import pytest
@@ -240,38 +242,48 @@ def folder(tmp_path: Path) -> Path:
 def test_a_folder(folder: Path) -> None:
     done = ckpt("lint", "runs", cwd=folder)
     assert done.code == 1
-    assert done.lines == ["runs/deep/dp.pth: prefix all 2 names begin with module. (DataParallel or DDP)."]
-    assert done.complaints == ["ckpt: runs/notes.bin: skipped: not a checkpoint: a text file"]
-    done = ckpt("lint", "runs", "--values", "--ignore", "prefix", cwd=folder)
-    assert (
-        done.lines == [f"runs/nan{n}.pth: nan 1 element is NaN in a.weight." for n in (9, 10)]
-        and done.code == 1
-    )
+    assert done.lines == [
+        "runs/deep/dp.pth",
+        "  warning  prefix  all 2 names begin with module. (DataParallel or DDP).",
+    ]
+    assert done.complaints == [
+        "ckpt: runs/notes.bin: skipped: not a checkpoint: a text file",
+        "1 finding (1 warning) in 1 of 4 files",
+    ]
+    done = ckpt("lint", "runs", "--read-values", "--ignore", "prefix", cwd=folder)
+    assert done.code == 1
+    assert done.lines == [
+        line
+        for n in (9, 10)
+        for line in (f"runs/nan{n}.pth", "  warning  nan  1 element is NaN in a.weight.")
+    ]
     assert ckpt("lint", "runs", "--ignore", "prefix", cwd=folder).code == 0
-    assert ckpt("lint", "runs/good.pth", cwd=folder).out == b""
+    done = ckpt("lint", "runs/good.pth", cwd=folder)
+    assert (done.out, done.complaints) == (b"", ["no finding in 1 file"])
+    assert ckpt("lint", "runs/good.pth", "-q", cwd=folder) == Done(0, b"", b"")
 
 
 def test_levels_and_codes(folder: Path) -> None:
     cuda = SAMPLES / "llama_bf16.pth"
     assert ckpt("lint", cuda).code == 0 and ckpt("lint", cuda).out == b""
     done = ckpt("lint", cuda, "--level", "info")
-    assert done.code == 0 and ": cuda A bare torch.load" in done.lines[0]
+    assert done.code == 0 and "info     cuda  A bare torch.load" in done.lines[1]
     assert ckpt("lint", cuda, "--select", "cuda").lines == done.lines
-    assert (
-        ckpt("lint", SAMPLES / "hostile.pth", "--level", "error")
-        .lines[0]
-        .split(": ")[1]
-        .startswith("called-on-load")
-    )
+    done = ckpt("lint", SAMPLES / "hostile.pth", "--level", "error")
+    assert [line.split()[:2] for line in done.lines[1:]] == [["error", "called-on-load"]]
+    assert ckpt("lint", cuda, "--select", "cuda", "--level", "warning").out == b""
+    assert ckpt("lint", cuda, "--select", "cuda", "--level", "info").lines[1:]
     check_error(ckpt("lint", cuda, "--select", "none"), "--select none: not a finding of lint")
     check_error(ckpt("lint", cuda, "--ignore", "frozen"), "--ignore frozen: not a finding of lint")
     check_error(ckpt("lint", cuda, "--level", "loud"), "--level loud: not one of error warning info")
-    check_error(ckpt("lint", cuda, "--annotate", "gitlab"), "--annotate gitlab: only github")
+    check_error(
+        ckpt("lint", cuda, "--output-format", "gitlab"), "--output-format gitlab: not one of text json"
+    )
 
 
 def test_what_cannot_be_read(folder: Path) -> None:
     done = ckpt("lint", SAMPLES / "truncated.pth", folder / "runs" / "deep" / "dp.pth")
-    assert done.code == 2 and "cut off" in done.complaints[0] and "prefix" in done.lines[0]
+    assert done.code == 2 and "cut off" in done.complaints[0] and "prefix" in done.lines[1]
     assert ckpt("lint", folder / "none").code == 2
     (folder / "empty").mkdir()
     assert ckpt("lint", folder / "empty").code == 2
@@ -290,20 +302,18 @@ def test_forms(folder: Path) -> None:
     assert [
         (row["path"], [f["code"] for f in row["findings"]]) for row in document["files"] if row["findings"]
     ] == [("runs/deep/dp.pth", ["prefix"])]
-    assert ckpt("lint", "runs", "--annotate", "github", cwd=folder).lines == [
+    assert ckpt("lint", "runs", "--output-format", "github", cwd=folder).lines == [
         "::warning file=runs/deep/dp.pth::prefix all 2 names begin with module. (DataParallel or DDP)."
     ]
     odd = rewriting.saved({"module.a%0A::error::x.weight": torch.ones(1)}, folder / "a:b,c.pth")
-    (line,) = ckpt("lint", odd, "--annotate", "github").lines
+    (line,) = ckpt("lint", odd, "--output-format", "github").lines
     assert "%3A" in line and line.count("::") >= 2 and "%0A" not in line.replace("%250A", "")
 
 
 def test_settings_of_the_project(folder: Path) -> None:
-    (folder / "pyproject.toml").write_text('[tool.ckpt.lint]\nignore = ["prefix"]\nvalues = true\n')
-    assert [
-        line.split(": ")[1][:3]
-        for line in ckpt("lint", "good.pth", "nan9.pth", "deep", cwd=folder / "runs").lines
-    ] == ["nan"]
+    (folder / "pyproject.toml").write_text('[tool.ckpt.lint]\nignore = ["prefix"]\nread-values = true\n')
+    done = ckpt("lint", "good.pth", "nan9.pth", "deep", cwd=folder / "runs")
+    assert [line.split()[1] for line in done.lines if line.startswith(" ")] == ["nan"]
     assert ckpt("lint", "deep", "--ignore", "cuda", cwd=folder / "runs").code == 1
     (folder / "pyproject.toml").write_text('[tool.ckpt.lint]\nlevel = "info"\nselect = ["nan"]\n')
     assert ckpt("lint", "deep", cwd=folder / "runs").code == 0
@@ -320,14 +330,119 @@ def test_a_live_model(folder: Path) -> None:
     done = in_a_process("lint", "--model", "nets.py:Net", "--arg", "n=3", cwd=folder)
     assert done.code == 1
     assert done.lines == [
-        "nets.py:Net: list-modules cells[0..2] (Linear) are not registered (3 modules, 6 parameters)."
-        " state_dict, .to(), the optimizer and DataParallel miss them. Use nn.ModuleList or nn.ModuleDict."
+        "nets.py:Net",
+        "  warning  list-modules  cells[0..2] (Linear) are not registered (3 modules, 6 parameters)."
+        " state_dict, .to(), the optimizer and DataParallel miss them. Use nn.ModuleList or nn.ModuleDict.",
     ]
 
 
 def test_every_code_that_lint_makes_is_in_the_catalogue() -> None:
     made = {code for code, row in CATALOGUE.items() if "lint" in row.by}
     assert made == {"nan", "inf", "dead-channels", "private", "hooks", "plain-tensor", "registered-twice"}
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        ("ignor", "has an unknown key: ignor (did you mean ignore?)"),
+        ("values", "has an unknown key: values (did you mean read-values?)"),
+        ("xyz", "has an unknown key: xyz (it takes select, ignore, level and read-values)"),
+    ],
+)
+def test_an_unknown_key_is_named(key: str, says: str, folder: Path) -> None:
+    (folder / "pyproject.toml").write_text(f"[tool.ckpt.lint]\n{key} = true\n")
+    assert says in check_error(ckpt("lint", "runs", cwd=folder))
+
+
+@pytest.mark.parametrize("name", ["lfs_pointer.pth", "html_page.pth", "truncated.pth", "empty.pth"])
+@pytest.mark.parametrize("ending", [".pth", ".bin"])
+def test_what_stands_in_for_a_checkpoint_fails_in_a_folder_too(
+    name: str, ending: str, tmp_path: Path
+) -> None:
+    data = b"" if name == "empty.pth" else (SAMPLES / name).read_bytes()
+    (tmp_path / f"model{ending}").write_bytes(data)
+    shutil.copy(SAMPLES / "llama_bf16.pth", tmp_path)
+    done = inside("lint", ".", cwd=tmp_path)
+    assert (done.code, done.out) == (2, b"")
+    assert done.complaints[0].startswith(f"ckpt: model{ending}: ")
+    assert done.complaints[-1] == "no finding in 1 file · 1 unreadable"
+    assert inside("lint", ".", "--skip-unreadable", "-q", cwd=tmp_path).code == 0
+    (row,) = (
+        row for row in json.loads(inside("lint", ".", "--json", cwd=tmp_path).out)["files"] if row["error"]
+    )
+    assert row["path"] == f"model{ending}"
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [("error", 1), ("called-on-load", 1), ("any", 1), ("prefix", 0), ("private", 0), ("private,warning", 1)],
+)
+def test_fail_on_decides_alone(code: str, expected: int) -> None:
+    assert inside("lint", "hostile.pth", "--fail-on", code, cwd=SAMPLES).code == expected
+    assert inside("lint", "llama_bf16.pth", "--level", "info", "--fail-on", "any", cwd=SAMPLES).code == 1
+    assert inside("lint", "llama_bf16.pth", "--fail-on", "any", cwd=SAMPLES).code == 0
+
+
+def test_statistics(folder: Path) -> None:
+    shutil.copy(folder / "runs" / "deep" / "dp.pth", folder / "runs" / "again.pth")
+    done = inside("lint", "runs", "--statistics", "--read-values", cwd=folder)
+    assert done.code == 1
+    assert done.lines == [
+        "2  prefix  in 2 files: names begin with the attribute of a wrapper",
+        "2  nan  in 2 files: tensors hold NaN",
+    ]
+
+
+def test_sarif_holds_every_finding_and_what_cannot_be_read(folder: Path) -> None:
+    odd = folder / "runs" / "odd name%.pth"
+    shutil.copy(SAMPLES / "whole_model.pth", odd)
+    shutil.copy(SAMPLES / "lfs_pointer.pth", folder / "runs")
+    done = inside("lint", "runs", "--output-format", "sarif", cwd=folder)
+    log = json.loads(done.out)
+    (run,) = log["runs"]
+    found = json.loads(inside("lint", "runs", "--json", cwd=folder).out)["files"]
+
+    assert (done.code, log["version"]) == (2, "2.1.0")
+    told = [
+        (
+            unquote(row["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]),
+            row["ruleId"],
+            row["message"]["text"],
+        )
+        for row in run["results"]
+    ]
+    assert told == [(row["path"], f["code"], f["message"]) for row in found for f in row["findings"]]
+    rules = run["tool"]["driver"]["rules"]
+    assert all(rules[row["ruleIndex"]]["id"] == row["ruleId"] for row in run["results"])
+    assert {row["level"] for row in run["results"]} <= {"error", "warning", "note"}
+    (invocation,) = run["invocations"]
+    assert invocation["executionSuccessful"] is False
+    assert "Git LFS" in invocation["toolExecutionNotifications"][0]["message"]["text"]
+
+
+def test_junit_is_xml_with_a_test_for_each_file(folder: Path) -> None:
+    shutil.copy(SAMPLES / "lfs_pointer.pth", folder / "runs")
+    rewriting.saved({"module.<&\"'\x00\x1b>.weight": torch.ones(1)}, folder / "runs" / "a<b>&.pth")
+    done = inside("lint", "runs", "--output-format", "junit", cwd=folder)
+    (suite,) = ElementTree.fromstring(done.out)
+    cases = {case.attrib["name"]: [child.tag for child in case] for case in suite}
+
+    assert (suite.attrib["tests"], suite.attrib["failures"], suite.attrib["errors"]) == ("6", "2", "1")
+    assert cases["runs/deep/dp.pth"] == ["failure"] and cases["runs/good.pth"] == []
+    assert cases["runs/lfs_pointer.pth"] == ["error"] and cases["runs/a<b>&.pth"] == ["failure"]
+
+
+def test_many_files_give_the_same_as_each_alone(folder: Path) -> None:
+    for number in range(12):
+        shutil.copy(
+            SAMPLES / ("hostile.pth", "truncated.pth", "dtypes.pth")[number % 3],
+            folder / "runs" / f"{number}.pth",
+        )
+    together = json.loads(inside("lint", "runs", "--level", "info", "--json", cwd=folder).out)["files"]
+    for row in together:
+        if row["skipped"] is None:
+            alone = inside("lint", row["path"], "--level", "info", "--json", cwd=folder)
+            assert json.loads(alone.out)["files"] == [row]
 
 
 # --- traps ------------------------------------------------------------------------------------------------------------
@@ -385,7 +500,7 @@ def test_hooks_of_torch_itself(tmp_path: Path) -> None:
 
 
 def test_settings_that_cannot_be_taken(folder: Path) -> None:
-    for text in ('[tool.ckpt.lint]\nvalues = "no"\n', "a=" + "[" * 5000, "a=" + "9" * 5000):
+    for text in ('[tool.ckpt.lint]\nread-values = "no"\n', "a=" + "[" * 5000, "a=" + "9" * 5000):
         (folder / "pyproject.toml").write_text(text)
         check_error(ckpt("lint", "runs/good.pth", cwd=folder))
 
@@ -404,8 +519,8 @@ def test_a_file_beside_the_checkpoint_does_not_switch_off_errors(rules: str, tmp
     without = inside("lint", "x.pth", cwd=tmp_path)
     (tmp_path / "pyproject.toml").write_text(f"[tool.ckpt.lint]\n{rules}\n")
     done = inside("lint", "x.pth", cwd=tmp_path)
-    assert done.code == 1 and "x.pth: called-on-load" in done.out.decode()
-    (line,) = done.complaints
+    assert done.code == 1 and "error    called-on-load" in done.out.decode()
+    line, _ = done.complaints
     lost = len(without.lines) - len(done.lines)
     assert lost > 0
     assert line.startswith("ckpt: ") and "pyproject.toml: switches off " in line and "--no-config" in line
@@ -447,7 +562,7 @@ def test_settings_with_many_dots_are_taken(folder: Path) -> None:
     versions = ", ".join(f'"package{number}==1.2.{number}"' for number in range(200))
     text = f"[project]\nversions = [{versions}]\ndots = '{'.' * 5000}'\n" + "x" * 50_000 + " = 1\n"
     (folder / "pyproject.toml").write_text(text)
-    assert inside("lint", "runs/good.pth", cwd=folder) == Done(0, b"", b"")
+    assert inside("lint", "runs/good.pth", "-q", cwd=folder) == Done(0, b"", b"")
 
 
 def test_a_folder_that_cannot_be_read_does_not_hide_the_others(folder: Path, folder_of_all: Path) -> None:
@@ -459,8 +574,11 @@ def test_a_folder_that_cannot_be_read_does_not_hide_the_others(folder: Path, fol
     done = as_nobody("lint", "runs", cwd=folder_of_all)
     closed.chmod(0o700)
     assert done.code == 2
-    assert done.lines == ["runs/deep/dp.pth: prefix all 2 names begin with module. (DataParallel or DDP)."]
-    assert done.complaints == ["ckpt: runs/a closed one: cannot be read: permission denied"]
+    assert done.lines[0] == "runs/deep/dp.pth" and "prefix" in done.lines[1]
+    assert done.complaints == [
+        "ckpt: runs/a closed one: cannot be read: permission denied",
+        "1 finding (1 warning) in 1 of 4 files · 1 unreadable",
+    ]
 
 
 def test_a_link_to_a_folder_is_mentioned(folder: Path) -> None:

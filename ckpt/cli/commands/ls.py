@@ -1,0 +1,151 @@
+"""`ckpt ls`: one row per checkpoint, folders walked."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated
+
+import typer
+
+from ckpt import formats
+from ckpt.cli import output
+from ckpt.cli.options import (
+    FailOn,
+    FilesFrom,
+    LimitOption,
+    NoHeader,
+    Quiet,
+    SkipUnreadable,
+    Table,
+    Tsv,
+    check_table,
+    codes_of,
+    exit_code,
+    explained,
+    limits_of,
+    plugins_allowed,
+)
+from ckpt.cli.paths import TROUBLE, worst
+from ckpt.cli.signature import Exclusion, excluding
+from ckpt.cli.start import Signal
+from ckpt.cli.walk import Found, found, is_concern, listed, many
+from ckpt.errors import CkptError, UsageError, about
+from ckpt.evidence.survey import Survey
+from ckpt.io.executor import Task
+from ckpt.jobs.inspect.ls import LsRow, ls
+from ckpt.limits import Limits
+from ckpt.names import natural
+from ckpt.render.ls import codes_of as shown_codes
+from ckpt.render.ls import ls_lines, ls_table, summary
+from ckpt.text import show
+
+_ORDERS: dict[str, Callable[[LsRow], tuple[int, object]]] = {
+    "name": lambda row: (0, natural(row.path)),
+    "size": lambda row: (-row.nbytes, natural(row.path)),
+    "params": lambda row: (-row.parameters, natural(row.path)),
+    "findings": lambda row: (-len(shown_codes(row.findings)), natural(row.path)),
+}
+"""Words of `--sort` -> the key of a row: the largest first, then by name."""
+
+
+@excluding(Exclusion(("--json", "--tsv", "--table")))
+def command(
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="PATH...", help="Files, or folders of files.", show_default=False),
+    ] = None,
+    sort: Annotated[
+        str, typer.Option("--sort", metavar="BY", help="Sort by name, size, params or findings.")
+    ] = "name",
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document per checkpoint.")] = False,
+    tsv: Tsv = False,
+    table: Table = None,
+    no_header: NoHeader = False,
+    files_from: FilesFrom = None,
+    skip_unreadable: SkipUnreadable = False,
+    fail_on: FailOn = None,
+    quiet: Quiet = False,
+    limit: LimitOption = None,
+) -> int:
+    """List checkpoints, one row each: format, size, parameters, dtype, device, how to load them, findings.
+
+    Folders are searched; hidden names and links to folders are skipped. Exit code 2 when a file cannot be read.
+
+    \b
+    ckpt ls runs/
+    ckpt ls . --sort size
+    ckpt ls models/ --tsv --fail-on called-on-load
+    """
+    limits = limits_of(limit)
+    codes = codes_of(fail_on, "inspect")
+    check_table(table)
+    if sort not in _ORDERS:
+        raise UsageError(f"--sort {show(sort, 40)}: not one of {' '.join(_ORDERS)}")
+    names = listed(paths, files_from)
+    rows: list[LsRow] = []
+    order = _ORDERS[sort]
+
+    def write() -> None:
+        _write(sorted(rows, key=order), names, json=json, tsv=tsv, table=table, header=not no_header)
+
+    try:
+        rows.extend(rows_of(names, limits))
+    except Signal:  # who interrupts sees the rows so far
+        write()
+        sys.stdout.flush()
+        raise
+    if not rows:
+        raise UsageError(f"no checkpoint in {', '.join(show(name, 80) for name in names[:3])}")
+    write()
+    if not quiet:
+        output.conclude(summary(rows))
+    return worst(_code(row, codes, skip_unreadable) for row in rows)
+
+
+def show_folder(path: str, limits: Limits) -> int:
+    """Print the list of a folder that is no checkpoint itself; the exit code."""
+    rows = sorted(rows_of([path], limits), key=_ORDERS["name"])
+    _write(rows, [path], json=False, tsv=False, table=None, header=True)
+    output.conclude(summary(rows))
+    return worst(_code(row, frozenset(), False) for row in rows)
+
+
+def rows_of(names: Sequence[str], limits: Limits) -> Iterator[LsRow]:
+    """The row of each checkpoint, in the order in which they are found."""
+    items = [item for item in found(names) if item.skipped is None]
+    tasks = [Task(_row, (item, limits, plugins_allowed())) for item in items]
+    return (row for row in many(tasks).each(tasks) if row is not None)
+
+
+def _row(item: Found, limits: Limits, plugins: bool) -> LsRow | None:
+    """The row of one file; None for a file in a folder that is no checkpoint."""
+    if item.error is not None:
+        return LsRow(item.path, error=item.error)
+    try:
+        with about(item.path), formats.open(item.path, limits, plugins=plugins) as checkpoint:
+            row = ls(Survey(checkpoint))
+            checkpoint.check_unchanged()
+            return row
+    except CkptError as error:
+        return LsRow(item.path, error=explained(error, item.path).advice) if is_concern(item, error) else None
+
+
+def _write(
+    rows: Sequence[LsRow], names: Sequence[str], *, json: bool, tsv: bool, table: str | None, header: bool
+) -> None:
+    if json:
+        for row in rows:
+            output.write_json(row.to_json(), one_line=True)
+    elif tsv or table is not None:
+        output.write_table(ls_table(rows), tsv=tsv, table=table, header=header)
+    elif rows:
+        folder = names[0] if len(names) == 1 and os.path.isdir(names[0]) else ""
+        output.write_lines(ls_lines(rows, output.screen_width(), folder))
+
+
+def _code(row: LsRow, codes: frozenset[str], skip_unreadable: bool) -> int:
+    if row.error is not None:
+        return 0 if skip_unreadable else TROUBLE
+    return exit_code(row.findings, codes)

@@ -1,0 +1,138 @@
+"""What the user meant: a wrong command line as one line that says what to type."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from ckpt.cli.walk import CHECKPOINTS, PERHAPS
+from ckpt.errors import CkptError, UsageError
+from ckpt.names import natural
+from ckpt.text import pasted_path, show
+
+_ALIASES = {
+    **dict.fromkeys(("info", "show", "print", "summary", "head", "view"), "inspect"),
+    **dict.fromkeys(("cat", "extract", "read"), "get"),
+    **dict.fromkeys(("hash", "sha256", "sha256sum", "checksum"), "sum"),
+    **dict.fromkeys(("check", "validate", "test"), "verify"),
+    **dict.fromkeys(("list", "dir", "find"), "ls"),
+    **dict.fromkeys(("compare", "cmp"), "diff"),
+    **dict.fromkeys(("cpu", "to", "map"), "rehome"),
+    "version": "--version",
+    "load": "warmstart",
+}
+"""Words that are no commands -> the command that does this."""
+_RENAMED = {"--values": "--read-values", "--annotate": "--output-format"}
+"""Options of before -> their names now."""
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_ALIKE = 0.7
+"""How like two names without their endings must be, from 0 to 1."""
+_MOST = 2000
+"""Names of a folder that are compared with a mistyped one."""
+
+
+def usage_error(error: Any, commands: Sequence[str]) -> CkptError:
+    """An error of the parser of the command line, which typer has no public class for, as one of ours."""
+    context = getattr(error, "ctx", None)
+    command = "" if context is None or context.parent is None else str(context.info_name)
+    place = f"{command}: " if command else ""
+    problem, hint = _explained(error, context, command, commands)
+    return UsageError(f"{place}{problem}", hint=hint or f"ckpt {command} --help".replace("  ", " "))
+
+
+def _explained(error: Any, context: Any, command: str, commands: Sequence[str]) -> tuple[str, str | None]:
+    kind = type(error).__name__
+    if kind == "NoSuchOption":
+        return _option(str(error.option_name), context)
+    if kind == "MissingParameter":
+        param = error.param
+        metavar = str(getattr(param, "metavar", None) or getattr(param, "name", "")).strip("{}[]")
+        return f"{metavar} is missing", None
+    if kind == "BadParameter":
+        param = getattr(error, "param", None)
+        option = next((name for name in getattr(param, "opts", ()) if name.startswith("--")), "")
+        text = _sentence(str(error.message).replace("is not a valid int range", "is not a number that fits"))
+        return f"{option}: {text}" if option else text, None
+    text = str(error.format_message())
+    name = re.match(r"No such command '(.*)'\.", text, re.DOTALL)
+    if name:
+        return _command(name[1], commands)
+    extra = re.match(r"Got unexpected extra arguments? ?(?:\(s\) )?\((.*)\)", text, re.DOTALL)
+    if extra:
+        takes_output = any("-o" in param.opts for param in context.command.params)
+        hint = (
+            f"-o {quote(show(extra[1], None))} writes there" if takes_output and " " not in extra[1] else None
+        )
+        return f"{show(extra[1], 80)} is too much", hint
+    return _sentence(text), None
+
+
+def _sentence(text: str) -> str:
+    text = " ".join(text.split()).rstrip(".")
+    return text[:1].lower() + text[1:]
+
+
+def _option(name: str, context: Any) -> tuple[str, str | None]:
+    """An option that there is not: one dash too few, an old name, or a typing error."""
+    known = [option for param in context.command.params for option in (*param.opts, *param.secondary_opts)]
+    known += ["--help"]
+    typed = next((word for word in sys.argv[1:] if word.startswith(name) and not word.startswith("--")), name)
+    doubled = f"-{typed}".partition("=")[0]
+    if doubled in known and len(typed) > 2:
+        return f"no option {show(typed, 60)}", f"did you mean {doubled}?"
+    renamed = _RENAMED.get(name)
+    if renamed in known:
+        return f"no option {name}", f"{name} is {renamed} now"
+    near = get_close_matches(name, [option for option in known if option.startswith("--")], 1, _ALIKE)
+    return f"no option {show(name, 60)}", f"did you mean {near[0]}?" if near else None
+
+
+def _command(name: str, commands: Sequence[str]) -> tuple[str, str | None]:
+    meant = _ALIASES.get(name.lower()) or next(iter(get_close_matches(name.lower(), commands, 1)), None)
+    if meant is None and (os.sep in name or name.endswith((*CHECKPOINTS, *PERHAPS))):
+        return f"{show(name, 80)}: no such file, and no command", missing(name) or "ckpt inspect FILE"
+    return (
+        f"no command {show(name, 60)}",
+        f"did you mean ckpt {meant}?" if meant else None,
+    )
+
+
+def missing(path: str) -> str | None:
+    """What was meant by a path where there is no file, for the hint of the error; None when nothing is like it."""
+    if not path:
+        return "an empty name: is a variable of the shell not set?"
+    if path == "-":
+        return "ckpt reads files, not stdin: write it to a file first"
+    if _URL.match(path):
+        return "ckpt reads no URLs: download it first"
+    if os.path.islink(path):
+        return f"a link to {show(os.readlink(path), 80)}, which is not there"
+    folder, name = os.path.split(path)
+    near = _nearest(name, _names(folder or os.curdir))
+    meant = near and pasted_path(os.path.join(folder, near))
+    return f"did you mean {meant}?" if meant else None
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted((entry.name for entry, _ in zip(entries, range(_MOST), strict=False)), key=natural)
+    except (OSError, ValueError):
+        return []
+
+
+def _nearest(name: str, names: Iterable[str]) -> str | None:
+    """The file that a name without its ending means, or the one that is most like it."""
+    names = list(names)
+    longer = [other for other in names if other in {f"{name}{ending}" for ending in (*CHECKPOINTS, *PERHAPS)}]
+    if longer:
+        return longer[0]
+    stems: dict[str, str] = {}
+    for other in names:
+        stems.setdefault(other.partition(".")[0], other)
+    stem = name.partition(".")[0]
+    return stems.get(next(iter(get_close_matches(stem, stems, 1, _ALIKE)), ""))

@@ -1,0 +1,121 @@
+"""Which files a command looks at: the PATHs as typed, folders walked, names of a list."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ckpt import formats
+from ckpt.errors import CkptError, StandInError, UnsupportedError, UsageError
+from ckpt.io.executor import Forks, R, Task
+from ckpt.limits import Limits
+from ckpt.names import natural
+from ckpt.text import show
+
+CHECKPOINTS = (".pth", ".pt", ".ckpt", ".bin", ".safetensors", ".index.json", ".pth.tar", ".th")
+"""Endings of files that should be checkpoints: one that is none is an error."""
+PERHAPS = (".pkl", ".zip", ".nemo", ".joblib", ".tar", ".pt2")
+"""Endings of files that may be checkpoints: one that is none is no concern of ours."""
+_SHARD = re.compile(r"-\d{5,}-of-\d{5,}\.(?:safetensors|bin)$")
+_LONGEST = 1 << 24
+"""Bytes of a list of names."""
+
+
+class Found(NamedTuple):
+    """A path to look at. `named` is set when the user typed it, `perhaps` when it may be no checkpoint.
+
+    `error` says why a folder cannot be looked at, `skipped` why a name in it is not.
+    """
+
+    path: str
+    named: bool = True
+    perhaps: bool = False
+    error: str | None = None
+    skipped: str | None = None
+
+
+def is_concern(item: Found, error: CkptError) -> bool:
+    """Whether a path that cannot be read is an error: not a file in a folder that never was a checkpoint."""
+    if item.named or isinstance(error, StandInError) or not isinstance(error, UnsupportedError):
+        return item.named or not item.perhaps
+    return not item.perhaps and not item.path.endswith(".bin")  # of which many are something else
+
+
+def found(paths: Sequence[str]) -> Iterator[Found]:
+    """What the paths lead to, folders in natural order. Hidden names and links to folders are skipped.
+
+    A folder that is one checkpoint is one item; a file in it that does not belong to it is another.
+    """
+    for path in paths:
+        if os.path.isdir(path):
+            yield from _walked(path)
+        else:
+            yield Found(path)
+
+
+def _walked(folder: str) -> Iterator[Found]:
+    refused: list[Found] = []
+
+    def refuse(error: OSError) -> None:
+        path = os.path.normpath(os.fsdecode(error.filename))
+        refused.append(Found(path, error=f"cannot be read: {(error.strerror or '').lower()}"))
+
+    for at, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = sorted((name for name in folders if not name.startswith(".")), key=natural)
+        for name in folders:
+            if os.path.islink(os.path.join(at, name)):
+                yield Found(os.path.normpath(os.path.join(at, name)), skipped="a link to a folder")
+        own = formats.files_of_folder(at, Limits()) or ()
+        if len(own) > 1:  # the folder is one checkpoint
+            yield Found(os.path.normpath(at), named=False)
+            names = [name for name in names if name not in own]
+            folders[:] = [name for name in folders if not any(file.startswith(f"{name}/") for file in own)]
+        indexed = any(name.endswith(".index.json") for name in (*names, *own))
+        for name in sorted(names, key=natural):
+            if name.startswith(".") or (indexed and _SHARD.search(name)):
+                continue
+            if name.endswith(CHECKPOINTS):
+                yield Found(os.path.normpath(os.path.join(at, name)), named=False)
+            elif name.endswith(PERHAPS):
+                yield Found(os.path.normpath(os.path.join(at, name)), named=False, perhaps=True)
+    yield from refused
+
+
+FEW = 8
+"""Files for which no process is started: they are read before it is."""
+
+
+def many(tasks: Sequence[Task[R]]) -> Forks:
+    """Who runs a task for each file: this process for a few, copies of it for many."""
+    return Forks() if len(tasks) >= FEW else Forks(1)
+
+
+def listed(paths: Sequence[str] | None, file: str | None) -> list[str]:
+    """The PATHs, and the names in a file, or on stdin for `-`: one a line, or with a NUL after each.
+
+    Raises UsageError when there is none.
+    """
+    names = list(paths or ())
+    if file is not None:
+        data = _read(file)
+        mark = b"\0" if b"\0" in data else b"\n"
+        names += [os.fsdecode(name) for name in data.split(mark) if name.strip()]
+    if not names:
+        raise UsageError("nothing to look at", hint="PATH..., or --files-from FILE")
+    return names
+
+
+def _read(file: str) -> bytes:
+    from ckpt.io.location import locate
+    from ckpt.io.source import read_limited
+
+    if file == "-":
+        return sys.stdin.buffer.read(_LONGEST)
+    source = locate(file).open()
+    try:
+        return read_limited(source, _LONGEST, "", f"the list {show(file, 80)}")
+    finally:
+        source.close()

@@ -1,0 +1,103 @@
+"""`ckpt ls`: one checkpoint in one row. Reads no tensor data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+from ckpt.evidence.survey import Survey
+from ckpt.findings import Finding
+from ckpt.jobs.inspect.inspect import inspect
+from ckpt.pickles.imports import runs_anything
+from ckpt.text import Json
+
+SCHEMA: dict[str, Json] = {"name": "ckpt.ls", "version": 1}
+RUNS_CODE, UNREADABLE = "RUNS CODE", "unreadable"
+
+
+class LsRow(NamedTuple):
+    """A checkpoint, or a path with the `error` why it cannot be read. It pickles, so that another process can make it.
+
+    `parameters` counts the elements of the parameters of its models, `nbytes` the bytes of its files. `dtypes` are
+    those of its parameters, `devices` those of its models, or both of all tensors; the one with the most bytes first.
+    `loads` is `weights_only`, or what it takes to load the file.
+    """
+
+    path: str
+    format: str = ""
+    nbytes: int = 0
+    tensors: int = 0
+    parameters: int = 0
+    dtypes: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    loads: str = UNREADABLE
+    findings: tuple[Finding, ...] = ()
+    error: str | None = None
+
+    def to_json(self) -> dict[str, Json]:
+        """The document `ckpt.ls`; docs/json.md is its contract."""
+        from ckpt import __version__
+
+        known = self.error is None
+        return {
+            "schema": SCHEMA,
+            "ckpt": __version__,
+            "path": self.path,
+            "error": self.error,
+            "format": self.format if known else None,
+            "bytes": self.nbytes if known else None,
+            "tensors": self.tensors if known else None,
+            "parameters": self.parameters if known else None,
+            "dtypes": list(self.dtypes),
+            "devices": list(self.devices),
+            "loads": self.loads,
+            "findings": [finding.to_json() for finding in self.findings],
+        }
+
+
+def ls(survey: Survey) -> LsRow:
+    """The row of a checkpoint."""
+    checkpoint = survey.checkpoint
+    models = survey.models or [section for section in survey.sections if section.kind == "ema"]
+    indices = [index for section in models for index in section.indices]
+    parameters = [index for index in indices if survey.roles[index].role in ("parameter", "unknown")]
+    tensors = [entry.tensor for entry in survey.tensors]
+    dtypes: Counter[str] = Counter()
+    devices: Counter[str] = Counter()
+    for index in parameters or range(len(tensors)):
+        dtypes[tensors[index].dtype.name] += tensors[index].nbytes
+    for index in indices or range(len(tensors)):
+        device = tensors[index].device
+        if device is not None:
+            devices[device] += tensors[index].nbytes
+    return LsRow(
+        checkpoint.path,
+        checkpoint.format,
+        checkpoint.nbytes,
+        len(tensors),
+        sum(tensors[index].numel for index in parameters),
+        tuple(name for name, _ in dtypes.most_common()),
+        tuple(name for name, _ in devices.most_common()),
+        _loads(survey),
+        inspect(survey).findings,
+    )
+
+
+def _loads(survey: Survey) -> str:
+    """What it takes to load the file: one word, or `needs` and the package of the author's code."""
+    checkpoint = survey.checkpoint
+    if checkpoint.traits.names_are_code:
+        return "torch.jit"  # which imports nothing
+    unknown = [row for row in checkpoint.imports if row.group != "known"]
+    if any(row.group == "called" and runs_anything(row.module, row.name) for row in unknown):
+        return RUNS_CODE
+    if checkpoint.not_loadable:
+        return "not by torch"
+    if unknown:
+        worst = next((row for row in unknown if row.group == "called"), unknown[0])
+        return f"needs {worst.module.partition('.')[0]}"
+    if checkpoint.weights_only is None:
+        return checkpoint.traits.label
+    if not checkpoint.weights_only:
+        return "weights_only"
+    return checkpoint.weights_only[0].reason.rpartition(".")[2] or "pickle"

@@ -1,0 +1,64 @@
+"""`ckpt explain` as text: a page wrapped at words, and the list of pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ckpt.jobs.explain.pages import Page
+from ckpt.render.text import Line, columns, cut, wrapped
+from ckpt.text import and_more
+
+_WIDEST = 100
+"""Columns beyond which a paragraph is hard to read."""
+_PIPE = 80
+
+
+def page_lines(page: Page, width: int | None) -> list[Line]:
+    """One page: what it is, its paragraphs, and commands on lines of their own."""
+    width = min(width or _PIPE, _WIDEST)
+    out: list[Line] = []
+    if page.code is not None:
+        made = and_more(page.code.by, len(page.code.by))
+        out.append([(page.code.code, page.code.level), (f"  {page.code.level}, made by ckpt {made}", "")])
+    else:
+        out.append([(page.title, "head")])
+        for message in page.messages:
+            out.append([])
+            out += [
+                [(f"  {line}", "")]
+                for text in message.splitlines()
+                for line in _hung(text.strip(), width - 2)
+            ]
+    last = ""
+    for block in page.body:
+        if last != "item" or block.kind != "item":
+            out.append([])
+        if block.kind == "command":
+            out.append([(f"  {block.text}", "command")])
+        else:
+            lead = "- " if block.kind == "item" else ""
+            first, *more = wrapped(lead + block.text, width, len(lead))
+            out.append([(first, "")])
+            out += [[(" " * len(lead) + line, "")] for line in more]
+        last = block.kind
+    return out
+
+
+def _hung(text: str, width: int) -> list[str]:
+    first, *more = wrapped(text, width)
+    return [first, *(f"  {line}" for line in more)]
+
+
+def list_lines(pages: Sequence[Page], width: int | None) -> list[Line]:
+    """Every page: the codes with their levels, then the errors."""
+    rows = [["CODE", "LEVEL", "FINDING"]]
+    rows += [[page.code.code, page.code.level, page.title] for page in pages if page.code is not None]
+    out = columns(rows, width=width, give=2)
+    for line, page in zip(out[1:], pages, strict=False):
+        assert page.code is not None
+        line[0] = (line[0][0], page.code.level)
+    out += [[], [("ERRORS OF PYTORCH", "head")]]
+    for page in pages:
+        if page.code is None:
+            out.append([(cut(page.word, width or len(page.word)), "")])
+    return out

@@ -1,0 +1,67 @@
+"""`ckpt explain`: a page as lines, the list, JSON, and an error on stdin."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from process import Run
+
+from ckpt.findings import CATALOGUE
+from ckpt.jobs.explain.pages import pages
+
+
+def test_a_finding(ckpt: Run) -> None:
+    done = ckpt("explain", "tied")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == (
+        "tied  info, made by ckpt inspect\n"
+        "\n"
+        "Tensors share the same range of one storage: they are tied weights. Disjoint\n"
+        "slices of one storage, such as the LSTM weights of cuDNN, are not tied;\n"
+        "--storages shows them.\n"
+    )
+
+
+def test_an_error_of_several_words(ckpt: Run) -> None:
+    done = ckpt("explain", "Expected", "to", "have", "finished", "reduction")
+
+    assert done.returncode == 0
+    assert done.stdout.startswith(
+        "DDP: parameters that received no gradient\n\n  RuntimeError: Expected to have"
+    )
+    assert "\n  ckpt inspect ddp_after.pth --index 10,11\n" in done.stdout
+
+
+def test_an_error_on_stdin(ckpt: Run) -> None:
+    done = ckpt("explain", "-", input="Traceback\nModuleNotFoundError: No module named 'models'\n")
+
+    assert done.returncode == 0
+    assert done.stdout.startswith("The file needs code that is not here\n")
+
+
+def test_the_list_holds_every_page(ckpt: Run) -> None:
+    lines = ckpt("explain").stdout.splitlines()
+
+    assert [line.split()[0] for line in lines[1 : 1 + len(CATALOGUE)]] == list(CATALOGUE)
+    assert lines[2 + len(CATALOGUE) :] == ["ERRORS OF PYTORCH", *(p.word for p in pages() if p.code is None)]
+
+
+@pytest.mark.parametrize("text", ["xyzzy", "no such thing here"])
+def test_no_page(ckpt: Run, text: str) -> None:
+    done = ckpt("explain", text)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"ckpt: {text}: no page for this (the nearest: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_json(ckpt: Run) -> None:
+    document = json.loads(ckpt("explain", "--json").stdout)
+    one = json.loads(ckpt("explain", "prefix", "--json").stdout)
+
+    assert document["schema"] == {"name": "ckpt.explain", "version": 1}
+    assert [page["code"] for page in document["pages"] if page["code"]] == list(CATALOGUE)
+    assert one["pages"] == [page for page in document["pages"] if page["code"] == "prefix"]
+    assert one["pages"][0]["level"] == "warning" and one["pages"][0]["made_by"] == ["inspect"]

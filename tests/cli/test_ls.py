@@ -1,0 +1,266 @@
+"""`ckpt ls`: rows on a screen and in a pipe, folders, exit codes, interrupts."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from process import ROOT, TIMEOUT, Run, environment, terminal
+
+from ckpt.cli.walk import FEW, found
+
+
+@pytest.fixture
+def runs(samples: Path, tmp_path: Path) -> Path:
+    """A folder with what folders of runs hold."""
+    for name, target in (
+        ("ddp_after.pth", "epoch_10.pth"),
+        ("ddp_before.pth", "epoch_9.pth"),
+        ("weights.safetensors", "export/model.safetensors"),
+        ("train_cuda.pth", "old/best.pth.tar"),
+        ("hostile.pth", "stranger.pt"),
+        ("lfs_pointer.pth", ".cache/hidden.pth"),
+    ):
+        (tmp_path / target).parent.mkdir(exist_ok=True)
+        shutil.copy(samples / name, tmp_path / target)
+    (tmp_path / "notes.txt").write_text("no checkpoint")
+    (tmp_path / "tokens.bin").write_bytes(b"\x07\x99" * 500)
+    (tmp_path / "data.pkl").write_bytes(b"no pickle")
+    (tmp_path / "again").symlink_to(tmp_path / "export")
+    return tmp_path
+
+
+def test_a_folder(ckpt: Run, runs: Path) -> None:
+    done = ckpt("ls", str(runs))
+
+    assert (done.returncode, done.stderr) == (0, "5 checkpoints, 215 KiB · 1 runs code\n")
+    assert done.stdout == (
+        "NAME                      FORMAT           SIZE  PARAMS  DTYPE    DEVICE  LOADS         FINDINGS\n"
+        "epoch_9.pth               torch-zip    60.2 KiB  4.16 K  float32  cpu     weights_only  unused prefix\n"
+        "epoch_10.pth              torch-zip    60.1 KiB  4.16 K  float32  cpu     weights_only  unused prefix\n"
+        "export/model.safetensors  safetensors  12.9 KiB  3.13 K  float32          safetensors\n"
+        "old/best.pth.tar          torch-zip    80.3 KiB  3.96 K  float32  cuda:0  Namespace     unused cuda prefix\n"
+        "stranger.pt               torch-zip    1.67 KiB          float32  cpu     RUNS CODE     called-on-load\n"
+    )
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 200])
+def test_a_screen_breaks_no_word_and_keeps_its_width(columns: int) -> None:
+    seen = terminal("ls", ".", columns=columns, code=2, NO_COLOR="1")
+
+    assert max(map(len, seen.splitlines())) <= columns
+    words = set(seen.replace("…", " … ").split())
+    for name in ("branch.rank0.pth", "weights_only", "unused", "called-on-load", "list-modules", "RUNS"):
+        assert name in words
+    assert "a Git LFS pointer, not the file" in " ".join(seen.split())
+    assert ("DTYPE" in words) == (columns > 100)
+
+
+def test_colour_tells_what_runs_code_and_what_is_unreadable() -> None:
+    seen = terminal("ls", "hostile.pth", "lfs_pointer.pth", code=2, columns=120)
+
+    assert "\x1b[1;31mRUNS CODE" in seen and "\x1b[33munreadable" in seen
+
+
+def test_what_cannot_be_read(ckpt: Run, samples: Path) -> None:
+    names = ("lfs_pointer.pth", "html_page.pth", "truncated.pth", "missing.pth")
+    done = ckpt("ls", *names)
+    skipped = ckpt("ls", *names, "--skip-unreadable", "-q")
+
+    assert (done.returncode, skipped.returncode, skipped.stderr) == (2, 0, "")
+    assert done.stderr == "0 checkpoints, 0 B · 4 unreadable\n"
+    assert done.stdout == skipped.stdout
+    rows = {line.split()[0]: line for line in done.stdout.splitlines()[1:]}
+    assert set(rows) == set(names)
+    assert "unreadable  a Git LFS pointer, not the file (git lfs pull)" in rows["lfs_pointer.pth"]
+    assert "no such file" in rows["missing.pth"]
+
+
+@pytest.mark.parametrize("kind", ["empty", "nothing but text"])
+def test_no_checkpoint_is_trouble(kind: str, ckpt: Run, tmp_path: Path) -> None:
+    if kind != "empty":
+        (tmp_path / "notes.txt").write_text("x")
+        (tmp_path / "vocab.bin").write_bytes(b"\x07\x99" * 99)
+    done = ckpt("ls", str(tmp_path))
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"ckpt: no checkpoint in {tmp_path}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "concern"),
+    [("a.pth", True), ("a.bin", False), ("a.pkl", False), ("lfs.bin", True), ("cut.bin", True), ("empty.pt", True)],
+)  # fmt: skip
+def test_files_of_a_folder_that_are_no_checkpoints(
+    name: str, concern: bool, ckpt: Run, samples: Path, tmp_path: Path
+) -> None:
+    data = b"\x07\x99" * 99
+    if name == "lfs.bin":
+        data = (samples / "lfs_pointer.pth").read_bytes()
+    if name == "cut.bin":
+        data = (samples / "truncated.pth").read_bytes()
+    (tmp_path / name).write_bytes(b"" if name == "empty.pt" else data)
+    shutil.copy(samples / "llama_bf16.pth", tmp_path)
+    done = ckpt("ls", str(tmp_path))
+
+    assert done.returncode == (2 if concern else 0)
+    assert (name in done.stdout) == concern
+
+
+@pytest.mark.parametrize(
+    ("order", "first"),
+    [
+        ("name", "epoch_9.pth"),
+        ("size", "best.pth.tar"),
+        ("params", "epoch_9.pth"),
+        ("findings", "best.pth.tar"),
+    ],
+)
+def test_sort(order: str, first: str, ckpt: Run, runs: Path) -> None:
+    rows = ckpt("ls", str(runs), "--sort", order, "--tsv", "--no-header").stdout.splitlines()
+
+    assert Path(rows[0].split("\t")[0]).name == first
+    assert len(rows) == 5
+
+
+def test_an_unknown_order_is_named(ckpt: Run) -> None:
+    done = ckpt("ls", ".", "--sort", "date")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "ckpt: --sort date: not one of name size params findings\n"
+
+
+def test_json_and_tsv_agree_with_inspect(ckpt: Run, samples: Path) -> None:
+    names = ["train_cuda.pth", "llama_bf16.pth", "lfs_pointer.pth", "hostile.pth"]
+    done = ckpt("ls", *names, "--json")
+    documents = {row["path"]: row for row in map(json.loads, done.stdout.splitlines())}
+    table = [line.split("\t") for line in ckpt("ls", *names, "--tsv").stdout.splitlines()]
+
+    assert table[0] == [
+        "file",
+        "format",
+        "bytes",
+        "parameters",
+        "dtypes",
+        "devices",
+        "loads",
+        "findings",
+        "error",
+    ]
+    for row in (dict(zip(table[0], cells, strict=True)) for cells in table[1:]):
+        document = documents[row["file"]]
+        assert document["error"] == (row["error"] or None)
+        if document["error"] is None:
+            shown = json.loads(ckpt("inspect", row["file"], "--json").stdout)
+            assert document["findings"] == shown["findings"]
+            assert (document["bytes"], document["format"]) == (
+                shown["file"]["bytes"],
+                shown["file"]["format"],
+            )
+            assert row["bytes"] == str(document["bytes"]) and row["parameters"] == str(document["parameters"])
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [("cuda", 1), ("bloat", 0), ("error", 1), ("warning", 1), ("any", 1), ("bloat,cuda", 1)],
+)
+def test_fail_on(code: str, expected: int, ckpt: Run) -> None:
+    assert ckpt("ls", "train_cuda.pth", "hostile.pth", "--fail-on", code).returncode == expected
+    assert ckpt("ls", "llama_bf16.pth", "--fail-on", "warning").returncode == 0
+
+
+@pytest.mark.parametrize("mark", ["\n", "\0"])
+def test_paths_from_a_list(mark: str, ckpt: Run, tmp_path: Path) -> None:
+    text = mark.join(("llama_bf16.pth", "legacy.pth", ""))
+    (tmp_path / "list").write_text(text)
+
+    from_stdin = ckpt("ls", "--files-from", "-", "tied_and_bloated.pth", "--tsv", input=text)
+    from_file = ckpt("ls", "tied_and_bloated.pth", "--files-from", str(tmp_path / "list"), "--tsv")
+
+    assert from_stdin.stdout == from_file.stdout
+    names = [line.split("\t")[0] for line in from_stdin.stdout.splitlines()[1:]]
+    assert names == ["legacy.pth", "llama_bf16.pth", "tied_and_bloated.pth"]
+
+
+def test_nothing_to_look_at(ckpt: Run) -> None:
+    done = ckpt("ls")
+
+    assert (done.returncode, done.stderr) == (2, "ckpt: nothing to look at (PATH..., or --files-from FILE)\n")
+
+
+def test_many_files_are_read_by_several_processes_and_are_the_same(
+    ckpt: Run, samples: Path, tmp_path: Path
+) -> None:
+    names = [name for name in ("ddp_after.pth", "hostile.pth", "truncated.pth") for _ in range(FEW)]
+    for number, name in enumerate(names):
+        shutil.copy(samples / name, tmp_path / f"{number}.pth")
+    together = ckpt("ls", str(tmp_path), "--tsv")
+    alone = [ckpt("ls", str(tmp_path / f"{n}.pth"), "--tsv", "--no-header").stdout for n in (0, FEW, 2 * FEW)]
+
+    rows = together.stdout.splitlines(keepends=True)[1:]
+    assert len(rows) == 3 * FEW and together.returncode == 2
+    assert [rows[0], rows[FEW], rows[2 * FEW]] == alone
+
+
+def test_an_interrupt_prints_the_rows_so_far(samples: Path, tmp_path: Path) -> None:
+    for number in range(2 * FEW):
+        shutil.copy(samples / "ddp_after.pth", tmp_path / f"{number}.pth")
+    os.mkfifo(tmp_path / "list")
+    code = (
+        "import sys; from ckpt.io import executor; from ckpt.cli import start, app\n"
+        "each = executor.Forks.each\n"
+        "def slow(self, tasks):\n"
+        "    for number, row in enumerate(each(self, tasks)):\n"
+        "        if number == 3: open(sys.argv.pop(), 'w').close(); import time; time.sleep(600)\n"
+        "        yield row\n"
+        "executor.Forks.each = slow\n"
+        "start.run(app.run)"
+    )
+    (tmp_path / "list").unlink()
+    flag = tmp_path / "flag"
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, "ls", str(tmp_path), "--tsv", "--no-header", str(flag)],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    limit = time.monotonic() + TIMEOUT
+    while not flag.exists() and child.poll() is None:
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=TIMEOUT)
+
+    assert (child.returncode, err) == (130, "ckpt: interrupted\n")
+    assert [Path(line.split("\t")[0]).name for line in out.splitlines()] == ["0.pth", "1.pth", "2.pth"]
+
+
+def test_inspect_of_a_folder_of_checkpoints_is_the_list(ckpt: Run, runs: Path) -> None:
+    shutil.rmtree(runs / "export")
+    done = ckpt("inspect", str(runs))
+
+    assert done.returncode == 0
+    assert (done.stdout, done.stderr) == (ckpt("ls", str(runs)).stdout, ckpt("ls", str(runs)).stderr)
+    refused = ckpt("inspect", str(runs), "--json")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "name one, such as epoch_10.pth" in refused.stderr
+
+
+def test_hidden_names_links_and_shards_are_not_walked(runs: Path, samples: Path) -> None:
+    names = {os.path.relpath(item.path, runs) for item in found([str(runs)]) if item.skipped is None}
+    shards = [item.path for item in found([str(samples / "sharded")])]
+
+    assert names == {
+        *("epoch_9.pth", "epoch_10.pth", "export/model.safetensors", "old/best.pth.tar", "stranger.pt"),
+        *("tokens.bin", "data.pkl"),
+    }
+    assert [Path(path).name for path in shards] == ["model.safetensors.index.json"]
+    assert ROOT.is_dir()
