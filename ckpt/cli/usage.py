@@ -64,9 +64,8 @@ def _explained(error: Any, context: Any, command: str, commands: Sequence[str]) 
     extra = re.match(r"Got unexpected extra arguments? ?(?:\(s\) )?\((.*)\)", text, re.DOTALL)
     if extra:
         takes_output = any("-o" in param.opts for param in context.command.params)
-        hint = (
-            f"-o {quote(show(extra[1], None))} writes there" if takes_output and " " not in extra[1] else None
-        )
+        out = pasted_path(extra[1]) if takes_output and " " not in extra[1] else None
+        hint = out and f"-o {out} writes there"
         return f"{show(extra[1], 80)} is too much", hint
     return _sentence(text), None
 
