@@ -102,7 +102,7 @@ Plan: TypeAlias = Callable[[tuple[str, ...]], Way]
 
 `("weights",)` gets the weights out, `("plain",)` makes a file for weights_only, whole or its weights alone,
 `("smaller",)` leaves out what is beside the weights, `("rehome",)` moves to the CPU, `("stripped", SECTION)` takes
-prefixes away from a section at least.
+prefixes away from a section at least. `("plain", FILE)` is about one file of a folder.
 """
 
 

@@ -50,6 +50,9 @@ class Ways:
         """The command for what `words` ask for: `Plan` of ckpt/findings.py lists them; others are a command's own."""
         if words[0] == "weights":
             return self._first([*self._slim(), *self._plains(), *self._sections()])
+        if words[0] == "plain" and len(words) > 1:
+            files = {member.file: member.checkpoint for member in self._survey.checkpoint.members}
+            return Ways(Survey(files[words[1]]), self._limits).way(words[:1])
         if words[0] == "plain":
             return self._first([*self._plains(), *self._slim(), *self._sections()])
         if words[0] == "smaller":

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from ckpt.checkpoint import Checkpoint, Traits
@@ -20,7 +21,7 @@ from ckpt.formats.archive import Archive
 from ckpt.formats.probe import Probe
 from ckpt.io.location import Location
 from ckpt.limits import Limits
-from ckpt.text import plural
+from ckpt.text import pasted_path, plural
 
 NAME = "foreign"
 SUFFIXES: tuple[str, ...] = ()
@@ -60,7 +61,6 @@ def _not_yet(name: str, hint: str | None = None) -> UnsupportedError:
 # --- files ----------------------------------------------------------------------------------------------------
 
 _MAGICS: tuple[tuple[bytes, str, str | None], ...] = (
-    (b"\x1f\x8b", "compressed with gzip", "gunzip -c FILE > OUT"),
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it first"),
     (b"BZh", "compressed with bzip2", "bunzip2 it first"),
     (b"\xfd7zXZ\0", "compressed with xz", "unxz it first"),
@@ -85,6 +85,8 @@ def _file(probe: Probe) -> CkptError:
         return UnreadableError("an empty file", hint="an unfinished save, or a full disk?")
     if head.startswith(b"version https://git-lfs"):
         return StandInError("a Git LFS pointer, not the file", hint="git lfs pull")
+    if head.startswith(b"\x1f\x8b"):
+        return UnsupportedError("compressed with gzip", hint=_gunzip(probe.path))
     for magic, what, hint in _MAGICS:
         if head.startswith(magic):
             return UnsupportedError(what, hint=hint)
@@ -118,6 +120,13 @@ def _file(probe: Probe) -> CkptError:
     if _is_text(head):
         return UnsupportedError("not a checkpoint: a text file")
     return UnsupportedError("not a checkpoint: its first bytes match no known format")
+
+
+def _gunzip(path: str) -> str | None:
+    """The command that unpacks a file into another one beside it."""
+    stem, ending = os.path.splitext(path)
+    words = pasted_path(path), pasted_path(stem if ending == ".gz" else f"{stem}.unpacked{ending}")
+    return None if None in words else f"gunzip -c {words[0]} > {words[1]}"
 
 
 def _archive(archive: Archive) -> CkptError:

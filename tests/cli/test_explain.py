@@ -18,9 +18,10 @@ def test_a_finding(ckpt: Run) -> None:
     assert done.stdout == (
         "tied  info, made by ckpt inspect\n"
         "\n"
-        "Tensors share the same range of one storage: they are tied weights. Disjoint\n"
-        "slices of one storage, such as the LSTM weights of cuDNN, are not tied;\n"
-        "--storages shows them.\n"
+        "Weights share the same range of one storage: they are tied. Disjoint slices of\n"
+        "one storage, such as the LSTM weights of cuDNN, are not tied. An average that\n"
+        "shares buffers with its model is no tie, nor is what an optimizer, a callback, a\n"
+        "jagged tensor or a packed layer shares within itself; --storages shows them all.\n"
     )
 
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from process import ROOT, TIMEOUT, Run, environment, terminal
+from process import TIMEOUT, Run, environment, terminal
 
 from ckpt.cli.walk import FEW, found
 
@@ -60,7 +60,7 @@ def test_a_screen_breaks_no_word_and_keeps_its_width(columns: int) -> None:
     for name in ("branch.rank0.pth", "weights_only", "unused", "called-on-load", "list-modules", "RUNS"):
         assert name in words
     assert "a Git LFS pointer, not the file" in " ".join(seen.split())
-    assert ("DTYPE" in words) == (columns > 100)
+    assert ("DTYPE" in words) == (columns >= 100)
 
 
 def test_colour_tells_what_runs_code_and_what_is_unreadable() -> None:
@@ -262,5 +262,4 @@ def test_hidden_names_links_and_shards_are_not_walked(runs: Path, samples: Path)
         *("epoch_9.pth", "epoch_10.pth", "export/model.safetensors", "old/best.pth.tar", "stranger.pt"),
         *("tokens.bin", "data.pkl"),
     }
-    assert [Path(path).name for path in shards] == ["model.safetensors.index.json"]
-    assert ROOT.is_dir()
+    assert [Path(path).name for path in shards] == ["sharded"]  # one checkpoint

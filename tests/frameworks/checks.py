@@ -17,7 +17,7 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from inside import inside
+from inside import folder_of, inside
 from process import Done
 
 COMMAND = re.compile(
@@ -373,7 +373,7 @@ def loads(file: Written) -> None:
     import safetensors.torch as loaders  # noqa: F401
 
     try:
-        with contextlib.chdir(file.folder), contextlib.redirect_stdout(io.StringIO()):
+        with folder_of(file.folder), contextlib.redirect_stdout(io.StringIO()):
             value = eval(report["load"], {"torch": torch, "safetensors": safetensors})
     except Exception as error:
         wrong.check("load", False, f"{report['load']}: {type(error).__name__}: {str(error)[:200]}")

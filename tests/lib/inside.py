@@ -28,7 +28,7 @@ def _streams() -> Iterator[tuple[io.BytesIO, io.BytesIO]]:
 
 
 @contextlib.contextmanager
-def _folder(path: Path) -> Iterator[None]:
+def folder_of(path: Path) -> Iterator[None]:
     """`contextlib.chdir`, which Python 3.10 does not have."""
     before = os.getcwd()
     os.chdir(path)
@@ -44,7 +44,7 @@ def inside(*arguments: str | os.PathLike[str], cwd: Path, **variables: str) -> D
     names = (command,) if command in app.COMMANDS else app.COMMANDS
     program = app.program(names)
     with (
-        _folder(cwd),
+        folder_of(cwd),
         mock.patch.dict(os.environ, environment(**variables), clear=True),
         _streams() as (out, err),
     ):

@@ -25,6 +25,7 @@ from ckpt.cli.options import (
     exit_code,
     explained,
     limits_of,
+    planning,
     plugins_allowed,
 )
 from ckpt.cli.paths import TROUBLE, worst
@@ -91,7 +92,7 @@ def command(
         _write(sorted(rows, key=order), names, json=json, tsv=tsv, table=table, header=not no_header)
 
     try:
-        rows.extend(rows_of(names, limits))
+        rows.extend(rows_of(names, limits, commands=json))
     except Signal:  # who interrupts sees the rows so far
         write()
         sys.stdout.flush()
@@ -112,20 +113,21 @@ def show_folder(path: str, limits: Limits) -> int:
     return worst(_code(row, frozenset(), False) for row in rows)
 
 
-def rows_of(names: Sequence[str], limits: Limits) -> Iterator[LsRow]:
-    """The row of each checkpoint, in the order in which they are found."""
+def rows_of(names: Sequence[str], limits: Limits, *, commands: bool = False) -> Iterator[LsRow]:
+    """The row of each checkpoint, in the order in which they are found; with the commands that help for JSON."""
     items = [item for item in found(names) if item.skipped is None]
-    tasks = [Task(_row, (item, limits, plugins_allowed())) for item in items]
+    tasks = [Task(_row, (item, limits, plugins_allowed(), commands)) for item in items]
     return (row for row in many(tasks).each(tasks) if row is not None)
 
 
-def _row(item: Found, limits: Limits, plugins: bool) -> LsRow | None:
+def _row(item: Found, limits: Limits, plugins: bool, commands: bool) -> LsRow | None:
     """The row of one file; None for a file in a folder that is no checkpoint."""
     if item.error is not None:
         return LsRow(item.path, error=item.error)
     try:
         with about(item.path), formats.open(item.path, limits, plugins=plugins) as checkpoint:
-            row = ls(Survey(checkpoint))
+            survey = Survey(checkpoint)
+            row = ls(survey, planning(survey) if commands else None)
             checkpoint.check_unchanged()
             return row
     except CkptError as error:

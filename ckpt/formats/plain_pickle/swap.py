@@ -41,10 +41,10 @@ class Swap:
         args = self._new(node.args)
         assert is_tuple(args)
         node.args = args
-        for field in ("states", "items", "keys", "values"):
-            nodes = getattr(node, field)
-            if nodes:
-                setattr(node, field, list(map(self._new, nodes)))
+        node.states = list(map(self._new, node.states))
+        node.items = list(map(self._new, node.items))
+        node.keys = list(map(self._new, node.keys))
+        node.values = list(map(self._new, node.values))
         if node.kwargs is not None:
             self._new(node.kwargs)
         if type(node.func) is Opaque:

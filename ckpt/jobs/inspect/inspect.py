@@ -220,7 +220,8 @@ def _refused(checkpoint: Checkpoint, plan: Plan) -> Iterable[Finding]:
     for row in checkpoint.weights_only or ():
         files.setdefault(row.file, []).append(row)
     for file, rows in files.items():
-        hint = None if file or checkpoint.traits.names_are_code else plan(("plain",)).command
+        words = ("plain", file) if file else ("plain",)
+        hint = None if checkpoint.traits.names_are_code else plan(words).command
         places = dict.fromkeys(place for row in rows for place in row.where)
         of = f" {show(file, 80)}:" if file else ""
         text = f"torch.load(weights_only=True) refuses{of} {refusals_text(tuple(rows))}."

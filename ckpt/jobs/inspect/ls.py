@@ -6,7 +6,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from ckpt.evidence.survey import Survey
-from ckpt.findings import Finding
+from ckpt.findings import Finding, Plan
 from ckpt.jobs.inspect.inspect import inspect
 from ckpt.pickles.imports import runs_anything
 from ckpt.text import Json
@@ -55,8 +55,8 @@ class LsRow(NamedTuple):
         }
 
 
-def ls(survey: Survey) -> LsRow:
-    """The row of a checkpoint."""
+def ls(survey: Survey, plan: Plan | None = None) -> LsRow:
+    """The row of a checkpoint. With a `plan`, findings name the commands that help."""
     checkpoint = survey.checkpoint
     models = survey.models or [section for section in survey.sections if section.kind == "ema"]
     indices = [index for section in models for index in section.indices]
@@ -79,7 +79,7 @@ def ls(survey: Survey) -> LsRow:
         tuple(name for name, _ in dtypes.most_common()),
         tuple(name for name, _ in devices.most_common()),
         _loads(survey),
-        inspect(survey).findings,
+        inspect(survey, plan=plan).findings,
     )
 
 

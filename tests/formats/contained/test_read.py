@@ -143,7 +143,7 @@ def test_nemo(tmp_path: Path, format: int) -> None:
 def test_a_compressed_nemo_names_the_command_that_unpacks_it(tmp_path: Path) -> None:
     write_nemo(tmp_path / "asr.nemo", agent()[0].state_dict(), mode="w:gz")
     done = ckpt("inspect", "asr.nemo", cwd=tmp_path)
-    check_error(done, "asr.nemo: compressed with gzip (gunzip -c asr.nemo > out)")
+    check_error(done, "asr.nemo: compressed with gzip (gunzip -c asr.nemo > asr.unpacked.nemo)")
 
 
 @pytest.mark.filterwarnings("ignore:Exception ignored")  # a file that the expression leaves open
