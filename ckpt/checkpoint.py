@@ -214,6 +214,11 @@ class Checkpoint:
         """The file, when the checkpoint is a single file."""
         return self.sources[0] if len(self.sources) == 1 and not self.parts else None
 
+    def is_of_weights(self, file: str) -> bool:
+        """Whether what is said of a file of a folder is said of its weights. Without a folder there is one file."""
+        weights = [member.file for member in self.members if member.is_model]
+        return not weights or file in weights
+
     def check_unchanged(self) -> None:
         """Raise NotOpenedError when a file with its bytes has changed since it was opened."""
         with about(self.path):

@@ -450,7 +450,7 @@ def checked(file: Written) -> None:
     wrong = file.wrong
     done = file.run("verify", file.name)
     wrong.check("verify", done.code == 0, f"{(done.out + done.err).decode()[:300]}")
-    done = file.run("lint", "--values", "--json", file.name)
+    done = file.run("lint", "--read-values", "--json", file.name)
     wrong.check("lint", done.code in (0, 1), f"exit {done.code} {done.err.decode()[:300]}")
     if done.code in (0, 1):
         for row in json.loads(done.out)["files"]:

@@ -151,7 +151,8 @@ def _way_out(report: InspectReport, plan: Plan) -> Way | None:
         return None
     if any(row.group == "called" for row in checkpoint.imports):
         return plan(("weights",))
-    return plan(("plain",)) if checkpoint.weights_only or report.load.expression is None else None
+    refused = any(checkpoint.is_of_weights(row.file) for row in checkpoint.weights_only or ())
+    return plan(("plain",)) if refused or report.load.expression is None else None
 
 
 def _prefixes(parts: tuple[Section, ...]) -> tuple[Prefix, ...]:

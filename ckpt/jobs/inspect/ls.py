@@ -90,14 +90,14 @@ def _loads(survey: Survey) -> str:
         return "torch.jit"  # which imports nothing
     unknown = [row for row in checkpoint.imports if row.group != "known"]
     if any(row.group == "called" and runs_anything(row.module, row.name) for row in unknown):
-        return RUNS_CODE
+        return RUNS_CODE  # whichever file of a folder does
     if checkpoint.not_loadable:
         return "not by torch"
+    unknown = [row for row in unknown if checkpoint.is_of_weights(row.file)]
     if unknown:
         worst = next((row for row in unknown if row.group == "called"), unknown[0])
         return f"needs {worst.module.partition('.')[0]}"
-    if checkpoint.weights_only is None:
+    if checkpoint.weights_only is None or (checkpoint.members and not checkpoint.traits.is_pickle):
         return checkpoint.traits.label
-    if not checkpoint.weights_only:
-        return "weights_only"
-    return checkpoint.weights_only[0].reason.rpartition(".")[2] or "pickle"
+    refused = [row for row in checkpoint.weights_only if checkpoint.is_of_weights(row.file)]
+    return refused[0].reason.rpartition(".")[2] or "pickle" if refused else "weights_only"

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import rewriting
+import safetensors.torch
 import torch
 from torch import nn
 
@@ -83,6 +84,23 @@ def test_a_class_of_the_standard_library_goes_by_its_name(tmp_path: Path) -> Non
     path = rewriting.saved({"args": SimpleNamespace(lr=1), "w.weight": torch.ones(2)}, tmp_path / "x.pth")
 
     assert row_of(path).loads == "SimpleNamespace"
+
+
+@pytest.mark.parametrize("weights", ["safetensors", "bin"])
+def test_a_folder_loads_as_its_weights_do(weights: str, tmp_path: Path) -> None:
+    state = {"fc.weight": torch.zeros(4, 4), "fc.bias": torch.zeros(4)}
+    if weights == "safetensors":
+        safetensors.torch.save_file(state, tmp_path / "model.safetensors")
+    else:
+        torch.save(state, tmp_path / "pytorch_model.bin")
+    torch.save(SimpleNamespace(lr=1.0), tmp_path / "training_args.bin")
+    torch.save({"state": {}, "param_groups": []}, tmp_path / "optimizer.pt")
+    (tmp_path / "trainer_state.json").write_text('{"global_step": 3}')
+
+    row = row_of(tmp_path)
+    assert (row.format, row.parameters) == ("folder", 20)
+    assert row.loads == ("safetensors" if weights == "safetensors" else "weights_only")
+    assert "weights-only" in {finding.code for finding in row.findings}
 
 
 def test_a_row_goes_to_another_process_and_into_json(samples: Path) -> None:
