@@ -20,7 +20,7 @@ def check_code(report: RewriteReport, survey: Survey, limits: Limits, *, keep: b
     path = show(report.source.path, None)
     runs = and_more(list(code.runs), 1)
     if runs and not keep:
-        from ckpt.cli.ways import Ways  # here: only an error pays for it
+        from ckpt.cli.advice.ways import Ways  # here: only an error pays for it
 
         way = Ways(survey, limits).way(("weights",)).command
         weights = "" if way is None else f"; for the weights alone: {way}"

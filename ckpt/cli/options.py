@@ -20,7 +20,7 @@ from ckpt.limits import Limits
 from ckpt.text import show, show_literal
 
 if TYPE_CHECKING:
-    from ckpt.cli.ways import Ways
+    from ckpt.cli.advice.ways import Ways
     from ckpt.evidence.survey import Survey
 
 Paths = Annotated[
@@ -167,7 +167,7 @@ def planning(survey: Survey) -> Plan:
 
     @cache
     def ways() -> Ways:
-        made: Ways = import_module("ckpt.cli.ways").Ways(survey)
+        made: Ways = import_module("ckpt.cli.advice.ways").Ways(survey)
         return made
 
     return lambda words: ways().way(words)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from inspect import Parameter
 from typing import NamedTuple
 
+from ckpt import formats
 from ckpt.checkpoint import Checkpoint
 from ckpt.cli import output
 from ckpt.cli.code import check_code
@@ -157,7 +158,7 @@ def _suggested(checkpoint: Checkpoint, options: WriteOptions) -> str | None:
     if options.ending is not None:
         path = beside(checkpoint.path, options.suffix, (options.ending,), other=False)
     else:
-        path = save.out_beside(checkpoint, options.suffix, same_format=True)
+        path = formats.out_beside(checkpoint, options.suffix, same_format=True)
     out = None if path is None else pasted_path(path)
     return None if out is None else f"-o {out}"
 
@@ -230,7 +231,7 @@ def _advised(survey: Survey, limits: Limits) -> Iterator[None]:
         yield
     except CkptError as error:
         if error.way is not None:
-            from ckpt.cli.ways import advise  # here: only an error pays for it
+            from ckpt.cli.advice.ways import advise  # here: only an error pays for it
 
             advise(error, survey, limits)
         raise

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from ckpt.evidence.modules import UnseenParts
 
 
+_LOOSE = frozenset(("dict", "OrderedDict", "defaultdict", "list", "tuple"))
+"""Types of a root whose content is tensors and nothing else."""
+
+
 class Survey:
     """A checkpoint with its parts, roles and gradients, and how to load it.
 
@@ -88,6 +92,9 @@ class Survey:
         """The sections that a command takes for the model: models, else averages, else a file of tensors only."""
         averages = [section for section in self.sections if section.kind == "ema"]
         loose = [section for section in self.sections if section.kind == "other" and not section.path]
+        root = next((row for row in self.checkpoint.containers if not row.path), None)
+        if root is not None and root.type not in _LOOSE:
+            loose = []  # an object, of which tensors are fields
         return self.models or averages or loose
 
     def model_or_all(self, name: str | None) -> Section:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 
 WRAPPERS = {
     "module": "DataParallel or DDP",
@@ -93,6 +93,12 @@ def writers(prefix: str, *, counters: Container[str] = (), is_average: bool = Fa
         is_average = is_average and part != "module"
         base += f"{part}."
     return " around ".join(names)
+
+
+def strips(names: Sequence[str]) -> bool:
+    """Whether some names change without the prefixes of wrappers, and all stay different."""
+    new = [unwrapped_name(name) for name in names]
+    return new != list(names) and len(set(new)) == len(new)
 
 
 # --- PEFT -------------------------------------------------------------------------------------------------------------

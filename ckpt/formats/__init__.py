@@ -17,7 +17,6 @@ from ckpt.formats import foreign, torchscript
 from ckpt.formats.archive import LOCAL_MAGIC
 from ckpt.formats.contained import read as contained
 from ckpt.formats.folder import read as folder
-from ckpt.formats.folder.plan import plan_of
 from ckpt.formats.format import CanAppend, CanVerify, CanWrite, Format
 from ckpt.formats.plain_pickle import read as plain_pickle
 from ckpt.formats.probe import Probe
@@ -25,6 +24,7 @@ from ckpt.formats.safetensors import read as safetensors
 from ckpt.formats.sharded import read as sharded
 from ckpt.formats.torch_legacy import read as torch_legacy
 from ckpt.formats.torch_zip import read as torch_zip
+from ckpt.io.beside import beside
 from ckpt.io.location import Location, locate
 from ckpt.limits import Budget, Limits
 
@@ -81,6 +81,8 @@ def _open(
 
 def files_of_folder(path: str, limits: Limits) -> tuple[str, ...] | None:
     """The files, by their paths below a folder, of the one checkpoint that the folder is; None for any other folder."""
+    from ckpt.formats.folder.plan import plan_of  # here: only who searches folders pays for it
+
     try:
         plan = plan_of(probe_at(locate(path), limits))
     except CkptError:
@@ -141,6 +143,22 @@ def known_formats() -> tuple[Format, ...]:
 def written_formats() -> dict[str, Format]:
     """The formats of the table that ckpt writes, by name, the usual one first."""
     return {format.NAME: format for format in FORMATS if format.WRITER}
+
+
+def out_beside(checkpoint: Checkpoint, suffix: str, *, same_format: bool) -> str | None:
+    """A free path for a result beside its source, with the ending of a format that ckpt writes for it.
+
+    With `same_format` the source's own ending stays, unless it is that of another format.
+    """
+    formats = written_formats()
+    own = formats.get(checkpoint.format)
+    if own is None or not same_format:
+        tensors_only = not checkpoint.traits.is_pickle and not checkpoint.traits.names_are_code
+        return beside(
+            checkpoint.path, suffix, formats["safetensors" if tensors_only else "torch-zip"].SUFFIXES
+        )
+    others = {ending for format in formats.values() for ending in format.SUFFIXES} - set(own.SUFFIXES)
+    return beside(checkpoint.path, suffix, own.SUFFIXES if checkpoint.path.endswith(tuple(others)) else ())
 
 
 def writer_of(name: str) -> CanWrite:

@@ -16,7 +16,6 @@ from ckpt.formats.draft import Draft
 from ckpt.formats.sharded import write as shards
 from ckpt.formats.written import differs
 from ckpt.io import commit, inplace, leftover
-from ckpt.io.beside import beside
 from ckpt.io.commit import Progress, Sink, Target
 from ckpt.limits import Limits
 from ckpt.text import and_more, show
@@ -111,22 +110,6 @@ def _other_ending(path: str, name: str) -> UsageError:
     other = quote(show(f"{os.path.splitext(path)[0]}{ending}", None))
     problem = f"this ending does not fit: the result stays {name}"
     return UsageError(problem, path=path, hint=f"-o {other}; convert changes the format")
-
-
-def out_beside(checkpoint: Checkpoint, suffix: str, *, same_format: bool) -> str | None:
-    """A free path for a result beside its source, with the ending of a format that ckpt writes for it.
-
-    With `same_format` the source's own ending stays, unless it is that of another format.
-    """
-    formats = written_formats()
-    own = formats.get(checkpoint.format)
-    if own is None or not same_format:
-        tensors_only = not checkpoint.traits.is_pickle and not checkpoint.traits.names_are_code
-        return beside(
-            checkpoint.path, suffix, formats["safetensors" if tensors_only else "torch-zip"].SUFFIXES
-        )
-    others = {ending for format in formats.values() for ending in format.SUFFIXES} - set(own.SUFFIXES)
-    return beside(checkpoint.path, suffix, own.SUFFIXES if checkpoint.path.endswith(tuple(others)) else ())
 
 
 def save(

@@ -23,9 +23,11 @@ from process import SAMPLES, as_nobody, ckpt, terminal
 
 from ckpt import formats
 from ckpt.cli import output
-from ckpt.cli.ways import Ways, is_sure
+from ckpt.cli.advice.plans import is_sure, planned
+from ckpt.cli.advice.ways import Ways, _is_plain
 from ckpt.errors import CkptError
 from ckpt.evidence.survey import Survey
+from ckpt.limits import Limits
 from ckpt.text import pasted, pasted_path
 
 pytestmark = [*oracle.QUIET, pytest.mark.usefixtures("fresh_torch")]
@@ -312,9 +314,10 @@ def test_a_proof_is_never_wrong(name: str, tmp_path: Path) -> None:
                 sure = is_sure(survey, words)
             except CkptError:
                 sure = False
-            planned = Ways(survey)
+            sure = sure or _is_plain(survey, words)
+            out = formats.out_beside(checkpoint, ".x", same_format=words[0] != "convert")
             try:
-                planned._try(words)
+                planned(survey, words, str(out), Limits())
             except CkptError as error:
                 nothing = re.match("nothing to move|nothing to strip|is torch-zip already", str(error))
                 assert not sure or nothing, (words, error)
@@ -334,6 +337,21 @@ def test_a_proof_is_never_wrong(name: str, tmp_path: Path) -> None:
 def test_usual_files_have_a_proof(name: str, words: tuple[str, ...], tmp_path: Path) -> None:
     with formats.open(str(shapes.make(name, tmp_path))) as checkpoint:
         assert is_sure(Survey(checkpoint), words)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("llama_bf16.pth", ("rehome",)),
+        ("ddp_after.pth", ("strip",)),
+        ("ddp_after.pth", ("slim",)),
+        ("tied_and_bloated.pth", ("slim",)),
+    ],
+)
+def test_usual_files_need_nothing_that_writes(name: str, words: tuple[str, ...]) -> None:
+    with formats.open(str(SAMPLES / name)) as checkpoint:
+        assert _is_plain(Survey(checkpoint), words)
+        assert not _is_plain(Survey(checkpoint), ("convert", "--plain"))
 
 
 def test_tables_plan_nothing(tmp_path: Path) -> None:

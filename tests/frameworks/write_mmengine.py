@@ -95,7 +95,11 @@ def ema(case: Case) -> None:
         case,
         wrapper,
         [EMAHook()],
-        {"state_dict": ("model", "net", ""), "optimizer": "optimizer", "ema_state_dict": "ema"},
+        {
+            "state_dict": ("model", "net", ""),
+            "optimizer": "optimizer",
+            "ema_state_dict": ("ema", None, "module."),
+        },
         live={"net": {}},
     )
 

@@ -107,7 +107,8 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Files that make the reader import all that it is made of: plain, with a hint, with text opcodes, cut off."""
     folder = tmp_path_factory.mktemp("good")
     names = ("ok/plain.pt", "ok/bigint.pt", "ok/protocol0.pt", "zip/trunc_four_bytes.pt")
-    return [case.build(folder) for case in CASES if case.name in names]
+    samples = [SAMPLES / name for name in ("agent.zip", "zoo.pkl", "sharded")]
+    return [*(case.build(folder) for case in CASES if case.name in names), *samples]
 
 
 def _watch(
@@ -437,7 +438,7 @@ def test_modules_are_imported_by_name_only_from_the_table_of_commands() -> None:
     assert isinstance(argument, ast.JoinedStr) and isinstance(argument.values[0], ast.Constant)
     assert argument.values[0].value == "ckpt.cli.commands."
     (named,) = users["ckpt/cli/options.py"][0].args
-    assert isinstance(named, ast.Constant) and named.value == "ckpt.cli.ways"
+    assert isinstance(named, ast.Constant) and named.value == "ckpt.cli.advice.ways"
     for word in ("output", "options", "app", "os", ".inspect", "../inspect"):
         done = ckpt(word)
         assert done.code == 2 and done.out == b"", word

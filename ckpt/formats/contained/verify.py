@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ckpt.errors import DamagedDataError
-from ckpt.formats.contained.read import layout_of
+from ckpt.formats.contained.layouts import layout_of
 from ckpt.formats.format import Check, ChecksumReport, Damage, Salvage
 from ckpt.formats.probe import Probe
 from ckpt.io.executor import Executor

@@ -1,35 +1,13 @@
-"""A plain pickle of arrays or tensors (`pickle.dump`, Detectron2's model zoo), and joblib's files without compression.
-
-Arrays become tensors of their dtype. A pickle without any is refused, as before.
-"""
+"""A plain pickle of arrays or tensors. What reads it is loaded when a file may be one."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from ckpt.checkpoint import Checkpoint, Notice, Traits
-from ckpt.errors import UnreadableError, UnsupportedError
-from ckpt.formats.pickled import Contents, checkpoint, interpret, unknown_names
-from ckpt.formats.plain_pickle import arrays
-from ckpt.formats.plain_pickle.cut import Cutter
-from ckpt.formats.plain_pickle.swap import Swap
+from ckpt.checkpoint import Checkpoint
+from ckpt.formats.plain_pickle import NAME, SUFFIXES, TRAITS, VERIFIER, WRITER
 from ckpt.formats.probe import Probe
-from ckpt.formats.torch_legacy.read import read_nested
-from ckpt.io.source import grounded
 from ckpt.limits import Limits
-from ckpt.nodes import ByteStr, Node, Opaque, PersistentId
-from ckpt.pickles import machine
-from ckpt.pickles.machine import MachineError, Pickle
-from ckpt.pickles.opcodes import BINSTRING, BYTEARRAY8
-from ckpt.tensors import Range, Storage, TensorRef
 
-NAME = "pickle"
-SUFFIXES: tuple[str, ...] = (".pkl", ".pickle", ".joblib")
-TRAITS = Traits("plain pickle", 'pickle.load(open({path}, "rb"){options})', is_pickle=True, is_foreign=True)
-_JOBLIB = TRAITS._replace(label="joblib pickle", load="joblib.load({path})")
-WRITER = VERIFIER = ""
-_TENSOR = 500
-"""Bytes of memory of a tensor and its storage."""
+__all__ = ["NAME", "SUFFIXES", "TRAITS", "VERIFIER", "WRITER", "read", "sniff"]
 
 
 def is_pickle(head: bytes) -> bool:
@@ -42,119 +20,11 @@ def is_pickle(head: bytes) -> bool:
     )
 
 
-def refused() -> UnsupportedError:
-    """The error for a pickle without arrays and tensors."""
-    return UnsupportedError("a plain pickle, not written by torch.save", hint="ckpt never runs a pickle")
-
-
 def sniff(probe: Probe) -> bool:
     return probe.source is not None and is_pickle(probe.head)
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
-    reader = _Reader(probe, limits)
-    found = reader.read()
-    if not found.tensors:
-        raise refused()
-    return found
+    from ckpt.formats.plain_pickle.reader import read
 
-
-class _Reader:
-    def __init__(self, probe: Probe, limits: Limits) -> None:
-        self._probe = probe
-        self._limits = limits
-        self._cutter = Cutter(probe.file, limits, probe.budget)
-        self._wrapped: dict[int, Node] = {}
-        self._arrays = 0
-
-    def read(self) -> Checkpoint:
-        probe, cutter, budget = self._probe, self._cutter, self._probe.budget
-        cutter.cut()
-        pickle = self._run()
-        contents = Contents((), read_nested, probe.mark, budget)
-        interpret(pickle, contents, self._limits, self._bytes_of, 0)
-        contents.bytestrings = contents.bytestrings or any(run.code == BINSTRING for run in cutter.runs)
-        made = dict(self._wrapped)
-        for call in pickle.calls:
-            array = None if id(call) in made else arrays.described(call)
-            tensor = None if array is None else self._tensor(array)
-            if tensor is not None:
-                made[id(call)] = tensor
-        swap = Swap(made, self._plain)
-        root = swap.run(pickle.root)
-        if cutter.position < probe.size:
-            left = probe.size - cutter.position
-            contents.notices.append(Notice("trailing-data", f"{left:,} bytes follow the pickle"))
-        traits = _JOBLIB if self._wrapped else TRAITS
-        for node in made.values():
-            if isinstance(node, TensorRef):
-                contents.storages[node.storage.id] = node.storage
-        found = checkpoint(
-            probe.path, NAME, traits, root, contents, self._limits, source=probe.file, refusals=()
-        )
-        return replace(found, weights_only=None)  # torch.load opens no such file
-
-    def _run(self) -> Pickle:
-        """The pickle without its long bytes. Offsets are those of the file."""
-        cutter = self._cutter
-        try:
-            pickle = machine.run(cutter.out, self._limits, 0, self._probe.budget, self._feed)
-        except MachineError as error:
-            moved = error.moved(cutter.original(error.offset))
-            moved.hint = unknown_names(error.seen)
-            raise moved from None
-        for call in pickle.calls:
-            call.offset = cutter.original(call.offset)
-        for name in pickle.globals.values():
-            name.offset = cutter.original(name.offset)
-        return pickle
-
-    def _feed(self, call: Opaque, at: int) -> None:
-        """After BUILD: take the bytes of joblib's array, and cut on. The cutter stops there once joblib was named."""
-        cutter = self._cutter
-        if at < len(cutter.out):
-            if arrays.is_wrapper(call):
-                raise UnreadableError(
-                    "damaged pickle: joblib's name is spelled so that its arrays cannot be found"
-                )
-            return
-        if arrays.is_wrapper(call):
-            array, is_padded = arrays.wrapped(call)
-            begin = cutter.position
-            if is_padded:
-                begin += 1 + self._probe.file.read(begin, 1)[0]
-            cutter.skip_to(begin + array.nbytes)
-            place = Range(*grounded(self._probe.file, begin), array.nbytes)
-            tensor = self._tensor(array, place)
-            other = None if tensor else arrays.as_call(array, self._read(place), call.offset)
-            self._wrapped[id(call)] = tensor or other
-        cutter.cut()
-
-    def _tensor(self, array: arrays.Description, place: Range | None = None) -> TensorRef | None:
-        if place is None and type(array.raw) is PersistentId:
-            meaning = array.raw.meaning
-            place = meaning.place if type(meaning) is Storage and type(meaning.place) is Range else None
-        self._arrays += 1
-        self._probe.budget.claim(1)
-        self._probe.budget.charge(_TENSOR, "an array")
-        return arrays.tensor(array, place, f"{self._probe.mark}array-{self._arrays}")
-
-    def _bytes_of(self, persistent: PersistentId) -> Storage:
-        """The long bytes behind a number, as a storage without a dtype."""
-        assert type(persistent.pid) is int
-        run = self._cutter.runs[persistent.pid]
-        place = Range(*grounded(self._probe.file, run.offset), run.size)
-        return Storage(f"bytes-{persistent.pid}", None, None, run.size, place)
-
-    def _plain(self, persistent: PersistentId) -> Node:
-        """The long bytes themselves, where they are no array."""
-        assert type(persistent.pid) is int
-        run = self._cutter.runs[persistent.pid]
-        data = self._read(Range(self._probe.file, run.offset, run.size))
-        if run.code == BYTEARRAY8:
-            return bytearray(data)
-        return ByteStr(data, "latin-1") if run.code == BINSTRING else data
-
-    def _read(self, place: Range) -> bytes:
-        self._probe.budget.charge(2 * place.size, "a pickle")
-        return place.source.read(place.offset, place.size)
+    return read(probe, limits)

@@ -213,7 +213,9 @@ def test_what_is_refused_says_its_file(tmp_path: Path) -> None:
         "rng_state.pth",
         "training_args.bin",
     }
-    assert "for weights_only=True" not in inside("inspect", "c", cwd=tmp_path).out.decode()  # the weights load
+    assert (
+        "for weights_only=True" not in inside("inspect", "c", cwd=tmp_path).out.decode()
+    )  # the weights load
     assert all(row["where"][0].startswith("rng_state.") for row in document["weights_only"]["reasons"][:1])
     row = next(row for row in document["imports"] if row["group"] == "unknown")
     assert (row["file"], row["where"]) == ("training_args.bin", ["training_args"])

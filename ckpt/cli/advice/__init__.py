@@ -1,0 +1,1 @@
+"""The commands that findings and errors name: planned first, so that only what works is printed."""

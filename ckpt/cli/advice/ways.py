@@ -1,0 +1,151 @@
+"""Which command works on a checkpoint: each is planned before it is printed, and printed as it can be pasted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ckpt import formats
+from ckpt.errors import CkptError, LossError
+from ckpt.evidence.sections import Section
+from ckpt.evidence.survey import Survey
+from ckpt.evidence.wrappers import strips
+from ckpt.findings import Way
+from ckpt.io.beside import is_lasting
+from ckpt.limits import Limits
+from ckpt.tensors import TensorRef
+from ckpt.text import pasted, pasted_path
+
+_SECTIONS = 8
+"""Models that are tried one after the other."""
+
+
+class Ways:
+    """The commands that work on one checkpoint. Each is planned once, and no tensor data is read."""
+
+    def __init__(self, survey: Survey, limits: Limits | None = None) -> None:
+        self._survey = survey
+        self._limits = limits or Limits()
+        self._plans: dict[tuple[str, ...], Way] = {}
+        self._changed: dict[tuple[str, ...], set[str]] = {}
+
+    def way(self, words: tuple[str, ...]) -> Way:
+        """The command for what `words` ask for: `Plan` of ckpt/findings.py lists them; others are a command's own."""
+        if words[0] == "weights":
+            return self._first([*self._slim(), *self._plains(), *self._sections()])
+        if words[0] == "plain" and len(words) > 1:
+            files = {member.file: member.checkpoint for member in self._survey.checkpoint.members}
+            return Ways(Survey(files[words[1]]), self._limits).way(words[:1])
+        if words[0] == "plain":
+            return self._first([*self._plains(), *self._slim(), *self._sections()])
+        if words[0] == "smaller":
+            return self._first([*self._slim(), *self._sections()])
+        if words[0] == "extracted":
+            return self._first([("convert",), *self._slim(), *self._sections()])
+        if words[0] == "stripped":
+            return self._strip(words[1])
+        return self._planned(words)
+
+    # --- which are tried, in their order ----------------------------------------------------------------------
+
+    def _strip(self, section: str) -> Way:
+        """From all models, or else from this section."""
+        whole = self._planned(("strip",))
+        touched = section in self._changed.get(("strip",), (section,))
+        return whole if whole.command and touched else self._planned(("strip", "--section", section))
+
+    def _slim(self) -> Iterator[tuple[str, ...]]:
+        if len(self._survey.candidates) < 2:
+            yield ("slim",)
+
+    def _sections(self) -> Iterator[tuple[str, ...]]:
+        models = self._survey.candidates
+        for section in models[:_SECTIONS] if len(models) > 1 else ():
+            yield ("slim", "--section", section.name)
+
+    def _plains(self) -> Iterator[tuple[str, ...]]:
+        if not self._survey.checkpoint.traits.names_are_code:
+            yield ("convert", "--plain")
+            encoding = self._survey.checkpoint.encoding
+            if encoding == "latin1":
+                yield ("convert", "--plain", "--encoding", encoding)
+
+    def _first(self, tried: Sequence[tuple[str, ...]] | Iterator[tuple[str, ...]]) -> Way:
+        """The first command that works; without one, the first reason."""
+        reason = None
+        for words in tried:
+            way = self._planned(words)
+            if way.command is not None:
+                return way
+            reason = reason or way.reason
+        return Way(None, reason=reason)
+
+    def _planned(self, words: tuple[str, ...]) -> Way:
+        if words not in self._plans:
+            self._plans[words] = self._plan(words)
+        return self._plans[words]
+
+    def _plan(self, words: tuple[str, ...]) -> Way:
+        path, to = pasted_path(self._survey.path), self._out(words)
+        out = None if to is None else pasted_path(to)
+        options = [pasted(word) for word in _options(words)]
+        if path is None or out is None or None in options or not is_lasting(self._survey.path):
+            return Way(None)
+        try:
+            if not _is_plain(self._survey, words):
+                from ckpt.cli.advice.plans import changed_by  # here: most files pay nothing for what writes
+
+                self._changed[words] = changed_by(self._survey, words, to or "", self._limits)
+        except CkptError as error:
+            return Way(None, reason=error.problem if isinstance(error, LossError) else None)
+        command = " ".join(["ckpt", words[0], path, *map(str, options), "-o", out])
+        return Way(command, "weights" if words[0] == "slim" else "all")
+
+    # --- one command ------------------------------------------------------------------------------------------
+
+    def _out(self, words: Sequence[str]) -> str | None:
+        if "-o" in words:
+            return words[-1]
+        suffix = ".plain" if "--plain" in words else _SUFFIXES[words[0]]
+        return formats.out_beside(self._survey.checkpoint, suffix, same_format=words[0] != "convert")
+
+
+def _options(words: Sequence[str]) -> Sequence[str]:
+    """The words of a command behind its name, without `-o OUT`."""
+    return words[1 : words.index("-o")] if "-o" in words else words[1:]
+
+
+def advise(error: CkptError, survey: Survey, limits: Limits) -> None:
+    """Give an error the command that works instead, where it names one."""
+    if error.way is not None:
+        error.hint = Ways(survey, limits).way(error.way).text
+
+
+_SUFFIXES = {"slim": ".slim", "rehome": ".cpu", "strip": ".stripped", "convert": ".converted"}
+
+
+def _is_plain(survey: Survey, words: tuple[str, ...]) -> bool:
+    """Whether a command certainly works, without loading what writes: the usual file, which `weights_only` takes.
+
+    It holds no code then, and nothing that a writer of pickles has to take apart. False says nothing.
+    """
+    checkpoint = survey.checkpoint
+    if checkpoint.weights_only != () or checkpoint.parts or checkpoint.members or checkpoint.not_loadable:
+        return False
+    if not checkpoint.traits.in_place or not all(type(row.tensor) is TensorRef for row in checkpoint.tensors):
+        return False
+    if words == ("rehome",):
+        return True
+    if words == ("strip",):
+        sections = [section for section in survey.sections if section.kind in ("model", "ema")]
+        return bool(sections) and all(_is_flat(section) and strips(section.names()) for section in sections)
+    return words == ("slim",) and len(survey.candidates) == 1 and _is_flat(survey.candidates[0])
+
+
+def _is_flat(section: Section) -> bool:
+    """Whether all tensors of a section are one level below it, as in a state dict."""
+    depth = len(section.path) + 1
+    return (
+        section.tensors > 0
+        and not section.is_module
+        and all(len(row.path) == depth for row in section.entries)
+    )

@@ -1,0 +1,154 @@
+"""A library's archive that holds checkpoints: each member is read where it lies, and becomes a part under its name.
+
+Stable-Baselines3: a zip of `policy.pth`, an optimizer for each, `data` (JSON) and texts (common/save_util.py).
+NeMo: a tar of `model_weights.ckpt` and `model_config.yaml` (core/connectors/save_restore_connector.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from ckpt.checkpoint import Checkpoint, Traits
+from ckpt.checkpoint import Member as Part
+from ckpt.errors import CkptError, LimitError, UnreadableError
+from ckpt.formats.contained import NAME, TRAITS
+from ckpt.formats.contained.member import Member, of_record
+from ckpt.formats.contained.tar import is_tar, read_tar, walk_tar
+from ckpt.formats.contained.values import json_value, text_value
+from ckpt.formats.folder.merge import merged
+from ckpt.formats.pickled import Contents, checkpoint
+from ckpt.formats.probe import Probe
+from ckpt.io.location import is_plain_name
+from ckpt.limits import Budget, Limits
+from ckpt.nodes import Dict
+from ckpt.text import plural, show
+
+
+class Layout(NamedTuple):
+    """The members of an archive: checkpoints, JSON and texts, each by the key of its part."""
+
+    traits: Traits
+    parts: dict[str, Member]
+    jsons: dict[str, Member]
+    texts: dict[str, Member]
+
+    @property
+    def members(self) -> list[Member]:
+        return [*self.parts.values(), *self.jsons.values(), *self.texts.values()]
+
+
+def is_known(probe: Probe) -> bool:
+    """Whether the archive is one that is read."""
+    return _kind(probe) is not None
+
+
+def read(probe: Probe, limits: Limits) -> Checkpoint:
+    layout = layout_of(probe, limits)
+    root = Dict()
+    parts: list[Part] = []
+    try:
+        for key, member in layout.parts.items():
+            member.admit(limits, probe.budget)
+            opened = probe.open(member, f"{probe.mark}{key}:")
+            parts.append(Part(member.member, key, opened, is_model=not parts))  # the model comes first
+        for key, member in layout.jsons.items():
+            root.set([key], [json_value(member.read(limits, probe.budget), member.member, probe.budget)])
+        for key, member in layout.texts.items():
+            root.set([key], [text_value(member.read(limits, probe.budget), member.member)])
+        contents = Contents((), None, probe.mark, probe.budget)
+        values = checkpoint(probe.path, NAME, layout.traits, root, contents, limits)
+        whole = merged(probe.path, NAME, [Part("", "", values), *parts])
+        return replace(
+            whole,
+            traits=layout.traits,
+            nbytes=probe.size,
+            byteorder=parts[0].checkpoint.byteorder,
+            weights_only=whole.weights_only or None,  # torch.load opens the members, not the archive
+            parts=tuple(part.file for part in parts),
+            members=(),  # they are not files of their own
+            sources=(probe.file,),
+        )
+    except BaseException:
+        for part in parts:
+            part.checkpoint.close()
+        raise
+
+
+def layout_of(probe: Probe, limits: Limits) -> Layout:
+    """The members of an archive. Raises UnreadableError, LimitError."""
+    kind = _kind(probe)
+    assert kind is not None
+    layout = kind(probe, limits)
+    if len(layout.parts) > limits.shards:
+        problem = f"the archive holds {plural(len(layout.parts), 'checkpoint')}"
+        raise LimitError(problem, "shards", limits.shards)
+    return layout
+
+
+def _kind(probe: Probe) -> Callable[[Probe, Limits], Layout] | None:
+    if probe.archive is not None:
+        names = probe.archive.records.keys()
+        is_sb3 = "policy.pth" in names and not names.isdisjoint(("data", "_stable_baselines3_version"))
+        return _stable_baselines if is_sb3 else None
+    if probe.source is not None and is_tar(probe.head):
+        return _nemo if _has_nemo_weights(probe) else None
+    return None
+
+
+# --- Stable-Baselines3 ----------------------------------------------------------------------------------------
+
+_SB3 = TRAITS._replace(
+    label="Stable-Baselines3", load="torch.load(zipfile.ZipFile({path}).open({part}), {options})"
+)
+_TEXTS = ("_stable_baselines3_version", "system_info.txt")
+
+
+def _stable_baselines(probe: Probe, limits: Limits) -> Layout:
+    archive = probe.archive
+    assert archive is not None
+    parts: dict[str, Member] = {}
+    for name, record in archive.records.items():
+        if name.endswith(".pth"):
+            if not is_plain_name(name) or name == ".pth":
+                raise UnreadableError(f"member {show(name, 80)} is not a plain name")
+            parts[name.removesuffix(".pth")] = of_record(probe.file, record)
+    others = {name: of_record(probe.file, record) for name, record in archive.records.items()}
+    texts = {name.removesuffix(".txt"): others[name] for name in _TEXTS if name in others}
+    jsons = {"data": others["data"]} if "data" in others else {}
+    twice = parts.keys() & (texts.keys() | jsons.keys())
+    if twice:
+        raise UnreadableError(f"the archive holds {show(min(twice), 80)} twice")
+    first = ["policy", *(key for key in parts if key != "policy")]  # the model before its optimizers
+    return Layout(_SB3, {key: parts[key] for key in first}, jsons, texts)
+
+
+# --- NeMo -----------------------------------------------------------------------------------------------------
+
+_NEMO = TRAITS._replace(
+    label="NeMo", load="torch.load(tarfile.open({path}).extractfile({part}), {options})", has_checksums=False
+)
+_WEIGHTS, _CONFIG = "model_weights.ckpt", "model_config.yaml"
+
+
+def _has_nemo_weights(probe: Probe) -> bool:
+    """Whether a tar archive holds the weights of NeMo. `read` finds what is wrong behind them."""
+    try:
+        return any(
+            name == _WEIGHTS
+            for name, _ in walk_tar(probe.file, probe.limits, Budget(probe.limits, probe.size))
+        )
+    except CkptError:
+        return False
+
+
+def _nemo(probe: Probe, limits: Limits) -> Layout:
+    members = read_tar(probe.file, limits, probe.budget)
+
+    def found(name: str) -> dict[str, Member]:
+        row = members.get(name)
+        stem = name.rpartition(".")[0]
+        return {stem: Member(probe.file, row.name, row.offset, row.size)} if row is not None else {}
+
+    return Layout(_NEMO, found(_WEIGHTS), {}, found(_CONFIG))
