@@ -9,6 +9,8 @@ import json
 import re
 import shlex
 import shutil
+import tarfile
+import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
@@ -349,6 +351,10 @@ def rewritten(file: Written) -> None:
         )
 
 
+LOADERS = {"torch": torch, "safetensors": safetensors, "zipfile": zipfile, "tarfile": tarfile}
+"""What a `load:` line may need."""
+
+
 def loads(file: Written) -> None:
     """The `load:` line works in torch and gives the model, and what is said of weights_only is true."""
     wrong, report = file.wrong, file.report
@@ -374,7 +380,7 @@ def loads(file: Written) -> None:
 
     try:
         with folder_of(file.folder), contextlib.redirect_stdout(io.StringIO()):
-            value = eval(report["load"], {"torch": torch, "safetensors": safetensors})
+            value = eval(report["load"], LOADERS)
     except Exception as error:
         wrong.check("load", False, f"{report['load']}: {type(error).__name__}: {str(error)[:200]}")
         return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+
 import torch
 from recorder import Case
 from stable_baselines3 import A2C, DQN, PPO, SAC
@@ -14,8 +16,11 @@ def learn(case: Case, make: type[BaseAlgorithm], world: str, **options: object) 
     algorithm.learn(16)
     path = case.path("model.zip")
     algorithm.save(path)
-    sections = {"?model": ("model", "policy", ""), "?optimizer": "optimizer"}
-    case.wrote(path, sections, optimizers=False, refusal="a zip archive of checkpoints")
+    members = [
+        name.removesuffix(".pth") for name in zipfile.ZipFile(path).namelist() if name.endswith(".pth")
+    ]
+    optimizers = {name: "optimizer" for name in members if "optimizer" in name}
+    case.wrote(path, {"policy": ("model", "policy", ""), **optimizers}, optimizers=False)
     bare = case.path("policy.pth")
     algorithm.policy.save(str(bare))
     case.wrote(bare, {"state_dict": ("model", "policy", "")}, optimizers=False)
