@@ -34,7 +34,7 @@ test-oldest:
 test-frameworks:
 	test -x .frameworks/bin/python || $(PYTHON) -m venv .frameworks
 	.frameworks/bin/python tests/frameworks/install.py .frameworks/bin/python
-	.frameworks/bin/python -m pip install --quiet --editable . pytest==9.2.0
+	.frameworks/bin/python -m pip install --quiet --editable . pytest==9.2.0 hypothesis==6.170.15
 	.frameworks/bin/python -m pytest tests/frameworks/suite.py $(ARGS)
 
 kills: .venv/.dev
