@@ -124,8 +124,10 @@ def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
     )
     app.callback()(_main)
     for name in names:
-        command = import_module(f"ckpt.cli.commands.{name}").command
-        app.command(name, short_help=COMMANDS[name])(colouring(command))
+        command = colouring(import_module(f"ckpt.cli.commands.{name}").command)
+        if "_CKPT_COMPLETE" in os.environ:  # a shell asks what may come next
+            command = import_module("ckpt.cli.shell.complete").completing(command)
+        app.command(name, short_help=COMMANDS[name])(command)
     return app
 
 
