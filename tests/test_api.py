@@ -18,6 +18,7 @@ from process import ckpt as command
 
 import ckpt
 from ckpt.errors import CkptError
+from ckpt.findings import Finding
 from ckpt.jobs.diff.diff import Options
 
 pytestmark = oracle.QUIET
@@ -187,6 +188,8 @@ def test_diff(tmp_path: Path) -> None:
     with ckpt.open(two) as opened:
         report = ckpt.diff(one, opened)
         assert report.changed == ("a.weight",) and report.frozen == ("b.weight",)
+        more = report._replace(findings=(Finding("prefix", "", ("a.weight",)), *report.findings))
+        assert more.frozen == ("b.weight",)
         assert repr(report) == f"<ckpt.DiffReport {one} → {two}: 1 changed, 1 same>"
         assert not report.same and [row.status for row in report.rows] == ["changed", "same"]
         assert opened["a.weight"].numpy().sum() == 0  # still open

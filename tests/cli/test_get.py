@@ -87,8 +87,10 @@ def test_everything_as_json(ckpt: Run) -> None:
 
 
 def test_a_module_shows_the_names_that_get_knows(ckpt: Run) -> None:
-    names = [line.split()[0] for line in ckpt("get", "whole_model.pth").stdout.splitlines()[1:]]
+    lines = ckpt("get", "whole_model.pth").stdout.splitlines()[1:]
+    names = [line.split()[0] for line in lines]
 
+    assert lines[3].endswith("Sequential, 4 fields, 7 tensors, 1.01 KiB")
     assert names == ["scale", "mean", "grid", "stem", "head", "training", "cells"]
     for name in names:
         assert ckpt("get", "whole_model.pth", name).returncode == 0

@@ -112,9 +112,8 @@ def contents(checkpoint: Checkpoint) -> list[Item]:
     children = list(named(look(checkpoint.root)))
     counts = {path: [0, 0] for path, _, _ in children}
     for entry in checkpoint.tensors:
-        count = counts.get(entry.path[:1]) or counts.get(
-            entry.path[:2]
-        )  # a module has its names one step below
+        # A module has its names one step below.
+        count = counts.get(entry.path[:1]) or counts.get(entry.path[:2])
         if count is not None:
             count[0] += 1
             count[1] += entry.tensor.nbytes
