@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-pythons test-oldest test-frameworks kills check format samples docs bench fuzz lock release-check clean
+.PHONY: demo test test-pythons test-oldest test-frameworks kills check format samples docs man bench fuzz lock release-check clean
 .DEFAULT_GOAL := demo
 
 demo: .venv/.base
@@ -55,6 +55,10 @@ samples: .venv/.dev
 docs: .venv/.dev
 	$(BIN)/python tools/refresh.py
 	$(BIN)/python tests/lib/house.py
+
+# man/ckpt.1 and one page for each command, made of the help: `man -l man/ckpt.1`.
+man: .venv/.base
+	$(BIN)/python tools/man.py man
 
 bench: .venv/.dev
 	$(BIN)/python -m benchmarks.inspect

@@ -4,26 +4,35 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # that of `typing`, whose import would be the longest part of importing this package
 if TYPE_CHECKING:
-    from ckpt.api import diff, open
+    from ckpt.api import diff, inspect, open
+    from ckpt.errors import CkptError
+    from ckpt.limits import Limits
     from ckpt.live.snapshot import snapshot
 
 __version__ = "0.1.0.dev0"
 
-__all__ = ["__version__", "diff", "open", "snapshot"]
+__all__ = ["CkptError", "Limits", "__version__", "diff", "inspect", "open", "snapshot"]
+
+_HOMES = {
+    "CkptError": "ckpt.errors",
+    "Limits": "ckpt.limits",
+    "diff": "ckpt.api",
+    "inspect": "ckpt.api",
+    "open": "ckpt.api",
+    "snapshot": "ckpt.live.snapshot",
+}
+"""Public name -> the module that has it."""
 
 
 def __getattr__(name: str) -> object:
     # Lazy: `import ckpt` costs nothing until a name is used.
-    if name == "open":
-        from ckpt.api import open
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'ckpt' has no attribute {name!r}")
+    from importlib import import_module
 
-        return open
-    if name == "diff":
-        from ckpt.api import diff
+    return getattr(import_module(home), name)
 
-        return diff
-    if name == "snapshot":
-        from ckpt.live.snapshot import snapshot
 
-        return snapshot
-    raise AttributeError(f"module 'ckpt' has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return list(__all__)

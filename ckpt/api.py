@@ -1,12 +1,15 @@
-"""What `ckpt.open` gives a program: a checkpoint as a mapping of names to tensors, each read when it is asked for."""
+"""What `ckpt.open` gives a program: a checkpoint as a mapping of names to tensors, each read when it is asked for.
+
+`ckpt.inspect` gives a report without tensor data, `ckpt.diff` a comparison.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, ValuesView
 from contextlib import ExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint, Entry
@@ -15,13 +18,104 @@ from ckpt.elements.blocks import elements
 from ckpt.errors import UnsupportedError, UsageError, about
 from ckpt.limits import Limits
 from ckpt.names import nearest
+from ckpt.nodes import Node
 from ckpt.tensors import TensorRef
-from ckpt.text import Json, show
+from ckpt.text import Json, listed, plural, show, size_text
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from ckpt.evidence.roles import Role
+    from ckpt.evidence.survey import Survey
+    from ckpt.findings import Finding
     from ckpt.jobs.diff.diff import DiffReport, Options
+    from ckpt.jobs.inspect.inspect import InspectReport
+
+
+class MissingNameError(KeyError):
+    """A name that a checkpoint does not have. Its text suggests the names that are most like it."""
+
+    def __init__(self, name: str, what: str = "tensor", names: Iterable[str] = ()) -> None:
+        super().__init__(name)
+        self._what = what
+        self._names = names
+
+    @property
+    def hint(self) -> str | None:
+        """What may have been meant."""
+        near = nearest(str(self.args[0]), self._names)
+        return f"did you mean {', '.join(show(other, 60) for other in near)}?" if near else None
+
+    def __str__(self) -> str:  # only here are all names compared: `in` raises and drops one for each question
+        hint = self.hint
+        return f"no {self._what} '{show(str(self.args[0]), 80)}'" + (f" ({hint})" if hint else "")
+
+
+class SectionSummary(NamedTuple):
+    """A part of a checkpoint: its dotted name, its kind (`model`, `optimizer` …), and its tensors with their bytes."""
+
+    name: str
+    kind: str
+    tensors: int
+    nbytes: int
+
+
+class TensorSummary(NamedTuple):
+    """A tensor in a report, without its bytes. `role` says what it is, `evidence` how sure that is."""
+
+    name: str
+    section: str | None
+    dtype: str
+    shape: tuple[int, ...]
+    device: str | None
+    numel: int
+    nbytes: int
+    role: str
+    evidence: str
+
+
+class Values(Mapping[str, Json]):
+    """What is no tensor: dotted names -> plain values, in file order. Called, as `Mapping.values` is, the tensors."""
+
+    def __init__(self, checkpoint: Checkpoint, tensors: ValuesView[Any]) -> None:
+        self._checkpoint = checkpoint
+        self._tensors = tensors
+        self._rows = {row.name: row for row in checkpoint.values}
+
+    def __call__(self) -> ValuesView[Any]:
+        return self._tensors
+
+    def __getitem__(self, name: str) -> Json:
+        from ckpt.tree.find import find, node_at
+
+        found = find(self._checkpoint.root, name, Limits())
+        if found:
+            return _plain(found[0][1])
+        if name not in self._rows:
+            raise MissingNameError(name, "value", self._rows)
+        return _plain(
+            node_at(self._checkpoint.root, self._rows[name].path)
+        )  # marked, as a second one of its name
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __repr__(self) -> str:
+        return f"<{plural(len(self), 'value')}: {listed(list(self), 4, 40)}>"
+
+
+def _plain(node: Node) -> Json:
+    """A node as plain Python: scalars exactly, all else as `ckpt get --json` has it."""
+    from ckpt.tree.json import plain
+    from ckpt.tree.view import look
+
+    view = look(node)
+    if view.kind == "scalar" and (view.value is None or isinstance(view.value, (bool, int, float))):
+        return view.value
+    return plain(node)
 
 
 class Ref:
@@ -115,15 +209,10 @@ class Ref:
         return f"<{show(self.name)}: {self.dtype} {list(self.shape)}{where}>"
 
 
-class OpenCheckpoint(Mapping[str, Ref]):
-    """An open checkpoint: dotted names -> tensors, in file order. A context manager: leaving it closes the file.
+class _Shown(Mapping[str, Any]):
+    """What an open checkpoint and a report share: where it is, its values, its sections."""
 
-    `checkpoint` is all that was read: sections, values, imports, findings of the reader.
-    """
-
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self.checkpoint = checkpoint
-        self._entries = {entry.name: entry for entry in checkpoint.tensors}
+    checkpoint: Checkpoint
 
     @property
     def path(self) -> str:
@@ -134,7 +223,40 @@ class OpenCheckpoint(Mapping[str, Ref]):
         """`torch-zip`, `torch-legacy`, `safetensors`, `sharded`, `folder`, `torchscript`."""
         return self.checkpoint.format
 
+    @property
+    def values(self) -> Values:  # a mapping that can be called, as the method
+        """What is no tensor: dotted names -> plain values. `values()` are the tensors, as of any mapping."""
+        return Values(self.checkpoint, ValuesView(self))
+
+    def value(self, name: str) -> Json:
+        """What is no tensor, by its dotted name: a scalar exactly, all else as `ckpt get --json` has it.
+
+        Raises UsageError when it is not there.
+        """
+        try:
+            return self.values[name]
+        except MissingNameError as error:
+            raise UsageError(f"no value {show(name, 80)}", path=self.path, hint=error.hint) from None
+
+    def _sizes(self) -> str:
+        nbytes = sum(entry.tensor.nbytes for entry in self.checkpoint.tensors)
+        name = os.path.basename(os.path.abspath(self.path))
+        return f"{show(name)}: {plural(len(self), 'tensor')}, {size_text(nbytes)}"
+
+
+class OpenCheckpoint(_Shown, Mapping[str, Ref]):
+    """An open checkpoint: dotted names -> tensors, in file order. A context manager: leaving it closes the file.
+
+    A name that is not there raises KeyError with the names most like it. `checkpoint` is all that was read.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+        self._entries = {entry.name: entry for entry in checkpoint.tensors}
+
     def __getitem__(self, name: str) -> Ref:
+        if name not in self._entries:
+            raise MissingNameError(name, "tensor", self._entries)
         return Ref(self.checkpoint, self._entries[name])
 
     def __iter__(self) -> Iterator[str]:
@@ -143,17 +265,12 @@ class OpenCheckpoint(Mapping[str, Ref]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def value(self, name: str) -> Json:
-        """What is no tensor, by its dotted name, as `ckpt get --json` has it. Raises UsageError when it is not there."""
-        from ckpt.tree.find import find
-        from ckpt.tree.json import plain
+    @property
+    def sections(self) -> tuple[SectionSummary, ...]:
+        """The parts of the checkpoint: its models, optimizers, schedulers …"""
+        from ckpt.evidence.survey import Survey
 
-        found = find(self.checkpoint.root, name, Limits())
-        if not found:
-            near = nearest(name, [value.name for value in self.checkpoint.values])
-            hint = f"near: {', '.join(show(other, 60) for other in near)}" if near else None
-            raise UsageError(f"no value {show(name, 80)}", path=self.path, hint=hint)
-        return plain(found[0][1])
+        return _summaries(Survey(self.checkpoint))
 
     def close(self) -> None:
         """Close the file."""
@@ -168,7 +285,83 @@ class OpenCheckpoint(Mapping[str, Ref]):
         self.close()
 
     def __repr__(self) -> str:
-        return f"<{show(self.path)}: {self.format}, {len(self)} tensors>"
+        return f"<ckpt.Checkpoint {self._sizes()}>"
+
+
+class Inspection(_Shown, Mapping[str, TensorSummary]):
+    """What `ckpt inspect` says, as a report that outlives the file: dotted names -> tensors, in file order.
+
+    `findings` are the most serious first. `load` is the expression that opens the file, or None. Notebooks show it as
+    a table.
+    """
+
+    def __init__(self, report: InspectReport, roles: list[Role]) -> None:
+        self.report = report
+        self.checkpoint = report.checkpoint
+        self.findings: tuple[Finding, ...] = report.findings
+        self.load: str | None = report.load.expression
+        self.sections: tuple[SectionSummary, ...] = _summaries(report.survey)
+        self._tensors = {
+            row.entry.name: TensorSummary(
+                row.entry.name,
+                row.section.name if row.section else None,
+                row.tensor.dtype.name,
+                row.tensor.shape,
+                row.tensor.device,
+                row.tensor.numel,
+                row.tensor.nbytes,
+                role.role,
+                role.trust,
+            )
+            for row, role in zip(report.rows, roles, strict=True)
+        }
+
+    @property
+    def tensors(self) -> tuple[TensorSummary, ...]:
+        """All tensors, in file order."""
+        return tuple(self._tensors.values())
+
+    def __getitem__(self, name: str) -> TensorSummary:
+        if name not in self._tensors:
+            raise MissingNameError(name, "tensor", self._tensors)
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def to_json(self) -> dict[str, Json]:
+        """The document `ckpt.inspect`, whose findings have no hints here: a command belongs to the command line."""
+        return self.report.to_json()
+
+    def _repr_html_(self) -> str:
+        from ckpt.jobs.inspect.notebook import html_report
+
+        return html_report(self.report)
+
+    def __repr__(self) -> str:
+        findings = f", {plural(len(self.findings), 'finding')}" if self.findings else ""
+        return f"<ckpt.Inspection {self._sizes()}{findings}>"
+
+
+def _summaries(survey: Survey) -> tuple[SectionSummary, ...]:
+    return tuple(SectionSummary(row.name, row.kind, row.tensors, row.nbytes) for row in survey.sections)
+
+
+def inspect(path: str | os.PathLike[str] | OpenCheckpoint, limits: Limits | None = None) -> Inspection:
+    """What `ckpt inspect` says about a checkpoint, given as a path or open. Reads no tensor data. Raises CkptError."""
+    from ckpt.evidence.survey import Survey
+    from ckpt.jobs.inspect.inspect import inspect as look_into
+
+    with ExitStack() as stack:
+        opened = path if isinstance(path, OpenCheckpoint) else stack.enter_context(open(path, limits))
+        survey = Survey(opened.checkpoint)
+        report = look_into(survey)
+        inspection = Inspection(report, report.roles())
+        opened.checkpoint.check_unchanged()
+    return inspection
 
 
 def diff(
@@ -178,7 +371,8 @@ def diff(
 ) -> DiffReport:
     """What differs between two checkpoints, given as paths or open: what `ckpt diff` prints, as a report.
 
-    `report.same` is the answer, `report.rows` the tensors, `report.to_json()` the document. Raises CkptError.
+    `report.same` is the answer. `report.changed` and `report.frozen` are names of tensors, `report.findings` what stands
+    out, `report.rows` all tensors, `report.to_json()` the document. Raises CkptError.
     """
     from ckpt.evidence.survey import Survey
     from ckpt.jobs.diff.diff import diff as compare

@@ -1,7 +1,11 @@
-"""`ckpt.open` and `ckpt.diff`: what programs get, against torch."""
+"""`ckpt.open`, `ckpt.inspect` and `ckpt.diff`: what programs get, against torch."""
 
 from __future__ import annotations
 
+import argparse
+import json
+import pickle
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +14,11 @@ import pytest
 import rewriting
 import torch
 from process import SAMPLES
+from process import ckpt as command
 
 import ckpt
 from ckpt.errors import CkptError
+from ckpt.findings import Finding
 from ckpt.jobs.diff.diff import Options
 
 pytestmark = oracle.QUIET
@@ -70,16 +76,88 @@ def test_a_tensor_is_read_when_it_is_asked_for(tmp_path: Path) -> None:
 def test_values_and_names() -> None:
     with ckpt.open(SAMPLES / "train_cuda.pth") as opened:
         assert opened.value("epoch") == 12 and opened.value("args.lr") == 0.001
-        assert (
-            opened.format == "torch-zip"
-            and opened.path.endswith("train_cuda.pth")
-            and "torch-zip" in repr(opened)
-        )
+        assert opened.format == "torch-zip" and opened.path.endswith("/train_cuda.pth")
+        assert repr(opened) == "<ckpt.Checkpoint train_cuda.pth: 115 tensors, 46.3 KiB>"
         with pytest.raises(CkptError, match=r"no value args\.l"):
             opened.value("args.l")
         with pytest.raises(KeyError):
             opened["none"]
         assert {ref.device for ref in opened.values()} == {"cuda:0", "cuda:1"}
+
+
+def test_a_name_that_is_not_there(samples: Path) -> None:
+    with ckpt.open(samples / "llama_bf16.pth") as opened:
+        with pytest.raises(KeyError) as tensor:
+            opened["lm_haed.weight"]
+        with pytest.raises(KeyError) as value:
+            opened.values["none\x1b"]
+    assert str(tensor.value).startswith("no tensor 'lm_haed.weight' (did you mean lm_head.weight")
+    assert str(value.value) == "no value 'none\\x1b'"
+    assert "lm_haed.weight" not in opened and opened.get("lm_haed.weight") is None
+    assert str(pickle.loads(pickle.dumps(tensor.value))) == str(tensor.value)
+
+
+def test_plain_values(tmp_path: Path) -> None:
+    made = {
+        "best": float("inf"),
+        "big": 10**400,
+        "args": argparse.Namespace(lr=0.5, betas=(0.9, 0.99)),
+        "a": {"b": 1},
+        "a.b": 2,
+        "w": torch.ones(2),
+    }
+    path = rewriting.saved(made, tmp_path / "a.pt")
+
+    with ckpt.open(path) as opened:
+        values = opened.values
+        assert list(values) == ["best", "big", "args", "args.lr", "args.betas", "a.b", "a.b#2"]
+        assert values["best"] == opened.value("best") == float("inf") and values["big"] == 10**400
+        assert values["args"] == {"lr": 0.5, "betas": [0.9, 0.99]} and values["a.b#2"] == 2
+        assert len(values) == 7 and "none" not in values
+        assert [ref.name for ref in values()] == ["w"]
+        assert repr(values) == "<7 values: best, big, args, args.lr and 3 more>"
+        assert [(part.kind, part.tensors) for part in opened.sections] == [
+            (part.kind, part.tensors) for part in ckpt.inspect(opened).sections
+        ]
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(2)}, tmp_path / "pytorch_model.bin")
+
+    with ckpt.open(tmp_path) as opened:
+        assert list(opened) == ["w"] and opened["w"].numpy().tolist() == [1, 1]
+    assert repr(ckpt.inspect(tmp_path)) == "<ckpt.Inspection pytorch_model.bin: 1 tensor, 8 B>"
+
+
+def test_inspect_is_the_report_of_the_command() -> None:
+    report = ckpt.inspect(SAMPLES / "train_cuda.pth")
+    document = json.loads(command("inspect", SAMPLES / "train_cuda.pth", "--json").out)
+
+    hints = {"findings": [row | {"hint": None} for row in document["findings"]]}
+    assert json.loads(json.dumps(report.to_json())) == document | hints
+    assert [finding.code for finding in report.findings] == [row["code"] for row in document["findings"]]
+    assert [(row.name, row.role, row.evidence, row.section) for row in report.tensors] == [
+        (row["name"], row["role"], row["evidence"]["trust"], row["section"]) for row in document["tensors"]
+    ]
+    assert (list(report), len(report)) == ([row.name for row in report.tensors], 115)
+    assert report["model.module.fc.weight"].shape == (10, 8) and report.load == document["load"]
+    assert report.values["epoch"] == 12 and report.path.endswith("train_cuda.pth")
+    assert [part.name for part in report.sections] == [row["name"] for row in document["sections"]]
+    with pytest.raises(KeyError, match="did you mean"):
+        report["fc.wieght"]
+
+
+def test_a_notebook_gets_no_markup_of_the_file(tmp_path: Path) -> None:
+    evil = '</code><img src=x onerror=alert(1)>"\u202e$x$'
+    made = {f"{evil}{number}": torch.ones(1) for number in range(50)}
+    path = rewriting.saved(made | {"m": {evil: torch.ones(1)}}, tmp_path / "<b>&.pt")
+
+    html = ckpt.inspect(path)._repr_html_()
+
+    assert set(re.findall(r"<[^>]*>", html)) <= {
+        f"<{slash}{tag}>" for slash in ("", "/") for tag in ("div", "b", "code", "table", "tr", "th", "td")
+    } | {"<br>"}
+    assert "\u202e" not in html and "&lt;img" in html and "… 11 more" in html
 
 
 @pytest.mark.parametrize("name", ["sparse", "meta", "qint8"])
@@ -109,7 +187,19 @@ def test_diff(tmp_path: Path) -> None:
     assert ckpt.diff(one, str(one)).same
     with ckpt.open(two) as opened:
         report = ckpt.diff(one, opened)
+        assert report.changed == ("a.weight",) and report.frozen == ("b.weight",)
+        more = report._replace(findings=(Finding("prefix", "", ("a.weight",)), *report.findings))
+        assert more.frozen == ("b.weight",)
+        assert repr(report) == f"<ckpt.DiffReport {one} → {two}: 1 changed, 1 same>"
         assert not report.same and [row.status for row in report.rows] == ["changed", "same"]
         assert opened["a.weight"].numpy().sum() == 0  # still open
     assert report.to_json()["schema"] == {"name": "ckpt.diff", "version": 1}
     assert ckpt.diff(one, two, Options(structure=True)).same
+
+
+def test_the_public_names() -> None:
+    assert dir(ckpt) == list(ckpt.__all__)
+    assert {"inspect", "open", "diff", "snapshot", "CkptError", "Limits"} < set(dir(ckpt))
+    for name in dir(ckpt):
+        assert getattr(ckpt, name).__doc__
+    assert ckpt.CkptError is CkptError

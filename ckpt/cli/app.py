@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 
 from ckpt import __version__
 from ckpt.cli import output, start
+from ckpt.cli.signature import colouring
 from ckpt.cli.start import PIPE_CLOSED, TROUBLE
 from ckpt.errors import CkptError
 from ckpt.limits import Limits
@@ -123,7 +124,10 @@ def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
     )
     app.callback()(_main)
     for name in names:
-        app.command(name, short_help=COMMANDS[name])(import_module(f"ckpt.cli.commands.{name}").command)
+        command = colouring(import_module(f"ckpt.cli.commands.{name}").command)
+        if "_CKPT_COMPLETE" in os.environ:  # a shell asks what may come next
+            command = import_module("ckpt.cli.shell.complete").completing(command)
+        app.command(name, short_help=COMMANDS[name])(command)
     return app
 
 

@@ -1,7 +1,8 @@
-"""The two streams: the answer goes to stdout, talk to stderr. Colour and width are decided once, here."""
+"""The two streams: the answer goes to stdout, talk to stderr. Colour, width and encoding are decided once, here."""
 
 from __future__ import annotations
 
+import codecs
 import io
 import json
 import os
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
+from ckpt.errors import UsageError
 from ckpt.render.text import Line, cells, columns, cut, plain_text
 from ckpt.text import TEXT_LIMIT, Json, show, show_cell, show_line, show_literal
 
@@ -29,8 +31,47 @@ _STYLES = {
 }
 
 
+_ASCII = {
+    "·": "|",
+    "…": "...",
+    "→": "->",
+    "×": "x",
+    "Δ": "delta",
+    "−": "-",
+    "²": "^2",
+    **dict.fromkeys("▏▎▍▌▋▊▉█", "#"),
+}
+"""Characters of our own texts -> what stands for them where the encoding of a stream lacks them."""
+_HANDLER = "ckpt.ascii"
+_when = "auto"
+"""What `--color` says."""
+
+
+def _stand_in(error: UnicodeError) -> tuple[str | bytes, int]:
+    """What an encoding lacks, by its stand-in or escaped."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    char = error.object[error.start]
+    if char in _ASCII:
+        return _ASCII[char], error.start + 1
+    error.end = error.start + 1
+    return codecs.backslashreplace_errors(error)
+
+
+def set_color(when: str | None) -> None:
+    """Decide on colour for both streams: `always`, `never`, or `auto`. Raises UsageError for another word."""
+    global _when
+    if when not in (None, *COLORS):
+        raise UsageError(f"--color {show(str(when), 60)}: not a choice", hint=f"choices: {' '.join(COLORS)}")
+    _when = when or "auto"
+
+
+COLORS = ("auto", "always", "never")
+
+
 def prepare() -> None:
-    """Make both streams take any text: what their encoding lacks is escaped, never an exception."""
+    """Make both streams take any text: what their encoding lacks has a stand-in or is escaped, never an exception."""
+    codecs.register_error(_HANDLER, _stand_in)
     sys.stdout = _prepared(sys.stdout)
     sys.stderr = _prepared(sys.stderr)
 
@@ -43,7 +84,7 @@ def _prepared(stream: TextIO | None) -> TextIO:
     if isinstance(stream.buffer, io.RawIOBase):
         # PYTHONUNBUFFERED: a raw stream drops what a pipe does not take at once.
         stream = io.TextIOWrapper(io.BufferedWriter(stream.buffer), encoding=stream.encoding)
-    stream.reconfigure(errors="backslashreplace")
+    stream.reconfigure(errors=_HANDLER)
     return stream
 
 
@@ -53,7 +94,9 @@ def discard() -> None:
 
 
 def coloured(stream: TextIO | None = None) -> bool:
-    """Whether a stream, by default stdout, gets colour: NO_COLOR wins, then FORCE_COLOR, then whether it is a terminal."""
+    """Whether a stream, by default stdout, gets colour: `--color`, then NO_COLOR, then FORCE_COLOR, then a terminal."""
+    if _when != "auto":
+        return _when == "always"
     if os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR"):
@@ -108,8 +151,12 @@ def _shown(line: Line) -> Line:
 
 
 def write_text(line: str) -> None:
-    """One line of text, made safe already."""
-    sys.stdout.write(f"{show_line(line)}\n")
+    """One line of exact text, made safe already: what the encoding lacks is escaped, and has no stand-in."""
+    line = show_line(line)
+    if not line.isascii():
+        encoding = sys.stdout.encoding or "utf-8"
+        line = line.encode(encoding, "backslashreplace").decode(encoding)
+    sys.stdout.write(f"{line}\n")
 
 
 def write_json(document: dict[str, Json], *, one_line: bool = False) -> None:
@@ -257,7 +304,7 @@ def _bar(total: int) -> Progress:
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
     columns = (BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    bar = Progress(*columns, console=Console(stderr=True, no_color=not coloured(sys.stderr)), transient=True)
     bar.add_task("", total=total)
     bar.start()
     return bar

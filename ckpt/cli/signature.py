@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, Signature, cleandoc, signature
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+import typer
+
+from ckpt.cli import output
 from ckpt.errors import UsageError
 
 Command = Callable[..., int]
+Color = Annotated[
+    str | None,
+    typer.Option("--color", metavar="WHEN", help="Use colour: auto, always or never.", show_default=False),
+]
 
 
 class Exclusion(NamedTuple):
@@ -61,6 +68,17 @@ def excluding(*exclusions: Exclusion) -> Callable[[Command], Command]:
         )
 
     return decorate
+
+
+def colouring(command: Command) -> Command:
+    """Gives a command the option `--color`."""
+
+    def run(*, color: str | None = None, **values: object) -> int:
+        output.set_color(color)
+        return command(**values)
+
+    option = Parameter("color", Parameter.KEYWORD_ONLY, default=None, annotation=Color)
+    return dressed(run, command, [*parameters_of(command).values(), option])
 
 
 def dressed(

@@ -1,14 +1,32 @@
-"""`ckpt get` as text: bare values, made for `$(…)`."""
+"""`ckpt get` as text: bare scalars, made for `$(…)`, and all else as a tree that a person can read."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
+from ckpt.evidence.roles import Role
+from ckpt.jobs.inspect.get import Item
+from ckpt.jobs.inspect.inspect import Row
 from ckpt.nodes import ByteStr, Node
-from ckpt.text import show_literal
-from ckpt.tree.literals import Repeats, pieces, scalar_text
+from ckpt.render.text import Line, cells, cut
+from ckpt.tensors import Tensor, TensorRef
+from ckpt.text import count_text, plural, show, show_literal, size_text
+from ckpt.tree.find import named
+from ckpt.tree.literals import Repeats, brief, pieces, scalar_text
 from ckpt.tree.view import View, look
 
 TEXT = 2**31
 """Characters of one string: all of them, the pickle is bounded already."""
+CHILDREN, DEPTH, LINES = 40, 4, 200
+"""What a tree shows at most: the children of one value, its levels, and its lines."""
+_KEY = 40
+"""Cells of the widest name that moves the values of its siblings."""
+_SHORT = 72
+"""Characters of a list that stands on one line."""
+_VALUES = 64
+"""Characters of the first elements of a tensor."""
+_LONG = 200
+"""Characters of a string inside of a tree."""
 
 
 def get_text(node: Node) -> str:
@@ -22,6 +40,75 @@ def get_text(node: Node) -> str:
     return show_literal("".join(pieces(node, TEXT, 200, Repeats())))
 
 
+def is_short(node: Node) -> bool:
+    """Whether a value is one line of `get_text`: a scalar, an empty container, or a short list of scalars."""
+    view = look(node)
+    return view.kind == "scalar" or (view.kind != "tensor" and _inline(node, view) is not None)
+
+
+def get_lines(name: str, node: Node, width: int | None = None) -> list[Line]:
+    """A value that is no scalar as a tree: a name, its type, and its children below, bounded."""
+    lines: list[Line] = [[(show(name, None), "name"), (f"  {_summary(look(node))}", "")]]
+    return [*lines, *_below(_children(look(node)), width, 1, LINES)]
+
+
+def content_lines(path: str, label: str, items: Sequence[Item], width: int | None = None) -> list[Line]:
+    """What a checkpoint holds at the top: each name with its type, its tensors and their bytes."""
+    head: Line = [(show(path, None), "head"), (f"  {label}, {plural(len(items), 'name')} at the top", "")]
+    rows = []
+    for item in items:
+        view = look(item.node)
+        text = _leaf(item.node, view)
+        if text is None:
+            text = _summary(view)
+            if item.tensors:
+                text += f", {plural(item.tensors, 'tensor')}, {size_text(item.nbytes)}"
+        rows.append((item.name, text))
+    return [head, *_aligned(rows[:CHILDREN], len(rows), width, 1)]
+
+
+def tensor_lines(row: Row, role: Role, values: Sequence[bool | int | float | complex] | None) -> list[Line]:
+    """The row of a tensor with labels, and its first elements where they were read."""
+    tensor = row.tensor
+    elements = (
+        plural(tensor.numel, "element") if tensor.numel < 10_000 else f"{count_text(tensor.numel)} elements"
+    )
+    certainty = f" ({role.trust}: {show(role.note)})" if role.note else ""
+    facts = [
+        ("dtype", tensor.dtype.name),
+        ("shape", f"{list(tensor.shape)}  ({elements}, {size_text(tensor.nbytes)})"),
+        ("layout", "" if tensor.layout == "strided" else tensor.layout),
+        ("device", show(tensor.device or "", None)),
+        ("role", f"{role.role}{certainty}"),
+        ("storage", show(_storage(tensor))),
+    ]
+    if values:
+        facts.append(("values", _values(values, tensor.numel)))
+    shown: list[Line] = [[(show(row.entry.name, None), "name")]]
+    return shown + [[("  ", ""), (f"{label:<9}", "dim"), (text, "")] for label, text in facts if text]
+
+
+def _storage(tensor: Tensor) -> str:
+    if isinstance(tensor, TensorRef):
+        return tensor.storage.id
+    return ", ".join(dict.fromkeys(part.storage.id for _, part in tensor.parts))
+
+
+def _values(values: Sequence[bool | int | float | complex], count: int) -> str:
+    """The first values that fit on a line."""
+    text = _number(values[0])
+    for number, value in enumerate(values[1:], 1):
+        longer = f"{text}, {_number(value)}"
+        if len(longer) > _VALUES:
+            return f"{text}, …" if number < count else text
+        text = longer
+    return f"{text}, …" if count > len(values) else text
+
+
+def _number(value: bool | int | float | complex) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.4g}"
+
+
 def _bare(view: View) -> str:
     # Backslashes stay as they are: a path of Windows must come out as it went in. --json is exact for all.
     value = view.value
@@ -29,3 +116,89 @@ def _bare(view: View) -> str:
         return show_literal(value.text if isinstance(value, ByteStr) else str(value))
     kind = "None" if value is None else type(value).__name__
     return show_literal(scalar_text(View("scalar", kind, value), TEXT))
+
+
+# --- trees ----------------------------------------------------------------------------------------------------
+
+
+def _children(view: View) -> tuple[list[tuple[str, Node]], int]:
+    """The first children of a value with their names, and how many there are."""
+    first: list[tuple[str, Node]] = []
+    count = 0
+    for _, name, child in named(view):
+        count += 1
+        if count <= CHILDREN:
+            first.append((name, child))
+    return first, count
+
+
+def _below(
+    children: tuple[list[tuple[str, Node]], int], width: int | None, depth: int, room: int
+) -> list[Line]:
+    """The lines of the children of a value, those of theirs below each, at most about `room`."""
+    rows = [(name, _leaf(child, look(child)), child) for name, child in children[0]]
+    texts = [(name, _summary(look(child)) if text is None else text) for name, text, child in rows]
+    lines: list[Line] = []
+    for line, (_, text, child) in zip(_aligned(texts, children[1], width, depth), rows, strict=False):
+        if len(lines) >= room:
+            return [*lines, [(f"{'  ' * depth}… (--json prints all)", "dim")]]
+        lines.append(line)
+        if text is None and depth < DEPTH:
+            lines += _below(_children(look(child)), width, depth + 1, room - len(lines))
+    if children[1] > len(rows):
+        lines.append(_more(children[1] - len(rows), depth))
+    return lines
+
+
+def _aligned(rows: Sequence[tuple[str, str]], count: int, width: int | None, depth: int) -> list[Line]:
+    """Names and texts as two columns, and a line for those of `count` that are not among the rows."""
+    shown = [(show(name) or "''", text) for name, text in rows]
+    column = max((size for size in (cells(name) for name, _ in shown) if size <= _KEY), default=0)
+    lines: list[Line] = []
+    for name, text in shown:
+        begin = f"{'  ' * depth}{name}{' ' * max(column - cells(name), 0)}  "
+        room = None if width is None else max(width - cells(begin), 16)
+        lines.append([(begin, ""), (text if room is None else cut(text, room), "")])
+    return [*lines, _more(count - len(rows), depth)] if count > len(rows) else lines
+
+
+def _more(count: int, depth: int) -> Line:
+    return [(f"{'  ' * depth}… {count:,} more (--json prints all)", "dim")]
+
+
+def _leaf(node: Node, view: View) -> str | None:
+    """A value that has no lines below it, as text; None for one that has."""
+    if view.kind == "scalar":
+        if view.type.startswith("omegaconf."):  # every value of its configurations is wrapped
+            view = view._replace(type="str")
+        return show_literal(scalar_text(view, _LONG))
+    if view.kind == "tensor":
+        where = f" on {show(view.tensor.device)}" if view.tensor.device else ""
+        return f"{view.tensor.dtype.name} {list(view.tensor.shape)}{where}"
+    if view.kind == "storage":
+        return f"storage of {size_text(view.storage.nbytes)}"
+    return _inline(node, view)
+
+
+def _inline(node: Node, view: View) -> str | None:
+    """An empty container or a short list of scalars on one line; None for all else."""
+    if view.kind == "storage":
+        return show_literal(brief(node))
+    if len(view.children) > _SHORT or not _plain(view):
+        return None
+    text = "".join(pieces(node, _SHORT, 2))
+    return show_literal(text) if len(text) <= _SHORT else None
+
+
+def _plain(view: View) -> bool:
+    return not view.children or (view.kind == "sequence" and _scalars(view.children))
+
+
+def _scalars(nodes: Iterable[Node]) -> bool:
+    return all(look(node).kind == "scalar" for node in nodes)
+
+
+def _summary(view: View) -> str:
+    noun = "item" if view.kind == "sequence" else "field"
+    count = len(view.children) if view.kind != "module" else sum(1 for _ in named(view))
+    return f"{show_literal(view.type)}, {plural(count, noun)}"

@@ -64,15 +64,15 @@ def find(root: Node, name: str, limits: Limits) -> list[tuple[Path, Node]]:
         searched.add((id(node), rest))
         matches = [
             (child, (*path, *inner), None if rest == text else rest[len(text) + 1 :])
-            for inner, text, child in _named(view)
+            for inner, text, child in named(view)
             if rest == text or rest.startswith(f"{text}.")
         ]
         todo += reversed(matches)
     return nodes
 
 
-def _named(view: View) -> Iterator[tuple[Path, str, Node]]:
-    """The path, the name and the node of each child."""
+def named(view: View) -> Iterator[tuple[Path, str, Node]]:
+    """The path, the name and the node of each child; `find` knows the same names."""
     if view.kind == "module":
         for path, text, child, *_ in module_steps(view, (), "", None):
             yield path, text, child

@@ -184,7 +184,7 @@ def test_unknown_command(word: str, tmp_path: Path) -> None:
         ("inspect", "--no-such-option", "x"),
         ("inspect", "x", "--depth", "-1"),
         ("inspect", "x", "--depth", "many"),
-        ("get", "x"),
+        ("get",),
         ("--no-such-option",),
     ],
     ids=" ".join,

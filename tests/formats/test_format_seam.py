@@ -275,7 +275,7 @@ def test_inspect(toy: Toy) -> None:
 def test_get(toy: Toy) -> None:
     done = toy.run("get", "a.toy", "module.fc.weight")
 
-    assert done.code == 0 and "float32" in done.lines[0] and "module.fc.weight" in done.lines[0]
+    assert done.code == 0 and done.lines[:2] == ["module.fc.weight", "  dtype    float32"]
 
 
 def test_diff_with_itself_with_another_and_with_other_formats(toy: Toy) -> None:

@@ -34,7 +34,7 @@ from ckpt.io.source import Memory
 from ckpt.jobs.check import lint, sums
 from ckpt.jobs.check.verify import structure, with_checksums
 from ckpt.jobs.diff.diff import Options, diff
-from ckpt.jobs.inspect.get import get
+from ckpt.jobs.inspect.get import contents, first_values, get
 from ckpt.jobs.inspect.index import index, numbers
 from ckpt.jobs.rewrite.rehome import moves
 from ckpt.jobs.rewrite.rename import substitution
@@ -44,7 +44,7 @@ from ckpt.names import Globs
 from ckpt.nodes import Node
 from ckpt.pickles.emit import emit
 from ckpt.render.diff import diff_lines, diff_table
-from ckpt.render.get import get_text
+from ckpt.render.get import content_lines, get_lines, get_text, tensor_lines
 from ckpt.render.inspect import index_lines
 from ckpt.render.lint import lint_lines
 from ckpt.render.tables import row_table
@@ -93,6 +93,7 @@ def pickle(data: bytes) -> None:
             *[row.name for row in checkpoint.values[:6]],
         ]:
             _got(survey, name)
+        clean(plain_text(content_lines("x.pt", checkpoint.traits.label, contents(checkpoint))))
         findings = lint.lint(survey)
         clean(plain_text(lint_lines([lint.LintReport("x.pt", tuple(findings))], None)))
         _emitted(checkpoint)
@@ -104,7 +105,9 @@ def _got(survey: Survey, name: str) -> None:
             written(item.to_json())
             if item.row is not None and item.role is not None:
                 rows(row_table([item.row], [item.role]))
+                clean(plain_text(tensor_lines(item.row, item.role, first_values(item.row.tensor, 8))))
             else:
+                clean(plain_text(get_lines(item.name, item.node)))
                 clean(get_text(item.node), allowed="")
     except CkptError as error:
         refused(error)

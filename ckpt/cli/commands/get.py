@@ -11,39 +11,63 @@ from ckpt.cli import output
 from ckpt.cli.options import LimitOption, OnePath, limits_of, opened
 from ckpt.errors import UsageError, about
 from ckpt.evidence.survey import Survey
-from ckpt.jobs.inspect.get import get
-from ckpt.render.get import get_text
-from ckpt.render.tables import row_table
+from ckpt.jobs.inspect.get import Lookup, contents, first_values, get, whole
+from ckpt.render.get import content_lines, get_lines, get_text, is_short, tensor_lines
 from ckpt.text import pasted, pasted_path
+
+_FIRST = 8
+"""Elements of a tensor that are shown."""
 
 
 def command(
     path: OnePath,
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Dotted names.", show_default=False)],
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME...]", help="Dotted names. Without one: what there is.", show_default=False
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON, one line per NAME.")] = False,
     limit: LimitOption = None,
 ) -> int:
-    """Print values of a checkpoint as text or JSON. The name of a tensor prints its row.
+    """Print values of a checkpoint as text or JSON: a scalar bare, all else as a tree.
 
-    Objects are read without their classes.
+    The name of a tensor prints what it is and its first values. Objects are read without their classes.
 
     \b
     step=$(ckpt get last.ckpt global_step)
     ckpt get train.pth args.lr epoch
     """
     limits = limits_of(limit)
+    names = names or []
     swapped = next((name for name in names if os.path.isfile(name)), None)
     if swapped is not None and not os.path.exists(path):
         words = [pasted_path(swapped), *(pasted(name) for name in (path, *names) if name != swapped)]
         hint = None if None in words else f"ckpt get {' '.join(word or '' for word in words)}"
         raise UsageError("no such file", path=path, hint=hint)
     with about(path), opened(path, limits) as checkpoint:
-        found = get(Survey(checkpoint), names, limits)
+        if names:
+            found = get(Survey(checkpoint), names, limits)
+        elif not json and (items := contents(checkpoint)):
+            width = output.screen_width()
+            output.write_lines(content_lines(path, checkpoint.traits.label, items, width))
+            return 0
+        else:
+            found = [whole(Survey(checkpoint))]
         for item in found:
             if json:
                 output.write_json(item.to_json(), one_line=len(found) > 1)
-            elif item.row is not None and item.role is not None:
-                output.write_table(row_table([item.row], [item.role]), tsv=True, table=None, header=False)
             else:
-                output.write_text(get_text(item.node))
+                _write(item)
     return 0
+
+
+def _write(item: Lookup) -> None:
+    """Print what goes by one name: one line where that is all of it."""
+    if item.row is not None and item.role is not None:
+        values = first_values(item.row.tensor, _FIRST)
+        output.write_lines(tensor_lines(item.row, item.role, values))
+    elif is_short(item.node):
+        output.write_text(get_text(item.node))
+    else:
+        output.write_lines(get_lines(item.name, item.node, output.screen_width()))

@@ -66,6 +66,20 @@ class DiffReport(NamedTuple):
         return not self.differs and not self.damaged and not self.count("unchecked")
 
     @property
+    def changed(self) -> tuple[str, ...]:
+        """The tensors of both sides whose values differ."""
+        return tuple(row.name for row in self.rows if row.status == "changed")
+
+    @property
+    def frozen(self) -> tuple[str, ...]:
+        """The parameters that did not change while others did."""
+        return tuple(name for row in self.findings if row.code == "frozen" for name in row.tensors)
+
+    def __repr__(self) -> str:
+        names = f"{show(self.before.path)} → {show(self.after.path)}"
+        return f"<ckpt.DiffReport {names}: {len(self.changed):,} changed, {self.count('same'):,} same>"
+
+    @property
     def damaged(self) -> tuple[str, ...]:
         """The tensors whose bytes contradict the CRCs that the files recorded."""
         return tuple(row.name for row in self.rows if row.damaged)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint
+from ckpt.elements import cast
+from ckpt.elements.blocks import elements
 from ckpt.errors import UsageError
 from ckpt.evidence.loading import look_at
 from ckpt.evidence.roles import Role
@@ -14,8 +16,9 @@ from ckpt.jobs.inspect.inspect import Row, inspect
 from ckpt.limits import Limits
 from ckpt.names import Path, nearest
 from ckpt.nodes import Node
+from ckpt.tensors import Tensor, TensorRef
 from ckpt.text import Json
-from ckpt.tree.find import find, node_at
+from ckpt.tree.find import find, named, node_at
 from ckpt.tree.json import path_json, plain, scalar_json
 from ckpt.tree.view import look, tensor_of
 
@@ -82,6 +85,62 @@ def get(survey: Survey, names: list[str], limits: Limits) -> list[Lookup]:
         held = survey.in_optimizer[row.position]
         found.append(Lookup(row.entry.name, row.entry.path, row.tensor, row, role, held))
     return found
+
+
+def whole(survey: Survey) -> Lookup:
+    """All of a checkpoint: its tree, or the row of the tensor that it is."""
+    root = survey.checkpoint.root
+    if tensor_of(root) is None:
+        return Lookup("", (), root)
+    row, role = inspect(survey).rows[0], survey.roles[0]
+    return Lookup(row.entry.name, row.entry.path, row.tensor, row, role, survey.in_optimizer[0])
+
+
+class Item(NamedTuple):
+    """A name at the top of a checkpoint, how many tensors lie below it, and their bytes."""
+
+    name: str
+    node: Node
+    tensors: int
+    nbytes: int
+
+
+def contents(checkpoint: Checkpoint) -> list[Item]:
+    """The names at the top of a checkpoint, in file order. A file that is one tensor or one value has none."""
+    if tensor_of(checkpoint.root) is not None:
+        return []
+    children = list(named(look(checkpoint.root)))
+    counts = {path: [0, 0] for path, _, _ in children}
+    for entry in checkpoint.tensors:
+        # A module has its names one step below.
+        count = counts.get(entry.path[:1]) or counts.get(entry.path[:2])
+        if count is not None:
+            count[0] += 1
+            count[1] += entry.tensor.nbytes
+    return [Item(name, node, *counts[path]) for path, name, node in children]
+
+
+def first_values(tensor: Tensor, count: int) -> list[bool | int | float | complex] | None:
+    """The first elements of a tensor in the order of its shape, at most `count`; None where numpy has no numbers for it.
+
+    Raises UnreadableError.
+    """
+    if (
+        not isinstance(tensor, TensorRef)
+        or tensor.storage.place is None
+        or not cast.has_numbers(tensor.dtype)
+    ):
+        return None
+    width = tensor.dtype.bits // 8
+    data = b""
+    for block in elements(tensor):
+        data += block[: count * width - len(data)]
+        if len(data) == count * width:
+            break
+    if tensor.dtype.kind == "bool":
+        return [byte != 0 for byte in data]
+    values: list[bool | int | float | complex] = cast.numbers(data, tensor.dtype).tolist()
+    return values
 
 
 def _look(checkpoint: Checkpoint, why: str, option: str) -> str | None:

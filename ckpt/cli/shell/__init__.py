@@ -1,0 +1,1 @@
+"""What ckpt tells others about itself: completions to a shell, pages to man."""
