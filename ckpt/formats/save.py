@@ -54,14 +54,16 @@ def format_for(path: str, asked: str | None) -> str:
     if asked is not None:
         if asked not in formats:
             raise UsageError(
-                f"--to {asked}: ckpt does not write this format", hint="formats: " + " ".join(formats)
+                f"--format {asked}: ckpt does not write this format", hint="formats: " + " ".join(formats)
             )
         if _contradicts(path, asked):
-            raise UsageError(f"the ending does not fit --to {asked}", path=path)
+            raise UsageError(f"the ending does not fit --format {asked}", path=path)
         return asked
     found = next((name for name, format in formats.items() if path.endswith(format.SUFFIXES)), None)
     if found is None:
-        raise UsageError("the ending names no format", path=path, hint="--to " + " or --to ".join(formats))
+        raise UsageError(
+            "the ending names no format", path=path, hint="--format " + " or --format ".join(formats)
+        )
     return found
 
 

@@ -410,7 +410,7 @@ LANGUAGES: dict[str, tuple[Callable[[str], object], tuple[str, ...]]] = {
     "--map": (_map, ("cuda:0=cuda:1", "cpu=meta", "=", "cuda=", "cuda:0=cuda:99999999999")),
     "--to": (_to, ("cpu", "cuda", "cuda:0", "meta", "mps:0", "")),
     "--shard-size": (_shard_size, ("5GB", "1", "0", "2MiB", "KB", "9" * 30)),
-    "--to FORMAT": (_format, ("torch-zip", "safetensors", "x", "")),
+    "--format": (_format, ("torch-zip", "safetensors", "x", "")),
     "--table": (options.check_table, ("github", "plain", "", "x")),
     "settings": (_settings, (_TOML, "[tool]\nckpt = 1\n", 'tool.ckpt.lint.select = "x"', "[tool.ckpt.lint]\nx = 1\n", "a = [", "a.b.c = 1\n[a.b]\n", "x = 0x" + "f" * 99)),
     "--fail-on": (_codes, ("nan,inf", "called-on-load", " , ", "x")),

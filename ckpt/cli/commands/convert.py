@@ -20,10 +20,10 @@ from ckpt.limits import Limits, number_of
 @writing(in_place=False)
 def command(
     path: OnePath,
-    to: Annotated[
+    format: Annotated[
         str | None,
         typer.Option(
-            "--to",
+            "--format",
             metavar="FORMAT",
             help="Write torch-zip, torch-legacy or safetensors. The default follows OUT's ending.",
         ),
@@ -62,16 +62,16 @@ def command(
     ckpt convert model.pth -o model.safetensors
     ckpt convert train.pth --plain -o train.plain.pth
     """
-    options = _with_format(options, to, shard_size, plain=plain)
+    options = _with_format(options, format, shard_size, plain=plain)
 
     def make(survey: Survey, limits: Limits) -> RewriteReport:
-        format = options.format or save.own_format(survey.checkpoint)
+        written = options.format or save.own_format(survey.checkpoint)
         return convert(
             survey,
-            format,
-            save.traits_of(format),
+            written,
+            save.traits_of(written),
             limits,
-            writer_of(format).unfit,
+            writer_of(written).unfit,
             plain=plain,
             dtype=dtype,
             encoding=encoding,
@@ -85,7 +85,7 @@ def command(
 def _with_format(
     options: WriteOptions, to: str | None, shard_size: str | None, *, plain: bool
 ) -> WriteOptions:
-    """The options with the format that --to, --shard-size and the ending of OUT ask for. Raises UsageError."""
+    """The options with the format that --format, --shard-size and the ending of OUT ask for. Raises UsageError."""
     is_pickle = to is not None and save.traits_of(save.format_for("", to)).is_pickle
     suffix = ".plain" if plain else ".converted" if is_pickle else ""
     ending = None if plain or is_pickle else ".safetensors"
@@ -99,7 +99,7 @@ def _with_format(
     if not shard_bytes:
         raise UsageError(f"--shard-size {shard_size}: not a number of bytes", hint="as in 5GB")
     if to not in (None, save.SHARD_FORMAT):
-        raise UsageError(f"--shard-size goes with {save.SHARD_FORMAT}, not with --to {to}")
+        raise UsageError(f"--shard-size goes with {save.SHARD_FORMAT}, not with --format {to}")
     if out is not None and not os.path.isdir(out):
         save.format_for(out.removesuffix(".index.json"), save.SHARD_FORMAT)
     return options._replace(shard_bytes=shard_bytes, format=save.SHARD_FORMAT)
