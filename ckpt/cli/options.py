@@ -13,6 +13,7 @@ import typer
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint
 from ckpt.cli import output
+from ckpt.cli.signature import FILTER, GATE, LIMITS, OUTPUT
 from ckpt.errors import CkptError, NotOpenedError, UsageError
 from ckpt.evidence.record import ModelRecord
 from ckpt.findings import CATALOGUE, LEVELS, Finding, Level, Plan
@@ -30,26 +31,48 @@ Paths = Annotated[
     ),
 ]
 OnePath = Annotated[str, typer.Argument(metavar="PATH", help="A checkpoint.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, or one line per PATH.")]
-Tsv = Annotated[bool, typer.Option("--tsv", help="Print tab-separated rows, exact and escaped.")]
-NoHeader = Annotated[bool, typer.Option("--no-header", help="Omit the header of --tsv and --table.")]
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="Print one JSON document, or one line per PATH.", rich_help_panel=OUTPUT),
+]
+Tsv = Annotated[
+    bool, typer.Option("--tsv", help="Print tab-separated rows, exact and escaped.", rich_help_panel=OUTPUT)
+]
+NoHeader = Annotated[
+    bool, typer.Option("--no-header", help="Omit the header of --tsv and --table.", rich_help_panel=OUTPUT)
+]
 Table = Annotated[
     str | None,
     typer.Option(
-        "--table", metavar="NAME", help="Print a table as plain, simple, github, or any format of tabulate."
+        "--table",
+        metavar="NAME",
+        help="Print a table as plain, simple, github, or any format of tabulate.",
+        rich_help_panel=OUTPUT,
     ),
 ]
 Include = Annotated[
     list[str] | None,
-    typer.Option("--include", metavar="GLOB", help="Select tensors by name; * crosses dots. Repeatable."),
+    typer.Option(
+        "--include",
+        metavar="GLOB",
+        help="Select tensors by name; * crosses dots. Repeatable.",
+        rich_help_panel=FILTER,
+    ),
 ]
 Exclude = Annotated[
     list[str] | None,
-    typer.Option("--exclude", metavar="GLOB", help="Leave out tensors by name. Repeatable."),
+    typer.Option(
+        "--exclude", metavar="GLOB", help="Leave out tensors by name. Repeatable.", rich_help_panel=FILTER
+    ),
 ]
 SectionOption = Annotated[
     str | None,
-    typer.Option("--section", metavar="PATH", help="Use one part of the checkpoint, such as optimizer."),
+    typer.Option(
+        "--section",
+        metavar="PATH",
+        help="Use one part of the checkpoint, such as optimizer.",
+        rich_help_panel=FILTER,
+    ),
 ]
 FailOn = Annotated[
     list[str] | None,
@@ -57,6 +80,7 @@ FailOn = Annotated[
         "--fail-on",
         metavar="CODE",
         help="Exit 1 on this finding, or on any of level error, warning or any. Repeatable, or comma-separated.",
+        rich_help_panel=GATE,
     ),
 ]
 FilesFrom = Annotated[
@@ -64,12 +88,18 @@ FilesFrom = Annotated[
     typer.Option("--files-from", metavar="FILE", help="Read further PATHs from a file, - for stdin."),
 ]
 SkipUnreadable = Annotated[
-    bool, typer.Option("--skip-unreadable", help="Exit 0 although files cannot be read.")
+    bool,
+    typer.Option("--skip-unreadable", help="Exit 0 although files cannot be read.", rich_help_panel=GATE),
 ]
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print no summary.")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print no summary.", rich_help_panel=OUTPUT)]
 LimitOption = Annotated[
     list[str] | None,
-    typer.Option("--limit", metavar="NAME=N", help="Raise a limit of the reader, such as pickle-bytes=1GiB."),
+    typer.Option(
+        "--limit",
+        metavar="NAME=N",
+        help="Raise a limit of the reader, such as pickle-bytes=1GiB.",
+        rich_help_panel=LIMITS,
+    ),
 ]
 Model = Annotated[
     str | None,
@@ -88,21 +118,42 @@ Arg = Annotated[
 
 Output = Annotated[
     str | None,
-    typer.Option("-o", "--output", metavar="OUT", help="Write to this file or folder.", show_default=False),
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="OUT",
+        help="Write to this file or folder.",
+        show_default=False,
+        rich_help_panel=OUTPUT,
+    ),
 ]
 InPlace = Annotated[
     bool,
-    typer.Option("--in-place", help="Change the file itself. A zip grows at its end, so this is instant."),
+    typer.Option(
+        "--in-place",
+        help="Change the file itself. A zip grows at its end, so this is instant.",
+        rich_help_panel=OUTPUT,
+    ),
 ]
 Copy = Annotated[
-    bool, typer.Option("--copy", help="With --in-place: write a new file and replace the old one.")
+    bool,
+    typer.Option(
+        "--copy", help="With --in-place: write a new file and replace the old one.", rich_help_panel=OUTPUT
+    ),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace OUT if it exists.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change, and write nothing.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace OUT if it exists.", rich_help_panel=OUTPUT)]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would change, and write nothing.", rich_help_panel=OUTPUT)
+]
 KeepCode = Annotated[
-    bool, typer.Option("--keep-code", help="Write a result that runs code of the file when it is loaded.")
+    bool,
+    typer.Option(
+        "--keep-code",
+        help="Write a result that runs code of the file when it is loaded.",
+        rich_help_panel=OUTPUT,
+    ),
 ]
-RewriteJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+RewriteJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.", rich_help_panel=OUTPUT)]
 DropOther = Annotated[
     bool, typer.Option("--drop-other", help="Drop what the result cannot hold, and list it.")
 ]
@@ -112,6 +163,7 @@ Verify = Annotated[
         "--verify",
         metavar="HOW",
         help="Check the new file before it replaces anything: crc reads every byte, torch loads it.",
+        rich_help_panel=OUTPUT,
     ),
 ]
 

@@ -27,7 +27,7 @@ from ckpt.cli.options import (
     opened,
     refuse_factory,
 )
-from ckpt.cli.signature import Exclusion, excluding
+from ckpt.cli.signature import GATE, OUTPUT, Exclusion, excluding
 from ckpt.elements.compare import Tolerance
 from ckpt.errors import UnreadableError, UsageError
 from ckpt.evidence.survey import Survey
@@ -68,15 +68,20 @@ def command(
     tsv: Tsv = False,
     no_header: NoHeader = False,
     name_only: Annotated[
-        bool, typer.Option("--name-only", help="Print only the names of what differs.")
+        bool,
+        typer.Option("--name-only", help="Print only the names of what differs.", rich_help_panel=OUTPUT),
     ] = False,
     quiet: Annotated[
-        bool, typer.Option("-q", "--quiet", help="Print nothing; the exit code answers.")
+        bool,
+        typer.Option("-q", "--quiet", help="Print nothing; the exit code answers.", rich_help_panel=OUTPUT),
     ] = False,
     which: Annotated[
         str,
         typer.Option(
-            "--show", metavar="WHAT", help="List changed, unchanged, frozen, buffers or all tensors."
+            "--show",
+            metavar="WHAT",
+            help="List changed, unchanged, frozen, buffers or all tensors.",
+            rich_help_panel=OUTPUT,
         ),
     ] = "auto",
     include: Include = None,
@@ -103,7 +108,10 @@ def command(
         bool, typer.Option("--close", help="Use the tolerances of torch.testing for each dtype.")
     ] = False,
     stat: Annotated[
-        bool, typer.Option("--stat", help="Draw one bar per module: its change relative to its norm.")
+        bool,
+        typer.Option(
+            "--stat", help="Draw one bar per module: its change relative to its norm.", rich_help_panel=OUTPUT
+        ),
     ] = False,
     structure: Annotated[
         bool,
@@ -131,6 +139,7 @@ def command(
             metavar="CODE",
             help="Exit 1 on this finding only, also where the files differ; differ adds the difference. Repeatable,"
             " or comma-separated.",
+            rich_help_panel=GATE,
         ),
     ] = None,
     limit: LimitOption = None,

@@ -9,6 +9,7 @@ import typer
 
 from ckpt.cli import output
 from ckpt.cli.options import LimitOption, OnePath, limits_of, opened
+from ckpt.cli.signature import OUTPUT
 from ckpt.errors import UsageError, about
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.inspect.get import get
@@ -20,7 +21,9 @@ from ckpt.text import pasted, pasted_path
 def command(
     path: OnePath,
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Dotted names.", show_default=False)],
-    json: Annotated[bool, typer.Option("--json", help="Print JSON, one line per NAME.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, one line per NAME.", rich_help_panel=OUTPUT)
+    ] = False,
     limit: LimitOption = None,
 ) -> int:
     """Print values of a checkpoint as text or JSON. The name of a tensor prints its row.

@@ -32,7 +32,7 @@ from ckpt.cli.options import (
     refuse_factory,
 )
 from ckpt.cli.paths import each
-from ckpt.cli.signature import Exclusion, excluding
+from ckpt.cli.signature import OUTPUT, Exclusion, excluding
 from ckpt.errors import FolderError, UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.inspect.inspect import InspectReport, inspect
@@ -57,22 +57,41 @@ def command(
     table: Table = None,
     no_header: NoHeader = False,
     everything: Annotated[
-        bool, typer.Option("--all", help="Show every tensor on its own line, nothing folded.")
+        bool,
+        typer.Option(
+            "--all", help="Show every tensor on its own line, nothing folded.", rich_help_panel=OUTPUT
+        ),
     ] = False,
     depth: Annotated[
         int | None,
-        typer.Option("--depth", metavar="N", min=0, max=64, help="Open the tree of names N levels deep."),
+        typer.Option(
+            "--depth",
+            metavar="N",
+            min=0,
+            max=64,
+            help="Open the tree of names N levels deep.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
     include: Include = None,
     exclude: Exclude = None,
     section: SectionOption = None,
     storages: Annotated[
         bool,
-        typer.Option("--storages", help="Show one row per storage: device, bytes, kind, tensors."),
+        typer.Option(
+            "--storages",
+            help="Show one row per storage: device, bytes, kind, tensors.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = False,
-    values: Annotated[bool, typer.Option("--values", help="Show everything that is not a tensor.")] = False,
+    values: Annotated[
+        bool, typer.Option("--values", help="Show everything that is not a tensor.", rich_help_panel=OUTPUT)
+    ] = False,
     imports: Annotated[
-        bool, typer.Option("--imports", help="Show every name that the pickles import, and where.")
+        bool,
+        typer.Option(
+            "--imports", help="Show every name that the pickles import, and where.", rich_help_panel=OUTPUT
+        ),
     ] = False,
     indices: Annotated[
         str | None,

@@ -30,7 +30,7 @@ from ckpt.cli.options import (
 )
 from ckpt.cli.paths import TROUBLE, worst
 from ckpt.cli.settings import LintSettings, lint_settings
-from ckpt.cli.signature import Exclusion, excluding
+from ckpt.cli.signature import GATE, OUTPUT, Exclusion, excluding
 from ckpt.cli.walk import Found, found, is_concern, listed, many
 from ckpt.errors import CkptError, UsageError, about
 from ckpt.evidence.survey import Survey
@@ -59,12 +59,16 @@ def command(
             "--select",
             metavar="CODE",
             help="Report only these findings, of any level. Repeatable, or comma-separated.",
+            rich_help_panel=GATE,
         ),
     ] = None,
     ignore: Annotated[
         list[str] | None,
         typer.Option(
-            "--ignore", metavar="CODE", help="Ignore these findings. Repeatable, or comma-separated."
+            "--ignore",
+            metavar="CODE",
+            help="Ignore these findings. Repeatable, or comma-separated.",
+            rich_help_panel=GATE,
         ),
     ] = None,
     level: Annotated[
@@ -73,6 +77,7 @@ def command(
             "--level",
             metavar="LEVEL",
             help="Report this level and above: error, warning or info.  [default: warning]",
+            rich_help_panel=GATE,
         ),
     ] = None,
     fail_on: FailOn = None,
@@ -92,15 +97,22 @@ def command(
     form: Annotated[
         str | None,
         typer.Option(
-            "--output-format", metavar="FORM", help=f"Print {', '.join(_FORMS[:-1])} or {_FORMS[-1]}."
+            "--output-format",
+            metavar="FORM",
+            help=f"Print {', '.join(_FORMS[:-1])} or {_FORMS[-1]}.",
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
     statistics: Annotated[
-        bool, typer.Option("--statistics", help="Print how often each code was found.")
+        bool,
+        typer.Option("--statistics", help="Print how often each code was found.", rich_help_panel=OUTPUT),
     ] = False,
     quiet: Quiet = False,
     no_config: Annotated[
-        bool, typer.Option("--no-config", help="Ignore the table [tool.ckpt.lint] of pyproject.toml.")
+        bool,
+        typer.Option(
+            "--no-config", help="Ignore the table [tool.ckpt.lint] of pyproject.toml.", rich_help_panel=GATE
+        ),
     ] = False,
     limit: LimitOption = None,
 ) -> int:

@@ -28,7 +28,7 @@ from ckpt.cli.options import (
     plugins_allowed,
 )
 from ckpt.cli.paths import TROUBLE, worst
-from ckpt.cli.signature import Exclusion, excluding
+from ckpt.cli.signature import OUTPUT, Exclusion, excluding
 from ckpt.cli.start import Signal
 from ckpt.cli.walk import Found, found, is_concern, listed, many
 from ckpt.errors import CkptError, UsageError, about
@@ -57,9 +57,14 @@ def command(
         typer.Argument(metavar="PATH...", help="Files, or folders of files.", show_default=False),
     ] = None,
     sort: Annotated[
-        str, typer.Option("--sort", metavar="BY", help="Sort by name, size, params or findings.")
+        str,
+        typer.Option(
+            "--sort", metavar="BY", help="Sort by name, size, params or findings.", rich_help_panel=OUTPUT
+        ),
     ] = "name",
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document per checkpoint.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document per checkpoint.", rich_help_panel=OUTPUT)
+    ] = False,
     tsv: Tsv = False,
     table: Table = None,
     no_header: NoHeader = False,

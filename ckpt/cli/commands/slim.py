@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from ckpt.cli.options import DropOther, OnePath, SectionOption
+from ckpt.cli.signature import FILTER
 from ckpt.cli.writing import WriteOptions, rewrite, writing
 from ckpt.jobs.rewrite.slim import slim
 
@@ -16,7 +17,12 @@ def command(
     path: OnePath,
     keep: Annotated[
         list[str] | None,
-        typer.Option("--keep", metavar="PATH", help="Keep this section or value too. Repeatable."),
+        typer.Option(
+            "--keep",
+            metavar="PATH",
+            help="Keep this section or value too. Repeatable.",
+            rich_help_panel=FILTER,
+        ),
     ] = None,
     section: SectionOption = None,
     drop_other: DropOther = False,

@@ -25,7 +25,7 @@ from ckpt.cli.options import (
     opened,
 )
 from ckpt.cli.paths import each
-from ckpt.cli.signature import Exclusion, excluding
+from ckpt.cli.signature import FILTER, OUTPUT, Exclusion, excluding
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.check.stats import stats
 from ckpt.names import Globs
@@ -40,13 +40,17 @@ def command(
     table: Table = None,
     no_header: NoHeader = False,
     everything: Annotated[
-        bool, typer.Option("--all", help="Show every tensor of the file on its own line.")
+        bool,
+        typer.Option("--all", help="Show every tensor of the file on its own line.", rich_help_panel=FILTER),
     ] = False,
     include: Include = None,
     exclude: Exclude = None,
     section: SectionOption = None,
     channels: Annotated[
-        bool, typer.Option("--channels", help="Show the dead output channels of each layer.")
+        bool,
+        typer.Option(
+            "--channels", help="Show the dead output channels of each layer.", rich_help_panel=OUTPUT
+        ),
     ] = False,
     threshold: Annotated[
         float,
@@ -58,11 +62,16 @@ def command(
             help="Call a channel dead below X times the largest channel of its layer.",
         ),
     ] = 1e-3,
-    modules: Annotated[bool, typer.Option("--modules", help="Show the share of zeros per module.")] = False,
+    modules: Annotated[
+        bool, typer.Option("--modules", help="Show the share of zeros per module.", rich_help_panel=OUTPUT)
+    ] = False,
     sort: Annotated[
         str,
         typer.Option(
-            "--sort", metavar="KEY", help="Sort by name, min, max, mean, std, rms, zeros, nan, inf or numel."
+            "--sort",
+            metavar="KEY",
+            help="Sort by name, min, max, mean, std, rms, zeros, nan, inf or numel.",
+            rich_help_panel=OUTPUT,
         ),
     ] = "name",
     fail_on: FailOn = None,

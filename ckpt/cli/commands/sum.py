@@ -8,6 +8,7 @@ import typer
 
 from ckpt.cli import output
 from ckpt.cli.options import LimitOption, OnePath, SectionOption, limits_of, opened
+from ckpt.cli.signature import FILTER
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.check.sums import lines, sums
 
@@ -16,7 +17,10 @@ def command(
     path: OnePath,
     section: SectionOption = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Print every tensor of the file, by its full name.")
+        bool,
+        typer.Option(
+            "--all", help="Print every tensor of the file, by its full name.", rich_help_panel=FILTER
+        ),
     ] = False,
     limit: LimitOption = None,
 ) -> int:
