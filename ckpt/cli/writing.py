@@ -306,7 +306,7 @@ def _write(report: RewriteReport, to: commit.Target | None, options: WriteOption
     if options.plain and save.traits_of(format).is_pickle:
         further["weights_only"] = check_weights_only
     if options.shard_bytes and options.output is not None:
-        with output.progress(_bytes_of(checkpoint)) as progress:
+        with output.progress("copying", _bytes_of(checkpoint)) as progress:
             folder, stem = _shard_place(options.output)
 
             def target_of(name: str) -> commit.Target:
@@ -316,7 +316,7 @@ def _write(report: RewriteReport, to: commit.Target | None, options: WriteOption
                 checkpoint, target_of, stem, options.shard_bytes, limits, progress=progress, checks=further
             )
     if to is not None:
-        with output.progress(_bytes_of(checkpoint)) as progress:
+        with output.progress("copying", _bytes_of(checkpoint)) as progress:
             return save.save(checkpoint, to, format, limits, progress=progress, checks=further)
     if not report.changes:
         return None  # it is as it should be already
@@ -333,7 +333,7 @@ def _write(report: RewriteReport, to: commit.Target | None, options: WriteOption
             hint="-o OUT",
         )
     to = commit.target(checkpoint.source.name, force=True)
-    with output.progress(_bytes_of(checkpoint)) as progress:
+    with output.progress("copying", _bytes_of(checkpoint)) as progress:
         return save.save(checkpoint, to, checkpoint.format, limits, progress=progress, checks=further)
 
 

@@ -248,7 +248,7 @@ def test_a_bar_is_shown_for_long_work_only(tmp_path: Path) -> None:
     code = (
         "import sys\n"
         "from ckpt.cli import output\n"
-        "with output.progress(100) as advance:\n"
+        "with output.progress('copying', 100) as advance:\n"
         "    print('none' if advance is None else 'bar')\n"
     )
     ran = subprocess.run(

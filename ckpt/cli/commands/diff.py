@@ -172,7 +172,7 @@ def command(
     )
     live = model_of(model, arg)
     with _opened(before, limits, structure) as first, _opened(after, limits, structure) as second:
-        with output.progress(first.nbytes + second.nbytes) as progress:
+        with output.progress("comparing", first.nbytes + second.nbytes) as progress:
             sides = Survey(first, live), Survey(second, live)
             report = diff(*sides, options._replace(progress=progress))
         for checkpoint in (first, second):

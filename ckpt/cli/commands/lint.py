@@ -214,9 +214,8 @@ def _reports(names: Sequence[str], reading: _Reading) -> list[LintReport]:
     for name in names:
         refuse_factory(name, "--model")
     items = list(found(names))
-    sizes = [os.path.getsize(item.path) if os.path.isfile(item.path) else 0 for item in items]
-    tasks = [Task(_report, (item, reading), size) for item, size in zip(items, sizes, strict=True)]
-    with output.progress(sum(sizes)) as progress:
+    tasks = [Task(_report, (item, reading), 1) for item in items]
+    with output.progress("checking", len(tasks), "files") as progress:
         reports = many(tasks).run(tasks, progress)
     seen = {os.path.normpath(report.path) for report in reports}
     empty = [name for name in names if os.path.isdir(name) and not _below(name, seen)]

@@ -121,7 +121,12 @@ def rows_of(names: Sequence[str], limits: Limits) -> Iterator[LsRow]:
     """The row of each checkpoint, in the order in which they are found."""
     items = [item for item in found(names) if item.skipped is None]
     tasks = [Task(_row, (item, limits, plugins_allowed())) for item in items]
-    return (row for row in many(tasks).each(tasks) if row is not None)
+    with output.progress("reading", len(tasks), "files") as progress:
+        for row in many(tasks).each(tasks):
+            if progress is not None:
+                progress(1)
+            if row is not None:
+                yield row
 
 
 def _row(item: Found, limits: Limits, plugins: bool) -> LsRow | None:

@@ -96,7 +96,7 @@ def command(
 
     def one(path: str) -> int:
         with opened(path, limits) as checkpoint:
-            with output.progress(checkpoint.nbytes) as progress:
+            with output.progress("measuring", checkpoint.nbytes) as progress:
                 report = stats(
                     Survey(checkpoint),
                     select,

@@ -33,7 +33,7 @@ def command(
     ckpt sum model.pth > model.sums
     """
     with opened(path, limits_of(limit)) as checkpoint:
-        with output.progress(checkpoint.nbytes) as progress:
+        with output.progress("hashing", checkpoint.nbytes) as progress:
             found = sums(Survey(checkpoint), section, everything=everything, progress=progress)
         checkpoint.check_unchanged()
     for line in lines(found):

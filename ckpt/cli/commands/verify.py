@@ -73,9 +73,11 @@ def _stored(path: str, limits: Limits) -> list[Sum]:
 def _report(path: str, limits: Limits, quick: bool, expected: list[Sum] | None) -> VerifyReport:
     try:
         with about(path), opened(path, limits, tell=False) as checkpoint:
-            with output.progress(checkpoint.nbytes) as progress:
+            with output.progress("checking", checkpoint.nbytes) as progress:
                 if expected is not None:
-                    report = verify.against(checkpoint, expected, sums_now(Survey(checkpoint), expected))
+                    report = verify.against(
+                        checkpoint, expected, sums_now(Survey(checkpoint), expected, progress=progress)
+                    )
                 else:
                     report = verify.structure(checkpoint)
                     if not quick:
