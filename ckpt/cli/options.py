@@ -33,7 +33,9 @@ Paths = Annotated[
 OnePath = Annotated[str, typer.Argument(metavar="PATH", help="A checkpoint.", show_default=False)]
 Json = Annotated[
     bool,
-    typer.Option("--json", help="Print one JSON document, or one line per PATH.", rich_help_panel=OUTPUT),
+    typer.Option(
+        "--json", help="Print one JSON document per PATH, in a pipe each on one line.", rich_help_panel=OUTPUT
+    ),
 ]
 Tsv = Annotated[
     bool, typer.Option("--tsv", help="Print tab-separated rows, exact and escaped.", rich_help_panel=OUTPUT)

@@ -111,22 +111,22 @@ def write_text(line: str) -> None:
     sys.stdout.write(f"{show_line(line)}\n")
 
 
-def write_json(document: dict[str, Json], *, one_line: bool = False) -> None:
-    """A document with one row per line, or all of it on one line."""
-    if one_line:
-        sys.stdout.write(f"{_compact(document)}\n")
-        return
-    opening = "{\n"
+def write_json(document: dict[str, Json]) -> None:
+    """A document on one line; on a terminal it is indented, with one row per line."""
+    is_screen = sys.stdout.isatty()
+    new, inner, row_at = ("\n", "\n  ", "\n    ") if is_screen else ("", "", "")
+    after = "," if is_screen else ", "
+    opening = f"{{{inner}"
     for key, value in document.items():
-        sys.stdout.write(f"{opening}  {_compact(key)}: ")
-        opening = ",\n"
+        sys.stdout.write(f"{opening}{_compact(key)}: ")
+        opening = f"{after}{inner}"
         if isinstance(value, list) and value and isinstance(value[0], (dict, list)):
             for index, row in enumerate(value):  # a row at a time: all of them may be as large as the file
-                sys.stdout.write(f"{',' if index else '['}\n    {_compact(row)}")
-            sys.stdout.write("\n  ]")
+                sys.stdout.write(f"{after if index else '['}{row_at}{_compact(row)}")
+            sys.stdout.write(f"{inner}]")
         else:
             sys.stdout.write(_compact(value))
-    sys.stdout.write("\n}\n")
+    sys.stdout.write(f"{new}}}\n")
 
 
 def _compact(value: Json) -> str:

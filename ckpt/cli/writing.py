@@ -124,7 +124,11 @@ def writing(*, in_place: bool = True, keep_code: bool = True) -> Callable[[Comma
 def rewrite(paths: list[str], make: Make, options: WriteOptions, *, opened: Open = opened) -> int:
     """Each PATH: read, change, write, report. The exit code of the command."""
     _check_output(paths, options, opened)
-    return each(paths, lambda path: _one(path, make, options, opened, several=len(paths) > 1))
+    return each(
+        paths,
+        lambda path: _one(path, make, options, opened),
+        json="ckpt.rewrite" if options.json else None,
+    )
 
 
 def _check(options: WriteOptions) -> None:
@@ -167,7 +171,7 @@ def _can_stay(checkpoint: Checkpoint) -> bool:
     return checkpoint.source is not None and save.is_written(checkpoint.format)
 
 
-def _one(path: str, make: Make, options: WriteOptions, opened: Open, *, several: bool) -> int:
+def _one(path: str, make: Make, options: WriteOptions, opened: Open) -> int:
     limits = options.limits
     to = None if options.shard_bytes else _target(path, options)
     for other, size in _left_over(to, options):
@@ -175,7 +179,7 @@ def _one(path: str, make: Make, options: WriteOptions, opened: Open, *, several:
     with opened(path, limits) as checkpoint:
         survey = Survey(weights_file(checkpoint) if options.weights_file else checkpoint)
         with _advised(survey, limits):
-            return _rewritten(checkpoint, survey, make, to, options, several=several)
+            return _rewritten(checkpoint, survey, make, to, options)
 
 
 def _rewritten(
@@ -184,8 +188,6 @@ def _rewritten(
     make: Make,
     to: commit.Target | None,
     options: WriteOptions,
-    *,
-    several: bool,
 ) -> int:
     """Change, write and report one checkpoint; `survey` is of its file of weights where only that is changed."""
     limits = options.limits
@@ -209,7 +211,7 @@ def _rewritten(
                 "every byte was compared instead"
             )
     if options.json:
-        output.write_json(report.to_json(written(saved), dry_run=options.dry_run), one_line=several)
+        output.write_json(report.to_json(written(saved), dry_run=options.dry_run))
     else:
         if report.coverage is not None:
             output.write_lines(coverage_lines(report.coverage, width=output.screen_width()))

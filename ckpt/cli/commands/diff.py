@@ -27,6 +27,7 @@ from ckpt.cli.options import (
     opened,
     refuse_factory,
 )
+from ckpt.cli.paths import documented
 from ckpt.cli.signature import GATE, OUTPUT, Exclusion, excluding
 from ckpt.elements.compare import Tolerance
 from ckpt.errors import UnreadableError, UsageError
@@ -171,7 +172,13 @@ def command(
         rules=[substitution(text).apply for text in sub or ()],
     )
     live = model_of(model, arg)
-    with _opened(before, limits, structure) as first, _opened(after, limits, structure) as second:
+    schema = "ckpt.diff" if json else None
+
+    def side(path: str) -> Checkpoint:
+        with documented(path, schema):
+            return _opened(path, limits, structure)
+
+    with side(before) as first, side(after) as second, documented(before, schema):
         with output.progress("comparing", first.nbytes + second.nbytes) as progress:
             sides = Survey(first, live), Survey(second, live)
             report = diff(*sides, options._replace(progress=progress))

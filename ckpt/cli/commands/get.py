@@ -9,6 +9,7 @@ import typer
 
 from ckpt.cli import output
 from ckpt.cli.options import LimitOption, OnePath, limits_of, opened
+from ckpt.cli.paths import documented
 from ckpt.cli.signature import OUTPUT
 from ckpt.errors import UsageError, about
 from ckpt.evidence.survey import Survey
@@ -40,11 +41,11 @@ def command(
         words = [pasted_path(swapped), *(pasted(name) for name in (path, *names) if name != swapped)]
         hint = None if None in words else f"ckpt get {' '.join(word or '' for word in words)}"
         raise UsageError("no such file", path=path, hint=hint)
-    with about(path), opened(path, limits) as checkpoint:
+    with about(path), documented(path, "ckpt.get" if json else None), opened(path, limits) as checkpoint:
         found = get(Survey(checkpoint), names, limits)
         for item in found:
             if json:
-                output.write_json(item.to_json(), one_line=len(found) > 1)
+                output.write_json(item.to_json())
             elif item.row is not None and item.role is not None:
                 output.write_table(row_table([item.row], [item.role]), tsv=True, table=None, header=False)
             else:

@@ -133,8 +133,7 @@ def command(
         listed = ",".join([indices or "", *(path for path in paths if path.isdigit())])
         raise UsageError("--index takes one list", hint=f"--index {show(listed, 80)}")
     live = model_of(model, arg)
-    several = len(paths) > 1
-    rows = output.Tables(several, tsv=tsv, table=table, header=not no_header)
+    rows = output.Tables(len(paths) > 1, tsv=tsv, table=table, header=not no_header)
 
     as_list = not (json or rows.asked or views or indices or section or codes or live)
 
@@ -155,9 +154,9 @@ def command(
             survey = Survey(checkpoint, live)
             report = inspect(survey, select, section, None if rows.asked else planning(survey))
             if numbers is not None:
-                _write_index(survey, report, numbers, section, json=json, several=several)
+                _write_index(survey, report, numbers, section, json=json)
             elif json:
-                output.write_json(report.to_json(), one_line=several)
+                output.write_json(report.to_json())
             elif rows.asked:
                 rows.write(path, (views[0] if views else tables.tensor_table)(report))
             else:
@@ -165,7 +164,7 @@ def command(
                 _write_text(report, views, depth, everything)
         return exit_code(report.findings, codes)
 
-    return each(paths, one)
+    return each(paths, one, json="ckpt.inspect" if json else None)
 
 
 def _numbers(text: str) -> list[int]:
@@ -181,13 +180,12 @@ def _write_index(
     section: str | None,
     *,
     json: bool,
-    several: bool,
 ) -> None:
     from ckpt.jobs.inspect.index import index
 
     found = index(survey, numbers, section)
     if json:
-        output.write_json({**report.to_json(), "index": found.to_json()}, one_line=several)
+        output.write_json({**report.to_json(), "index": found.to_json()})
     else:
         output.write_lines(render.index_lines(found))
 

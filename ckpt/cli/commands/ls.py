@@ -147,7 +147,7 @@ def _write(
 ) -> None:
     if json:
         for row in rows:
-            output.write_json(row.to_json(), one_line=True)
+            output.write_json(row.to_json())
     elif tsv or table is not None:
         output.write_table(ls_table(rows), tsv=tsv, table=table, header=header)
     elif rows:

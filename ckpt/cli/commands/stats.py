@@ -91,8 +91,7 @@ def command(
     check_table(table)
     select = Globs(include or (), exclude or ())
     asked = threshold if channels or "dead-channels" in codes else None
-    several = len(paths) > 1
-    rows = output.Tables(several, tsv=tsv, table=table, header=not no_header)
+    rows = output.Tables(len(paths) > 1, tsv=tsv, table=table, header=not no_header)
 
     def one(path: str) -> int:
         with opened(path, limits) as checkpoint:
@@ -108,7 +107,7 @@ def command(
                 )
             checkpoint.check_unchanged()
         if json:
-            output.write_json(report.to_json(), one_line=several)
+            output.write_json(report.to_json())
         elif rows.asked:
             rows.write(path, stats_table(report))
         else:
@@ -117,4 +116,4 @@ def command(
             output.write_lines(stats_lines(report, width=width, everything=everything, modules=modules))
         return exit_code(report.findings, codes)
 
-    return each(paths, one)
+    return each(paths, one, json="ckpt.stats" if json else None)

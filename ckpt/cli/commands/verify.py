@@ -53,7 +53,7 @@ def command(
     def one(path: str) -> int:
         report = _report(path, limits, quick, expected)
         if json:
-            output.write_json(report.to_json(), one_line=len(paths) > 1)
+            output.write_json(report.to_json())
         else:
             output.write_lines([verify_line(report)])
         return _CODES[report.verdict]

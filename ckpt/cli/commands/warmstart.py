@@ -9,6 +9,7 @@ import typer
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.cli.options import Arg, NoAlign, opened, refuse_factory
+from ckpt.cli.paths import documented
 from ckpt.cli.signature import FILTER, GATE, Exclusion, excluding
 from ckpt.cli.writing import WriteOptions, rewrite, writing
 from ckpt.errors import UsageError
@@ -122,7 +123,9 @@ def command(
         device = "cpu" if init else "meta"
         return state_checkpoint(build(path, arg or (), device=device, option="--into-model"), path)
 
-    with opened(pretrained, options.limits) as given:
+    with documented(pretrained, "ckpt.rewrite" if options.json else None):
+        source = opened(pretrained, options.limits)
+    with source as given:
         return rewrite(
             [into_model or into or ""],
             lambda survey, limits: warmstart(Survey(given), survey, limits, asked),
