@@ -24,6 +24,7 @@ from ckpt.cli.commands import lint as lint_command
 from ckpt.cli.writing import WriteOptions
 from ckpt.errors import CkptError
 from ckpt.evidence.survey import Survey
+from ckpt.findings import Rules
 from ckpt.formats import listing, save, verify
 from ckpt.formats.archive import Archive, Record
 from ckpt.formats.draft import Keys
@@ -380,15 +381,15 @@ def _settings(text: str) -> None:
         mock.patch.object(settings, "locate", lambda path: InMemory(path, place)),
         mock.patch.object(settings, "_nearest", lambda folder: "pyproject.toml"),
     ):
-        lint_command._rules(settings.lint_settings("."), None, None, None)
+        lint_command._with_settings(Rules(), settings.lint_settings("."), None)
 
 
 def _codes(text: str) -> None:
-    options.codes_of([text], "inspect")
+    options.codes_of("--fail-on", [text], "inspect")
 
 
 def _select(text: str) -> None:
-    lint_command._rules(settings.LintSettings(), [text], [text], None)
+    options.rules_of("lint", [text], [text], None)
 
 
 def _arguments(text: str) -> None:

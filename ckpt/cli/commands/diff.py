@@ -12,16 +12,18 @@ from ckpt.cli import output
 from ckpt.cli.options import (
     Arg,
     Exclude,
+    Ignore,
     Include,
+    LevelOption,
     LimitOption,
     Model,
     NoAlign,
     NoHeader,
     RewriteJson,
     SectionOption,
+    Select,
     Tsv,
-    codes_of,
-    exit_code,
+    gate_of,
     limits_of,
     model_of,
     opened,
@@ -133,6 +135,9 @@ def command(
     ] = False,
     model: Model = None,
     arg: Arg = None,
+    select: Select = None,
+    ignore: Ignore = None,
+    level: LevelOption = None,
     fail_on: Annotated[
         list[str] | None,
         typer.Option(
@@ -157,7 +162,7 @@ def command(
     ckpt diff before.pth after.pth --fail-on frozen
     """
     limits = limits_of(limit)
-    codes = codes_of(fail_on, "diff", also=(_DIFFER,))
+    gate = gate_of("diff", select, ignore, level, fail_on, also=(_DIFFER,))
     if which not in _SHOW:
         raise UsageError(f"--show {which}: not one of {' '.join(_SHOW)}")
     options = Options(
@@ -184,6 +189,7 @@ def command(
             report = diff(*sides, options._replace(progress=progress))
         for checkpoint in (first, second):
             checkpoint.check_unchanged()
+    report = report._replace(findings=gate.rules.kept(report.findings))
     if json:
         output.write_json(report.to_json())
     elif tsv:
@@ -193,8 +199,8 @@ def command(
     elif not quiet:
         output.write_lines(diff_lines(report, width=output.screen_width(), show_rows=which, stat=stat))
     _refuse_damage(report)
-    differs = report.differs and (not codes or _DIFFER in codes)
-    if differs or exit_code(report.findings, codes):
+    differs = report.differs and (not gate.fails or _DIFFER in gate.fails)
+    if differs or gate.code(report.findings):
         return 1
     _refuse_doubt(report)
     return 0

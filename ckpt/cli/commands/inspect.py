@@ -13,18 +13,20 @@ from ckpt.cli.options import (
     Arg,
     Exclude,
     FailOn,
+    Ignore,
     Include,
     Json,
+    LevelOption,
     LimitOption,
     Model,
     NoHeader,
     Paths,
     SectionOption,
+    Select,
     Table,
     Tsv,
     check_table,
-    codes_of,
-    exit_code,
+    gate_of,
     limits_of,
     model_of,
     opened,
@@ -101,6 +103,9 @@ def command(
     ] = None,
     model: Model = None,
     arg: Arg = None,
+    select: Select = None,
+    ignore: Ignore = None,
+    level: LevelOption = None,
     fail_on: FailOn = None,
     limit: LimitOption = None,
 ) -> int:
@@ -114,8 +119,8 @@ def command(
     ckpt inspect snapshot.pth --index 6,7-9
     """
     limits = limits_of(limit)
-    codes = codes_of(fail_on, "inspect")
-    select = Globs(include or (), exclude or ())
+    gate = gate_of("inspect", select, ignore, level, fail_on)
+    globs = Globs(include or (), exclude or ())
     views: list[_Table] = [
         view
         for asked, view in (
@@ -135,7 +140,7 @@ def command(
     live = model_of(model, arg)
     rows = output.Tables(len(paths) > 1, tsv=tsv, table=table, header=not no_header)
 
-    as_list = not (json or rows.asked or views or indices or section or codes or live)
+    as_list = not (json or rows.asked or views or indices or section or gate.fails or live)
 
     def one(path: str) -> int:
         refuse_factory(path, "--model")
@@ -152,7 +157,8 @@ def command(
     def inspected(path: str) -> int:
         with opened(path, limits, tell=False) as checkpoint:
             survey = Survey(checkpoint, live)
-            report = inspect(survey, select, section, None if rows.asked else planning(survey))
+            report = inspect(survey, globs, section, None if rows.asked else planning(survey))
+            report = report._replace(findings=gate.rules.kept(report.findings))
             if numbers is not None:
                 _write_index(survey, report, numbers, section, json=json)
             elif json:
@@ -162,7 +168,7 @@ def command(
             else:
                 output.between()
                 _write_text(report, views, depth, everything)
-        return exit_code(report.findings, codes)
+        return gate.code(report.findings)
 
     return each(paths, one, json="ckpt.inspect" if json else None)
 

@@ -14,16 +14,19 @@ from ckpt.cli import output
 from ckpt.cli.options import (
     FailOn,
     FilesFrom,
+    Gate,
+    Ignore,
+    LevelOption,
     LimitOption,
     NoHeader,
     Quiet,
+    Select,
     SkipUnreadable,
     Table,
     Tsv,
     check_table,
-    codes_of,
-    exit_code,
     explained,
+    gate_of,
     limits_of,
     plugins_allowed,
 )
@@ -33,6 +36,7 @@ from ckpt.cli.start import Signal
 from ckpt.cli.walk import Found, found, is_concern, listed, many
 from ckpt.errors import CkptError, UsageError, about
 from ckpt.evidence.survey import Survey
+from ckpt.findings import Rules
 from ckpt.io.executor import Task
 from ckpt.jobs.inspect.ls import LsRow, ls
 from ckpt.limits import Limits
@@ -70,6 +74,9 @@ def command(
     no_header: NoHeader = False,
     files_from: FilesFrom = None,
     skip_unreadable: SkipUnreadable = False,
+    select: Select = None,
+    ignore: Ignore = None,
+    level: LevelOption = None,
     fail_on: FailOn = None,
     quiet: Quiet = False,
     limit: LimitOption = None,
@@ -84,7 +91,7 @@ def command(
     ckpt ls models/ --tsv --fail-on called-on-load
     """
     limits = limits_of(limit)
-    codes = codes_of(fail_on, "inspect")
+    gate = gate_of("ls", select, ignore, level, fail_on)
     check_table(table)
     if sort not in _ORDERS:
         raise UsageError(f"--sort {show(sort, 40)}: not one of {' '.join(_ORDERS)}")
@@ -96,7 +103,7 @@ def command(
         _write(sorted(rows, key=order), names, json=json, tsv=tsv, table=table, header=not no_header)
 
     try:
-        rows.extend(rows_of(names, limits))
+        rows.extend(rows_of(names, limits, gate.rules))
     except Signal:  # who interrupts sees the rows so far
         write()
         sys.stdout.flush()
@@ -106,19 +113,19 @@ def command(
     write()
     if not quiet:
         output.conclude(summary(rows))
-    return worst(_code(row, codes, skip_unreadable) for row in rows)
+    return worst(_code(row, gate, skip_unreadable) for row in rows)
 
 
 def show_folder(path: str, limits: Limits) -> int:
     """Print the list of a folder that is no checkpoint itself; the exit code."""
-    rows = sorted(rows_of([path], limits), key=_ORDERS["name"])
+    rows = sorted(rows_of([path], limits, Rules(level="info")), key=_ORDERS["name"])
     _write(rows, [path], json=False, tsv=False, table=None, header=True)
     output.conclude(summary(rows))
-    return worst(_code(row, frozenset(), False) for row in rows)
+    return worst(TROUBLE if row.error is not None else 0 for row in rows)
 
 
-def rows_of(names: Sequence[str], limits: Limits) -> Iterator[LsRow]:
-    """The row of each checkpoint, in the order in which they are found."""
+def rows_of(names: Sequence[str], limits: Limits, rules: Rules) -> Iterator[LsRow]:
+    """The row of each checkpoint with the findings that count, in the order in which they are found."""
     items = [item for item in found(names) if item.skipped is None]
     tasks = [Task(_row, (item, limits, plugins_allowed())) for item in items]
     with output.progress("reading", len(tasks), "files") as progress:
@@ -126,7 +133,7 @@ def rows_of(names: Sequence[str], limits: Limits) -> Iterator[LsRow]:
             if progress is not None:
                 progress(1)
             if row is not None:
-                yield row
+                yield row._replace(findings=rules.kept(row.findings))
 
 
 def _row(item: Found, limits: Limits, plugins: bool) -> LsRow | None:
@@ -155,7 +162,7 @@ def _write(
         output.write_lines(ls_lines(rows, output.screen_width(), folder))
 
 
-def _code(row: LsRow, codes: frozenset[str], skip_unreadable: bool) -> int:
+def _code(row: LsRow, gate: Gate, skip_unreadable: bool) -> int:
     if row.error is not None:
         return 0 if skip_unreadable else TROUBLE
-    return exit_code(row.findings, codes)
+    return gate.code(row.findings)

@@ -10,17 +10,19 @@ from ckpt.cli import output
 from ckpt.cli.options import (
     Exclude,
     FailOn,
+    Ignore,
     Include,
     Json,
+    LevelOption,
     LimitOption,
     NoHeader,
     Paths,
     SectionOption,
+    Select,
     Table,
     Tsv,
     check_table,
-    codes_of,
-    exit_code,
+    gate_of,
     limits_of,
     opened,
 )
@@ -74,6 +76,9 @@ def command(
             rich_help_panel=OUTPUT,
         ),
     ] = "name",
+    select: Select = None,
+    ignore: Ignore = None,
+    level: LevelOption = None,
     fail_on: FailOn = None,
     limit: LimitOption = None,
 ) -> int:
@@ -87,10 +92,11 @@ def command(
     ckpt stats model.safetensors --sort rms --tsv
     """
     limits = limits_of(limit)
-    codes = codes_of(fail_on, "stats")
+    gate = gate_of("stats", select, ignore, level, fail_on)
     check_table(table)
-    select = Globs(include or (), exclude or ())
-    asked = threshold if channels or "dead-channels" in codes else None
+    globs = Globs(include or (), exclude or ())
+    wanted = gate.fails | gate.rules.select
+    asked = threshold if channels or "dead-channels" in wanted else None
     rows = output.Tables(len(paths) > 1, tsv=tsv, table=table, header=not no_header)
 
     def one(path: str) -> int:
@@ -98,7 +104,7 @@ def command(
             with output.progress("measuring", checkpoint.nbytes) as progress:
                 report = stats(
                     Survey(checkpoint),
-                    select,
+                    globs,
                     section,
                     threshold=asked,
                     sort=sort,
@@ -106,6 +112,7 @@ def command(
                     progress=progress,
                 )
             checkpoint.check_unchanged()
+        report = report._replace(findings=gate.rules.kept(report.findings))
         if json:
             output.write_json(report.to_json())
         elif rows.asked:
@@ -114,6 +121,6 @@ def command(
             output.between()
             width = output.screen_width()
             output.write_lines(stats_lines(report, width=width, everything=everything, modules=modules))
-        return exit_code(report.findings, codes)
+        return gate.code(report.findings)
 
     return each(paths, one, json="ckpt.stats" if json else None)
