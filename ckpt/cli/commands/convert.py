@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ckpt.cli.options import DropOther, OnePath, SectionOption
+from ckpt.cli.options import DropOther, Exclude, Include, OnePath, SectionOption
 from ckpt.cli.writing import WriteOptions, rewrite, writing
 from ckpt.errors import UsageError
 from ckpt.evidence.survey import Survey
@@ -15,6 +15,7 @@ from ckpt.formats import save, writer_of
 from ckpt.jobs.rewrite.convert import convert
 from ckpt.jobs.rewrite.report import RewriteReport
 from ckpt.limits import Limits, number_of
+from ckpt.names import Globs
 
 
 @writing(in_place=False)
@@ -46,6 +47,8 @@ def command(
         str | None,
         typer.Option("--shard-size", metavar="BYTES", help="Write safetensors shards with an index, as 5GB."),
     ] = None,
+    include: Include = None,
+    exclude: Exclude = None,
     section: SectionOption = None,
     drop_other: DropOther = False,
     *,
@@ -62,6 +65,7 @@ def command(
     ckpt convert model.pth -o model.safetensors
     ckpt convert train.pth --plain -o train.plain.pth
     """
+    globs = Globs(include or (), exclude or ())
     options = _with_format(options, format, shard_size, plain=plain)
 
     def make(survey: Survey, limits: Limits) -> RewriteReport:
@@ -76,6 +80,7 @@ def command(
             dtype=dtype,
             encoding=encoding,
             section=section,
+            select=globs,
             drop_other=drop_other,
         )
 

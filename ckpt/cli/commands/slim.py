@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
-from ckpt.cli.options import DropOther, OnePath, SectionOption
+from ckpt.cli.options import DropOther, Exclude, Include, OnePath, SectionOption
 from ckpt.cli.signature import FILTER
 from ckpt.cli.writing import WriteOptions, rewrite, writing
 from ckpt.jobs.rewrite.slim import slim
+from ckpt.names import Globs
 
 
 @writing(in_place=False, keep_code=False)
@@ -24,6 +25,8 @@ def command(
             rich_help_panel=FILTER,
         ),
     ] = None,
+    include: Include = None,
+    exclude: Exclude = None,
     section: SectionOption = None,
     drop_other: DropOther = False,
     *,
@@ -37,8 +40,11 @@ def command(
     ckpt slim train.pth -o weights.pth
     ckpt slim last.ckpt --keep epoch --keep hyper_parameters -o small.ckpt
     """
+    globs = Globs(include or (), exclude or ())
     return rewrite(
         [path],
-        lambda survey, limits: slim(survey, limits, section=section, keep=keep or (), drop_other=drop_other),
+        lambda survey, limits: slim(
+            survey, limits, section=section, select=globs, keep=keep or (), drop_other=drop_other
+        ),
         options._replace(suffix=".slim", plain=True),
     )

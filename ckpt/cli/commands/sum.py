@@ -7,14 +7,17 @@ from typing import Annotated
 import typer
 
 from ckpt.cli import output
-from ckpt.cli.options import LimitOption, OnePath, SectionOption, limits_of, opened
+from ckpt.cli.options import Exclude, Include, LimitOption, OnePath, SectionOption, limits_of, opened
 from ckpt.cli.signature import FILTER
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.check.sums import lines, sums
+from ckpt.names import Globs
 
 
 def command(
     path: OnePath,
+    include: Include = None,
+    exclude: Exclude = None,
     section: SectionOption = None,
     everything: Annotated[
         bool,
@@ -34,7 +37,8 @@ def command(
     """
     with opened(path, limits_of(limit)) as checkpoint:
         with output.progress("hashing", checkpoint.nbytes) as progress:
-            found = sums(Survey(checkpoint), section, everything=everything, progress=progress)
+            globs = Globs(include or (), exclude or ())
+            found = sums(Survey(checkpoint), section, globs, everything=everything, progress=progress)
         checkpoint.check_unchanged()
     for line in lines(found):
         output.write_text(line)
