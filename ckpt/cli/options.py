@@ -30,6 +30,12 @@ Paths = Annotated[
         metavar="PATH...", help="Checkpoint files, indexes of shards, or folders.", show_default=False
     ),
 ]
+PathsOrList = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="PATH...", help="Checkpoint files, indexes of shards, or folders.", show_default=False
+    ),
+]
 OnePath = Annotated[str, typer.Argument(metavar="PATH", help="A checkpoint.", show_default=False)]
 Json = Annotated[
     bool,

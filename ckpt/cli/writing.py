@@ -154,6 +154,22 @@ def _check_output(paths: list[str], options: WriteOptions, opened: Open) -> None
         raise UsageError("where to write?", path=paths[0], hint=hint or None)
     if len(paths) > 1 and options.output is not None and not os.path.isdir(options.output):
         raise UsageError("not a folder, and there are several PATHs", path=options.output)
+    if len(paths) > 1 and options.output is not None:
+        _check_targets(paths, options)
+
+
+def _check_targets(paths: list[str], options: WriteOptions) -> None:
+    """Raise CkptError where a result would take the place of another one, before any is written."""
+    if options.shard_bytes:
+        raise UsageError("--shard-size takes one PATH: all shards would have the same names")
+    taken: dict[str, str] = {}
+    for path in paths:
+        to = _target(path, options)
+        if to is None:
+            continue
+        other = taken.setdefault(to.real, path)
+        if other is not path:
+            raise UsageError(f"{show(other, 80)} would be written there too", path=to.path)
 
 
 def _suggested(checkpoint: Checkpoint, options: WriteOptions) -> str | None:
@@ -276,7 +292,8 @@ def _target(path: str, options: WriteOptions) -> commit.Target | None:
         return None
     wanted = options.output
     if os.path.isdir(wanted):
-        wanted = os.path.join(wanted, os.path.basename(os.path.normpath(path)))
+        name = os.path.basename(os.path.normpath(path))
+        wanted = os.path.join(wanted, save.renamed(name, options.format) if options.format else name)
     return commit.target(wanted, force=options.force)
 
 

@@ -67,6 +67,16 @@ def format_for(path: str, asked: str | None) -> str:
     return found
 
 
+def renamed(path: str, format: str) -> str:
+    """The path with an ending of the format, where its own is that of another format or of none."""
+    formats = written_formats()
+    if path.endswith(formats[format].SUFFIXES):
+        return path
+    endings = sorted((ending for each in formats.values() for ending in each.SUFFIXES), key=len, reverse=True)
+    stem = next((path.removesuffix(ending) for ending in endings if path.endswith(ending)), path)
+    return f"{stem}{formats[format].SUFFIXES[0]}"
+
+
 def _contradicts(path: str, name: str) -> bool:
     """Whether the ending of a path belongs to other formats and not to this one."""
     endings = {name: path.endswith(format.SUFFIXES) for name, format in written_formats().items()}

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ckpt.cli.options import DropOther, Exclude, Include, OnePath, SectionOption
+from ckpt.cli.options import DropOther, Exclude, Include, Paths, SectionOption
 from ckpt.cli.writing import WriteOptions, rewrite, writing
 from ckpt.errors import UsageError
 from ckpt.evidence.survey import Survey
@@ -20,7 +20,7 @@ from ckpt.names import Globs
 
 @writing(in_place=False)
 def command(
-    path: OnePath,
+    paths: Paths,
     format: Annotated[
         str | None,
         typer.Option(
@@ -84,7 +84,7 @@ def command(
             drop_other=drop_other,
         )
 
-    return rewrite([path], make, options)
+    return rewrite(paths, make, options)
 
 
 def _with_format(
@@ -99,7 +99,8 @@ def _with_format(
     if shard_size is None:
         if out is None and to is None:
             return options
-        return options._replace(format=save.format_for(out or "", to))
+        is_folder = out is not None and os.path.isdir(out)
+        return options._replace(format=save.format_for("" if is_folder else out or "", to))
     shard_bytes = number_of(shard_size)
     if not shard_bytes:
         raise UsageError(f"--shard-size {shard_size}: not a number of bytes", hint="as in 5GB")

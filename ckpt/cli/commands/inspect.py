@@ -13,6 +13,7 @@ from ckpt.cli.options import (
     Arg,
     Exclude,
     FailOn,
+    FilesFrom,
     Ignore,
     Include,
     Json,
@@ -20,7 +21,7 @@ from ckpt.cli.options import (
     LimitOption,
     Model,
     NoHeader,
-    Paths,
+    PathsOrList,
     SectionOption,
     Select,
     Table,
@@ -35,6 +36,7 @@ from ckpt.cli.options import (
 )
 from ckpt.cli.paths import each
 from ckpt.cli.signature import OUTPUT, Exclusion, excluding
+from ckpt.cli.walk import listed
 from ckpt.errors import FolderError, UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.inspect.inspect import InspectReport, inspect
@@ -53,7 +55,7 @@ _VIEWS = ("--storages", "--values", "--imports")
     Exclusion(("--index",), ("--tsv", "--table")),
 )
 def command(
-    paths: Paths,
+    paths: PathsOrList = None,
     json: Json = False,
     tsv: Tsv = False,
     table: Table = None,
@@ -107,6 +109,7 @@ def command(
     ignore: Ignore = None,
     level: LevelOption = None,
     fail_on: FailOn = None,
+    files_from: FilesFrom = None,
     limit: LimitOption = None,
 ) -> int:
     """Show what a checkpoint holds: tensors, devices, sharing, prefixes, values, imports, and how to load it.
@@ -119,6 +122,7 @@ def command(
     ckpt inspect snapshot.pth --index 6,7-9
     """
     limits = limits_of(limit)
+    names = listed(paths, files_from)
     gate = gate_of("inspect", select, ignore, level, fail_on)
     globs = Globs(include or (), exclude or ())
     views: list[_Table] = [
@@ -134,11 +138,11 @@ def command(
         raise UsageError("--tsv takes one of --storages, --values and --imports")
     check_table(table)
     numbers = None if indices is None else _numbers(indices)
-    if numbers is not None and any(path.isdigit() and not os.path.exists(path) for path in paths):
-        listed = ",".join([indices or "", *(path for path in paths if path.isdigit())])
-        raise UsageError("--index takes one list", hint=f"--index {show(listed, 80)}")
+    if numbers is not None and any(path.isdigit() and not os.path.exists(path) for path in names):
+        together = ",".join([indices or "", *(path for path in names if path.isdigit())])
+        raise UsageError("--index takes one list", hint=f"--index {show(together, 80)}")
     live = model_of(model, arg)
-    rows = output.Tables(len(paths) > 1, tsv=tsv, table=table, header=not no_header)
+    rows = output.Tables(len(names) > 1, tsv=tsv, table=table, header=not no_header)
 
     as_list = not (json or rows.asked or views or indices or section or gate.fails or live)
 
@@ -170,7 +174,7 @@ def command(
                 _write_text(report, views, depth, everything)
         return gate.code(report.findings)
 
-    return each(paths, one, json="ckpt.inspect" if json else None)
+    return each(names, one, json="ckpt.inspect" if json else None)
 
 
 def _numbers(text: str) -> list[int]:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ckpt.cli.options import Exclude, Include, OnePath, SectionOption
+from ckpt.cli.options import Exclude, Include, Paths, SectionOption
 from ckpt.cli.writing import WriteOptions, rewrite, writing
 from ckpt.jobs.rewrite.rename import rename, substitution
 from ckpt.names import Globs
@@ -14,7 +14,7 @@ from ckpt.names import Globs
 
 @writing()
 def command(
-    path: OnePath,
+    paths: Paths,
     sub: Annotated[
         list[str],
         typer.Option(
@@ -37,7 +37,7 @@ def command(
     globs = Globs(include or (), exclude or ())
     subs = [substitution(text) for text in sub]
     return rewrite(
-        [path],
+        paths,
         lambda survey, limits: rename(survey, subs, limits, section=section, select=globs),
         options._replace(suffix=".renamed", weights_file=True),
     )

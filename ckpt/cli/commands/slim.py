@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ckpt.cli.options import DropOther, Exclude, Include, OnePath, SectionOption
+from ckpt.cli.options import DropOther, Exclude, Include, Paths, SectionOption
 from ckpt.cli.signature import FILTER
 from ckpt.cli.writing import WriteOptions, rewrite, writing
 from ckpt.jobs.rewrite.slim import slim
@@ -15,7 +15,7 @@ from ckpt.names import Globs
 
 @writing(in_place=False, keep_code=False)
 def command(
-    path: OnePath,
+    paths: Paths,
     keep: Annotated[
         list[str] | None,
         typer.Option(
@@ -42,7 +42,7 @@ def command(
     """
     globs = Globs(include or (), exclude or ())
     return rewrite(
-        [path],
+        paths,
         lambda survey, limits: slim(
             survey, limits, section=section, select=globs, keep=keep or (), drop_other=drop_other
         ),

@@ -10,13 +10,14 @@ from ckpt.cli import output
 from ckpt.cli.options import (
     Exclude,
     FailOn,
+    FilesFrom,
     Ignore,
     Include,
     Json,
     LevelOption,
     LimitOption,
     NoHeader,
-    Paths,
+    PathsOrList,
     SectionOption,
     Select,
     Table,
@@ -28,6 +29,7 @@ from ckpt.cli.options import (
 )
 from ckpt.cli.paths import each
 from ckpt.cli.signature import FILTER, OUTPUT, Exclusion, excluding
+from ckpt.cli.walk import listed
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.check.stats import stats
 from ckpt.names import Globs
@@ -36,7 +38,7 @@ from ckpt.render.stats import stats_lines, stats_table
 
 @excluding(Exclusion(("--json", "--tsv", "--table")))
 def command(
-    paths: Paths,
+    paths: PathsOrList = None,
     json: Json = False,
     tsv: Tsv = False,
     table: Table = None,
@@ -80,6 +82,7 @@ def command(
     ignore: Ignore = None,
     level: LevelOption = None,
     fail_on: FailOn = None,
+    files_from: FilesFrom = None,
     limit: LimitOption = None,
 ) -> int:
     """Measure tensors: min, max, mean, std, RMS, zeros, NaN, Inf, and dead channels.
@@ -92,12 +95,13 @@ def command(
     ckpt stats model.safetensors --sort rms --tsv
     """
     limits = limits_of(limit)
+    names = listed(paths, files_from)
     gate = gate_of("stats", select, ignore, level, fail_on)
     check_table(table)
     globs = Globs(include or (), exclude or ())
     wanted = gate.fails | gate.rules.select
     asked = threshold if channels or "dead-channels" in wanted else None
-    rows = output.Tables(len(paths) > 1, tsv=tsv, table=table, header=not no_header)
+    rows = output.Tables(len(names) > 1, tsv=tsv, table=table, header=not no_header)
 
     def one(path: str) -> int:
         with opened(path, limits) as checkpoint:
@@ -123,4 +127,4 @@ def command(
             output.write_lines(stats_lines(report, width=width, everything=everything, modules=modules))
         return gate.code(report.findings)
 
-    return each(paths, one, json="ckpt.stats" if json else None)
+    return each(names, one, json="ckpt.stats" if json else None)

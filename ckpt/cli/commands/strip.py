@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ckpt.cli.options import Exclude, Include, OnePath, SectionOption
+from ckpt.cli.options import Exclude, Include, Paths, SectionOption
 from ckpt.cli.writing import WriteOptions, rewrite, writing
 from ckpt.jobs.rewrite.strip import strip
 from ckpt.names import Globs
@@ -14,7 +14,7 @@ from ckpt.names import Globs
 
 @writing()
 def command(
-    path: OnePath,
+    paths: Paths,
     prefix: Annotated[
         str | None,
         typer.Option(
@@ -37,7 +37,7 @@ def command(
     """
     globs = Globs(include or (), exclude or ())
     return rewrite(
-        [path],
+        paths,
         lambda survey, limits: strip(survey, limits, prefix=prefix, section=section, select=globs),
         options._replace(suffix=".stripped", weights_file=True),
     )

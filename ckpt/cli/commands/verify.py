@@ -9,17 +9,19 @@ import typer
 from ckpt.cli import output
 from ckpt.cli.options import (
     Exclude,
+    FilesFrom,
     Include,
     Json,
     LimitOption,
-    Paths,
+    PathsOrList,
     SectionOption,
     limits_of,
     opened,
     plugins_allowed,
 )
 from ckpt.cli.paths import each
-from ckpt.cli.signature import Exclusion, excluding
+from ckpt.cli.signature import OUTPUT, Exclusion, excluding
+from ckpt.cli.walk import listed
 from ckpt.errors import CkptError, CutOffError, NotOpenedError, UnreadableError, UsageError, about
 from ckpt.evidence.survey import Survey
 from ckpt.formats.verify import checksums, salvage
@@ -34,9 +36,9 @@ from ckpt.render.verify import verify_line
 _CODES = {"intact": 0, "damaged": 1, "unreadable": 2}
 
 
-@excluding(Exclusion(("--quick", "--sums")))
+@excluding(Exclusion(("--quick", "--sums")), Exclusion(("--json", "--quiet")))
 def command(
-    paths: Paths,
+    paths: PathsOrList = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Check the structure only; read no tensors.")
     ] = False,
@@ -50,6 +52,11 @@ def command(
     exclude: Exclude = None,
     section: SectionOption = None,
     json: Json = False,
+    quiet: Annotated[
+        bool,
+        typer.Option("-q", "--quiet", help="Print only files that are not intact.", rich_help_panel=OUTPUT),
+    ] = False,
+    files_from: FilesFrom = None,
     limit: LimitOption = None,
 ) -> int:
     """Check whether files are intact: structure, checksums, shards. Exit code 0 intact, 1 damaged, 2 unreadable.
@@ -62,6 +69,7 @@ def command(
     ckpt sum model.pth > model.sums; ckpt verify copy.safetensors --sums model.sums
     """
     limits = limits_of(limit)
+    names = listed(paths, files_from)
     globs = Globs(include or (), exclude or ())
     if stored is None and (globs or section is not None):
         raise UsageError("--include, --exclude and --section go with --sums")
@@ -71,11 +79,11 @@ def command(
         report = _report(path, limits, quick, expected, section)
         if json:
             output.write_json(report.to_json())
-        else:
+        elif not (quiet and report.verdict == "intact"):
             output.write_lines([verify_line(report)])
         return _CODES[report.verdict]
 
-    return each(paths, one)
+    return each(names, one)
 
 
 def _stored(path: str, limits: Limits, globs: Globs) -> list[Sum]:
