@@ -12,6 +12,9 @@ class CkptError(Exception):
     Code that does not know the file's name raises it without a path; `about` adds the path.
     """
 
+    code = "error"
+    """The word of its class in JSON, which stays the same."""
+
     def __init__(
         self,
         problem: str,
@@ -35,12 +38,13 @@ class CkptError(Exception):
         """The problem with its hint, without the path."""
         return self.problem if self.hint is None else f"{self.problem} ({self.hint})"
 
-    def said_of(self, path: str) -> str:
+    def said_of(self, path: str, *, hint: bool = True) -> str:
         """The problem with its hint, after the name of the file when that is another one: a shard, a file of a folder."""
+        said = self.advice if hint else self.problem
         if self.path is None or self.path == path:
-            return self.advice
+            return said
         inside = self.path.removeprefix(f"{path.rstrip('/')}/")
-        return f"{inside if inside != self.path else self.path.rpartition('/')[2]}: {self.advice}"
+        return f"{inside if inside != self.path else self.path.rpartition('/')[2]}: {said}"
 
     def __str__(self) -> str:
         return self.advice if self.path is None else f"{self.path or repr('')}: {self.advice}"
@@ -57,33 +61,49 @@ def _again(kind: type[CkptError], args: tuple[object, ...], fields: dict[str, ob
 class UnreadableError(CkptError):
     """The file is missing, damaged, hostile or ambiguous, so its content is unknown."""
 
+    code = "unreadable"
+
 
 class CutOffError(UnreadableError):
     """The file ends before its content does."""
+
+    code = "cut-off"
 
 
 class DamagedDataError(UnreadableError):
     """The bytes do not match what the container recorded of them: a checksum, or an inflated size."""
 
+    code = "damaged-data"
+
 
 class NotOpenedError(UnreadableError):
     """The file could not be opened or read: it is missing, or there is no permission."""
+
+    code = "not-opened"
 
 
 class UnsupportedError(CkptError):
     """The file was recognised but is not a checkpoint, or not one that this version reads."""
 
+    code = "unsupported"
+
 
 class StandInError(UnsupportedError):
     """Something stands where the file should be: a Git LFS pointer, an HTML page, the error message of a server."""
+
+    code = "stand-in"
 
 
 class FolderError(UnsupportedError):
     """The path is a folder of checkpoints, and not one itself."""
 
+    code = "folder"
+
 
 class LimitError(CkptError):
     """The file needs more than a limit allows. The hint names the flag that raises the limit."""
+
+    code = "limit"
 
     def __init__(self, what: str, limit: str, allowed: int) -> None:
         super().__init__(f"{what} (more than {allowed:,})", hint=f"--limit {limit}=N raises this")
@@ -93,17 +113,25 @@ class LimitError(CkptError):
 class UsageError(CkptError):
     """The request names something that does not exist, or contradicts itself."""
 
+    code = "usage"
+
 
 class WriteError(CkptError):
     """The result cannot be written. An earlier file is unchanged."""
+
+    code = "write"
 
 
 class LossError(CkptError):
     """The requested format cannot hold everything. Nothing was written."""
 
+    code = "loss"
+
 
 class CodeError(CkptError):
     """The result would run code of the file when it is loaded. Nothing was written."""
+
+    code = "code"
 
 
 @contextmanager

@@ -140,3 +140,30 @@ def order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Findings with the most serious first: errors, then all others in the order of the catalogue."""
     rank = {code: index for index, code in enumerate(CATALOGUE)}
     return tuple(sorted(findings, key=lambda finding: (finding.level != "error", rank[finding.code])))
+
+
+class Rules(NamedTuple):
+    """Which findings count: those of `select` (all when empty) without those of `ignore`, from `level` on.
+
+    Without a `level` it is warning, and selected codes count at any level.
+    """
+
+    select: frozenset[str] = frozenset()
+    ignore: frozenset[str] = frozenset()
+    level: Level | None = None
+
+    def kept(self, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+        """The findings that count, the most serious first."""
+        most = LEVELS.index(self.level or "warning")
+        return order(
+            [
+                finding
+                for finding in findings
+                if (not self.select or finding.code in self.select)
+                and finding.code not in self.ignore
+                and (
+                    LEVELS.index(finding.level) <= most
+                    or (self.level is None and finding.code in self.select)
+                )
+            ]
+        )

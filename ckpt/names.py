@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from fnmatch import translate
 
-from ckpt.text import TEXT_LIMIT
+from ckpt.errors import UsageError
+from ckpt.text import TEXT_LIMIT, pasted, show
 
 Key = str | int
 """One step of a path. Keys of other types become a `NamedKey`."""
@@ -48,6 +49,7 @@ class Globs:
     """`--include` and `--exclude`: shell patterns on dotted names. `*` also matches dots."""
 
     def __init__(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:
+        self._patterns = tuple(include)
         self._include = _union(include)
         self._exclude = _union(exclude)
 
@@ -59,6 +61,20 @@ class Globs:
         if self._include is not None and not any(self._include.match(name) for name in names):
             return False
         return self._exclude is None or not any(self._exclude.match(name) for name in names)
+
+    def refusal(self, names: Sequence[str], path: str) -> UsageError:
+        """The error where none of the names matches, with what would match instead."""
+        for pattern in self._patterns:
+            wider = f"*{pattern.strip('*')}*"
+            word = pasted(wider)
+            if wider != pattern and word is not None and Globs([wider]).match(*names):
+                return UsageError("no tensor matches", path=path, hint=f"--include {word}")
+        listed = ", ".join(show(name, 60) for name in names[:3])
+        return UsageError(
+            "no tensor matches",
+            path=path,
+            hint=f"names are like {listed}" if listed else "it holds no tensors",
+        )
 
 
 def _union(patterns: Sequence[str]) -> re.Pattern[str] | None:

@@ -13,11 +13,11 @@ from importlib import import_module
 from typing import Any, NoReturn, TypeVar
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from ckpt import __version__
 from ckpt.cli import output, start
-from ckpt.cli.signature import colouring
+from ckpt.cli.signature import FILTER, GATE, LIMITS, OUTPUT, colouring
 from ckpt.cli.start import PIPE_CLOSED, TROUBLE
 from ckpt.errors import CkptError
 from ckpt.limits import Limits
@@ -27,6 +27,13 @@ _WRONG_USAGE: type[Any] = typer.BadParameter.__mro__[2]
 """The class of all errors in the command line, which belongs to click: typer has no public name for it."""
 _CANNOT_WRITE = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF))
 
+_TITLES = ("Arguments", "Options", OUTPUT, FILTER, GATE, LIMITS)
+_EXIT_CODES = (
+    ("0", "Done: nothing differs, nothing was found."),
+    ("1", "diff: the files differ. lint, verify, --fail-on: something was found."),
+    ("2", "Trouble: wrong usage, an unreadable file, a refusal."),
+    ("128+N", "Signal N ended it: 130 interrupted, 141 the reader of the pipe left."),
+)
 
 _R = TypeVar("_R")
 
@@ -61,6 +68,32 @@ class Group(TyperGroup):
                 raise CkptError(f"{name}: not a command", hint=f"ckpt inspect {pasted_path(name)}")
         return super().resolve_command(ctx, args)
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The commands by what they are for, and what the exit codes mean."""
+        for title, group in _GROUPS.items():
+            rows = [(name, line) for name, line in group.items() if name in self.commands]
+            with formatter.section(title):
+                formatter.write_dl(rows)
+        with formatter.section("Exit codes"):
+            formatter.write_dl(_EXIT_CODES)
+
+
+class Command(TyperCommand):
+    """Typer's command whose help groups the options: those of the command first, then the shared groups."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {title: [] for title in _TITLES}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                is_argument = param.param_type_name == "argument"
+                title = "Arguments" if is_argument else getattr(param, "rich_help_panel", None) or "Options"
+                groups[title].append(record)
+        for title, rows in groups.items():
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
 
 def _answered(step: Callable[[], _R]) -> _R:
     """What a step returns; how it fails becomes a line on stderr and a code."""
@@ -92,23 +125,30 @@ def _answered(step: Callable[[], _R]) -> _R:
     raise typer.Exit(code)
 
 
-COMMANDS = {
-    "inspect": "Show what a checkpoint holds, and how to load it.",
-    "ls": "List checkpoints, one row each.",
-    "get": "Print one value of a checkpoint, as text or JSON.",
-    "diff": "Compare two checkpoints.",
-    "warmstart": "Load pretrained weights into a model as far as they fit.",
-    "stats": "Measure tensors, and find dead channels.",
-    "lint": "Check files, one line per finding.",
-    "explain": "Explain a finding, or an error of PyTorch.",
-    "verify": "Check whether files are intact.",
-    "sum": "Print the SHA-256 of each tensor, equal across formats.",
-    "rehome": "Move tensors to other devices, by default to the CPU.",
-    "strip": "Strip the prefixes of wrappers from names.",
-    "rename": "Rename tensors by regular expressions.",
-    "slim": "Keep the model's weights, drop the rest.",
-    "convert": "Write another format, plain classes, another dtype.",
+_GROUPS = {
+    "Look": {
+        "inspect": "Show what a checkpoint holds, and how to load it.",
+        "ls": "List checkpoints, one row each.",
+        "get": "Print one value of a checkpoint, as text or JSON.",
+        "diff": "Compare two checkpoints.",
+        "stats": "Measure tensors, and find dead channels.",
+        "explain": "Explain a finding, or an error of PyTorch.",
+    },
+    "Check": {
+        "lint": "Check files, one line per finding.",
+        "verify": "Check whether files are intact.",
+        "sum": "Print the SHA-256 of each tensor, equal across formats.",
+    },
+    "Change": {
+        "rehome": "Move tensors to other devices, by default to the CPU.",
+        "strip": "Strip the prefixes of wrappers from names.",
+        "rename": "Rename tensors by regular expressions.",
+        "slim": "Keep the model's weights, drop the rest.",
+        "convert": "Write another format, plain classes, another dtype.",
+        "warmstart": "Load pretrained weights into a model as far as they fit.",
+    },
 }
+COMMANDS = {name: line for group in _GROUPS.values() for name, line in group.items()}
 """Name of the module of this package -> its line in the list of commands."""
 
 
@@ -127,7 +167,7 @@ def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
         command = colouring(import_module(f"ckpt.cli.commands.{name}").command)
         if "_CKPT_COMPLETE" in os.environ:  # a shell asks what may come next
             command = import_module("ckpt.cli.shell.complete").completing(command)
-        app.command(name, short_help=COMMANDS[name])(command)
+        app.command(name, cls=Command, short_help=COMMANDS[name])(command)
     return app
 
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint
 from ckpt.cli import output
+from ckpt.cli.signature import FILTER, GATE, LIMITS, OUTPUT
 from ckpt.errors import CkptError, NotOpenedError, UsageError
 from ckpt.evidence.record import ModelRecord
-from ckpt.findings import CATALOGUE, LEVELS, Finding, Level, Plan
+from ckpt.findings import CATALOGUE, LEVELS, Finding, Level, Plan, Rules
 from ckpt.limits import Limits
 from ckpt.text import show, show_literal
 
@@ -29,27 +30,57 @@ Paths = Annotated[
         metavar="PATH...", help="Checkpoint files, indexes of shards, or folders.", show_default=False
     ),
 ]
+PathsOrList = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="PATH...", help="Checkpoint files, indexes of shards, or folders.", show_default=False
+    ),
+]
 OnePath = Annotated[str, typer.Argument(metavar="PATH", help="A checkpoint.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, or one line per PATH.")]
-Tsv = Annotated[bool, typer.Option("--tsv", help="Print tab-separated rows, exact and escaped.")]
-NoHeader = Annotated[bool, typer.Option("--no-header", help="Omit the header of --tsv and --table.")]
+Json = Annotated[
+    bool,
+    typer.Option(
+        "--json", help="Print one JSON document per PATH, in a pipe each on one line.", rich_help_panel=OUTPUT
+    ),
+]
+Tsv = Annotated[
+    bool, typer.Option("--tsv", help="Print tab-separated rows, exact and escaped.", rich_help_panel=OUTPUT)
+]
+NoHeader = Annotated[
+    bool, typer.Option("--no-header", help="Omit the header of --tsv and --table.", rich_help_panel=OUTPUT)
+]
 Table = Annotated[
     str | None,
     typer.Option(
-        "--table", metavar="NAME", help="Print a table as plain, simple, github, or any format of tabulate."
+        "--table",
+        metavar="NAME",
+        help="Print a table as plain, simple, github, or any format of tabulate.",
+        rich_help_panel=OUTPUT,
     ),
 ]
 Include = Annotated[
     list[str] | None,
-    typer.Option("--include", metavar="GLOB", help="Select tensors by name; * crosses dots. Repeatable."),
+    typer.Option(
+        "--include",
+        metavar="GLOB",
+        help="Select tensors by name; * crosses dots. Repeatable.",
+        rich_help_panel=FILTER,
+    ),
 ]
 Exclude = Annotated[
     list[str] | None,
-    typer.Option("--exclude", metavar="GLOB", help="Leave out tensors by name. Repeatable."),
+    typer.Option(
+        "--exclude", metavar="GLOB", help="Leave out tensors by name. Repeatable.", rich_help_panel=FILTER
+    ),
 ]
 SectionOption = Annotated[
     str | None,
-    typer.Option("--section", metavar="PATH", help="Use one part of the checkpoint, such as optimizer."),
+    typer.Option(
+        "--section",
+        metavar="PATH",
+        help="Use one part of the checkpoint, such as optimizer.",
+        rich_help_panel=FILTER,
+    ),
 ]
 FailOn = Annotated[
     list[str] | None,
@@ -57,6 +88,34 @@ FailOn = Annotated[
         "--fail-on",
         metavar="CODE",
         help="Exit 1 on this finding, or on any of level error, warning or any. Repeatable, or comma-separated.",
+        rich_help_panel=GATE,
+    ),
+]
+Select = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--select",
+        metavar="CODE",
+        help="Report only these findings, of any level. Repeatable, or comma-separated.",
+        rich_help_panel=GATE,
+    ),
+]
+Ignore = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--ignore",
+        metavar="CODE",
+        help="Ignore these findings. Repeatable, or comma-separated.",
+        rich_help_panel=GATE,
+    ),
+]
+LevelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--level",
+        metavar="LEVEL",
+        help="Report this level and above: error, warning or info.",
+        rich_help_panel=GATE,
     ),
 ]
 FilesFrom = Annotated[
@@ -64,12 +123,18 @@ FilesFrom = Annotated[
     typer.Option("--files-from", metavar="FILE", help="Read further PATHs from a file, - for stdin."),
 ]
 SkipUnreadable = Annotated[
-    bool, typer.Option("--skip-unreadable", help="Exit 0 although files cannot be read.")
+    bool,
+    typer.Option("--skip-unreadable", help="Exit 0 although files cannot be read.", rich_help_panel=GATE),
 ]
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print no summary.")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print no summary.", rich_help_panel=OUTPUT)]
 LimitOption = Annotated[
     list[str] | None,
-    typer.Option("--limit", metavar="NAME=N", help="Raise a limit of the reader, such as pickle-bytes=1GiB."),
+    typer.Option(
+        "--limit",
+        metavar="NAME=N",
+        help="Raise a limit of the reader, such as pickle-bytes=1GiB.",
+        rich_help_panel=LIMITS,
+    ),
 ]
 Model = Annotated[
     str | None,
@@ -88,21 +153,42 @@ Arg = Annotated[
 
 Output = Annotated[
     str | None,
-    typer.Option("-o", "--output", metavar="OUT", help="Write to this file or folder.", show_default=False),
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="OUT",
+        help="Write to this file or folder.",
+        show_default=False,
+        rich_help_panel=OUTPUT,
+    ),
 ]
 InPlace = Annotated[
     bool,
-    typer.Option("--in-place", help="Change the file itself. A zip grows at its end, so this is instant."),
+    typer.Option(
+        "--in-place",
+        help="Change the file itself. A zip grows at its end, so this is instant.",
+        rich_help_panel=OUTPUT,
+    ),
 ]
 Copy = Annotated[
-    bool, typer.Option("--copy", help="With --in-place: write a new file and replace the old one.")
+    bool,
+    typer.Option(
+        "--copy", help="With --in-place: write a new file and replace the old one.", rich_help_panel=OUTPUT
+    ),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace OUT if it exists.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change, and write nothing.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace OUT if it exists.", rich_help_panel=OUTPUT)]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would change, and write nothing.", rich_help_panel=OUTPUT)
+]
 KeepCode = Annotated[
-    bool, typer.Option("--keep-code", help="Write a result that runs code of the file when it is loaded.")
+    bool,
+    typer.Option(
+        "--keep-code",
+        help="Write a result that runs code of the file when it is loaded.",
+        rich_help_panel=OUTPUT,
+    ),
 ]
-RewriteJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+RewriteJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.", rich_help_panel=OUTPUT)]
 DropOther = Annotated[
     bool, typer.Option("--drop-other", help="Drop what the result cannot hold, and list it.")
 ]
@@ -112,6 +198,7 @@ Verify = Annotated[
         "--verify",
         metavar="HOW",
         help="Check the new file before it replaces anything: crc reads every byte, torch loads it.",
+        rich_help_panel=OUTPUT,
     ),
 ]
 
@@ -189,28 +276,72 @@ def limits_of(settings: list[str] | None) -> Limits:
 
 _LEVELS: dict[str, tuple[Level, ...]] = {"error": LEVELS[:1], "warning": LEVELS[:2], "any": LEVELS}
 """Words of `--fail-on` -> the levels that they mean."""
+_MAKERS = {"lint": ("lint", "inspect"), "ls": ("inspect",)}
+"""Commands that report what others make -> those that make it."""
 
 
-def codes_of(values: list[str] | None, command: str, also: Iterable[str] = ()) -> frozenset[str]:
-    """The codes of `--fail-on`, levels, and the words that it takes `also`.
+class Gate(NamedTuple):
+    """The options of the gate: `rules` say which findings count, `fails` on which of them the exit code is 1."""
 
-    Raises UsageError for a code that the command does not make: it would never fail.
+    rules: Rules
+    fails: frozenset[str]
+
+    def code(self, findings: Iterable[Finding]) -> int:
+        """1 when a finding that counts is one of `fails`, or of one of its levels."""
+        levels = {level for word in self.fails for level in _LEVELS.get(word, ())}
+        kept = self.rules.kept(findings)
+        return int(any(finding.code in self.fails or finding.level in levels for finding in kept))
+
+
+def gate_of(
+    command: str,
+    select: Sequence[str] | None,
+    ignore: Sequence[str] | None,
+    level: str | None,
+    fail_on: Sequence[str] | None,
+    *,
+    also: Iterable[str] = (),
+    default: Level | None = "info",
+) -> Gate:
+    """The gate of a command; `also` are further words of `--fail-on`, `default` is the level without options.
+
+    Raises UsageError for a code that the command does not make: it would never be found.
     """
-    codes = [code.strip() for value in values or [] for code in value.split(",") if code.strip()]
-    possible = [row.code for row in CATALOGUE.values() if command in row.by]
-    possible += (*_LEVELS, *also)
+    words = codes_of("--fail-on", fail_on, command, (*_LEVELS, *also))
+    return Gate(rules_of(command, select, ignore, level, default), words)
+
+
+def rules_of(
+    command: str,
+    select: Sequence[str] | None,
+    ignore: Sequence[str] | None,
+    level: str | None,
+    default: Level | None = "info",
+    *,
+    origin: str = "--",
+) -> Rules:
+    """Which findings count; `origin` is what stands before the names of the settings. Raises UsageError."""
+    lowest = next((known for known in LEVELS if known == level), None)
+    if lowest is None and level is not None:
+        raise UsageError(f"--level {show(level, 40)}: not one of {' '.join(LEVELS)}")
+    chosen = codes_of(f"{origin}select", select, command)
+    left = codes_of(f"{origin}ignore", ignore, command)
+    return Rules(chosen, left, lowest or (None if chosen else default))
+
+
+def codes_of(
+    option: str, values: Sequence[str] | None, command: str, also: Iterable[str] = ()
+) -> frozenset[str]:
+    """The codes in the values of an option, and the words that it takes `also`. Raises UsageError for others."""
+    codes = [code.strip() for value in values or () for code in value.split(",") if code.strip()]
+    makers = _MAKERS.get(command, (command,))
+    possible = [row.code for row in CATALOGUE.values() if not set(makers).isdisjoint(row.by)]
+    possible += also
     for code in codes:
         if code not in possible:
-            raise UsageError(
-                f"--fail-on {code}: not a finding of {command}", hint="codes: " + " ".join(possible)
-            )
+            problem = f"{option} {show(code, 40)}: not a finding of {command}"
+            raise UsageError(problem, hint="codes: " + " ".join(possible))
     return frozenset(codes)
-
-
-def exit_code(findings: Iterable[Finding], codes: frozenset[str]) -> int:
-    """1 when one of the codes of `--fail-on` was found, or a finding of one of its levels."""
-    levels = {level for word in codes for level in _LEVELS.get(word, ())}
-    return int(any(finding.code in codes or finding.level in levels for finding in findings))
 
 
 def check_table(name: str | None) -> None:

@@ -8,17 +8,15 @@ import json
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from ckpt.errors import UsageError
 from ckpt.render.text import Line, cells, columns, cut, plain_text
-from ckpt.text import TEXT_LIMIT, Json, show, show_cell, show_line, show_literal
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
+from ckpt.text import TEXT_LIMIT, Json, show, show_cell, show_line, show_literal, size_text
 
 _STYLES = {
     "head": "bold",
@@ -114,6 +112,7 @@ def screen_width() -> int | None:
 
 
 def write_lines(lines: Sequence[Line]) -> None:
+    _clear()
     lines = list(map(_shown, lines))
     if not coloured():
         sys.stdout.write(plain_text(lines))
@@ -159,22 +158,22 @@ def write_text(line: str) -> None:
     sys.stdout.write(f"{line}\n")
 
 
-def write_json(document: dict[str, Json], *, one_line: bool = False) -> None:
-    """A document with one row per line, or all of it on one line."""
-    if one_line:
-        sys.stdout.write(f"{_compact(document)}\n")
-        return
-    opening = "{\n"
+def write_json(document: dict[str, Json]) -> None:
+    """A document on one line; on a terminal it is indented, with one row per line."""
+    is_screen = sys.stdout.isatty()
+    new, inner, row_at = ("\n", "\n  ", "\n    ") if is_screen else ("", "", "")
+    after = "," if is_screen else ", "
+    opening = f"{{{inner}"
     for key, value in document.items():
-        sys.stdout.write(f"{opening}  {_compact(key)}: ")
-        opening = ",\n"
+        sys.stdout.write(f"{opening}{_compact(key)}: ")
+        opening = f"{after}{inner}"
         if isinstance(value, list) and value and isinstance(value[0], (dict, list)):
             for index, row in enumerate(value):  # a row at a time: all of them may be as large as the file
-                sys.stdout.write(f"{',' if index else '['}\n    {_compact(row)}")
-            sys.stdout.write("\n  ]")
+                sys.stdout.write(f"{after if index else '['}{row_at}{_compact(row)}")
+            sys.stdout.write(f"{inner}]")
         else:
             sys.stdout.write(_compact(value))
-    sys.stdout.write("\n}\n")
+    sys.stdout.write(f"{new}}}\n")
 
 
 def _compact(value: Json) -> str:
@@ -270,48 +269,79 @@ def between() -> None:
     _texts += 1
 
 
-_PATIENCE = 0.5
-"""Seconds of work without a progress bar."""
+_PATIENCE, _PAUSE = 0.5, 0.1
+"""Seconds of work without a progress bar, and those between two drawings of it."""
+_CELLS = 24
+"""Columns of the bar itself."""
+_clock = time.monotonic
+
+
+class _Bar:
+    """One line on stderr that is drawn over and over. It is made before any thread, which then only advances it."""
+
+    shown: _Bar | None = None
+    """The bar that is on the screen."""
+
+    def __init__(self, doing: str, total: int, unit: str) -> None:
+        self._doing, self._total, self._unit = doing, total, unit
+        self._done = 0
+        self._begin = _clock()
+        self._next = self._begin + _PATIENCE
+        self._lock = threading.Lock()
+
+    def advance(self, count: int) -> None:
+        """Count work that is done; any thread may call it."""
+        with self._lock:
+            self._done = min(self._done + count, self._total)
+            now = _clock()
+            if now >= self._next:
+                self._next = now + _PAUSE
+                self._draw(now - self._begin)
+
+    def _draw(self, seconds: float) -> None:
+        from shutil import get_terminal_size
+
+        share = self._done / self._total if self._total else 1.0
+        full, empty = ("━", "·") if "utf" in (sys.stderr.encoding or "").lower() else ("=", ".")
+        cells = int(share * _CELLS)
+        if self._unit:
+            rest = f"{self._done:,} of {self._total:,} {self._unit}"
+        else:
+            speed = size_text(int(self._done / seconds)) if seconds > 0 else "0 B"
+            rest = f"{size_text(self._done)} of {size_text(self._total)}, {speed}/s"
+        line = f"{self._doing} {full * cells}{empty * (_CELLS - cells)} {share:4.0%}  {rest}"
+        _Bar.shown = self
+        sys.stderr.write(f"\r{line[: get_terminal_size().columns - 1]}\033[K")
+        sys.stderr.flush()
+
+
+def _clear() -> None:
+    """Take the bar off the screen, before a line is written or when the work has ended."""
+    if _Bar.shown is not None:
+        _Bar.shown = None
+        sys.stderr.write("\r\033[K")
+        sys.stderr.flush()
 
 
 @contextmanager
-def progress(total: int) -> Iterator[Callable[[int], None] | None]:
-    """A bar on stderr, in bytes, for work that takes a while; only on a terminal."""
-    if not sys.stderr.isatty():
+def progress(doing: str, total: int, unit: str = "") -> Iterator[Callable[[int], None] | None]:
+    """A bar on stderr for work that takes a while; only on a terminal. Without a unit it counts bytes.
+
+    `doing` is a word such as `copying`. Whatever ends the work takes the bar off the screen.
+    """
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         yield None
         return
-    begin = time.monotonic()
-    done = 0
-    bar: Progress | None = None
-
-    def advance(count: int) -> None:
-        nonlocal done, bar
-        done += count
-        if bar is None and time.monotonic() - begin > _PATIENCE:
-            bar = _bar(total)
-        if bar is not None:
-            bar.update(bar.task_ids[0], completed=min(done, total))
-
+    bar = _Bar(doing, total, unit)
     try:
-        yield advance
+        yield bar.advance
     finally:
-        if bar is not None:
-            bar.stop()
-
-
-def _bar(total: int) -> Progress:
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=Console(stderr=True, no_color=not coloured(sys.stderr)), transient=True)
-    bar.add_task("", total=total)
-    bar.start()
-    return bar
+        _clear()
 
 
 def talk(text: str) -> None:
     """Lines on stderr, made safe by whoever made them."""
+    _clear()
     for line in text.split("\n"):
         sys.stderr.write(f"{show_line(show_literal(line))}\n")
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Options that commands have in common, added to their signatures: exclusions as a table, and the options of writing."""
+"""What the options of commands have in common: groups in the help, exclusions as a table, signatures with more options."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import typer
 
 from ckpt.cli import output
 from ckpt.errors import UsageError
+
+OUTPUT, FILTER, GATE, LIMITS = "Output", "Filter", "Gate", "Limits"
+"""Groups of options in the help, in this order. Options without a group stand before them."""
 
 Command = Callable[..., int]
 Color = Annotated[

@@ -26,8 +26,8 @@ _ALIASES = {
     "load": "warmstart",
 }
 """Words that are no commands -> the command that does this."""
-_RENAMED = {"--values": "--read-values", "--annotate": "--output-format"}
-"""Options of before -> their names now."""
+_RENAMED = {"--values": "--read-values", "--annotate": "--output-format", "--to": "--format"}
+"""Options of before -> their names now, in a command that has the name of now and not that of before."""
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _ALIKE = 0.7
 """How like two names without their endings must be, from 0 to 1."""

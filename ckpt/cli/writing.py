@@ -125,7 +125,11 @@ def writing(*, in_place: bool = True, keep_code: bool = True) -> Callable[[Comma
 def rewrite(paths: list[str], make: Make, options: WriteOptions, *, opened: Open = opened) -> int:
     """Each PATH: read, change, write, report. The exit code of the command."""
     _check_output(paths, options, opened)
-    return each(paths, lambda path: _one(path, make, options, opened, several=len(paths) > 1))
+    return each(
+        paths,
+        lambda path: _one(path, make, options, opened),
+        json="ckpt.rewrite" if options.json else None,
+    )
 
 
 def _check(options: WriteOptions) -> None:
@@ -151,6 +155,22 @@ def _check_output(paths: list[str], options: WriteOptions, opened: Open) -> None
         raise UsageError("where to write?", path=paths[0], hint=hint or None)
     if len(paths) > 1 and options.output is not None and not os.path.isdir(options.output):
         raise UsageError("not a folder, and there are several PATHs", path=options.output)
+    if len(paths) > 1 and options.output is not None:
+        _check_targets(paths, options)
+
+
+def _check_targets(paths: list[str], options: WriteOptions) -> None:
+    """Raise CkptError where a result would take the place of another one, before any is written."""
+    if options.shard_bytes:
+        raise UsageError("--shard-size takes one PATH: all shards would have the same names")
+    taken: dict[str, str] = {}
+    for path in paths:
+        to = _target(path, options)
+        if to is None:
+            continue
+        other = taken.setdefault(to.real, path)
+        if other is not path:
+            raise UsageError(f"{show(other, 80)} would be written there too", path=to.path)
 
 
 def _suggested(checkpoint: Checkpoint, options: WriteOptions) -> str | None:
@@ -168,7 +188,7 @@ def _can_stay(checkpoint: Checkpoint) -> bool:
     return checkpoint.source is not None and save.is_written(checkpoint.format)
 
 
-def _one(path: str, make: Make, options: WriteOptions, opened: Open, *, several: bool) -> int:
+def _one(path: str, make: Make, options: WriteOptions, opened: Open) -> int:
     limits = options.limits
     to = None if options.shard_bytes else _target(path, options)
     for other, size in _left_over(to, options):
@@ -176,7 +196,7 @@ def _one(path: str, make: Make, options: WriteOptions, opened: Open, *, several:
     with opened(path, limits) as checkpoint:
         survey = Survey(weights_file(checkpoint) if options.weights_file else checkpoint)
         with _advised(survey, limits):
-            return _rewritten(checkpoint, survey, make, to, options, several=several)
+            return _rewritten(checkpoint, survey, make, to, options)
 
 
 def _rewritten(
@@ -185,8 +205,6 @@ def _rewritten(
     make: Make,
     to: commit.Target | None,
     options: WriteOptions,
-    *,
-    several: bool,
 ) -> int:
     """Change, write and report one checkpoint; `survey` is of its file of weights where only that is changed."""
     limits = options.limits
@@ -210,7 +228,7 @@ def _rewritten(
                 "every byte was compared instead"
             )
     if options.json:
-        output.write_json(report.to_json(written(saved), dry_run=options.dry_run), one_line=several)
+        output.write_json(report.to_json(written(saved), dry_run=options.dry_run))
     else:
         if report.coverage is not None:
             output.write_lines(coverage_lines(report.coverage, width=output.screen_width()))
@@ -275,7 +293,8 @@ def _target(path: str, options: WriteOptions) -> commit.Target | None:
         return None
     wanted = options.output
     if os.path.isdir(wanted):
-        wanted = os.path.join(wanted, os.path.basename(os.path.normpath(path)))
+        name = os.path.basename(os.path.normpath(path))
+        wanted = os.path.join(wanted, save.renamed(name, options.format) if options.format else name)
     return commit.target(wanted, force=options.force)
 
 
@@ -307,7 +326,7 @@ def _write(report: RewriteReport, to: commit.Target | None, options: WriteOption
     if options.plain and save.traits_of(format).is_pickle:
         further["weights_only"] = check_weights_only
     if options.shard_bytes and options.output is not None:
-        with output.progress(_bytes_of(checkpoint)) as progress:
+        with output.progress("copying", _bytes_of(checkpoint)) as progress:
             folder, stem = _shard_place(options.output)
 
             def target_of(name: str) -> commit.Target:
@@ -317,7 +336,7 @@ def _write(report: RewriteReport, to: commit.Target | None, options: WriteOption
                 checkpoint, target_of, stem, options.shard_bytes, limits, progress=progress, checks=further
             )
     if to is not None:
-        with output.progress(_bytes_of(checkpoint)) as progress:
+        with output.progress("copying", _bytes_of(checkpoint)) as progress:
             return save.save(checkpoint, to, format, limits, progress=progress, checks=further)
     if not report.changes:
         return None  # it is as it should be already
@@ -334,7 +353,7 @@ def _write(report: RewriteReport, to: commit.Target | None, options: WriteOption
             hint="-o OUT",
         )
     to = commit.target(checkpoint.source.name, force=True)
-    with output.progress(_bytes_of(checkpoint)) as progress:
+    with output.progress("copying", _bytes_of(checkpoint)) as progress:
         return save.save(checkpoint, to, checkpoint.format, limits, progress=progress, checks=further)
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Container, Entry
 from ckpt.evidence.record import KEY, record_of
-from ckpt.names import Path, dotted
+from ckpt.names import Globs, Path, dotted
 from ckpt.nodes import Node
 
 OTHER_SHARE = 0.01
@@ -86,6 +86,15 @@ class Section(NamedTuple):
     def names(self) -> list[str]:
         """The names of its tensors, relative to it."""
         return [self.relative(entry.name) for entry in self.entries]
+
+    def selected(self, globs: Globs | None, path: str) -> Sequence[Entry]:
+        """Its entries that match by their names or those inside of it. Raises UsageError where none does."""
+        if not globs:
+            return self.entries
+        chosen = [row for row in self.entries if globs.match(row.name, self.relative(row.name))]
+        if not chosen:
+            raise globs.refusal(self.names(), path)
+        return chosen
 
     def relative(self, name: str) -> str:
         """The name of one of its tensors, relative to it."""

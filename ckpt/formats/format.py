@@ -28,7 +28,7 @@ class Format(Protocol):
     """A format that ckpt reads. Files are recognised by content; the first format that recognises a file reads it."""
 
     NAME: str
-    """The name in JSON, and of `--to`."""
+    """The name in JSON, and of `--format`."""
 
     SUFFIXES: tuple[str, ...]
     """Endings that its files usually have."""

@@ -53,15 +53,27 @@ def format_for(path: str, asked: str | None) -> str:
     if asked is not None:
         if asked not in formats:
             raise UsageError(
-                f"--to {asked}: ckpt does not write this format", hint="formats: " + " ".join(formats)
+                f"--format {asked}: ckpt does not write this format", hint="formats: " + " ".join(formats)
             )
         if _contradicts(path, asked):
-            raise UsageError(f"the ending does not fit --to {asked}", path=path)
+            raise UsageError(f"the ending does not fit --format {asked}", path=path)
         return asked
     found = next((name for name, format in formats.items() if path.endswith(format.SUFFIXES)), None)
     if found is None:
-        raise UsageError("the ending names no format", path=path, hint="--to " + " or --to ".join(formats))
+        raise UsageError(
+            "the ending names no format", path=path, hint="--format " + " or --format ".join(formats)
+        )
     return found
+
+
+def renamed(path: str, format: str) -> str:
+    """The path with an ending of the format, where its own is that of another format or of none."""
+    formats = written_formats()
+    if path.endswith(formats[format].SUFFIXES):
+        return path
+    endings = sorted((ending for each in formats.values() for ending in each.SUFFIXES), key=len, reverse=True)
+    stem = next((path.removesuffix(ending) for ending in endings if path.endswith(ending)), path)
+    return f"{stem}{formats[format].SUFFIXES[0]}"
 
 
 def _contradicts(path: str, name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from ckpt.nodes import Dict, Global, Node, Opaque
@@ -132,4 +133,28 @@ def without_gradient(node: Node) -> Node:
     made.meaning = (
         ref._replace(requires_grad=False) if isinstance(ref, TensorRef) else replace(ref, requires_grad=False)
     )
+    return made
+
+
+def without(node: Node, names: Collection[str], prefix: str = "") -> Node:
+    """A state dict without the tensors of these names. What is beside tensors stays; dicts that become empty go."""
+    view = look(node)
+    made: Dict | Opaque = Dict()
+    if type(node) is Opaque:
+        made = Opaque(node.how, node.func, (), None, node.offset)
+        made.states = node.states
+    keys: list[Node] = []
+    values: list[Node] = []
+    for key, child in zip(view.keys, view.children, strict=True):
+        name = f"{prefix}{key!s}"
+        if name in names:
+            continue
+        inner = look(child)
+        if inner.kind == "mapping" and inner.keys:
+            child = without(child, names, f"{name}.")
+            if not look(child).keys:
+                continue
+        keys.append(key)
+        values.append(child)
+    made.set(keys, values)
     return made

@@ -92,7 +92,7 @@ WRITERS: list[tuple[str, ...]] = [
     ("strip", "in.pth", "-o", "out.pth"),
     ("rename", "in.pth", "--sub", "s/weight/w/", "-o", "out.pth"),
     ("convert", "in.pth", "-o", "out.pth"),
-    ("convert", "in.pth", "--to", "torch-legacy", "-o", "out.pth"),
+    ("convert", "in.pth", "--format", "torch-legacy", "-o", "out.pth"),
     ("convert", "in.pth", "--dtype", "float16", "-o", "out.pth"),
     ("warmstart", "given.pth", "--into", "in.pth", "-o", "out.pth"),
 ]

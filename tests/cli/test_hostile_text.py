@@ -94,7 +94,7 @@ RUNS: list[tuple[str, ...]] = [
         for form in ((), ("--dry-run",), ("-o", f"::{command} {EVIL[:40]}.pth"), ("--dry-run", "--json"))
     ),
     ("convert", FILE, "-o", "::x.safetensors"),
-    ("convert", FILE, "--to", EVIL),
+    ("convert", FILE, "--format", EVIL),
     ("convert", FILE, "--dtype", EVIL, "--dry-run"),
     ("rename", FILE, "--sub", "s/1/2/", "--dry-run"),
     ("rename", FILE, "--sub", EVIL, "--dry-run"),

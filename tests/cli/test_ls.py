@@ -250,7 +250,7 @@ def test_inspect_of_a_folder_of_checkpoints_is_the_list(ckpt: Run, runs: Path) -
     assert done.returncode == 0
     assert (done.stdout, done.stderr) == (ckpt("ls", str(runs)).stdout, ckpt("ls", str(runs)).stderr)
     refused = ckpt("inspect", str(runs), "--json")
-    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.returncode == 2 and json.loads(refused.stdout)["error"]["code"] == "folder"
     assert "name one, such as epoch_10.pth" in refused.stderr
 
 

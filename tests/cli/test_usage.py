@@ -14,10 +14,10 @@ from ckpt.cli.app import COMMANDS
 
 LINES = {
     # IN OUT, as cp takes them
-    "convert legacy.pth out.pth": "convert: out.pth is too much (-o out.pth writes there)",
-    "slim legacy.pth out.pth": "slim: out.pth is too much (-o out.pth writes there)",
+    "convert legacy.pth out.pth": "legacy.pth: where to write? (-o out.pth)",
+    "slim legacy.pth out.pth": "legacy.pth: where to write? (-o out.pth)",
     "rehome legacy.pth out.pth": "legacy.pth: where to write? (-o out.pth)",
-    "strip legacy.pth out.pth": "strip: out.pth is too much (-o out.pth writes there)",
+    "strip legacy.pth out.pth": "legacy.pth: where to write? (-o out.pth)",
     # what is no file
     "inspect -": "-: no such file (ckpt reads files, not stdin: write it to a file first)",
     "verify -": "-: unreadable: no such file (ckpt reads files, not stdin: write it to a file first)",
@@ -51,12 +51,13 @@ LINES = {
     "inspect legacy.pth --xyzzy": "inspect: no option --xyzzy (ckpt inspect --help)",
     "--versoin": "no option --versoin (did you mean --version?)",
     "lint . --values": "lint: no option --values (--values is --read-values now)",
+    "convert llama_bf16.pth --to safetensors": "convert: no option --to (--to is --format now)",
     "lint . --annotate github": "lint: no option --annotate (--annotate is --output-format now)",
     # order and number
     "get epoch train_cuda.pth": "epoch: no such file (ckpt get train_cuda.pth epoch)",
     "get epoch args.lr train_cuda.pth": "epoch: no such file (ckpt get train_cuda.pth epoch args.lr)",
     "diff ddp_after.pth": "diff: AFTER is missing (ckpt diff --help)",
-    "inspect": "inspect: PATH... is missing (ckpt inspect --help)",
+    "inspect": "nothing to look at (PATH..., or --files-from FILE)",
     "sum legacy.pth weights.safetensors": "sum: weights.safetensors is too much (ckpt sum --help)",
     # commands
     "info legacy.pth": "no command info (did you mean ckpt inspect?)",

@@ -132,7 +132,7 @@ def test_a_dry_run_writes_nothing(command: str, tmp_path: Path) -> None:
     source = tmp_path / "a.pth"
     rewriting.saved({"model": nn.DataParallel(nn.Linear(2, 2)).state_dict(), "epoch": 3}, source)
     before = source.read_bytes()
-    options = {"rename": ["--sub", "s/weight/w/"], "convert": ["--to", "safetensors"]}.get(command, [])
+    options = {"rename": ["--sub", "s/weight/w/"], "convert": ["--format", "safetensors"]}.get(command, [])
 
     done = ckpt(command, source, *options, "--dry-run")
     document = json.loads(ckpt(command, source, *options, "--dry-run", "--json").out)
@@ -248,7 +248,7 @@ def test_a_bar_is_shown_for_long_work_only(tmp_path: Path) -> None:
     code = (
         "import sys\n"
         "from ckpt.cli import output\n"
-        "with output.progress(100) as advance:\n"
+        "with output.progress('copying', 100) as advance:\n"
         "    print('none' if advance is None else 'bar')\n"
     )
     ran = subprocess.run(
@@ -277,8 +277,8 @@ def test_an_ending_that_says_another_format(tmp_path: Path) -> None:
     cuda(tmp_path / "a.pth")
 
     for arguments in (
-        ("convert", "a.pth", "--to", "torch-zip", "-o", "x.safetensors"),
-        ("convert", "a.pth", "--to", "safetensors", "-o", "x.pth"),
+        ("convert", "a.pth", "--format", "torch-zip", "-o", "x.safetensors"),
+        ("convert", "a.pth", "--format", "safetensors", "-o", "x.pth"),
         ("convert", "a.pth", "--shard-size", "1KB", "-o", "x.pth"),
     ):
         check_error(ckpt(*arguments, cwd=tmp_path), "the ending does not fit")
@@ -327,7 +327,7 @@ def test_no_command_replaces_its_source(command: str, to: str, tmp_path: Path) -
     os.link(source, tmp_path / "hard.pth")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "a.pth").symlink_to(source)
-    more = {"rename": ["--sub", "s/weight/w/"], "convert": ["--to", "torch-legacy"]}.get(command, [])
+    more = {"rename": ["--sub", "s/weight/w/"], "convert": ["--format", "torch-legacy"]}.get(command, [])
     named = ["p.pth", "--into", "a.pth"] if command == "warmstart" else ["a.pth"]
     before = source.read_bytes()
 
@@ -353,7 +353,7 @@ def test_the_way_out_of_a_source_is_one_that_works(tmp_path: Path) -> None:
 
     for arguments, says in (
         ((*strip, "-o", shard), "(-o another file)"),
-        (("convert", index, "--to", "safetensors", "-o", index), "(-o another file)"),
+        (("convert", index, "--format", "safetensors", "-o", index), "(-o another file)"),
         (("convert", index, "-o", "m.safetensors", "--shard-size", "300"), "(-o in another folder)"),
         (("convert", index, "-o", "m.safetensors", "--shard-size", "5GB"), "(-o in another folder)"),
         (("warmstart", "s.pth", "--into", index, "-o", "s.pth"), "out is pretrained"),

@@ -258,7 +258,7 @@ def test_every_format_stands_on_its_page() -> None:
     traits = [single[name].TRAITS for name in names[1:]]
     assert set(names[1:]) == set(single)
     assert said == {
-        "written by `--to`": [name.strip("`") in written_formats() for name in names[1:]],
+        "written by `--format`": [name.strip("`") in written_formats() for name in names[1:]],
         "any Python object": [trait.is_pickle for trait in traits],
         "the device of each tensor": [trait.keeps_devices for trait in traits],
         "the order of tensors": [trait.keeps_order for trait in traits],

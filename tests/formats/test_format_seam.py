@@ -389,8 +389,8 @@ def test_rehome_and_slim_keep_what_they_do_not_change(further: tuple[str, ...], 
 
 def test_convert_to_the_formats_of_the_table(toy: Toy) -> None:
     assert toy.run("convert", "a.toy", "-o", "b.safetensors", "--verify", "crc").code == 0
-    assert toy.run("convert", "a.toy", "--to", "torch-zip", "-o", "b.pt", "--verify", "crc").code == 0
-    assert toy.run("convert", "a.toy", "--to", "torch-legacy", "-o", "c.pt").code == 0
+    assert toy.run("convert", "a.toy", "--format", "torch-zip", "-o", "b.pt", "--verify", "crc").code == 0
+    assert toy.run("convert", "a.toy", "--format", "torch-legacy", "-o", "c.pt").code == 0
 
     loaded = safetensors.numpy.load_file(toy.work / "b.safetensors")
     assert same({name: torch.from_numpy(array) for name, array in loaded.items()}, state())

@@ -63,8 +63,8 @@ def training(path: Path, **options: object) -> Path:
         ("rename", "--sub", "s/^module\\.//"),
         ("slim",),
         ("convert", "--plain"),
-        ("convert", "--to", "torch-legacy"),
-        ("convert", "--to", "torch-zip"),
+        ("convert", "--format", "torch-legacy"),
+        ("convert", "--format", "torch-zip"),
     ],
     ids=" ".join,
 )

@@ -24,6 +24,7 @@ from ckpt.cli.commands import lint as lint_command
 from ckpt.cli.writing import WriteOptions
 from ckpt.errors import CkptError
 from ckpt.evidence.survey import Survey
+from ckpt.findings import Rules
 from ckpt.formats import listing, save, verify
 from ckpt.formats.archive import Archive, Record
 from ckpt.formats.draft import Keys
@@ -383,15 +384,15 @@ def _settings(text: str) -> None:
         mock.patch.object(settings, "locate", lambda path: InMemory(path, place)),
         mock.patch.object(settings, "_nearest", lambda folder: "pyproject.toml"),
     ):
-        lint_command._rules(settings.lint_settings("."), None, None, None)
+        lint_command._with_settings(Rules(), settings.lint_settings("."), None)
 
 
 def _codes(text: str) -> None:
-    options.codes_of([text], "inspect")
+    options.codes_of("--fail-on", [text], "inspect")
 
 
 def _select(text: str) -> None:
-    lint_command._rules(settings.LintSettings(), [text], [text], None)
+    options.rules_of("lint", [text], [text], None)
 
 
 def _arguments(text: str) -> None:
@@ -413,7 +414,7 @@ LANGUAGES: dict[str, tuple[Callable[[str], object], tuple[str, ...]]] = {
     "--map": (_map, ("cuda:0=cuda:1", "cpu=meta", "=", "cuda=", "cuda:0=cuda:99999999999")),
     "--to": (_to, ("cpu", "cuda", "cuda:0", "meta", "mps:0", "")),
     "--shard-size": (_shard_size, ("5GB", "1", "0", "2MiB", "KB", "9" * 30)),
-    "--to FORMAT": (_format, ("torch-zip", "safetensors", "x", "")),
+    "--format": (_format, ("torch-zip", "safetensors", "x", "")),
     "--table": (options.check_table, ("github", "plain", "", "x")),
     "settings": (_settings, (_TOML, "[tool]\nckpt = 1\n", 'tool.ckpt.lint.select = "x"', "[tool.ckpt.lint]\nx = 1\n", "a = [", "a.b.c = 1\n[a.b]\n", "x = 0x" + "f" * 99)),
     "--fail-on": (_codes, ("nan,inf", "called-on-load", " , ", "x")),

@@ -35,7 +35,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("strip", "in.pth", "-o", "out.strip.pth"),
     ("convert", "in.pth", "-o", "out.safetensors", "--drop-other"),
     ("convert", "in.pth", "--shard-size", "8KB", "-o", "shards", "--drop-other"),
-    ("convert", "in.pth", "--to", "torch-legacy", "--dtype", "float16", "-o", "out.legacy.pth"),
+    ("convert", "in.pth", "--format", "torch-legacy", "--dtype", "float16", "-o", "out.legacy.pth"),
     ("warmstart", "in.pth", "--into", "in.pth", "-o", "out.warm.pth"),
     ("rehome", "out.warm.pth", "--in-place", "--to", "cuda:3"),
 )

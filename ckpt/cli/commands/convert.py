@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ckpt.cli.options import DropOther, OnePath, SectionOption
+from ckpt.cli.options import DropOther, Exclude, Include, Paths, SectionOption
 from ckpt.cli.writing import WriteOptions, rewrite, writing
 from ckpt.errors import UsageError
 from ckpt.evidence.survey import Survey
@@ -15,15 +15,16 @@ from ckpt.formats import save, writer_of
 from ckpt.jobs.rewrite.convert import convert
 from ckpt.jobs.rewrite.report import RewriteReport
 from ckpt.limits import Limits, number_of
+from ckpt.names import Globs
 
 
 @writing(in_place=False)
 def command(
-    path: OnePath,
-    to: Annotated[
+    paths: Paths,
+    format: Annotated[
         str | None,
         typer.Option(
-            "--to",
+            "--format",
             metavar="FORMAT",
             help="Write torch-zip, torch-legacy or safetensors. The default follows OUT's ending.",
         ),
@@ -46,6 +47,8 @@ def command(
         str | None,
         typer.Option("--shard-size", metavar="BYTES", help="Write safetensors shards with an index, as 5GB."),
     ] = None,
+    include: Include = None,
+    exclude: Exclude = None,
     section: SectionOption = None,
     drop_other: DropOther = False,
     *,
@@ -62,30 +65,32 @@ def command(
     ckpt convert model.pth -o model.safetensors
     ckpt convert train.pth --plain -o train.plain.pth
     """
-    options = _with_format(options, to, shard_size, plain=plain)
+    globs = Globs(include or (), exclude or ())
+    options = _with_format(options, format, shard_size, plain=plain)
 
     def make(survey: Survey, limits: Limits) -> RewriteReport:
-        format = options.format or save.own_format(survey.checkpoint)
+        written = options.format or save.own_format(survey.checkpoint)
         return convert(
             survey,
-            format,
-            save.traits_of(format),
+            written,
+            save.traits_of(written),
             limits,
-            writer_of(format).unfit,
+            writer_of(written).unfit,
             plain=plain,
             dtype=dtype,
             encoding=encoding,
             section=section,
+            select=globs,
             drop_other=drop_other,
         )
 
-    return rewrite([path], make, options)
+    return rewrite(paths, make, options)
 
 
 def _with_format(
     options: WriteOptions, to: str | None, shard_size: str | None, *, plain: bool
 ) -> WriteOptions:
-    """The options with the format that --to, --shard-size and the ending of OUT ask for. Raises UsageError."""
+    """The options with the format that --format, --shard-size and the ending of OUT ask for. Raises UsageError."""
     is_pickle = to is not None and save.traits_of(save.format_for("", to)).is_pickle
     suffix = ".plain" if plain else ".converted" if is_pickle else ""
     ending = None if plain or is_pickle else ".safetensors"
@@ -94,12 +99,13 @@ def _with_format(
     if shard_size is None:
         if out is None and to is None:
             return options
-        return options._replace(format=save.format_for(out or "", to))
+        is_folder = out is not None and os.path.isdir(out)
+        return options._replace(format=save.format_for("" if is_folder else out or "", to))
     shard_bytes = number_of(shard_size)
     if not shard_bytes:
         raise UsageError(f"--shard-size {shard_size}: not a number of bytes", hint="as in 5GB")
     if to not in (None, save.SHARD_FORMAT):
-        raise UsageError(f"--shard-size goes with {save.SHARD_FORMAT}, not with --to {to}")
+        raise UsageError(f"--shard-size goes with {save.SHARD_FORMAT}, not with --format {to}")
     if out is not None and not os.path.isdir(out):
         save.format_for(out.removesuffix(".index.json"), save.SHARD_FORMAT)
     return options._replace(shard_bytes=shard_bytes, format=save.SHARD_FORMAT)

@@ -12,22 +12,25 @@ from ckpt.cli import output
 from ckpt.cli.options import (
     Arg,
     Exclude,
+    Ignore,
     Include,
+    LevelOption,
     LimitOption,
     Model,
     NoAlign,
     NoHeader,
     RewriteJson,
     SectionOption,
+    Select,
     Tsv,
-    codes_of,
-    exit_code,
+    gate_of,
     limits_of,
     model_of,
     opened,
     refuse_factory,
 )
-from ckpt.cli.signature import Exclusion, excluding
+from ckpt.cli.paths import documented
+from ckpt.cli.signature import GATE, OUTPUT, Exclusion, excluding
 from ckpt.elements.compare import Tolerance
 from ckpt.errors import UnreadableError, UsageError
 from ckpt.evidence.survey import Survey
@@ -68,15 +71,20 @@ def command(
     tsv: Tsv = False,
     no_header: NoHeader = False,
     name_only: Annotated[
-        bool, typer.Option("--name-only", help="Print only the names of what differs.")
+        bool,
+        typer.Option("--name-only", help="Print only the names of what differs.", rich_help_panel=OUTPUT),
     ] = False,
     quiet: Annotated[
-        bool, typer.Option("-q", "--quiet", help="Print nothing; the exit code answers.")
+        bool,
+        typer.Option("-q", "--quiet", help="Print nothing; the exit code answers.", rich_help_panel=OUTPUT),
     ] = False,
     which: Annotated[
         str,
         typer.Option(
-            "--show", metavar="WHAT", help="List changed, unchanged, frozen, buffers or all tensors."
+            "--show",
+            metavar="WHAT",
+            help="List changed, unchanged, frozen, buffers or all tensors.",
+            rich_help_panel=OUTPUT,
         ),
     ] = "auto",
     include: Include = None,
@@ -103,7 +111,10 @@ def command(
         bool, typer.Option("--close", help="Use the tolerances of torch.testing for each dtype.")
     ] = False,
     stat: Annotated[
-        bool, typer.Option("--stat", help="Draw one bar per module: its change relative to its norm.")
+        bool,
+        typer.Option(
+            "--stat", help="Draw one bar per module: its change relative to its norm.", rich_help_panel=OUTPUT
+        ),
     ] = False,
     structure: Annotated[
         bool,
@@ -124,6 +135,9 @@ def command(
     ] = False,
     model: Model = None,
     arg: Arg = None,
+    select: Select = None,
+    ignore: Ignore = None,
+    level: LevelOption = None,
     fail_on: Annotated[
         list[str] | None,
         typer.Option(
@@ -131,6 +145,7 @@ def command(
             metavar="CODE",
             help="Exit 1 on this finding only, also where the files differ; differ adds the difference. Repeatable,"
             " or comma-separated.",
+            rich_help_panel=GATE,
         ),
     ] = None,
     limit: LimitOption = None,
@@ -147,7 +162,7 @@ def command(
     ckpt diff before.pth after.pth --fail-on frozen
     """
     limits = limits_of(limit)
-    codes = codes_of(fail_on, "diff", also=(_DIFFER,))
+    gate = gate_of("diff", select, ignore, level, fail_on, also=(_DIFFER,))
     if which not in _SHOW:
         raise UsageError(f"--show {which}: not one of {' '.join(_SHOW)}")
     options = Options(
@@ -162,12 +177,19 @@ def command(
         rules=[substitution(text).apply for text in sub or ()],
     )
     live = model_of(model, arg)
-    with _opened(before, limits, structure) as first, _opened(after, limits, structure) as second:
-        with output.progress(first.nbytes + second.nbytes) as progress:
+    schema = "ckpt.diff" if json else None
+
+    def side(path: str) -> Checkpoint:
+        with documented(path, schema):
+            return _opened(path, limits, structure)
+
+    with side(before) as first, side(after) as second, documented(before, schema):
+        with output.progress("comparing", first.nbytes + second.nbytes) as progress:
             sides = Survey(first, live), Survey(second, live)
             report = diff(*sides, options._replace(progress=progress))
         for checkpoint in (first, second):
             checkpoint.check_unchanged()
+    report = report._replace(findings=gate.rules.kept(report.findings))
     if json:
         output.write_json(report.to_json())
     elif tsv:
@@ -177,8 +199,8 @@ def command(
     elif not quiet:
         output.write_lines(diff_lines(report, width=output.screen_width(), show_rows=which, stat=stat))
     _refuse_damage(report)
-    differs = report.differs and (not codes or _DIFFER in codes)
-    if differs or exit_code(report.findings, codes):
+    differs = report.differs and (not gate.fails or _DIFFER in gate.fails)
+    if differs or gate.code(report.findings):
         return 1
     _refuse_doubt(report)
     return 0

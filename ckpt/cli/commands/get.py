@@ -9,6 +9,8 @@ import typer
 
 from ckpt.cli import output
 from ckpt.cli.options import LimitOption, OnePath, limits_of, opened
+from ckpt.cli.paths import documented
+from ckpt.cli.signature import OUTPUT
 from ckpt.errors import UsageError, about
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.inspect.get import Lookup, contents, first_values, get, whole
@@ -27,7 +29,9 @@ def command(
             metavar="[NAME...]", help="Dotted names. Without one: what there is.", show_default=False
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON, one line per NAME.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, one line per NAME.", rich_help_panel=OUTPUT)
+    ] = False,
     limit: LimitOption = None,
 ) -> int:
     """Print values of a checkpoint as text or JSON: a scalar bare, all else as a tree.
@@ -45,7 +49,7 @@ def command(
         words = [pasted_path(swapped), *(pasted(name) for name in (path, *names) if name != swapped)]
         hint = None if None in words else f"ckpt get {' '.join(word or '' for word in words)}"
         raise UsageError("no such file", path=path, hint=hint)
-    with about(path), opened(path, limits) as checkpoint:
+    with about(path), documented(path, "ckpt.get" if json else None), opened(path, limits) as checkpoint:
         if names:
             found = get(Survey(checkpoint), names, limits)
         elif not json and (items := contents(checkpoint)):
@@ -56,7 +60,7 @@ def command(
             found = [whole(Survey(checkpoint))]
         for item in found:
             if json:
-                output.write_json(item.to_json(), one_line=len(found) > 1)
+                output.write_json(item.to_json())
             else:
                 _write(item)
     return 0

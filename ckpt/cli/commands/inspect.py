@@ -13,18 +13,21 @@ from ckpt.cli.options import (
     Arg,
     Exclude,
     FailOn,
+    FilesFrom,
+    Ignore,
     Include,
     Json,
+    LevelOption,
     LimitOption,
     Model,
     NoHeader,
-    Paths,
+    PathsOrList,
     SectionOption,
+    Select,
     Table,
     Tsv,
     check_table,
-    codes_of,
-    exit_code,
+    gate_of,
     limits_of,
     model_of,
     opened,
@@ -32,7 +35,8 @@ from ckpt.cli.options import (
     refuse_factory,
 )
 from ckpt.cli.paths import each
-from ckpt.cli.signature import Exclusion, excluding
+from ckpt.cli.signature import OUTPUT, Exclusion, excluding
+from ckpt.cli.walk import listed
 from ckpt.errors import FolderError, UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.inspect.inspect import InspectReport, inspect
@@ -51,28 +55,47 @@ _VIEWS = ("--storages", "--values", "--imports")
     Exclusion(("--index",), ("--tsv", "--table")),
 )
 def command(
-    paths: Paths,
+    paths: PathsOrList = None,
     json: Json = False,
     tsv: Tsv = False,
     table: Table = None,
     no_header: NoHeader = False,
     everything: Annotated[
-        bool, typer.Option("--all", help="Show every tensor on its own line, nothing folded.")
+        bool,
+        typer.Option(
+            "--all", help="Show every tensor on its own line, nothing folded.", rich_help_panel=OUTPUT
+        ),
     ] = False,
     depth: Annotated[
         int | None,
-        typer.Option("--depth", metavar="N", min=0, max=64, help="Open the tree of names N levels deep."),
+        typer.Option(
+            "--depth",
+            metavar="N",
+            min=0,
+            max=64,
+            help="Open the tree of names N levels deep.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
     include: Include = None,
     exclude: Exclude = None,
     section: SectionOption = None,
     storages: Annotated[
         bool,
-        typer.Option("--storages", help="Show one row per storage: device, bytes, kind, tensors."),
+        typer.Option(
+            "--storages",
+            help="Show one row per storage: device, bytes, kind, tensors.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = False,
-    values: Annotated[bool, typer.Option("--values", help="Show everything that is not a tensor.")] = False,
+    values: Annotated[
+        bool, typer.Option("--values", help="Show everything that is not a tensor.", rich_help_panel=OUTPUT)
+    ] = False,
     imports: Annotated[
-        bool, typer.Option("--imports", help="Show every name that the pickles import, and where.")
+        bool,
+        typer.Option(
+            "--imports", help="Show every name that the pickles import, and where.", rich_help_panel=OUTPUT
+        ),
     ] = False,
     indices: Annotated[
         str | None,
@@ -82,7 +105,11 @@ def command(
     ] = None,
     model: Model = None,
     arg: Arg = None,
+    select: Select = None,
+    ignore: Ignore = None,
+    level: LevelOption = None,
     fail_on: FailOn = None,
+    files_from: FilesFrom = None,
     limit: LimitOption = None,
 ) -> int:
     """Show what a checkpoint holds: tensors, devices, sharing, prefixes, values, imports, and how to load it.
@@ -95,8 +122,9 @@ def command(
     ckpt inspect snapshot.pth --index 6,7-9
     """
     limits = limits_of(limit)
-    codes = codes_of(fail_on, "inspect")
-    select = Globs(include or (), exclude or ())
+    names = listed(paths, files_from)
+    gate = gate_of("inspect", select, ignore, level, fail_on)
+    globs = Globs(include or (), exclude or ())
     views: list[_Table] = [
         view
         for asked, view in (
@@ -110,14 +138,13 @@ def command(
         raise UsageError("--tsv takes one of --storages, --values and --imports")
     check_table(table)
     numbers = None if indices is None else _numbers(indices)
-    if numbers is not None and any(path.isdigit() and not os.path.exists(path) for path in paths):
-        listed = ",".join([indices or "", *(path for path in paths if path.isdigit())])
-        raise UsageError("--index takes one list", hint=f"--index {show(listed, 80)}")
+    if numbers is not None and any(path.isdigit() and not os.path.exists(path) for path in names):
+        together = ",".join([indices or "", *(path for path in names if path.isdigit())])
+        raise UsageError("--index takes one list", hint=f"--index {show(together, 80)}")
     live = model_of(model, arg)
-    several = len(paths) > 1
-    rows = output.Tables(several, tsv=tsv, table=table, header=not no_header)
+    rows = output.Tables(len(names) > 1, tsv=tsv, table=table, header=not no_header)
 
-    as_list = not (json or rows.asked or views or indices or section or codes or live)
+    as_list = not (json or rows.asked or views or indices or section or gate.fails or live)
 
     def one(path: str) -> int:
         refuse_factory(path, "--model")
@@ -134,19 +161,20 @@ def command(
     def inspected(path: str) -> int:
         with opened(path, limits, tell=False) as checkpoint:
             survey = Survey(checkpoint, live)
-            report = inspect(survey, select, section, None if rows.asked else planning(survey))
+            report = inspect(survey, globs, section, None if rows.asked else planning(survey))
+            report = report._replace(findings=gate.rules.kept(report.findings))
             if numbers is not None:
-                _write_index(survey, report, numbers, section, json=json, several=several)
+                _write_index(survey, report, numbers, section, json=json)
             elif json:
-                output.write_json(report.to_json(), one_line=several)
+                output.write_json(report.to_json())
             elif rows.asked:
                 rows.write(path, (views[0] if views else tables.tensor_table)(report))
             else:
                 output.between()
                 _write_text(report, views, depth, everything)
-        return exit_code(report.findings, codes)
+        return gate.code(report.findings)
 
-    return each(paths, one)
+    return each(names, one, json="ckpt.inspect" if json else None)
 
 
 def _numbers(text: str) -> list[int]:
@@ -162,13 +190,12 @@ def _write_index(
     section: str | None,
     *,
     json: bool,
-    several: bool,
 ) -> None:
     from ckpt.jobs.inspect.index import index
 
     found = index(survey, numbers, section)
     if json:
-        output.write_json({**report.to_json(), "index": found.to_json()}, one_line=several)
+        output.write_json({**report.to_json(), "index": found.to_json()})
     else:
         output.write_lines(render.index_lines(found))
 

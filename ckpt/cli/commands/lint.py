@@ -16,27 +16,31 @@ from ckpt.cli.options import (
     Arg,
     FailOn,
     FilesFrom,
+    Gate,
+    Ignore,
+    LevelOption,
     LimitOption,
     Quiet,
     RewriteJson,
+    Select,
     SkipUnreadable,
-    codes_of,
-    exit_code,
     explained,
+    gate_of,
     limits_of,
     model_of,
     planning,
     refuse_factory,
+    rules_of,
 )
 from ckpt.cli.paths import TROUBLE, worst
 from ckpt.cli.settings import LintSettings, lint_settings
-from ckpt.cli.signature import Exclusion, excluding
+from ckpt.cli.signature import GATE, OUTPUT, Exclusion, excluding
 from ckpt.cli.walk import Found, found, is_concern, listed, many
 from ckpt.errors import CkptError, UsageError, about
 from ckpt.evidence.survey import Survey
-from ckpt.findings import CATALOGUE, LEVELS, Finding
+from ckpt.findings import CATALOGUE, Finding, Rules
 from ckpt.io.executor import Task
-from ckpt.jobs.check.lint import Gate, LintReport, Rules, checked_codes, document, lint, lint_model
+from ckpt.jobs.check.lint import FileGate, LintReport, document, lint, lint_model
 from ckpt.limits import Limits
 from ckpt.names import natural
 from ckpt.render.lint import github, junit, lint_lines, sarif, statistics_lines, summary
@@ -53,28 +57,9 @@ def command(
         list[str] | None,
         typer.Argument(metavar="PATH...", help="Files, or folders of files.", show_default=False),
     ] = None,
-    select: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--select",
-            metavar="CODE",
-            help="Report only these findings, of any level. Repeatable, or comma-separated.",
-        ),
-    ] = None,
-    ignore: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--ignore", metavar="CODE", help="Ignore these findings. Repeatable, or comma-separated."
-        ),
-    ] = None,
-    level: Annotated[
-        str | None,
-        typer.Option(
-            "--level",
-            metavar="LEVEL",
-            help="Report this level and above: error, warning or info.  [default: warning]",
-        ),
-    ] = None,
+    select: Select = None,
+    ignore: Ignore = None,
+    level: LevelOption = None,
     fail_on: FailOn = None,
     read_values: Annotated[
         bool, typer.Option("--read-values", help="Read the tensors too, for NaN, Inf and dead channels.")
@@ -92,21 +77,28 @@ def command(
     form: Annotated[
         str | None,
         typer.Option(
-            "--output-format", metavar="FORM", help=f"Print {', '.join(_FORMS[:-1])} or {_FORMS[-1]}."
+            "--output-format",
+            metavar="FORM",
+            help=f"Print {', '.join(_FORMS[:-1])} or {_FORMS[-1]}.",
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
     statistics: Annotated[
-        bool, typer.Option("--statistics", help="Print how often each code was found.")
+        bool,
+        typer.Option("--statistics", help="Print how often each code was found.", rich_help_panel=OUTPUT),
     ] = False,
     quiet: Quiet = False,
     no_config: Annotated[
-        bool, typer.Option("--no-config", help="Ignore the table [tool.ckpt.lint] of pyproject.toml.")
+        bool,
+        typer.Option(
+            "--no-config", help="Ignore the table [tool.ckpt.lint] of pyproject.toml.", rich_help_panel=GATE
+        ),
     ] = False,
     limit: LimitOption = None,
 ) -> int:
     """Check files and print their findings. Exit code 1 for a warning or an error, 2 for a file that cannot be read.
 
-    Tensors are read only with --read-values. The table [tool.ckpt.lint] of the nearest pyproject.toml may set select,
+    Findings of level info are left out, unless --level or --select asks for them. Tensors are read only with --read-values. The table [tool.ckpt.lint] of the nearest pyproject.toml may set select,
     ignore, level and read-values. It cannot switch off findings of level error.
 
     \b
@@ -117,9 +109,9 @@ def command(
     form = form or ("json" if json else "text")
     if form not in _FORMS:
         raise UsageError(f"--output-format {show(form, 40)}: not one of {' '.join(_FORMS)}")
-    codes = codes_of(fail_on, "inspect", also=[row.code for row in CATALOGUE.values() if "lint" in row.by])
+    asked = gate_of("lint", select, ignore, level, fail_on, default=None)
     settings = LintSettings() if no_config else lint_settings(os.getcwd())
-    gate = Gate(_rules(settings, select, ignore, level), _rules(LintSettings(), select, ignore, level))
+    gate = FileGate(_with_settings(asked.rules, settings, level), asked.rules)
     live = model_of(model, arg)
     names = listed(paths, files_from) if paths or files_from or live is None else []
     reports = _reports(names, _Reading(limits, gate, read_values or settings.values, form == "json"))
@@ -135,7 +127,7 @@ def command(
     _write(reports, form, statistics=statistics)
     if form == "text" and not quiet:
         output.conclude(summary(reports))
-    return worst(_code(report, codes, skip_unreadable) for report in reports)
+    return worst(_code(report, asked, skip_unreadable) for report in reports)
 
 
 def _write(reports: Sequence[LintReport], form: str, *, statistics: bool) -> None:
@@ -160,39 +152,26 @@ def _tell_switched_off(path: str, reports: Sequence[LintReport]) -> None:
         output.talk(f"ckpt: {show(path, None)}: switches off {codes} (--no-config shows them)")
 
 
-def _code(report: LintReport, codes: frozenset[str], skip_unreadable: bool) -> int:
+def _code(report: LintReport, gate: Gate, skip_unreadable: bool) -> int:
     if report.error is not None:
         return 0 if skip_unreadable else TROUBLE
-    if codes:
-        return exit_code(report.findings, codes)
+    if gate.fails:
+        return gate.code(report.findings)
     return int(any(finding.level != "info" for finding in report.findings))
 
 
-def _rules(
-    settings: LintSettings, select: list[str] | None, ignore: list[str] | None, level: str | None
-) -> Rules:
-    chosen = _split(select) or settings.select
-    left = _split(ignore) or settings.ignore
-    asked = level or settings.level
-    lowest = next((known for known in LEVELS if known == asked), None)
-    if lowest is None and asked is not None:
-        raise UsageError(f"--level {show(asked, 40)}: not one of {' '.join(LEVELS)}")
-    return Rules(
-        checked_codes(chosen, "--select" if select else "[tool.ckpt.lint] select"),
-        checked_codes(left, "--ignore" if ignore else "[tool.ckpt.lint] ignore"),
-        lowest,
-    )
-
-
-def _split(values: list[str] | None) -> list[str]:
-    return [code.strip() for value in values or [] for code in value.split(",") if code.strip()]
+def _with_settings(asked: Rules, settings: LintSettings, level: str | None) -> Rules:
+    """The rules of the command line, with those of a file for what it does not say."""
+    file, lowest = "[tool.ckpt.lint] ", level or settings.level
+    own = rules_of("lint", settings.select, settings.ignore, lowest, None, origin=file)
+    return Rules(asked.select or own.select, asked.ignore or own.ignore, own.level)
 
 
 class _Reading(NamedTuple):
     """How each file is read and judged; only JSON has the commands that help."""
 
     limits: Limits
-    gate: Gate
+    gate: FileGate
     values: bool
     commands: bool
 
@@ -202,9 +181,8 @@ def _reports(names: Sequence[str], reading: _Reading) -> list[LintReport]:
     for name in names:
         refuse_factory(name, "--model")
     items = list(found(names))
-    sizes = [os.path.getsize(item.path) if os.path.isfile(item.path) else 0 for item in items]
-    tasks = [Task(_report, (item, reading), size) for item, size in zip(items, sizes, strict=True)]
-    with output.progress(sum(sizes)) as progress:
+    tasks = [Task(_report, (item, reading), 1) for item in items]
+    with output.progress("checking", len(tasks), "files") as progress:
         reports = many(tasks).run(tasks, progress)
     seen = {os.path.normpath(report.path) for report in reports}
     empty = [name for name in names if os.path.isdir(name) and not _below(name, seen)]
@@ -218,7 +196,7 @@ def _below(folder: str, paths: Iterable[str]) -> bool:
     return any(path == folder or path.startswith(start) for path in paths)
 
 
-def _judged(path: str, gate: Gate, findings: Sequence[Finding]) -> LintReport:
+def _judged(path: str, gate: FileGate, findings: Sequence[Finding]) -> LintReport:
     kept, switched_off = gate.kept(findings)
     return LintReport(path, kept, switched_off=switched_off)
 

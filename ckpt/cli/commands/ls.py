@@ -14,26 +14,30 @@ from ckpt.cli import output
 from ckpt.cli.options import (
     FailOn,
     FilesFrom,
+    Gate,
+    Ignore,
+    LevelOption,
     LimitOption,
     NoHeader,
     Quiet,
+    Select,
     SkipUnreadable,
     Table,
     Tsv,
     check_table,
-    codes_of,
-    exit_code,
     explained,
+    gate_of,
     limits_of,
     planning,
     plugins_allowed,
 )
 from ckpt.cli.paths import TROUBLE, worst
-from ckpt.cli.signature import Exclusion, excluding
+from ckpt.cli.signature import OUTPUT, Exclusion, excluding
 from ckpt.cli.start import Signal
 from ckpt.cli.walk import Found, found, is_concern, listed, many
 from ckpt.errors import CkptError, UsageError, about
 from ckpt.evidence.survey import Survey
+from ckpt.findings import Rules
 from ckpt.io.executor import Task
 from ckpt.jobs.inspect.ls import LsRow, ls
 from ckpt.limits import Limits
@@ -58,14 +62,22 @@ def command(
         typer.Argument(metavar="PATH...", help="Files, or folders of files.", show_default=False),
     ] = None,
     sort: Annotated[
-        str, typer.Option("--sort", metavar="BY", help="Sort by name, size, params or findings.")
+        str,
+        typer.Option(
+            "--sort", metavar="BY", help="Sort by name, size, params or findings.", rich_help_panel=OUTPUT
+        ),
     ] = "name",
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document per checkpoint.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document per checkpoint.", rich_help_panel=OUTPUT)
+    ] = False,
     tsv: Tsv = False,
     table: Table = None,
     no_header: NoHeader = False,
     files_from: FilesFrom = None,
     skip_unreadable: SkipUnreadable = False,
+    select: Select = None,
+    ignore: Ignore = None,
+    level: LevelOption = None,
     fail_on: FailOn = None,
     quiet: Quiet = False,
     limit: LimitOption = None,
@@ -80,7 +92,7 @@ def command(
     ckpt ls models/ --tsv --fail-on called-on-load
     """
     limits = limits_of(limit)
-    codes = codes_of(fail_on, "inspect")
+    gate = gate_of("ls", select, ignore, level, fail_on)
     check_table(table)
     if sort not in _ORDERS:
         raise UsageError(f"--sort {show(sort, 40)}: not one of {' '.join(_ORDERS)}")
@@ -92,7 +104,7 @@ def command(
         _write(sorted(rows, key=order), names, json=json, tsv=tsv, table=table, header=not no_header)
 
     try:
-        rows.extend(rows_of(names, limits, commands=json))
+        rows.extend(rows_of(names, limits, gate.rules, commands=json))
     except Signal:  # who interrupts sees the rows so far
         write()
         sys.stdout.flush()
@@ -102,22 +114,30 @@ def command(
     write()
     if not quiet:
         output.conclude(summary(rows))
-    return worst(_code(row, codes, skip_unreadable) for row in rows)
+    return worst(_code(row, gate, skip_unreadable) for row in rows)
 
 
 def show_folder(path: str, limits: Limits) -> int:
     """Print the list of a folder that is no checkpoint itself; the exit code."""
-    rows = sorted(rows_of([path], limits), key=_ORDERS["name"])
+    rows = sorted(rows_of([path], limits, Rules(level="info")), key=_ORDERS["name"])
     _write(rows, [path], json=False, tsv=False, table=None, header=True)
     output.conclude(summary(rows))
-    return worst(_code(row, frozenset(), False) for row in rows)
+    return worst(TROUBLE if row.error is not None else 0 for row in rows)
 
 
-def rows_of(names: Sequence[str], limits: Limits, *, commands: bool = False) -> Iterator[LsRow]:
-    """The row of each checkpoint, in the order in which they are found; with the commands that help for JSON."""
+def rows_of(names: Sequence[str], limits: Limits, rules: Rules, *, commands: bool = False) -> Iterator[LsRow]:
+    """The row of each checkpoint with the findings that count, in the order in which they are found.
+
+    With `commands` findings name the commands that help, as JSON has them.
+    """
     items = [item for item in found(names) if item.skipped is None]
     tasks = [Task(_row, (item, limits, plugins_allowed(), commands)) for item in items]
-    return (row for row in many(tasks).each(tasks) if row is not None)
+    with output.progress("reading", len(tasks), "files") as progress:
+        for row in many(tasks).each(tasks):
+            if progress is not None:
+                progress(1)
+            if row is not None:
+                yield row._replace(findings=rules.kept(row.findings))
 
 
 def _row(item: Found, limits: Limits, plugins: bool, commands: bool) -> LsRow | None:
@@ -139,7 +159,7 @@ def _write(
 ) -> None:
     if json:
         for row in rows:
-            output.write_json(row.to_json(), one_line=True)
+            output.write_json(row.to_json())
     elif tsv or table is not None:
         output.write_table(ls_table(rows), tsv=tsv, table=table, header=header)
     elif rows:
@@ -147,7 +167,7 @@ def _write(
         output.write_lines(ls_lines(rows, output.screen_width(), folder))
 
 
-def _code(row: LsRow, codes: frozenset[str], skip_unreadable: bool) -> int:
+def _code(row: LsRow, gate: Gate, skip_unreadable: bool) -> int:
     if row.error is not None:
         return 0 if skip_unreadable else TROUBLE
-    return exit_code(row.findings, codes)
+    return gate.code(row.findings)

@@ -6,20 +6,23 @@ from typing import Annotated
 
 import typer
 
-from ckpt.cli.options import OnePath, SectionOption
+from ckpt.cli.options import Exclude, Include, Paths, SectionOption
 from ckpt.cli.writing import WriteOptions, rewrite, writing
 from ckpt.jobs.rewrite.rename import rename, substitution
+from ckpt.names import Globs
 
 
 @writing()
 def command(
-    path: OnePath,
+    paths: Paths,
     sub: Annotated[
         list[str],
         typer.Option(
             "--sub", metavar="S/A/B/", help="Substitute a regular expression, as in sed. Repeatable."
         ),
     ],
+    include: Include = None,
+    exclude: Exclude = None,
     section: SectionOption = None,
     *,
     options: WriteOptions,
@@ -31,9 +34,10 @@ def command(
     \b
     ckpt rename bert.pth --sub 's/^bert\\.//' --sub 's/LayerNorm\\.gamma$/LayerNorm.weight/' -o out.pth
     """
+    globs = Globs(include or (), exclude or ())
     subs = [substitution(text) for text in sub]
     return rewrite(
-        [path],
-        lambda survey, limits: rename(survey, subs, limits, section=section),
+        paths,
+        lambda survey, limits: rename(survey, subs, limits, section=section, select=globs),
         options._replace(suffix=".renamed", weights_file=True),
     )

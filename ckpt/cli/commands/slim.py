@@ -6,18 +6,27 @@ from typing import Annotated
 
 import typer
 
-from ckpt.cli.options import DropOther, OnePath, SectionOption
+from ckpt.cli.options import DropOther, Exclude, Include, Paths, SectionOption
+from ckpt.cli.signature import FILTER
 from ckpt.cli.writing import WriteOptions, rewrite, writing
 from ckpt.jobs.rewrite.slim import slim
+from ckpt.names import Globs
 
 
 @writing(in_place=False, keep_code=False)
 def command(
-    path: OnePath,
+    paths: Paths,
     keep: Annotated[
         list[str] | None,
-        typer.Option("--keep", metavar="PATH", help="Keep this section or value too. Repeatable."),
+        typer.Option(
+            "--keep",
+            metavar="PATH",
+            help="Keep this section or value too. Repeatable.",
+            rich_help_panel=FILTER,
+        ),
     ] = None,
+    include: Include = None,
+    exclude: Exclude = None,
     section: SectionOption = None,
     drop_other: DropOther = False,
     *,
@@ -31,8 +40,11 @@ def command(
     ckpt slim train.pth -o weights.pth
     ckpt slim last.ckpt --keep epoch --keep hyper_parameters -o small.ckpt
     """
+    globs = Globs(include or (), exclude or ())
     return rewrite(
-        [path],
-        lambda survey, limits: slim(survey, limits, section=section, keep=keep or (), drop_other=drop_other),
+        paths,
+        lambda survey, limits: slim(
+            survey, limits, section=section, select=globs, keep=keep or (), drop_other=drop_other
+        ),
         options._replace(suffix=".slim", plain=True),
     )

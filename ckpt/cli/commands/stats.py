@@ -10,22 +10,26 @@ from ckpt.cli import output
 from ckpt.cli.options import (
     Exclude,
     FailOn,
+    FilesFrom,
+    Ignore,
     Include,
     Json,
+    LevelOption,
     LimitOption,
     NoHeader,
-    Paths,
+    PathsOrList,
     SectionOption,
+    Select,
     Table,
     Tsv,
     check_table,
-    codes_of,
-    exit_code,
+    gate_of,
     limits_of,
     opened,
 )
 from ckpt.cli.paths import each
-from ckpt.cli.signature import Exclusion, excluding
+from ckpt.cli.signature import FILTER, OUTPUT, Exclusion, excluding
+from ckpt.cli.walk import listed
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.check.stats import stats
 from ckpt.names import Globs
@@ -34,19 +38,23 @@ from ckpt.render.stats import stats_lines, stats_table
 
 @excluding(Exclusion(("--json", "--tsv", "--table")))
 def command(
-    paths: Paths,
+    paths: PathsOrList = None,
     json: Json = False,
     tsv: Tsv = False,
     table: Table = None,
     no_header: NoHeader = False,
     everything: Annotated[
-        bool, typer.Option("--all", help="Show every tensor of the file on its own line.")
+        bool,
+        typer.Option("--all", help="Show every tensor of the file on its own line.", rich_help_panel=FILTER),
     ] = False,
     include: Include = None,
     exclude: Exclude = None,
     section: SectionOption = None,
     channels: Annotated[
-        bool, typer.Option("--channels", help="Show the dead output channels of each layer.")
+        bool,
+        typer.Option(
+            "--channels", help="Show the dead output channels of each layer.", rich_help_panel=OUTPUT
+        ),
     ] = False,
     threshold: Annotated[
         float,
@@ -58,14 +66,23 @@ def command(
             help="Call a channel dead below X times the largest channel of its layer.",
         ),
     ] = 1e-3,
-    modules: Annotated[bool, typer.Option("--modules", help="Show the share of zeros per module.")] = False,
+    modules: Annotated[
+        bool, typer.Option("--modules", help="Show the share of zeros per module.", rich_help_panel=OUTPUT)
+    ] = False,
     sort: Annotated[
         str,
         typer.Option(
-            "--sort", metavar="KEY", help="Sort by name, min, max, mean, std, rms, zeros, nan, inf or numel."
+            "--sort",
+            metavar="KEY",
+            help="Sort by name, min, max, mean, std, rms, zeros, nan, inf or numel.",
+            rich_help_panel=OUTPUT,
         ),
     ] = "name",
+    select: Select = None,
+    ignore: Ignore = None,
+    level: LevelOption = None,
     fail_on: FailOn = None,
+    files_from: FilesFrom = None,
     limit: LimitOption = None,
 ) -> int:
     """Measure tensors: min, max, mean, std, RMS, zeros, NaN, Inf, and dead channels.
@@ -78,19 +95,20 @@ def command(
     ckpt stats model.safetensors --sort rms --tsv
     """
     limits = limits_of(limit)
-    codes = codes_of(fail_on, "stats")
+    names = listed(paths, files_from)
+    gate = gate_of("stats", select, ignore, level, fail_on)
     check_table(table)
-    select = Globs(include or (), exclude or ())
-    asked = threshold if channels or "dead-channels" in codes else None
-    several = len(paths) > 1
-    rows = output.Tables(several, tsv=tsv, table=table, header=not no_header)
+    globs = Globs(include or (), exclude or ())
+    wanted = gate.fails | gate.rules.select
+    asked = threshold if channels or "dead-channels" in wanted else None
+    rows = output.Tables(len(names) > 1, tsv=tsv, table=table, header=not no_header)
 
     def one(path: str) -> int:
         with opened(path, limits) as checkpoint:
-            with output.progress(checkpoint.nbytes) as progress:
+            with output.progress("measuring", checkpoint.nbytes) as progress:
                 report = stats(
                     Survey(checkpoint),
-                    select,
+                    globs,
                     section,
                     threshold=asked,
                     sort=sort,
@@ -98,14 +116,15 @@ def command(
                     progress=progress,
                 )
             checkpoint.check_unchanged()
+        report = report._replace(findings=gate.rules.kept(report.findings))
         if json:
-            output.write_json(report.to_json(), one_line=several)
+            output.write_json(report.to_json())
         elif rows.asked:
             rows.write(path, stats_table(report))
         else:
             output.between()
             width = output.screen_width()
             output.write_lines(stats_lines(report, width=width, everything=everything, modules=modules))
-        return exit_code(report.findings, codes)
+        return gate.code(report.findings)
 
-    return each(paths, one)
+    return each(names, one, json="ckpt.stats" if json else None)

@@ -6,20 +6,23 @@ from typing import Annotated
 
 import typer
 
-from ckpt.cli.options import OnePath, SectionOption
+from ckpt.cli.options import Exclude, Include, Paths, SectionOption
 from ckpt.cli.writing import WriteOptions, rewrite, writing
 from ckpt.jobs.rewrite.strip import strip
+from ckpt.names import Globs
 
 
 @writing()
 def command(
-    path: OnePath,
+    paths: Paths,
     prefix: Annotated[
         str | None,
         typer.Option(
             "--prefix", metavar="TEXT", help="Strip this prefix instead of those that wrappers leave."
         ),
     ] = None,
+    include: Include = None,
+    exclude: Exclude = None,
     section: SectionOption = None,
     *,
     options: WriteOptions,
@@ -32,8 +35,9 @@ def command(
     ckpt strip ddp.pth -o model.pth
     ckpt strip lightning.ckpt --prefix model. --in-place
     """
+    globs = Globs(include or (), exclude or ())
     return rewrite(
-        [path],
-        lambda survey, limits: strip(survey, limits, prefix=prefix, section=section),
+        paths,
+        lambda survey, limits: strip(survey, limits, prefix=prefix, section=section, select=globs),
         options._replace(suffix=".stripped", weights_file=True),
     )

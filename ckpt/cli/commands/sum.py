@@ -7,16 +7,23 @@ from typing import Annotated
 import typer
 
 from ckpt.cli import output
-from ckpt.cli.options import LimitOption, OnePath, SectionOption, limits_of, opened
+from ckpt.cli.options import Exclude, Include, LimitOption, OnePath, SectionOption, limits_of, opened
+from ckpt.cli.signature import FILTER
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.check.sums import lines, sums
+from ckpt.names import Globs
 
 
 def command(
     path: OnePath,
+    include: Include = None,
+    exclude: Exclude = None,
     section: SectionOption = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Print every tensor of the file, by its full name.")
+        bool,
+        typer.Option(
+            "--all", help="Print every tensor of the file, by its full name.", rich_help_panel=FILTER
+        ),
     ] = False,
     limit: LimitOption = None,
 ) -> int:
@@ -29,8 +36,9 @@ def command(
     ckpt sum model.pth > model.sums
     """
     with opened(path, limits_of(limit)) as checkpoint:
-        with output.progress(checkpoint.nbytes) as progress:
-            found = sums(Survey(checkpoint), section, everything=everything, progress=progress)
+        with output.progress("hashing", checkpoint.nbytes) as progress:
+            globs = Globs(include or (), exclude or ())
+            found = sums(Survey(checkpoint), section, globs, everything=everything, progress=progress)
         checkpoint.check_unchanged()
     for line in lines(found):
         output.write_text(line)

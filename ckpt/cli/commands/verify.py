@@ -7,10 +7,22 @@ from typing import Annotated
 import typer
 
 from ckpt.cli import output
-from ckpt.cli.options import Json, LimitOption, Paths, limits_of, opened, plugins_allowed
+from ckpt.cli.options import (
+    Exclude,
+    FilesFrom,
+    Include,
+    Json,
+    LimitOption,
+    PathsOrList,
+    SectionOption,
+    limits_of,
+    opened,
+    plugins_allowed,
+)
 from ckpt.cli.paths import each
-from ckpt.cli.signature import Exclusion, excluding
-from ckpt.errors import CkptError, CutOffError, NotOpenedError, UnreadableError, about
+from ckpt.cli.signature import OUTPUT, Exclusion, excluding
+from ckpt.cli.walk import listed
+from ckpt.errors import CkptError, CutOffError, NotOpenedError, UnreadableError, UsageError, about
 from ckpt.evidence.survey import Survey
 from ckpt.formats.verify import checksums, salvage
 from ckpt.io.location import locate, read_file
@@ -18,14 +30,15 @@ from ckpt.jobs.check import verify
 from ckpt.jobs.check.sums import Sum, parse, sums_now
 from ckpt.jobs.check.verify import VerifyReport
 from ckpt.limits import Limits
+from ckpt.names import Globs
 from ckpt.render.verify import verify_line
 
 _CODES = {"intact": 0, "damaged": 1, "unreadable": 2}
 
 
-@excluding(Exclusion(("--quick", "--sums")))
+@excluding(Exclusion(("--quick", "--sums")), Exclusion(("--json", "--quiet")))
 def command(
-    paths: Paths,
+    paths: PathsOrList = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Check the structure only; read no tensors.")
     ] = False,
@@ -35,7 +48,15 @@ def command(
             "--sums", metavar="F", help="Compare the tensors with the sums in F, as `ckpt sum` writes them."
         ),
     ] = None,
+    include: Include = None,
+    exclude: Exclude = None,
+    section: SectionOption = None,
     json: Json = False,
+    quiet: Annotated[
+        bool,
+        typer.Option("-q", "--quiet", help="Print only files that are not intact.", rich_help_panel=OUTPUT),
+    ] = False,
+    files_from: FilesFrom = None,
     limit: LimitOption = None,
 ) -> int:
     """Check whether files are intact: structure, checksums, shards. Exit code 0 intact, 1 damaged, 2 unreadable.
@@ -48,34 +69,46 @@ def command(
     ckpt sum model.pth > model.sums; ckpt verify copy.safetensors --sums model.sums
     """
     limits = limits_of(limit)
-    expected = None if stored is None else _stored(stored, limits)
+    names = listed(paths, files_from)
+    globs = Globs(include or (), exclude or ())
+    if stored is None and (globs or section is not None):
+        raise UsageError("--include, --exclude and --section go with --sums")
+    expected = None if stored is None else _stored(stored, limits, globs)
 
     def one(path: str) -> int:
-        report = _report(path, limits, quick, expected)
+        report = _report(path, limits, quick, expected, section)
         if json:
-            output.write_json(report.to_json(), one_line=len(paths) > 1)
-        else:
+            output.write_json(report.to_json())
+        elif not (quiet and report.verdict == "intact"):
             output.write_lines([verify_line(report)])
         return _CODES[report.verdict]
 
-    return each(paths, one)
+    return each(names, one)
 
 
-def _stored(path: str, limits: Limits) -> list[Sum]:
+def _stored(path: str, limits: Limits, globs: Globs) -> list[Sum]:
+    """The sums in a file that are selected. Raises CkptError."""
     with about(path):
         data = read_file(locate(path), limits, "the sums")
         try:
-            return parse(data.decode("utf-8"))
+            stored = parse(data.decode("utf-8"))
         except UnicodeDecodeError:
             raise UnreadableError("is not text", hint="expected the lines of ckpt sum") from None
+        chosen = [row for row in stored if globs.match(row.name)]
+        if not chosen:
+            raise globs.refusal([row.name for row in stored], path)
+        return chosen
 
 
-def _report(path: str, limits: Limits, quick: bool, expected: list[Sum] | None) -> VerifyReport:
+def _report(
+    path: str, limits: Limits, quick: bool, expected: list[Sum] | None, section: str | None = None
+) -> VerifyReport:
     try:
         with about(path), opened(path, limits, tell=False) as checkpoint:
-            with output.progress(checkpoint.nbytes) as progress:
+            with output.progress("checking", checkpoint.nbytes) as progress:
                 if expected is not None:
-                    report = verify.against(checkpoint, expected, sums_now(Survey(checkpoint), expected))
+                    now = sums_now(Survey(checkpoint), expected, section, progress=progress)
+                    report = verify.against(checkpoint, expected, now)
                 else:
                     report = verify.structure(checkpoint)
                     if not quick:

@@ -9,7 +9,8 @@ import typer
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.cli.options import Arg, NoAlign, opened, refuse_factory
-from ckpt.cli.signature import Exclusion, excluding
+from ckpt.cli.paths import documented
+from ckpt.cli.signature import FILTER, GATE, Exclusion, excluding
 from ckpt.cli.writing import WriteOptions, rewrite, writing
 from ckpt.errors import UsageError
 from ckpt.evidence.survey import Survey
@@ -63,15 +64,23 @@ def command(
             min=0,
             max=1,
             help="Exit 1 and write nothing if fewer elements are loaded.",
+            rich_help_panel=GATE,
         ),
     ] = None,
     section: Annotated[
         str | None,
-        typer.Option("--section", metavar="PATH", help="Use this part of PRETRAINED, such as ema."),
+        typer.Option(
+            "--section",
+            metavar="PATH",
+            help="Use this part of PRETRAINED, such as ema.",
+            rich_help_panel=FILTER,
+        ),
     ] = None,
     into_section: Annotated[
         str | None,
-        typer.Option("--into-section", metavar="PATH", help="Fill this part of TARGET."),
+        typer.Option(
+            "--into-section", metavar="PATH", help="Fill this part of TARGET.", rich_help_panel=FILTER
+        ),
     ] = None,
     arg: Arg = None,
     init: Annotated[
@@ -114,7 +123,9 @@ def command(
         device = "cpu" if init else "meta"
         return state_checkpoint(build(path, arg or (), device=device, option="--into-model"), path)
 
-    with opened(pretrained, options.limits) as given:
+    with documented(pretrained, "ckpt.rewrite" if options.json else None):
+        source = opened(pretrained, options.limits)
+    with source as given:
         return rewrite(
             [into_model or into or ""],
             lambda survey, limits: warmstart(Survey(given), survey, limits, asked),

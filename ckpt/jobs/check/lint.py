@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from ckpt.errors import UsageError
 from ckpt.evidence.modules import Hook
 from ckpt.evidence.record import ModelRecord
 from ckpt.evidence.survey import Survey
-from ckpt.findings import CATALOGUE, LEVELS, Finding, Level, Plan, order
+from ckpt.findings import Finding, Plan, Rules, order
 from ckpt.jobs.check.stats import stats
 from ckpt.jobs.inspect import list_modules as loose
 from ckpt.jobs.inspect import private
@@ -51,34 +50,7 @@ def document(reports: Sequence[LintReport]) -> dict[str, Json]:
     }
 
 
-class Rules(NamedTuple):
-    """Which findings count: those of `select` (all when empty) without those of `ignore`, from `level` on.
-
-    Without a `level` it is warning, and selected codes count at any level.
-    """
-
-    select: frozenset[str] = frozenset()
-    ignore: frozenset[str] = frozenset()
-    level: Level | None = None
-
-    def kept(self, findings: Iterable[Finding]) -> tuple[Finding, ...]:
-        """The findings that count, the most serious first."""
-        most = LEVELS.index(self.level or "warning")
-        return order(
-            [
-                finding
-                for finding in findings
-                if (not self.select or finding.code in self.select)
-                and finding.code not in self.ignore
-                and (
-                    LEVELS.index(finding.level) <= most
-                    or (self.level is None and finding.code in self.select)
-                )
-            ]
-        )
-
-
-class Gate(NamedTuple):
+class FileGate(NamedTuple):
     """The rules of the command line together with those of a file, and the rules without the file.
 
     A file can lie beside the checkpoints that it judges, so it never switches off a finding of level error.
@@ -95,18 +67,6 @@ class Gate(NamedTuple):
         lost = [finding for finding in self.asked.kept(every) if id(finding) not in known]
         errors = [finding for finding in lost if finding.level == "error"]
         return order([*kept, *errors]), tuple(finding for finding in lost if finding.level != "error")
-
-
-def checked_codes(codes: Iterable[str], option: str) -> frozenset[str]:
-    """Codes that lint can find. Raises UsageError for any other."""
-    known = [row.code for row in CATALOGUE.values() if "lint" in row.by or "inspect" in row.by]
-    found = frozenset(codes)
-    for code in sorted(found):
-        if code not in known:
-            raise UsageError(
-                f"{option} {show(code, 40)}: not a finding of lint", hint="codes: " + " ".join(known)
-            )
-    return found
 
 
 def lint(

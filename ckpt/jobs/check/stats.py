@@ -165,11 +165,7 @@ def stats(
         raise UsageError(f"--sort {show(sort, 40)}: not one of {' '.join(KEYS)}")
     checkpoint = survey.checkpoint
     chosen = survey.everything if everything else survey.model_or_all(section)
-    inside = [
-        entry
-        for entry in chosen.entries
-        if not select or select.match(entry.name, chosen.relative(entry.name))
-    ]
+    inside = chosen.selected(select, survey.path)
     layers = _Layers(checkpoint, chosen) if threshold is not None else None
     plans = [_plan(entry, chosen.relative(entry.name), layers) for entry in inside]
     found = _measured(plans, executor or Threads(), progress)

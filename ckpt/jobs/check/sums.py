@@ -13,6 +13,7 @@ from ckpt.elements.spans import refuse_unfolded
 from ckpt.errors import UnreadableError, UnsupportedError
 from ckpt.evidence.survey import Survey
 from ckpt.io.executor import Executor, Task, Threads
+from ckpt.names import Globs
 from ckpt.tensors import Tensor, TensorRef, parts_of
 from ckpt.text import show
 
@@ -27,6 +28,7 @@ class Sum(NamedTuple):
 def sums(
     survey: Survey,
     section: str | None = None,
+    select: Globs | None = None,
     *,
     everything: bool = False,
     progress: Callable[[int], None] | None = None,
@@ -38,12 +40,14 @@ def sums(
     bytes.
     """
     chosen = survey.everything if everything else survey.model_or_all(section)
-    return _sums(survey, zip(chosen.names(), chosen.entries, strict=True), progress, executor)
+    rows = [(chosen.relative(entry.name), entry) for entry in chosen.selected(select, survey.path)]
+    return _sums(survey, rows, progress, executor)
 
 
 def sums_now(
     survey: Survey,
     expected: Sequence[Sum],
+    section: str | None = None,
     *,
     progress: Callable[[int], None] | None = None,
     executor: Executor | None = None,
@@ -55,6 +59,8 @@ def sums_now(
     """
     wanted = {row.name: row.digest for row in expected}
     parts = [*survey.models, *(part for part in survey.sections if part.kind != "model"), survey.everything]
+    if section is not None:
+        parts = [survey.section(section)]
     named = [dict(zip(part.names(), part.entries, strict=True)) for part in parts]
     named = [{name: entry for name, entry in names.items() if name in wanted} for names in named]
     most = max(map(len, named))

@@ -121,7 +121,10 @@ def inspect(
             value for value in values if any(value.path[: len(part.path)] == part.path for part in chosen)
         )
     if select:
+        known = [row.relative for row in rows]
         rows = [row for row in rows if select.match(row.entry.name, row.relative)]
+        if not rows:
+            raise select.refusal(known, checkpoint.path)
     everything = storage_uses(checkpoint)
     prefixes = _prefixes(parts)
     hidden = hidden_devices(checkpoint.values)

@@ -12,6 +12,7 @@ from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.cast import Cast, CastRefs, dtype_of
 from ckpt.jobs.rewrite.decode import ENCODINGS, Decode
+from ckpt.jobs.rewrite.names import not_selected
 from ckpt.jobs.rewrite.plain import Plain
 from ckpt.jobs.rewrite.report import (
     Change,
@@ -32,7 +33,7 @@ from ckpt.jobs.rewrite.report import (
     with_ties,
 )
 from ckpt.limits import Limits
-from ckpt.names import NamedKey, dotted
+from ckpt.names import Globs, NamedKey, dotted
 from ckpt.nodes import Dict, Node, Opaque, PersistentId, is_tuple
 from ckpt.pickles.edit import Edit
 from ckpt.tensors import TensorRef
@@ -55,6 +56,7 @@ def convert(
     dtype: str | None = None,
     encoding: str | None = None,
     section: str | None = None,
+    select: Globs | None = None,
     drop_other: bool = False,
 ) -> RewriteReport:
     """The checkpoint as `format`, which has these traits, holds it.
@@ -66,7 +68,7 @@ def convert(
     """
     if encoding is not None and encoding not in ENCODINGS:
         raise UsageError(f"--encoding {show(encoding, 40)}: not one of {' '.join(ENCODINGS)}")
-    asked = _Asked(format, traits, plain, dtype_of(dtype), encoding, section)
+    asked = _Asked(format, traits, plain, dtype_of(dtype), encoding, section, select)
     return droppable(lambda drop: _converted(survey, asked, limits, unfit, drop), drop_other)
 
 
@@ -79,12 +81,19 @@ class _Asked(NamedTuple):
     to: DType | None
     encoding: str | None
     section: str | None
+    select: Globs | None
 
 
 def _converted(
     survey: Survey, asked: _Asked, limits: Limits, unfit: Unfit, drop_other: bool
 ) -> RewriteReport:
-    format, traits, plain, to, encoding, section = asked
+    format, traits, plain, to, encoding, section, select = asked
+    if select and traits.is_pickle:
+        raise UsageError(
+            f"--include and --exclude go with tensors alone; {traits.label} holds the whole checkpoint",
+            path=survey.path,
+            hint="ckpt slim takes them",
+        )
     if (
         section is not None
         and traits.is_pickle
@@ -127,7 +136,7 @@ def _converted(
             changes.append(Change("dropped", "what cannot be made plain", "None", len(edit.lost), "object"))
     if not traits.is_pickle:
         result = Result(checkpoint, current, format, traits, was_module)
-        return _to_tensors(result, unfit, changes, dropped, to, section, drop_other)
+        return _to_tensors(result, unfit, changes, dropped, to, section, select, drop_other)
     if not checkpoint.traits.is_pickle:
         current, left = _as_state_dict(current, limits)
         dropped += left
@@ -208,6 +217,7 @@ def _to_tensors(
     dropped: list[Leftover],
     to: DType | None,
     section: str | None,
+    select: Globs | None,
     drop_other: bool,
 ) -> RewriteReport:
     checkpoint, current, format, traits, was_module = result
@@ -218,7 +228,10 @@ def _to_tensors(
     left = [*dropped, *rest_of(parts, chosen), *weightless(current, chosen)]
     if chosen.node is not None:
         left += attributes_left(chosen.node)
-    for entry in chosen.entries:
+    picked = chosen.selected(select, checkpoint.path)
+    wanted = set(map(id, picked))
+    left += not_selected([entry for entry in chosen.entries if id(entry) not in wanted])
+    for entry in picked:
         name = chosen.relative(entry.name) or chosen.name  # a section that is one tensor
         if "#" in name and name != chosen.relative(readable(entry)):
             same.append(entry)

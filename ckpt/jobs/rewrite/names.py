@@ -8,24 +8,52 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ckpt.checkpoint import Checkpoint
+from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.errors import LossError, UnsupportedError
 from ckpt.evidence.alignment import both_called
 from ckpt.evidence.optimizers import named_parts
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
-from ckpt.jobs.rewrite.report import edited
+from ckpt.jobs.rewrite.report import Leftover, edited
 from ckpt.limits import Limits
-from ckpt.names import Path
+from ckpt.names import Globs, Path
 from ckpt.nodes import Dict, Node, Opaque
 from ckpt.pickles.edit import Edit
-from ckpt.text import show
+from ckpt.text import plural, show
 from ckpt.tree.find import node_at
 from ckpt.tree.metadata import METADATA
 from ckpt.tree.view import look
 
 NewName = Callable[[str], str]
 """A name inside its section -> the new one."""
+
+
+def in_scope(
+    survey: Survey, section: str | None, select: Globs | None, new_name: NewName
+) -> tuple[list[Section], NewName]:
+    """The sections that change, and the new name of those tensors alone that are selected.
+
+    A selection is of one model. Raises UsageError where it matches nothing, or where there are several models.
+    """
+    if not select:
+        return survey.weights(section), new_name
+    only = survey.only_model(section)
+    chosen = only.selected(select, survey.path)
+    assert chosen
+
+    def renamed(name: str) -> str:
+        full = f"{only.name}.{name}" if only.path else name
+        return new_name(name) if select.match(name, full) else name
+
+    return [only], renamed
+
+
+def not_selected(entries: Sequence[Entry]) -> list[Leftover]:
+    """The line of a report about the tensors that were not selected."""
+    if not entries:
+        return []
+    nbytes = sum(entry.tensor.nbytes for entry in entries)
+    return [Leftover("(not selected)", plural(len(entries), "tensor"), nbytes)]
 
 
 def with_new_names(

@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from ckpt.errors import UsageError
 from ckpt.evidence.survey import Survey
-from ckpt.jobs.rewrite.names import with_new_names
+from ckpt.jobs.rewrite.names import in_scope, with_new_names
 from ckpt.jobs.rewrite.report import Change, RewriteReport, refuse_script, with_ties
 from ckpt.limits import Limits
+from ckpt.names import Globs
 from ckpt.text import show
 
 
@@ -53,7 +54,12 @@ def substitution(text: str) -> Substitution:
 
 
 def rename(
-    survey: Survey, subs: list[Substitution], limits: Limits, *, section: str | None = None
+    survey: Survey,
+    subs: list[Substitution],
+    limits: Limits,
+    *,
+    section: str | None = None,
+    select: Globs | None = None,
 ) -> RewriteReport:
     """The checkpoint with the names of its models' tensors changed, each substitution after the other.
 
@@ -63,14 +69,14 @@ def rename(
     source = survey.checkpoint
     refuse_script(source)
     survey = with_ties(survey, limits)
-    chosen = survey.weights(section)
 
     def new_name(name: str) -> str:
         for sub in subs:
             name = sub.apply(name)
         return name
 
-    result, names = with_new_names(survey, chosen, new_name, limits)
+    chosen, renamed = in_scope(survey, section, select, new_name)
+    result, names = with_new_names(survey, chosen, renamed, limits)
     if not names:
         listed = ", ".join(show(name, 60) for name in chosen[0].names()[:3])
         raise UsageError("no name matches", path=source.path, hint=f"names are like {listed}")

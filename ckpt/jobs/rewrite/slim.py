@@ -8,6 +8,7 @@ from ckpt.checkpoint import Checkpoint
 from ckpt.dtypes import UINT8, contiguous
 from ckpt.errors import UsageError
 from ckpt.evidence.survey import Survey
+from ckpt.jobs.rewrite.names import not_selected
 from ckpt.jobs.rewrite.plain import Plain
 from ckpt.jobs.rewrite.report import (
     Change,
@@ -25,10 +26,11 @@ from ckpt.jobs.rewrite.report import (
     with_ties,
 )
 from ckpt.limits import Limits
-from ckpt.names import NamedKey, Path, nearest
+from ckpt.names import Globs, NamedKey, Path, nearest
 from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple
 from ckpt.pickles.imports import reached
 from ckpt.pickles.known import is_known
+from ckpt.pickles.state_dict import without
 from ckpt.tensors import Composite, Computed, Range, Storage, TensorRef, tensor_ref
 from ckpt.text import show
 from ckpt.tree.fields import Known
@@ -42,26 +44,37 @@ def slim(
     limits: Limits,
     *,
     section: str | None = None,
+    select: Globs | None = None,
     keep: Sequence[str] = (),
     drop_other: bool = False,
 ) -> RewriteReport:
     """The weights of the only model, or of a section, as a state dict that loads with weights_only=True.
 
-    What `keep` names stays at its place, and the model at its own then. Raises UsageError for several models,
+    `select` takes some of them. What `keep` names stays at its place, and the model at its own then. Raises UsageError for several models,
     or a name that is not there; LossError for what cannot be made plain, unless it may be dropped.
     """
-    return droppable(lambda drop: _weights(survey, limits, section, keep, drop), drop_other)
+    return droppable(lambda drop: _weights(survey, limits, section, select, keep, drop), drop_other)
 
 
 def _weights(
-    survey: Survey, limits: Limits, section: str | None, keep: Sequence[str], drop_other: bool
+    survey: Survey,
+    limits: Limits,
+    section: str | None,
+    select: Globs | None,
+    keep: Sequence[str],
+    drop_other: bool,
 ) -> RewriteReport:
     source = survey.checkpoint
     survey = with_ties(survey, limits)
     checkpoint = survey.checkpoint
     chosen = survey.only_model(section)
     kept = [_kept(checkpoint, name, limits) for name in keep]
-    weights = node = weights_of(survey, chosen)
+    picked = set(map(id, chosen.selected(select, checkpoint.path)))
+    others = [entry for entry in chosen.entries if id(entry) not in picked]
+    weights = weights_of(survey, chosen)
+    node = weights = (
+        without(weights, {chosen.relative(entry.name) for entry in others}) if others else weights
+    )
     beside = keys_beside(survey, chosen)
     if kept and (chosen.path or beside):
         tree = Dict()
@@ -88,6 +101,7 @@ def _weights(
         changes.append(Change("packed", "packed, held by views", None, edit.packed, "storage", edit.won))
     changes += made_plain(edit)
     left = [row for row in rest_of(survey, chosen) if row.name not in keep]
+    left += not_selected(others)
     left += _calls(checkpoint, {row.name for row in (*left, *dropped)})
     return refuse_empty(
         RewriteReport(

@@ -9,15 +9,21 @@ from ckpt.evidence.alignment import common_component
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import WRAPPERS, unwrapped_name, wrapper_prefix
-from ckpt.jobs.rewrite.names import with_new_names
+from ckpt.jobs.rewrite.names import NewName, in_scope, with_new_names
 from ckpt.jobs.rewrite.report import Change, RewriteReport, refuse_script, with_ties
 from ckpt.limits import Limits
+from ckpt.names import Globs
 from ckpt.nodes import Node
 from ckpt.tree.view import View, look
 
 
 def strip(
-    survey: Survey, limits: Limits, *, prefix: str | None = None, section: str | None = None
+    survey: Survey,
+    limits: Limits,
+    *,
+    prefix: str | None = None,
+    section: str | None = None,
+    select: Globs | None = None,
 ) -> RewriteReport:
     """The checkpoint without a prefix: that of its wrappers, found section by section, or the given one.
 
@@ -27,7 +33,7 @@ def strip(
     source = survey.checkpoint
     refuse_script(source)
     survey = with_ties(survey, limits)
-    chosen = survey.weights(section)
+    new_name: NewName
     if prefix is None:
         new_name = unwrapped_name
     else:
@@ -36,7 +42,8 @@ def strip(
         def new_name(name: str) -> str:
             return name.removeprefix(given) if len(name) > len(given) else name
 
-    unwrapped = _wrapped_modules(chosen) if prefix is None else {}
+    chosen, new_name = in_scope(survey, section, select, new_name)
+    unwrapped = _wrapped_modules(chosen) if prefix is None and not select else {}
     dicts = [part for part in chosen if not part.is_module]
     result, names = with_new_names(survey, dicts, new_name, limits, unwrapped)
     changes: list[Change] = []

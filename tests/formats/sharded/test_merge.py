@@ -178,7 +178,7 @@ def test_shards_are_rewritten_into_one_file_with_their_values(
 def test_shards_are_rewritten_into_other_shards_with_their_values(tmp_path: Path, ending: str) -> None:
     index = sharded(tmp_path / "shards", state(3), ending)
     (tmp_path / "out").mkdir()
-    done = ckpt("convert", index, "--to", "safetensors", "--shard-size", "100", "-o", tmp_path / "out")
+    done = ckpt("convert", index, "--format", "safetensors", "--shard-size", "100", "-o", tmp_path / "out")
     assert done.code == 0, done
     found: State = {}
     parts = sorted((tmp_path / "out").glob("*.safetensors"))

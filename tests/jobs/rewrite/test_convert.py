@@ -732,7 +732,7 @@ def test_storages_that_no_torch_reads_from_a_legacy_file_are_rescued(tmp_path: P
 
     assert equal(torch.load(tmp_path / "b.pt")["a"], values)
     check_error(
-        ckpt("convert", tmp_path / "b.pt", "--to", "torch-legacy", "-o", tmp_path / "c.pt"),
+        ckpt("convert", tmp_path / "b.pt", "--format", "torch-legacy", "-o", tmp_path / "c.pt"),
         "torch-legacy cannot hold",
     )
 
@@ -853,9 +853,9 @@ def test_the_commands_lines(tmp_path: Path) -> None:
 
     check_error(ckpt("convert", "a.pth", cwd=tmp_path), "where to write? (-o a.safetensors)")
     check_error(
-        ckpt("convert", source, "-o", tmp_path / "b.xyz"), "the ending names no format (--to torch-zip or"
+        ckpt("convert", source, "-o", tmp_path / "b.xyz"), "the ending names no format (--format torch-zip or"
     )
-    check_error(ckpt("convert", source, "-o", "x", "--to", "onnx"), "ckpt does not write this format")
+    check_error(ckpt("convert", source, "-o", "x", "--format", "onnx"), "ckpt does not write this format")
     check_error(
         ckpt("convert", source, "-o", "x.pt", "--dtype", "int8"), "not one of bfloat16 float16 float32"
     )
