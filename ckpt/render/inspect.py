@@ -34,9 +34,9 @@ def inspect_lines(
     if findings:
         out += [[], *findings]
     if report.rows:
-        out.append([])
-        room = ROWS if height is None else height - height_of(out, width) - 1  # the prompt needs a row
-        out += tensor_lines(report, width=width, rows=room, depth=depth, everything=everything)
+        room = ROWS if height is None else height - height_of(out, width) - 2  # a blank row, and the prompt
+        table = tensor_lines(report, width=width, rows=room, depth=depth, everything=everything)
+        out += table if len(table) == 1 else [[], *table]
     return out
 
 

@@ -150,6 +150,6 @@ def wrapped(text: str, width: int | None, indent: int = 2) -> list[str]:
         room = width - (indent if len(lines) > 1 else 0)
         if lines and cells(lines[-1]) + 1 + cells(word) <= room:
             lines[-1] += f" {word}"
-        else:
+        elif word or not lines:  # blanks between columns do not begin a line
             lines.append(word)
     return lines

@@ -175,7 +175,8 @@ def command(
     elif name_only:
         output.write_lines(name_lines(report))
     elif not quiet:
-        output.write_lines(diff_lines(report, width=output.screen_width(), show_rows=which, stat=stat))
+        width, height = output.screen_width(), output.screen_height()
+        output.write_lines(diff_lines(report, width=width, height=height, show_rows=which, stat=stat))
     _refuse_damage(report)
     differs = report.differs and (not codes or _DIFFER in codes)
     if differs or exit_code(report.findings, codes):
