@@ -107,9 +107,9 @@ prefixes away from a section at least. `("plain", FILE)` is about one file of a 
 
 
 class Finding(NamedTuple):
-    """One finding: a code of the catalogue, one sentence, the command that helps.
+    """One finding: a code of the catalogue, the fact in one sentence, the command that helps.
 
-    `tensors` are the names of the tensors it is about, `where` the places of values and objects.
+    `consequence` says what follows from the fact, or what to do, in a sentence or two that fit one line. `tensors` are the names of the tensors it is about, `where` the places of values and objects.
     """
 
     code: str
@@ -119,6 +119,7 @@ class Finding(NamedTuple):
     where: tuple[str, ...] = ()
     raised: Level | None = None
     """The level, where the evidence is better than that of the catalogue."""
+    consequence: str | None = None
 
     def to_json(self) -> dict[str, Json]:
         """An entry of `findings[]`."""
@@ -126,6 +127,7 @@ class Finding(NamedTuple):
             "code": self.code,
             "level": self.level,
             "message": self.message,
+            "consequence": self.consequence,
             "tensors": list(self.tensors),
             "where": list(self.where),
             "hint": self.hint,

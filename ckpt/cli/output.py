@@ -26,6 +26,12 @@ _STYLES = {
     "warning": "yellow",
     "info": "cyan",
     "command": "underline",
+    "group": "bold",
+    "good": "green",
+    "added": "green",
+    "removed": "red",
+    "changed": "yellow",
+    "renamed": "cyan",
 }
 
 
@@ -109,6 +115,15 @@ def screen_width() -> int | None:
     from shutil import get_terminal_size
 
     return get_terminal_size().columns
+
+
+def screen_height() -> int | None:
+    """Rows of the terminal, None in a pipe."""
+    if not sys.stdout.isatty():
+        return None
+    from shutil import get_terminal_size
+
+    return get_terminal_size().lines
 
 
 def write_lines(lines: Sequence[Line]) -> None:

@@ -27,6 +27,9 @@ class Load(NamedTuple):
     reason: str | None = None
 
 
+NEEDED = "weights_only=False needed: {}"
+"""The note of a file that weights_only refuses, with the reasons."""
+
 _REGISTERS = {
     "torchao": ("torchao.",),
     "torch.distributed.tensor": (
@@ -64,7 +67,7 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         options.append(f'encoding="{checkpoint.encoding}"')
     note = None
     if refused:
-        note = f"weights_only refuses {refusals_text(refused)}{_until(refused)}"
+        note = NEEDED.format(refusals_text(refused) + _until(refused))
         packages = dict.fromkeys(_package(row.module) for row in checkpoint.imports)
         needed = [package for package in packages if package in PACKAGES]
         note += f"; needs {and_more(needed, 3)}" if needed else ""

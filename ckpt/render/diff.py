@@ -8,8 +8,8 @@ from ckpt.elements.compare import Change
 from ckpt.jobs.diff.diff import DiffReport
 from ckpt.jobs.diff.modules import depth_that_fits, modules
 from ckpt.jobs.diff.rows import STATUSES, Row, ValueRow
-from ckpt.render.findings import finding_lines
-from ckpt.render.text import Line, cells, columns
+from ckpt.render.findings import findings_lines
+from ckpt.render.text import NAME, Line, cells, columns, flowed, height_of, hung, shortened
 from ckpt.text import folded, plural, show, show_literal
 from ckpt.tree.literals import brief
 
@@ -24,7 +24,10 @@ LETTERS = {
     "same": "=",
 }
 """git's letters."""
+_COLOURS = {"M": "changed", "A": "added", "D": "removed", "R": "renamed"}
 _ROWS = 20
+_LEAST = 3
+"""Rows of changes that are listed, whatever the screen."""
 _VALUES = 12
 _ROLES = {
     "parameter": "parameters",
@@ -36,28 +39,38 @@ _ROLES = {
 
 
 def diff_lines(
-    report: DiffReport, *, width: int | None = None, show_rows: str = "auto", stat: bool = False
+    report: DiffReport,
+    *,
+    width: int | None = None,
+    height: int | None = None,
+    show_rows: str = "auto",
+    stat: bool = False,
 ) -> list[Line]:
-    """The report as a person reads it. `show_rows` says which tensors are listed; `stat` draws bars instead."""
-    out: list[Line] = [[(_headline(report), "head")]]
-    out += [[(each.advice, "warning")] for each in report.suggested]
-    out += _counts(report)
-    out += _still(report) if show_rows in ("auto", "unchanged", "frozen", "all") else []
-    out += _bars(report, width) if stat else []
-    out += _changes(report, show_rows) if not (stat and show_rows == "auto") else []
-    out += _values(report)
-    if report.findings or report.notes:
-        out.append([])
-    for finding in report.findings:
-        out += finding_lines(finding, width)
-    out += [[(show(note, 200), "dim")] for note in report.notes[:_ROWS]]
-    for name in report.not_compared:
-        out.append([(f"not compared: {show(name, 120)} (not in the other file)", "dim")])
-    out.append(_verdict(report))
-    return out
+    """The report as a person reads it. `show_rows` says which tensors are listed; `stat` draws bars instead.
+
+    Of what changed, the rows are listed that are left on a screen of `height` rows.
+    """
+    out = _headline(report, width)
+    for each in report.suggested:
+        out += hung([], each.advice, width, 2, "warning")
+    out += _counts(report, width)
+    out += _still(report, width) if show_rows in ("auto", "unchanged", "frozen", "all") else []
+    if report.findings:
+        out += [[], *findings_lines(report.findings, width)]
+    end = _values(report, width)
+    notes = [show(note, 200) for note in report.notes[:_ROWS]]
+    notes += [f"not compared: {show(name, 120)} (not in the other file)" for name in report.not_compared]
+    end += [[]] if notes else []
+    end += [line for note in notes for line in hung([], note, width, 2)]
+    end += hung([], _verdict(report), width, 2, "head")
+    out += _bars(report, width, everything=show_rows == "all") if stat else []
+    if not (stat and show_rows == "auto"):
+        used = height_of([*out, *end], width) + 3  # a blank, how many more, and the prompt
+        out += _changes(report, show_rows, width, _ROWS if height is None else max(height - used, _LEAST))
+    return out + end
 
 
-def _headline(report: DiffReport) -> str:
+def _headline(report: DiffReport, width: int | None) -> list[Line]:
     sides = [
         sum((row.before if side == 0 else row.after) is not None for row in report.rows) for side in (0, 1)
     ]
@@ -66,16 +79,21 @@ def _headline(report: DiffReport) -> str:
         if sides[0] == sides[1]
         else f"{sides[0]:,} and {sides[1]:,} tensors"
     )
-    text = f"{show(report.before.path, None)} → {show(report.after.path, None)}   {count}"
+    head = f"{show(report.before.path, None)} → {show(report.after.path, None)}   "
+    pieces = [count]
     aligned = []
     for pair in report.pairs:
         for prefix, mark in zip(pair.prefixes, ("before", "after"), strict=True):
             if prefix:
                 aligned.append(f"{prefix}* → * ({mark})")
-    return text + (f"   aligned: {', '.join(dict.fromkeys(aligned))}" if aligned else "")
+    pieces += [f"aligned: {', '.join(dict.fromkeys(aligned))}"] if aligned else []
+    return [
+        [(text, "head" if style == "name" else style or "head") for text, style in line]
+        for line in flowed([(head, "name")], pieces, width, 2)
+    ]
 
 
-def _counts(report: DiffReport) -> list[Line]:
+def _counts(report: DiffReport, width: int | None) -> list[Line]:
     rows = []
     for role, label in _ROLES.items():
         counts = {status: report.count(status, role) for status in STATUSES}
@@ -87,8 +105,8 @@ def _counts(report: DiffReport) -> list[Line]:
             if role == "parameter" and any(_is_by_name(row) for row in report.rows):
                 parts.append("(by their names: a state dict does not mark buffers)")
             rows.append((label, "   ".join(parts)))
-    width = max((len(label) for label, _ in rows), default=0)
-    return [[(label.ljust(width + 3), "name"), (text, "")] for label, text in rows]
+    size = max((len(label) for label, _ in rows), default=0)
+    return [line for label, text in rows for line in hung([(label.ljust(size + 3), "name")], text, width)]
 
 
 def _is_by_name(row: Row) -> bool:
@@ -96,7 +114,7 @@ def _is_by_name(row: Row) -> bool:
     return row.role[:3] == ("parameter", "likely", "name")
 
 
-def _still(report: DiffReport) -> list[Line]:
+def _still(report: DiffReport, width: int | None) -> list[Line]:
     """Parameters that did not change, by the reason; empty when no parameter changed."""
     moved = any(row.status == "changed" for row in report.rows)
     still: dict[str, list[str]] = {}
@@ -106,17 +124,27 @@ def _still(report: DiffReport) -> list[Line]:
     if not still or not moved or report.options.structure:
         return []
     rows = [(folded(names), reason, len(names)) for reason, names in still.items()]
-    width = min(max(cells(names) for names, _, _ in rows), 60)
+    size = min(max(cells(names) for names, _, _ in rows), _name_cells(width))
     out: list[Line] = [[], [("unchanged parameters", "head")]]
     for names, reason, count in rows:
-        text = names
         extra = f" ({count:,})" if count > 1 else ""
-        out.append([(f"  {text}{' ' * max(1, width - cells(text) + 2)}", ""), (reason + extra, "")])
+        out += _row("  ", "", names, size, reason + extra, width)
     return out
 
 
-def _changes(report: DiffReport, which: str) -> list[Line]:
-    """What changed, in the order of the file; what is on one side, or of another shape."""
+def _name_cells(width: int | None) -> int:
+    return NAME if width is None else max(min(NAME, width // 2), 16)
+
+
+def _row(letter: str, style: str, name: str, size: int, text: str, width: int | None) -> list[Line]:
+    """A name in a column of `size` cells, and what is said of it, broken to fit."""
+    name = shortened(name, size)
+    pad = " " * (size - cells(name) + 2)
+    return hung([(letter, style), (name + pad, "")], text, width)
+
+
+def _changes(report: DiffReport, which: str, width: int | None, limit: int) -> list[Line]:
+    """What is on one side or of another shape, then what changed, parameters first; `limit` rows by default."""
     wanted: Sequence[str] = {
         "auto": ("reshaped", "retyped", "renamed", "added", "removed"),
         "changed": ("changed", "reshaped", "retyped", "renamed", "added", "removed"),
@@ -130,21 +158,25 @@ def _changes(report: DiffReport, which: str) -> list[Line]:
         for row in report.rows
         if row.status in wanted and (which != "buffers" or row.role.role == "buffer")
     ]
-    few = which == "auto" and 0 < report.count("changed") <= _ROWS
-    if few:
-        rows += [row for row in report.rows if row.status == "changed"]
+    if which == "auto":
+        changed = [row for row in report.rows if row.status == "changed"]
+        rows += sorted(changed, key=lambda row: list(_ROLES).index(row.role.role))
     if not rows:
         return []
-    limit = _ROWS if which == "auto" else len(rows)
-    names = [_name(row) for row in rows[:limit]]
-    width = min(max(map(cells, names)), 60)
+    most = limit if which == "auto" else len(rows)
+    names = [_name(row) for row in rows[:most]]
+    size = min(max(map(cells, names)), _name_cells(width))
     out: list[Line] = [[]]
+    shown = 0
     for row, name in zip(rows, names, strict=False):
-        out.append(
-            [(f"{LETTERS[row.status]} {name}{' ' * max(1, width - cells(name) + 2)}", ""), (_what(row), "")]
-        )
-    if len(rows) > limit:
-        out.append([(f"… {len(rows) - limit:,} more (--show all, --tsv, --json)", "dim")])
+        letter = LETTERS[row.status]
+        lines = _row(f"{letter} ", _COLOURS.get(letter, ""), name, size, _what(row), width)
+        if which == "auto" and shown and len(out) - 1 + len(lines) > most:
+            break
+        out += lines
+        shown += 1
+    if len(rows) > shown:
+        out.append([(f"… {len(rows) - shown:,} more (--show changed, --stat)", "dim")])
     return out
 
 
@@ -153,10 +185,12 @@ _BAR_CELLS = 30
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
-def _bars(report: DiffReport, width: int | None) -> list[Line]:
-    """One bar per module: its change, relative to the largest."""
-    depth = depth_that_fits(report.rows, _BARS)
-    rows = modules(report.rows, depth)
+def _bars(report: DiffReport, width: int | None, *, everything: bool) -> list[Line]:
+    """One bar per module: the change of its parameters, or of everything in it, relative to the largest."""
+    chosen = [row for row in report.rows if everything or row.role.role in ("parameter", "unknown")]
+    chosen = chosen or list(report.rows)
+    depth = depth_that_fits(chosen, _BARS)
+    rows = modules(chosen, depth)
     parts = [row for row in rows if row.rel_l2 is not None]
     largest = max((row.rel_l2 or 0.0 for row in parts), default=0.0)
     table = [["MODULE", "TENSORS", "CHANGED", "REL. L2", ""]]
@@ -231,12 +265,14 @@ def change_text(change: Change) -> str:
     return text
 
 
-def _values(report: DiffReport) -> list[Line]:
+def _values(report: DiffReport, width: int | None) -> list[Line]:
     if not report.values:
         return []
     out: list[Line] = [[]]
     for row in report.values[:_VALUES]:
-        out.append([(f"{LETTERS[row.status]} {show(row.name, 80)}  {_value(row)}", "")])
+        letter = LETTERS[row.status]
+        name = shortened(show(row.name, 80), _name_cells(width))
+        out += hung([(f"{letter} ", _COLOURS.get(letter, "")), (f"{name}  ", "")], _value(row), width, 4)
     if len(report.values) > _VALUES:
         out.append([(f"… {len(report.values) - _VALUES:,} more values (--json)", "dim")])
     return out
@@ -247,7 +283,7 @@ def _value(row: ValueRow) -> str:
     return " → ".join(sides)
 
 
-def _verdict(report: DiffReport) -> Line:
+def _verdict(report: DiffReport) -> str:
     if not report.differs:
         what = "same"
         if report.options.structure:
@@ -257,14 +293,14 @@ def _verdict(report: DiffReport) -> Line:
         unchecked = report.count("unchecked")
         if unchecked:
             what = f"undecided: {plural(unchecked, 'tensor')} have no checksum; {what}"
-        return [(f"{what}: {plural(report.count('same'), 'tensor')}", "head")]
+        return f"{what}: {plural(report.count('same'), 'tensor')}"
     parts = [
         f"{report.count(status):,} {status}"
         for status in STATUSES
         if report.count(status) or status in ("changed", "same")
     ]
     values = f", {plural(len(report.values), 'value')}" if report.values else ""
-    return [(f"differ: {', '.join(parts)}{values}", "head")]
+    return f"differ: {', '.join(parts)}{values}"
 
 
 def diff_table(report: DiffReport) -> list[list[str]]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ckpt.jobs.check.stats import Row, StatsReport
-from ckpt.render.text import Line, columns, wrapped
-from ckpt.text import percent, plural, show, show_literal
+from ckpt.render.findings import findings_lines
+from ckpt.render.text import Line, cells, columns, flowed, hung
+from ckpt.text import percent, plural, show
 
 _ROWS = 60
 _HEADER = ["name", "dtype", "shape", "min", "max", "mean", "std", "rms", "zeros", "nan", "inf", "dead"]
@@ -16,8 +19,11 @@ def stats_lines(
     """The report as a person reads it."""
     count = plural(len(report.rows), "tensor")
     section = f" of {show(report.section.name, 60)}" if report.section.name else ""
-    out: list[Line] = [[(f"{show(report.checkpoint.path, None)}  {count}{section}", "head")], []]
     rows = report.rows if everything else report.rows[:_ROWS]
+    prefix = _prefix([row.label for row in rows])
+    pieces = [f"{count}{section}"] + ([f"names begin with {show(prefix, None)}"] if prefix else [])
+    out = flowed([(f"{show(report.checkpoint.path, None)}   ", "name")], pieces, width, 2)
+    out.append([])
     with_channels = report.threshold is not None
     bad = [any(row.found is not None and getter(row) for row in report.rows) for getter in (_nan, _inf)]
     header = ["NAME", "SHAPE", "MIN", "MAX", "MEAN", "STD", "RMS", "ZEROS"]
@@ -25,17 +31,20 @@ def stats_lines(
     header += ["DEAD"] if with_channels else []
     table = [header]
     for row in rows:
-        cells = [show(row.label, None) or "(the root)", str(list(row.entry.tensor.shape))]
+        label = show(row.label[len(prefix) :], None)
+        texts = [label or "(the root)", str(list(row.entry.tensor.shape))]
         found = row.found
         if found is None:
-            table.append([*cells, *[""] * (len(header) - 3), show(row.why, 60)])
+            table.append([*texts, *[""] * (len(header) - 3), show(row.why, 60)])
             continue
-        cells += [_number(value) for value in (found.low, found.high, row.mean, row.std, row.rms)]
-        cells.append(percent(found.zeros, found.numel))
-        cells += [f"{count:,}" for count, shown in zip((found.nan, found.inf), bad, strict=True) if shown]
-        cells += [_dead(row)] if with_channels else []
-        table.append(cells)
-    out += columns(table, right=frozenset(range(2, len(header))), styles={1: "dim"}, width=width)
+        texts += [_number(value) for value in (found.low, found.high, row.mean, row.std, row.rms)]
+        texts.append(percent(found.zeros, found.numel))
+        texts += [f"{count:,}" for count, shown in zip((found.nan, found.inf), bad, strict=True) if shown]
+        texts += [_dead(row)] if with_channels else []
+        table.append(texts)
+    table = _narrowed(table, width)
+    right = frozenset(i for i, name in enumerate(table[0]) if name not in ("NAME", "SHAPE"))
+    out += columns(table, right=right, width=width)
     if len(report.rows) > len(rows):
         out.append([(f"… {len(report.rows) - len(rows):,} more (--all, --tsv, --json)", "dim")])
     if modules:
@@ -46,18 +55,42 @@ def stats_lines(
         ]
         out += [[], *columns([["MODULE", "NUMEL", "ZEROS"], *body], right=frozenset((1, 2)), width=width)]
     out.append([])
-    for finding in report.findings:
-        first, *more = wrapped(f"! {finding.code}: {show_literal(finding.message)}", width)
-        head = f"! {finding.code}"
-        out.append([(head, finding.level), (first[len(head) :], "")])
-        out += [[(f"  {line}", "")] for line in more]
+    out += findings_lines(report.findings, width)
     ambiguous = [row.label for row in report.rows if row.channels is not None and row.channels.axis is None]
     if ambiguous:
         listed = ", ".join(show(name, 60) for name in ambiguous[:4]) + (", …" if len(ambiguous) > 4 else "")
-        out.append([(f"ambiguous, perhaps transposed convolutions: {listed}", "dim")])
+        out += hung([], f"ambiguous, perhaps transposed convolutions: {listed}", width, 2)
     zeros, numel = report.sparsity
     out.append([(f"zeros: {percent(zeros, numel)} of {plural(numel, 'element')}", "head")])
     return out
+
+
+_GIVEN_UP = ("RMS", "SHAPE", "MEAN", "MAX", "MIN")
+"""Columns that a narrow screen does without, the first of them first."""
+
+
+def _narrowed(table: list[list[str]], width: int | None) -> list[list[str]]:
+    """The table without columns that would take the room of the names."""
+    for name in _GIVEN_UP:
+        if (
+            width is None
+            or sum(max(map(cells, column)) + 2 for column in zip(*table, strict=True)) - 2 <= width
+        ):
+            break
+        at = table[0].index(name)
+        table = [row[:at] + row[at + 1 :] for row in table]
+    return table
+
+
+def _prefix(names: Sequence[str]) -> str:
+    """The components that all of several names begin with, and the dot."""
+    if len(names) < 2:
+        return ""
+    low, high = min(names), max(names)
+    size = next(
+        (i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high))
+    )
+    return low[: low.rfind(".", 0, size) + 1]
 
 
 def _nan(row: Row) -> int:
@@ -85,13 +118,13 @@ def stats_table(report: StatsReport) -> list[list[str]]:
     rows = [list(_HEADER)]
     for row in report.rows:
         tensor, found = row.entry.tensor, row.found
-        cells = [show(row.entry.name, None), tensor.dtype.name, "x".join(map(str, tensor.shape)) or "()"]
+        texts = [show(row.entry.name, None), tensor.dtype.name, "x".join(map(str, tensor.shape)) or "()"]
         if found is None:
-            rows.append([*cells, *[""] * 9])
+            rows.append([*texts, *[""] * 9])
             continue
         numbers = (found.low, found.high, row.mean, row.std, row.rms)
-        cells += ["" if value is None else repr(value) for value in numbers]
-        cells += [str(found.zeros), str(found.nan), str(found.inf)]
+        texts += ["" if value is None else repr(value) for value in numbers]
+        texts += [str(found.zeros), str(found.nan), str(found.inf)]
         dead = row.channels.dead if row.channels is not None and row.channels.axis is not None else None
-        rows.append([*cells, "" if dead is None else str(len(dead))])
+        rows.append([*texts, "" if dead is None else str(len(dead))])
     return rows

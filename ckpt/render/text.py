@@ -8,6 +8,9 @@ from unicodedata import east_asian_width
 Span = tuple[str, str]
 """Text and the name of its style, `` for plain."""
 Line = list[Span]
+NAME = 60
+"""Cells of a name in a table, where no screen says how wide it may be."""
+_LEAST = 16
 
 
 def plain_text(lines: Sequence[Line]) -> str:
@@ -23,17 +26,19 @@ def columns(
     width: int | None = None,
     give: int = 0,
 ) -> list[Line]:
-    """Rows as aligned columns; the first row is the header. Column `give` gives way to fit `width`."""
+    """Rows as aligned columns; the first row is the header. Column `give`, of names, gives way to fit `width`.
+
+    Without a width it takes at most `NAME` cells: nobody's long key pushes the numbers away.
+    """
     widths = [max((cells(row[i]) for row in rows), default=0) for i in range(len(rows[0]))]
-    if width is not None:
-        rest = sum(widths) - widths[give] + 2 * (len(widths) - 1)
-        widths[give] = max(min(widths[give], width - rest), 16)
+    rest = sum(widths) - widths[give] + 2 * (len(widths) - 1)
+    widths[give] = min(widths[give], NAME if width is None else max(width - rest, _LEAST))
     lines: list[Line] = []
     for number, row in enumerate(rows):
         line: Line = []
         for i, text in enumerate(row):
             if i == give:
-                text = cut(text, widths[i])
+                text = shortened(text, widths[i])
             pad = " " * (widths[i] - cells(text))
             style = "head" if number == 0 else (styles or {}).get(i, "")
             padded = pad + text if i in right else text + pad
@@ -60,6 +65,79 @@ def cut(text: str, width: int) -> str:
     return f"{text[:head]}…{text[len(text) - tail :]}"
 
 
+def shortened(name: str, width: int) -> str:
+    """A dotted name of at most `width` cells: fewer siblings in its braces, or shortened from the left, at a dot.
+
+    What tells names apart is at their ends. Blanks before the name, which show its level, stay.
+    """
+    if cells(name) <= width:
+        return name
+    bare = name.lstrip(" ")
+    indent, room = name[: len(name) - len(bare)], width - (len(name) - len(bare))
+    head, brace, rest = bare.partition("{")
+    inside, end, tail = rest.partition("}")
+    if brace and end and "," in inside:
+        items = inside.split(",")
+        for count in range(len(items) - 1, 0, -1):
+            fewer = f"{head}{{{','.join(items[:count])},…}}{tail}"
+            if cells(fewer) <= room:
+                return indent + fewer
+    room = max(room - 1, 1)
+    kept = bare[-room:]
+    while cells(kept) > room:
+        kept = kept[1:]
+    behind = kept.partition(".")[2]
+    return f"{indent}…{behind if 2 * cells(behind) >= room else kept}"
+
+
+def hung(head: Line, text: str, width: int | None, indent: int | None = None, style: str = "") -> list[Line]:
+    """A text behind `head`, broken at spaces to fit `width`; the lines after the first are indented.
+
+    The indent is the width of the head, unless another is given.
+    """
+    size = sum(cells(part) for part, _ in head)
+    indent = size if indent is None else indent
+    # The first line is as if the head were a word of it.
+    first, *more = wrapped("x" * size + text if text else "", width, indent)
+    return [[*head, (first[size:], style)], *([(" " * indent, ""), (line, style)] for line in more)]
+
+
+def flowed(head: Line, pieces: Sequence[str], width: int | None, indent: int | None = None) -> list[Line]:
+    """Pieces behind `head`, with dots between them, in lines of at most `width` cells; no piece that fits is broken."""
+    size = sum(cells(part) for part, _ in head)
+    indent = size if indent is None else indent
+    out: list[Line] = []
+    line, used = [*head], size
+    is_new = True
+    for piece in pieces:
+        dot = "" if is_new else " · "
+        if width is not None and not (is_new and out) and used + cells(dot + piece) > width and used > indent:
+            out.append(line)
+            line, used, dot, is_new = [(" " * indent, "")], indent, "", True
+        if width is not None and used + cells(dot + piece) > width:
+            *lines, line = hung(line, piece, width, indent)
+            out += lines
+        else:
+            line.append((dot + piece, ""))
+        used = sum(cells(part) for part, _ in line)
+        is_new = False
+    return [*out, line]
+
+
+def height_of(lines: Sequence[Line], width: int | None) -> int:
+    """The rows that lines take on a screen, which breaks those that are too long."""
+    if width is None:
+        return len(lines)
+    return sum(max(-(-sum(cells(text) for text, _ in line) // max(width, 1)), 1) for line in lines)
+
+
+def pasted_line(command: str, width: int | None, indent: int = 2) -> Line:
+    """A command or an expression on its own line, whole, to be copied; indented less where it would not fit."""
+    if width is not None and indent + cells(command) > width:
+        indent = min(indent, 2)
+    return [(" " * indent, ""), (command, "command")]
+
+
 def wrapped(text: str, width: int | None, indent: int = 2) -> list[str]:
     """A text broken at spaces into lines of at most `width` cells, those after the first to be indented.
 
@@ -72,6 +150,6 @@ def wrapped(text: str, width: int | None, indent: int = 2) -> list[str]:
         room = width - (indent if len(lines) > 1 else 0)
         if lines and cells(lines[-1]) + 1 + cells(word) <= room:
             lines[-1] += f" {word}"
-        else:
+        elif word or not lines:  # blanks between columns do not begin a line
             lines.append(word)
     return lines

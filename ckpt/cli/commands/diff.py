@@ -197,7 +197,8 @@ def command(
     elif name_only:
         output.write_lines(name_lines(report))
     elif not quiet:
-        output.write_lines(diff_lines(report, width=output.screen_width(), show_rows=which, stat=stat))
+        width, height = output.screen_width(), output.screen_height()
+        output.write_lines(diff_lines(report, width=width, height=height, show_rows=which, stat=stat))
     _refuse_damage(report)
     differs = report.differs and (not gate.fails or _DIFFER in gate.fails)
     if differs or gate.code(report.findings):

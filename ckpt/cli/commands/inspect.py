@@ -203,9 +203,12 @@ def _write_index(
 def _write_text(report: InspectReport, views: Sequence[_Table], depth: int | None, everything: bool) -> None:
     width = output.screen_width()
     if not views:
-        output.write_lines(render.inspect_lines(report, width=width, depth=depth, everything=everything))
+        height = None if everything or depth is not None else output.screen_height()
+        output.write_lines(
+            render.inspect_lines(report, width=width, height=height, depth=depth, everything=everything)
+        )
         return
-    output.write_lines([*render.headline(report, width), *render.calls(report, width)])
+    output.write_lines([*render.calls(report, width), *render.headline(report, width)])
     for view in views:
         output.write_lines([[]])
         output.write_table(view(report), tsv=False, table=None)

@@ -102,8 +102,9 @@ def lint_model(record: ModelRecord) -> list[Finding]:
 def _plain(names: Sequence[str]) -> Iterable[Finding]:
     if names:
         verb = "is a plain attribute" if len(names) == 1 else "are plain attributes"
-        text = f"{listed(names)} {verb}: state_dict and .to() miss them. Use register_buffer."
-        yield Finding("plain-tensor", text, where=tuple(names))
+        text = f"{listed(names)} {verb}."
+        follows = "state_dict and .to() miss them. Use register_buffer."
+        yield Finding("plain-tensor", text, where=tuple(names), consequence=follows)
 
 
 def _twice(pairs: Sequence[tuple[str, str]]) -> Iterable[Finding]:

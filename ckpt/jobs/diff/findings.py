@@ -7,14 +7,13 @@ from collections.abc import Iterable, Sequence
 from ckpt.findings import Finding
 from ckpt.jobs.diff.reasons import Side
 from ckpt.jobs.diff.rows import Row
-from ckpt.jobs.inspect.unused import UNUSED
+from ckpt.jobs.inspect.unused import STOPS, UNLESS_FROZEN, UNUSED
 from ckpt.text import and_more, folded, listed, plural
 
 _PROPAGATED = frozenset(("never", "no-gradient"))
 _ON_PURPOSE = frozenset(("frozen", "not-in-optimizer"))
 _CANNOT_TELL = (
-    "Not used in forward, outside the loss, detached, frozen, or too small a step: these files cannot say which"
-    " (ckpt.snapshot records it)."
+    "Unused, detached, frozen, or too small a step: these files cannot say which (ckpt.snapshot does)."
 )
 
 
@@ -62,23 +61,23 @@ def _frozen(rows: Sequence[Row]) -> Iterable[Finding]:
     lost = [row for row in sure if row.cause in _PROPAGATED]
     if lost:
         certain = all(row.cause == "no-gradient" for row in lost)
-        stops = "this" if certain else "those that are not frozen"
-        yield Finding("frozen", f"{_listed(lost)} {others}. {UNUSED} DDP stops on {stops}.", _names(lost))
+        follows = f"{UNUSED} {STOPS}" if certain else UNLESS_FROZEN
+        yield Finding("frozen", f"{_listed(lost)} {others}.", _names(lost), consequence=follows)
     still = [row for row in sure if row.cause not in _PROPAGATED | _ON_PURPOSE]
     if still:
         reasons = dict.fromkeys(str(row.reason) for row in still)
-        yield Finding(
-            "frozen", f"{_listed(still)} {others}: {and_more(list(reasons), 4, '; ')}.", _names(still)
-        )
+        follows = f"Reason: {and_more(list(reasons), 4, '; ')}."
+        yield Finding("frozen", f"{_listed(still)} {others}.", _names(still), consequence=follows)
     purpose = [row for row in sure if row.cause in _ON_PURPOSE]
     if purpose:
         reasons = dict.fromkeys(str(row.reason) for row in purpose)
-        text = f"{_listed(purpose)} {others}: {and_more(list(reasons), 4, '; ')}."
-        yield Finding("frozen", text, _names(purpose), raised="info")
+        text, follows = f"{_listed(purpose)} {others}.", f"Reason: {and_more(list(reasons), 4, '; ')}."
+        yield Finding("frozen", text, _names(purpose), raised="info", consequence=follows)
     unknown = [row for row in parameters if row.cause == "unknown"]
     named = [row for row in unknown if not _may_be_buffer(row)]
     if named:
-        yield Finding("frozen", f"{_listed(named)} {others}. {_CANNOT_TELL}", _names(named), raised="info")
+        text = f"{_listed(named)} {others}."
+        yield Finding("frozen", text, _names(named), raised="info", consequence=_CANNOT_TELL)
     doubtful = [row for row in unknown if _may_be_buffer(row)]
     if doubtful:
         may = (
@@ -86,8 +85,8 @@ def _frozen(rows: Sequence[Row]) -> Iterable[Finding]:
             if len(doubtful) == 1
             else "They may be buffers: their names do"
         )
-        text = f"{_listed(doubtful)} {others}. {may} not say."
-        yield Finding("frozen", text, _names(doubtful), raised="info")
+        text = f"{_listed(doubtful)} {others}."
+        yield Finding("frozen", text, _names(doubtful), raised="info", consequence=f"{may} not say.")
 
 
 def _may_be_buffer(row: Row) -> bool:
@@ -106,7 +105,8 @@ def _without_state(rows: Sequence[Row], before: Side, after: Side) -> Iterable[F
     ]
     if odd:
         text = f"{_listed(odd)} changed, but the optimizer never had a gradient for {'it' if len(odd) == 1 else 'them'}"
-        yield Finding("changed-without-state", f"{text}. Something else writes to the weights.", _names(odd))
+        follows = "Something else writes to the weights."
+        yield Finding("changed-without-state", f"{text}.", _names(odd), consequence=follows)
 
 
 def _skipped(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding]:
@@ -116,11 +116,12 @@ def _skipped(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding
         return
     state = any(row.moved for row in rows if row.role.role == "optimizer")
     if before.steps and before.steps == after.steps and not state:
-        text = "No parameter changed and no step counter advanced: the optimizer did not step."
-        yield Finding("step-skipped", text)
+        text = "No parameter changed and no step counter advanced."
+        yield Finding("step-skipped", text, consequence="The optimizer did not step.")
     elif _advanced(before, after):
-        text = "The step counters advanced, but no parameter changed: the gradients were zero, lr is 0, or every update is too small for the dtype."
-        yield Finding("step-skipped", text)
+        text = "The step counters advanced, but no parameter changed."
+        follows = "The gradients were zero, lr is 0, or every update is too small for the dtype."
+        yield Finding("step-skipped", text, consequence=follows)
 
 
 def _advanced(before: Side, after: Side) -> bool:
@@ -147,9 +148,9 @@ def _moving_statistics(rows: Sequence[Row]) -> Iterable[Finding]:
     if found:
         yield Finding(
             "buffers-in-frozen",
-            f"The statistics of {listed(found, limit=60)} changed, but the parameters beside them are frozen. Call eval() to"
-            " keep the statistics.",
+            f"The statistics of {listed(found, limit=60)} changed, but the parameters beside them are frozen.",
             tuple(f"{module}.running_mean" for module in found),
+            consequence="Call eval() on these modules to keep their statistics.",
         )
 
 
@@ -201,9 +202,10 @@ def _ranks(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding]:
         yield Finding("ranks-differ", text, _names(other))
     for rank, rows in zip(ranks, only, strict=True):
         if rows:
-            text = f"{_listed(rows)} ({plural(len(rows), 'parameter')}) have a gradient on rank {rank} only"
+            text = f"{_listed(rows)} ({plural(len(rows), 'parameter')}) have a gradient on rank {rank} only."
             yield Finding(
                 "ranks-differ",
-                f"{text}. The other rank did not take this branch. DDP stops on this.",
+                text,
                 _names(rows),
+                consequence=f"The other rank did not take this branch. {STOPS}",
             )

@@ -24,6 +24,7 @@ from ckpt.text import Json, and_more, plural, show, size_text
 
 _BLOAT_BYTES = 1024
 _HEAVY = 1.0
+_ALONE = "For the weights alone:"
 
 
 class Row(NamedTuple):
@@ -225,11 +226,12 @@ def _refused(checkpoint: Checkpoint, plan: Plan) -> Iterable[Finding]:
         files.setdefault(row.file, []).append(row)
     for file, rows in files.items():
         words = ("plain", file) if file else ("plain",)
-        hint = None if checkpoint.traits.names_are_code else plan(words).command
+        way = Way(None) if checkpoint.traits.names_are_code else plan(words)
         places = dict.fromkeys(place for row in rows for place in row.where)
+        follows = _ALONE if way.command is not None and way.keeps == "weights" else None
         of = f" {show(file, 80)}:" if file else ""
-        text = f"torch.load(weights_only=True) refuses{of} {refusals_text(tuple(rows))}."
-        yield Finding("weights-only", text, (), hint, tuple(places))
+        text = f"weights_only=True refuses{of} {refusals_text(tuple(rows))}."
+        yield Finding("weights-only", text, (), way.command, tuple(places), consequence=follows)
 
 
 def _wrappers(report: InspectReport, plan: Plan) -> Iterable[Finding]:
@@ -259,10 +261,12 @@ def _imports(survey: Survey, plan: Plan) -> Iterable[Finding]:
     """Names that ckpt does not know: one finding for each that loading calls, one for all others."""
     checkpoint = survey.checkpoint
     called = [row for row in checkpoint.imports if row.group == "called"]
-    hint = plan(("weights",)).command if called else None
+    way = plan(("weights",)) if called else Way(None)
+    follows = _ALONE if way.command is not None and way.keeps == "weights" else None
     for row in called:
         level: Level | None = "warning" if row.is_enum else None
-        yield Finding("called-on-load", _call(row), (), hint, row.where, level)
+        what = "It looks like a member of an enum." if row.is_enum else follows
+        yield Finding("called-on-load", _call(row), (), way.command, row.where, level, what)
     files: dict[str, list[Import]] = {}
     for row in checkpoint.imports:
         if row.group == "unknown" and not checkpoint.traits.names_are_code:
@@ -286,8 +290,7 @@ def _call(row: Import) -> str:
     more = f" and makes {plural(len(row.calls) - 1, 'more such call')}" if len(row.calls) > 1 else ""
     if runs_anything(row.module, row.name):
         return f"DANGER: loading {_file(row.file)} runs {row.calls[0]}{at}{more}."
-    enum = " It looks like a member of an enum." if row.is_enum else ""
-    return f"Loading {_file(row.file)} calls {row.calls[0]}{at}, which ckpt does not know{more}.{enum}"
+    return f"Loading {_file(row.file)} calls {row.calls[0]}{at}, which ckpt does not know{more}."
 
 
 def _devices(report: InspectReport, plan: Plan) -> Iterable[Finding]:
@@ -296,7 +299,7 @@ def _devices(report: InspectReport, plan: Plan) -> Iterable[Finding]:
     away = {tag: nbytes for tag, nbytes in placed.items() if ACCELERATOR.fullmatch(tag)}
     if away:
         listed = " and ".join(f"{size_text(nbytes)} on {tag}" for tag, nbytes in away.items())
-        text = f"A bare torch.load puts {listed}"
+        text = f"A bare torch.load puts {listed}."
         if checkpoint.traits.names_are_code:
             text = text.replace("torch.load", "torch.jit.load")
         gpus = [
@@ -304,13 +307,12 @@ def _devices(report: InspectReport, plan: Plan) -> Iterable[Finding]:
             for tag in away
             if tag.startswith("cuda:") and tag[5:].isascii() and tag[5:].isdigit() and len(tag) < 9
         ]
+        follows = None
         if any(tag.partition(":")[0] == "cuda" for tag in away):
-            text += ", and a CUDA context of some hundred MiB in every process"
-        if max(gpus, default=0):
-            text += f". It needs {max(gpus) + 1} GPUs"
-        text += "."
+            needs = f" It needs {max(gpus) + 1} GPUs." if max(gpus, default=0) else ""
+            follows = f"Each process opens a CUDA context (some hundred MiB).{needs}"
         names = tuple(row.entry.name for row in report.rows if row.tensor.device in away)
-        yield Finding("cuda", text, names, plan(("rehome",)).command)
+        yield Finding("cuda", text, names, plan(("rehome",)).command, consequence=follows)
     for part in report.sections if len(placed) > 1 else ():
         # Counters stay where the optimizer made them; on meta there is nothing.
         counted = [

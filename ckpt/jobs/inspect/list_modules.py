@@ -20,18 +20,18 @@ def findings(rows: Sequence[LooseModule]) -> Iterable[Finding]:
         instead = "nn.ParameterList" if kinds == {"parameter"} else "nn.ModuleList or nn.ModuleDict"
         yield Finding(
             "list-modules",
-            f"{_text(lost)} are not registered ({plural(len(lost), noun)}, {count}). state_dict, .to(), the optimizer and"
-            f" DataParallel miss {'it' if len(lost) == 1 else 'them'}. Use {instead}.",
+            f"{_text(lost)} are not registered ({plural(len(lost), noun)}, {count}).",
             where=tuple(row.place for row in lost),
+            consequence="state_dict, .to(), the optimizer and DataParallel miss"
+            f" {'it' if len(lost) == 1 else 'them'}. Use {instead}.",
         )
     again = [row for row in rows if row.registered is not None]
     if again:
         yield Finding(
             "list-modules",
-            f"{_text(again)} are registered as {_known(again)} too. Under DataParallel the list still holds the modules of"
-            " device 0, so a replica fails (input on device 1, weight on device 0). Use nn.ModuleList, or use the"
-            " registered names in forward.",
+            f"{_text(again)} are registered as {_known(again)} too.",
             where=tuple(row.place for row in again),
+            consequence="Replicas of DataParallel fail: the list holds the modules of device 0.",
         )
 
 

@@ -14,6 +14,9 @@ from ckpt.text import and_more, folded, plural, show
 
 UNUSED = "Not used in forward, outside the loss, or detached."
 """Why a parameter gets no gradient, as far as files can tell."""
+STOPS = "DDP stops on this."
+UNLESS_FROZEN = 'Unless frozen, DDP stops: "Expected to have finished reduction".'
+"""What follows where files cannot tell unused parameters from frozen ones."""
 
 
 def findings(survey: Survey) -> Iterable[Finding]:
@@ -43,9 +46,10 @@ def _recorded(survey: Survey, match: RecordMatch, none: tuple[int, ...]) -> Iter
         also = ", and never before" if before.issuperset(never) else ""
         yield Finding(
             "unused",
-            f"{text} had no gradient when the snapshot was taken{also}. {UNUSED} DDP stops on this.",
+            f"{text} had no gradient when the snapshot was taken{also}.",
             names,
             raised="warning",
+            consequence=f"{UNUSED} {STOPS}",
         )
     if earlier:
         text, names = _text(survey, match.section, earlier)
@@ -70,21 +74,20 @@ def _by_state(survey: Survey, use: GradientUse, none: tuple[int, ...]) -> Iterab
         text, names = _of(survey, use, never)
         level: Level | None = None
         if match is None:
-            reason = "Not used, detached, or frozen (requires_grad=False)."
+            follows = UNLESS_FROZEN
             if any(is_by_order(survey.checkpoint, use.match, number) for number in never):
                 which += " (matched by the order of the model)"
-            ending = "DDP stops on those that are not frozen."
         else:
-            reason, ending, level = UNUSED, "DDP stops on this.", "warning"
-        message = f"{text} never had a gradient in {which}. {reason} {ending}"
-        yield Finding("unused", message, names, raised=level)
+            follows, level = f"{UNUSED} {STOPS}", "warning"
+        message = f"{text} never had a gradient in {which}."
+        yield Finding("unused", message, names, raised=level, consequence=follows)
     if lagging:
         text, names = _of(survey, use, [number for number, _ in lagging])
         steps = sorted({step for _, step in lagging})
         took = f"{steps[0]:,.0f}" if len(steps) == 1 else f"{steps[0]:,.0f} to {steps[-1]:,.0f}"
         reason = f"Sometimes there was no gradient, or {which} got them later."
-        message = f"{text} took {took} of {use.steps:,.0f} steps. {reason}"
-        yield Finding("sometimes-unused", message, names)
+        message = f"{text} took {took} of {use.steps:,.0f} steps."
+        yield Finding("sometimes-unused", message, names, consequence=reason)
 
 
 def _of(survey: Survey, use: GradientUse, numbers: Sequence[int]) -> tuple[str, tuple[str, ...]]:

@@ -203,7 +203,7 @@ def test_what_is_refused_says_its_file(tmp_path: Path) -> None:
     folders.trainer(tmp_path / "c")
     document = json.loads(inside("inspect", "c", "--json", cwd=tmp_path).out)
     said = {(row["code"], row["message"].split(" imports ")[0].split(":")[0]) for row in document["findings"]}
-    refuses = "torch.load(weights_only=True) refuses"
+    refuses = "weights_only=True refuses"
     assert said >= {
         ("unknown-import", "Loading training_args.bin"),
         ("weights-only", f"{refuses} rng_state.pth"),
@@ -246,7 +246,7 @@ def test_a_damaged_file_beside_the_weights_is_named(name: str, damage: str, tmp_
     done = inside("verify", "c", cwd=tmp_path)
     assert done.code == 1 and done.lines[0].startswith(f"c: damaged: {name} was not read: ")
     done = inside("inspect", "c", "--fail-on", "damaged-file", cwd=tmp_path)
-    assert done.code == 1 and any(line.startswith(f"! damaged-file: {name}") for line in done.lines)
+    assert done.code == 1 and any(line.startswith(f"! damaged-file  {name}") for line in done.lines)
     done = inside("slim", "c", "-o", "w.safetensors", cwd=tmp_path)
     assert done.code == 0 and name in done.complaints[0]
     assert any(line.startswith(f"left out: (unread): {name}") for line in done.lines)

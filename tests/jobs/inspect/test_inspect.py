@@ -248,10 +248,11 @@ def test_overlap_and_bytes_kept_alive(report: Inspect) -> None:
 def test_devices_are_told_with_what_a_bare_load_needs(samples: Path) -> None:
     found = {finding.code: finding for finding in sample(samples, "train_cuda.pth").findings}
 
-    assert found["cuda"].message == (
-        "A bare torch.load puts 46.2 KiB on cuda:0 and 92 B on cuda:1, "
-        "and a CUDA context of some hundred MiB in every process. It needs 2 GPUs."
+    assert found["cuda"].message == "A bare torch.load puts 46.2 KiB on cuda:0 and 92 B on cuda:1."
+    assert (
+        found["cuda"].consequence == "Each process opens a CUDA context (some hundred MiB). It needs 2 GPUs."
     )
+    assert found["cuda"].to_json()["consequence"] == found["cuda"].consequence
     assert len(found["cuda"].tensors) == 115
     assert "device-mixed" not in found  # counters do not count
 

@@ -1,0 +1,213 @@
+"""The parts of a checkpoint as lines: how it loads, its sections, its values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ckpt.checkpoint import Value
+from ckpt.evidence.loading import NEEDED, refusals_text
+from ckpt.evidence.optimizers import optimizer
+from ckpt.evidence.record import ModelRecord, record_of
+from ckpt.evidence.sections import Section
+from ckpt.evidence.wrappers import adapted_layers
+from ckpt.jobs.inspect.inspect import InspectReport, Prefix
+from ckpt.nodes import Node
+from ckpt.pickles.imports import runs_anything
+from ckpt.render.findings import safe
+from ckpt.render.tables import value_text
+from ckpt.render.text import Line, cells, cut, flowed, hung, pasted_line, shortened
+from ckpt.text import folded, listed, plural, show, size_text
+from ckpt.tree.literals import scalar_text
+from ckpt.tree.steps import REGISTERED
+from ckpt.tree.view import UNINITIALIZED, look
+
+_VALUES = 8
+_SECTIONS = 20
+_STATES = frozenset(("scheduler", "scaler", "rng", "other"))
+_LABEL = 24
+"""Cells for the name of a part."""
+
+
+def part_lines(report: InspectReport, width: int | None) -> list[Line]:
+    """How the file loads, then a line for each part where there is more than the weights, then its values."""
+    sections = [] if report.selected else _sections(report)
+    labels = [shortened(show(name, None), _LABEL) for name, _ in sections[:_SECTIONS]]
+    size = max(cells(label) for label in ("loads", "values", *labels))
+
+    def head(label: str) -> Line:
+        return [(f"  {label}{' ' * (size - cells(label))}  ", "name")]
+
+    out = _loading(report, head("loads"), width)
+    for label, (_, text) in zip(labels, sections, strict=False):
+        out += hung(head(label), text, width)
+    if len(sections) > _SECTIONS:
+        out.append([(f"  … {len(sections) - _SECTIONS:,} more (--json)", "dim")])
+    values = _values(report)
+    if values:
+        out += flowed(head("values"), values, width)
+    for name, device, kind in report.hidden_devices[:3]:
+        text = f"torch.device {device}" if kind == "torch.device" else f"'{device}'"
+        out += hung(head(""), f"{show(name)} = {show(text)}: map_location does not change it", width)
+    if len(report.hidden_devices) > 3:
+        left = plural(len(report.hidden_devices) - 3, "more device")
+        out += hung(head(""), f"… {left} in values (--json)", width, style="dim")
+    layers = adapted_layers(row.relative for row in report.rows)
+    if layers and not report.selected:
+        text = f"changes {plural(len(layers), 'layer')} of the base model: {folded(layers, 6)}"
+        out += hung(head("LoRA"), text, width)
+    lazy = [value.name for value in report.values if value.type in UNINITIALIZED]
+    if lazy:
+        text = f"uninitialized, for their lazy modules have not run: {folded(lazy, 6)}"
+        out += hung(head("lazy"), text, width)
+    return out
+
+
+def _loading(report: InspectReport, head: Line, width: int | None) -> list[Line]:
+    """Whether loading is safe, and the expression that does it, on a line of its own to be pasted."""
+    load, indent = report.load, sum(cells(text) for text, _ in head)
+    if load.expression is None:
+        runs = any(
+            row.group == "called" and runs_anything(row.module, row.name) for row in report.checkpoint.imports
+        )
+        out = hung(head, safe(load.reason or ""), width, style="error" if runs else "warning")
+    else:
+        verdict = _verdict(report)
+        out = hung(head, verdict, width, style="good" if verdict.startswith("safe") else "")
+        out.append(pasted_line(load.expression, width, indent))
+    way = report.way
+    if way is None:
+        return out
+    if way.command is None:
+        return out + (hung([(" " * indent, "")], safe(way.reason), width) if way.reason else [])
+    if any(finding.hint == way.command for finding in report.findings):
+        return out  # said by the finding
+    if way.keeps == "weights":
+        out.append([(" " * indent + "for the weights alone:", "")])
+    return [*out, pasted_line(way.command, width, indent)]
+
+
+def _verdict(report: InspectReport) -> str:
+    """How the expression loads the file: what it needs, or why nothing can happen."""
+    checkpoint, note = report.checkpoint, safe(report.load.note or "")
+    if note:
+        known = bool(checkpoint.imports) and all(row.group == "known" for row in checkpoint.imports)
+        said = any(finding.code == "weights-only" for finding in report.findings)
+        if said and note == NEEDED.format(refusals_text(checkpoint.weights_only or ())):
+            note = "weights_only=False needed"
+        return f"{note} (all that it imports is known, harmless)" if known and said else note
+    if checkpoint.traits.names_are_code:
+        return "a TorchScript program, which torch.jit.load reads"
+    opened = [member.checkpoint for member in checkpoint.members if member.is_model] or [checkpoint]
+    if not any(each.traits.is_pickle for each in opened):
+        return "safe: a format without code"
+    if all(each.weights_only == () for each in opened):
+        return "safe: weights_only=True loads it"
+    return "with"
+
+
+def _sections(report: InspectReport) -> list[tuple[str, str]]:
+    """The name of each section below the root and what it holds; loose tensors under one key are one."""
+    groups: dict[tuple[str, str], list[Section]] = {}
+    for part in report.sections:
+        if part.path or part.kind == "optimizer":
+            groups.setdefault((part.name if part.path else part.kind, part.kind), []).append(part)
+    prefixes: dict[str, list[Prefix]] = {}
+    for prefix in report.prefixes:
+        prefixes.setdefault(prefix.section, []).append(prefix)
+    out, empty = [], []
+    for (name, kind), parts in groups.items():
+        if kind in _STATES and not any(part.tensors for part in parts):
+            empty.append(name)
+            continue
+        label = "" if kind in (name, "other") else f"{kind}, "
+        record = record_of(report.checkpoint) if kind == "snapshot" else None
+        text = _part(parts, prefixes.get(name, [])) if record is None else _snapshot(record)
+        out.append((name, label + text))
+    if empty:
+        out.append(("also", f"{listed(empty, 6, 40)} (no tensors)"))
+    return out
+
+
+def _part(parts: Sequence[Section], prefixes: Sequence[Prefix]) -> str:
+    part = parts[0]
+    tensors = sum(each.tensors for each in parts)
+    nbytes = sum(each.nbytes for each in parts)
+    if part.kind == "optimizer":
+        facts = optimizer(part)
+        if facts is None:
+            return f"{plural(tensors, 'tensor')}, {size_text(nbytes)}"
+        kind = "no state yet" if not facts.with_state else facts.family or "with state"
+        verb = "has" if facts.parameters == 1 else "have"
+        text = f"{kind}, {facts.with_state:,} of {plural(facts.parameters, 'parameter')} {verb} state"
+        if facts.family == "LBFGS":  # keeps all of it under its first parameter
+            text = f"LBFGS, one state for {plural(facts.parameters, 'parameter')}"
+        text += f", {size_text(nbytes)}" if nbytes else ""
+        rates = ", ".join(f"{rate:g}" for rate in facts.rates[:4])
+        return text + (f", lr {rates}" if rates else "")
+    prefix_text = f"module {show(look(part.node).type, 80)}, " if part.is_module else ""
+    text = f"{prefix_text}{plural(tensors, 'tensor')}, {size_text(nbytes)}"
+    if part.kind in ("model", "ema"):
+        for prefix in prefixes[:3]:
+            text += f", names {begin_text(prefix.prefix)}"
+    return text
+
+
+def _snapshot(record: ModelRecord) -> str:
+    """What a snapshot was taken of, and when."""
+    text = show(record.modules.get("", "a module").rpartition(".")[2], 60)
+    if record.wrappers:
+        text += f" in {show(', '.join(wrapper.rpartition('.')[2] for wrapper in record.wrappers), 80)}"
+    devices = dict.fromkeys(known.device for known in record.tensors.values())
+    text += f" on {show(', '.join(devices), 60)}" if devices else ""
+    if record.world_size > 1:
+        text += f", rank {record.rank} of {record.world_size}"
+    numbered = record.numbered
+    had = sum(record.tensors[name].gradient is not None for name in numbered)
+    text += f", {had:,} of {plural(len(numbered), 'parameter')} had a gradient"
+    return text + (
+        f", left out: {', '.join(show(name, 40) for name, _ in record.left_out[:4])}"
+        if record.left_out
+        else ""
+    )
+
+
+def begin_text(prefix: str) -> str:
+    """`begin with module.`, or `contain` what stands further inside."""
+    return f"contain {prefix.removeprefix('*')}" if prefix.startswith("*") else f"begin with {prefix}"
+
+
+def _fact(node: Node) -> str:
+    """A value that a document of a folder says of all of it."""
+    return f"{node:g}" if isinstance(node, float) else cut(scalar_text(look(node)), 60)
+
+
+def _values(report: InspectReport) -> list[str]:
+    """The values outside of the sections, one piece a top-level key."""
+    if report.selected:
+        return []
+    containers = report.checkpoint.containers
+    is_module = bool(containers) and containers[0].is_module and not containers[0].path
+    covered = {part.path for part in report.sections if part.path}
+    depths = {len(path) for path in covered}
+    groups: dict[object, list[Value]] = {}
+    facts = [f"{label} {_fact(node)}" for label, node in report.checkpoint.facts]
+    pieces: list[str] = []
+    for value in report.checkpoint.values:
+        if not value.path:
+            if value.fields is not None:
+                pieces.append(("module " if is_module else "") + show(value.type, 80))
+            elif value.same_as is None:
+                pieces.append(value_text(value))
+            continue
+        inner = value.path[0] in REGISTERED or value.type in UNINITIALIZED
+        if not inner and not any(value.path[:depth] in covered for depth in depths):
+            groups.setdefault(value.path[0], []).append(value)
+    for key, values in groups.items():
+        if str(key).startswith("_") and value_text(values[0]) == "None":
+            continue  # what a module has beside its tensors, unset
+        name = show(str(key), 40)
+        text = value_text(values[0]) if len(values[0].path) == 1 else plural(len(values), "value")
+        pieces.append(f"{name} {text}")
+    if len(pieces) > _VALUES:
+        pieces = [*pieces[:_VALUES], f"{len(pieces) - _VALUES} more (--values)"]
+    return [*facts, *pieces]
