@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 
 from ckpt import __version__
 from ckpt.cli import output, start
+from ckpt.cli.signature import PlainCommand, plain
 from ckpt.cli.start import PIPE_CLOSED, TROUBLE
 from ckpt.errors import CkptError
 from ckpt.limits import Limits
@@ -32,6 +33,9 @@ _R = TypeVar("_R")
 
 class Group(TyperGroup):
     """Typer's group with our exit codes: 1 never means an error."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return plain(super().get_params(ctx))
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         return _answered(lambda: super(Group, self).make_context(*args, **kwargs))
@@ -123,7 +127,8 @@ def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
     )
     app.callback()(_main)
     for name in names:
-        app.command(name, short_help=COMMANDS[name])(import_module(f"ckpt.cli.commands.{name}").command)
+        command = import_module(f"ckpt.cli.commands.{name}").command
+        app.command(name, cls=PlainCommand, short_help=COMMANDS[name])(command)
     return app
 
 
