@@ -35,7 +35,7 @@ def plain(params: Iterable[Any]) -> list[Any]:
     """
     found = list(params)
     for param in found:
-        if "process_value" not in vars(param):
+        if not isinstance(param.process_value, partial):
             param.process_value = partial(_value, param, param.process_value)
     return found
 
