@@ -19,7 +19,9 @@ from process import ROOT, SAMPLES, TIMEOUT, environment
 from torch import nn
 
 import ckpt
+from ckpt import formats
 from ckpt.cli.walk import CHECKPOINTS
+from ckpt.evidence.survey import Survey
 
 PAGE = (ROOT / "docs" / "integrations.md").read_text(encoding="utf-8")
 HOOKS = (ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8")
@@ -239,6 +241,9 @@ def test_the_callback_of_lightning_takes_snapshots(tmp_path: Path, monkeypatch: 
     assert sorted(frozen.tensors) == ["state_dict.unused.bias", "state_dict.unused.weight"] or sorted(
         frozen.tensors
     ) == ["unused.bias", "unused.weight"]
+    with formats.open("after.pth") as checkpoint:
+        match = Survey(checkpoint).record
+        assert match is not None and len(match.record.optimizers) == 1
     with ckpt.open("after.pth") as after:
         assert not torch.equal(
             next(t.torch() for n, t in after.items() if n.endswith("used.weight")), net.used.weight
