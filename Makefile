@@ -2,8 +2,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-pythons test-oldest test-frameworks kills check format samples docs man bench fuzz lock release-check clean
+.PHONY: demo test test-pythons test-oldest test-typer test-frameworks kills check format samples docs man bench fuzz lock release-check clean
 .DEFAULT_GOAL := demo
+
+# A half-made .venv is made again: one without pip, of a Python that has gone, or of one that is too old.
+WORKS := $(shell $(BIN)/python -c "import sys, pip; sys.exit(sys.version_info < (3, 10))" 2>/dev/null && echo yes)
+ifndef WORKS
+$(shell rm -f .venv/.base .venv/.dev .venv/.fuzz)
+endif
 
 demo: .venv/.base
 	@for file in ddp_after.pth train_cuda.pth whole_model.pth; do \
@@ -29,6 +35,18 @@ test-oldest:
 	test -x .pythons/torch-2.0/bin/python || $(PYTHON) -m venv .pythons/torch-2.0
 	.pythons/torch-2.0/bin/python -m pip install --quiet --editable . torch==2.0.1 'numpy<2' pytest hypothesis
 	.pythons/torch-2.0/bin/python -m pytest tests/live $(ARGS)
+
+# The command line with the lowest and the newest typer that pip may choose; the lowest uses what click deprecates.
+# All else is that of .venv.
+LOWEST_TYPER := $(shell sed -n 's/^ *"typer>=\([0-9.]*\)".*/\1/p' pyproject.toml)
+test-typer: .venv/.dev
+	@for typer in typer==$(LOWEST_TYPER).0 typer; do \
+		folder=.pythons/$$typer; echo "$$typer"; \
+		$(BIN)/python -m venv --clear $$folder && \
+		$$folder/bin/python -m pip install --quiet $$typer && \
+		$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > "$$(echo $$folder/lib/python*/site-packages)/others.pth" && \
+		$$folder/bin/python -m pytest -W ignore::DeprecationWarning tests/cli $(ARGS) || exit $$?; \
+	done
 
 # Checkpoints that real frameworks write, against the truth by torch: docs/frameworks.md.
 test-frameworks:
@@ -79,18 +97,25 @@ release-check: .venv/.base
 	$(BIN)/python tools/release.py
 
 .venv/.base: pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(VENV)
 	$(BIN)/python -m pip install --quiet --editable .
 	@touch $@
 
 .venv/.dev: pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(VENV)
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@ .venv/.base
 
 .venv/.fuzz: .venv/.dev
 	$(BIN)/python -m pip install --quiet --editable '.[dev,fuzz]'
 	@touch $@
+
+define VENV
+@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 10))" || \
+	{ echo "$(PYTHON) is older than Python 3.10, or is not there: make PYTHON=python3.12" >&2; exit 2; }
+@test "$(WORKS)" || { rm -rf .venv && $(PYTHON) -m venv .venv; } || \
+	{ echo "$(PYTHON) cannot make .venv: its package venv or ensurepip is missing (Debian: apt install python3-venv)" >&2; rm -rf .venv; exit 2; }
+endef
 
 clean:
 	rm -rf .venv .pythons .frameworks .fuzz .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,7 +2,7 @@
 
 A block follows a line `<!-- run: COMMAND -->`. The commands of a page run one after the other in a copy of
 sample_checkpoints/ of its own, so they may write files; pages run side by side. The shell runs each command, so a
-block may show a pipe or a redirection. The test of the docs calls `refreshed_pages` and compares.
+block may show a pipe or a redirection. Without arguments the pictures are drawn too (tools/pictures.py). The test of the docs calls `refreshed_pages` and compares.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SETTINGS = ("NO_COLOR", "FORCE_COLOR", "CKPT_DEBUG")
 
 def pages(root: Path = ROOT) -> list[str]:
     """The pages that are made: those that show commands, and those of `ckpt explain`, as paths below the root."""
-    found = [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+    found = [*sorted(root.glob("README*.md")), *sorted((root / "docs").rglob("*.md"))]
     names = {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in found}
     return [name for name, text in names.items() if name in _SOURCES or _BLOCK.search(text)]
 
@@ -90,3 +90,7 @@ def output_of(command: str, folder: Path, programs: Path) -> str:
 if __name__ == "__main__":
     for name, text in refreshed_pages(sys.argv[1:] or pages()).items():
         (ROOT / name).write_text(text, encoding="utf-8")
+    if not sys.argv[1:]:
+        import pictures  # beside this file
+
+        pictures.write()

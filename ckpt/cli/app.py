@@ -13,11 +13,11 @@ from importlib import import_module
 from typing import Any, NoReturn, TypeVar
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from ckpt import __version__
 from ckpt.cli import output, start
-from ckpt.cli.signature import FILTER, GATE, LIMITS, OUTPUT, colouring
+from ckpt.cli.signature import FILTER, GATE, LIMITS, OUTPUT, PlainCommand, colouring, plain
 from ckpt.cli.start import PIPE_CLOSED, TROUBLE
 from ckpt.errors import CkptError
 from ckpt.limits import Limits
@@ -40,6 +40,9 @@ _R = TypeVar("_R")
 
 class Group(TyperGroup):
     """Typer's group with our exit codes: 1 never means an error."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return plain(super().get_params(ctx))
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         return _answered(lambda: super(Group, self).make_context(*args, **kwargs))
@@ -78,7 +81,7 @@ class Group(TyperGroup):
             formatter.write_dl(_EXIT_CODES)
 
 
-class Command(TyperCommand):
+class Command(PlainCommand):
     """Typer's command whose help groups the options: those of the command first, then the shared groups."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

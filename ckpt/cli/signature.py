@@ -1,12 +1,14 @@
-"""What the options of commands have in common: groups in the help, exclusions as a table, signatures with more options."""
+"""What typer makes of the signature of a command: groups in the help, exclusions, options that all share, any typer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from inspect import Parameter, Signature, cleandoc, signature
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperCommand
 
 from ckpt.cli import output
 from ckpt.errors import UsageError
@@ -19,6 +21,76 @@ Color = Annotated[
     str | None,
     typer.Option("--color", metavar="WHEN", help="Use colour: auto, always or never.", show_default=False),
 ]
+
+
+class PlainCommand(TyperCommand):
+    """A command whose values need no pydantic, and whose help is the same with every typer."""
+
+    def get_params(self, ctx: Any) -> Any:
+        params = plain(super().get_params(ctx))
+        for param in params:
+            if param.param_type_name == "argument":
+                param.get_usage_pieces = partial(_usage, param)
+                param.get_help_record = partial(_record, self, param)
+        return params
+
+
+def plain(params: Iterable[Any]) -> list[Any]:
+    """The parameters of a command, after their values were given the way of `_value`, once each.
+
+    From 0.29 on typer checks every value with pydantic, also that of an option that is not given: this doubles the
+    start. The values here are text, numbers, flags and lists of text.
+    """
+    found = list(params)
+    for param in found:
+        if not isinstance(param.process_value, partial):
+            param.process_value = partial(_value, param, param.process_value)
+    return found
+
+
+def _usage(param: Any, ctx: Any) -> list[str]:
+    """An argument in the line of usage. The releases of typer have four forms for it."""
+    return [param.metavar if param.required else f"[{param.metavar}]"]
+
+
+def _record(command: Any, param: Any, ctx: Any) -> tuple[str, str]:
+    """An argument in the list of arguments: its metavar, and its help, which typer 0.24 loses to click 8.5."""
+    annotation = parameters_of(command.callback)[param.name].annotation
+    return param.metavar, annotation.__metadata__[0].help + ("  [required]" if param.required else "")
+
+
+def _value(param: Any, usual: Callable[..., Any], ctx: Any, value: Any) -> Any:
+    """The value of a parameter; what this does not know goes the usual way, with pydantic if typer has it."""
+    kind = getattr(getattr(param, "type_descriptor", None), "annotation", None)
+    made: Any = value
+    if value is None:
+        known, made = kind is not None, () if param.multiple or param.nargs == -1 else None
+    elif kind in (int, float):
+        known, made = True, _number(kind, param, ctx, value)
+    elif kind in (str, bool):
+        known = isinstance(value, kind)
+    else:
+        known = kind == list[str] and isinstance(value, (list, tuple))
+    if not known or (param.required and param.value_is_missing(made)):
+        made = usual(ctx, value)
+    elif param.callback is not None:
+        made = param.callback(ctx, param, made)
+    if isinstance(made, float) and made != made:
+        raise typer.BadParameter(f"{value!r} is not a valid float range.", ctx, param)
+    return made
+
+
+def _number(kind: Callable[[Any], float], param: Any, ctx: Any, value: Any) -> float:
+    """A number within its limits, or the error in the words of click."""
+    low, high = param.min, param.max
+    try:
+        number = kind(value)
+    except ValueError:
+        raise typer.BadParameter(f"{value!r} is not a valid float range.", ctx, param) from None
+    if (low is not None and number < low) or (high is not None and number > high):
+        limits = f"x>={low}" if high is None else f"x<={high}" if low is None else f"{low}<=x<={high}"
+        raise typer.BadParameter(f"{number} is not in the range {limits}.", ctx, param)
+    return number
 
 
 class Exclusion(NamedTuple):

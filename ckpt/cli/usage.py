@@ -28,6 +28,8 @@ _ALIASES = {
 """Words that are no commands -> the command that does this."""
 _RENAMED = {"--values": "--read-values", "--annotate": "--output-format", "--to": "--format"}
 """Options of before -> their names now, in a command that has the name of now and not that of before."""
+_NO_NUMBER = re.compile(r"is not a valid (?:int(?:eger)?|float)(?: range)?")
+"""How the releases of click say it."""
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _ALIKE = 0.7
 """How like two names without their endings must be, from 0 to 1."""
@@ -55,7 +57,7 @@ def _explained(error: Any, context: Any, command: str, commands: Sequence[str]) 
     if kind == "BadParameter":
         param = getattr(error, "param", None)
         option = next((name for name in getattr(param, "opts", ()) if name.startswith("--")), "")
-        text = _sentence(str(error.message).replace("is not a valid int range", "is not a number that fits"))
+        text = _sentence(_NO_NUMBER.sub("is not a number that fits", str(error.message)))
         return f"{option}: {text}" if option else text, None
     text = str(error.format_message())
     name = re.match(r"No such command '(.*)'\.", text, re.DOTALL)

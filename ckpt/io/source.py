@@ -302,6 +302,18 @@ def inflate(data: bytes, size: int, what: str) -> bytes:
     return out
 
 
+def beginning(path: str, count: int = 512) -> bytes:
+    """The first bytes of a file, fewer where it ends before; none of what cannot be opened."""
+    try:
+        file = File(path)
+    except NotOpenedError:
+        return b""
+    try:
+        return file.read(0, min(count, file.size))
+    finally:
+        file.close()
+
+
 def read_limited(source: Source, limit: int, limit_name: str, what: str) -> bytes:
     """All bytes of a source. Raises LimitError when it has more than `limit`."""
     if source.size > limit:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from process import ckpt
+from process import ROOT, ckpt, python
 
 from ckpt.cli.app import COMMANDS
 from ckpt.cli.signature import Exclusion
@@ -81,7 +81,71 @@ def test_both_are_refused(command: str, pair: tuple[str, str]) -> None:
     assert "exclude each other" in line and all(option in line for option in pair)
 
 
-def test_every_command_has_its_help() -> None:
-    for command in COMMANDS:
-        done = ckpt(command, "--help")
-        assert done.code == 0 and f"ckpt {command}" in done.out.decode()
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_is_that_of_the_page_whichever_typer_prints_it(command: str) -> None:
+    done = ckpt(command, "--help", COLUMNS="100")
+
+    text = (ROOT / "docs" / "commands" / f"{command}.md").read_text(encoding="utf-8")
+    shown = text.partition(f"```console\n$ ckpt {command} --help\n")[2].partition("\n```\n")[0]
+    assert (done.code, done.out.decode().rstrip()) == (0, shown), "make docs"
+
+
+@pytest.mark.parametrize(
+    ("command", "usage", "arguments"),
+    [
+        (
+            "inspect",
+            "ckpt inspect [OPTIONS] PATH...",
+            ["PATH...  Checkpoint files, indexes of shards, or folders.  [required]"],
+        ),
+        (
+            "diff",
+            "ckpt diff [OPTIONS] BEFORE AFTER",
+            ["BEFORE  A checkpoint.  [required]", "AFTER   A checkpoint.  [required]"],
+        ),
+        ("ls", "ckpt ls [OPTIONS] [PATH...]", ["PATH...  Files, or folders of files."]),
+    ],
+)
+def test_arguments_are_shown_by_their_metavar(command: str, usage: str, arguments: list[str]) -> None:
+    lines = ckpt(command, "--help", COLUMNS="100").out.decode().splitlines()
+
+    at = lines.index("Arguments:") + 1
+    assert lines[0] == f"Usage: {usage}"
+    assert [line.strip() for line in lines[at : at + len(arguments)]] == arguments
+    assert lines[at + len(arguments)] == ""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--version"],
+        ["inspect", "--help"],
+        ["inspect", "train_cuda.pth", "--include", "*", "--depth", "1", "--json"],
+        ["diff", "ddp_after.pth", "ddp_after.pth", "--atol", "0.5"],
+        ["get", "train_cuda.pth", "epoch"],
+    ],
+    ids=" ".join,
+)
+def test_no_command_imports_pydantic(words: list[str]) -> None:
+    """typer 0.29 and later import it for every parameter that they check themselves, which doubles the start."""
+    done = python("-X", "importtime", "-m", "ckpt", *words, cwd=ROOT / "sample_checkpoints")
+
+    imported = {line.rpartition("|")[2].strip() for line in done.complaints}
+    assert done.code == 0 and "ckpt.cli.signature" in imported
+    assert [name for name in imported if name.partition(".")[0].startswith("pydantic")] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("diff a b --atol x", "diff: --atol: 'x' is not a number that fits"),
+        ("diff a b --atol nan", "diff: --atol: 'nan' is not a number that fits"),
+        ("diff a b --atol -1", "diff: --atol: -1.0 is not in the range x>=0"),
+        ("inspect a --depth 1.5", "inspect: --depth: '1.5' is not a number that fits"),
+        ("inspect a --depth 65", "inspect: --depth: 65 is not in the range 0<=x<=64"),
+        ("stats a --threshold 2", "stats: --threshold: 2.0 is not in the range 0<=x<=1"),
+    ],
+)
+def test_a_number_that_does_not_fit_is_said_alike_by_every_typer(words: str, said: str) -> None:
+    command = words.partition(" ")[0]
+    assert ckpt(*words.split()).complaints == [f"ckpt: {said} (ckpt {command} --help)"]

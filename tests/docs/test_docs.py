@@ -43,6 +43,8 @@ from ckpt.jobs.rewrite.warmstart import warmstart
 from ckpt.limits import INFLATION, TENSOR_BYTES, TENSOR_MEMORY, Limits
 
 ROOT = Path(__file__).resolve().parents[2]
+FIRST_PAGES = ["README.md", "README.zh-CN.md"]
+"""The first page, in each language."""
 
 
 def page(name: str) -> str:
@@ -70,12 +72,56 @@ def test_pages_show_what_the_commands_print() -> None:
 COMMAND_PAGES = [f"docs/commands/{command}.md" for command in app.COMMANDS]
 
 
+TABLE = "docs/commands/README.md"
+"""The table of all commands."""
+
+
 def test_every_command_has_its_page_and_its_row() -> None:
     shown = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs" / "commands").iterdir())
-    rows = re.findall(r"^\| \[`ckpt (\w+)[^`]*`\]\((.+?)\) \|", page("README.md"), re.MULTILINE)
+    rows = re.findall(r"^\| \[`ckpt (\w+)[^`]*`\]\((.+?)\) \|", page(TABLE), re.MULTILINE)
 
-    assert shown == sorted(COMMAND_PAGES)
-    assert rows == list(zip(app.COMMANDS, COMMAND_PAGES, strict=True))
+    assert shown == sorted([*COMMAND_PAGES, TABLE])
+    assert rows == [(command, f"{command}.md") for command in app.COMMANDS]
+
+
+@pytest.mark.parametrize("name", FIRST_PAGES)
+def test_the_first_page_leads_from_problems_to_commands_on_its_first_screen(name: str) -> None:
+    lines = page(name).splitlines()
+    first = lines[: next(at for at, line in enumerate(lines) if line.startswith("## "))]
+    rows = [row for row in rows_of("\n".join(first)) if "](docs/" in row[-1]]
+
+    assert len(lines) <= 150 and len(first) <= 45
+    assert len(rows) >= 12 and all(len(row) == 2 and row[0] for row in rows)
+    assert '<source media="(prefers-color-scheme: dark)"' in "\n".join(first)
+    ways = [
+        re.fullmatch(r"\[`ckpt (\w+) [^`]+`\]\(docs/commands/(\w+)\.md(?:#.*)?\)", row[1]) for row in rows
+    ]
+    assert all(way and way[1] == way[2] and way[1] in app.COMMANDS for way in ways), rows
+    jobs = {"inspect", "ls", "diff", "rehome", "strip", "warmstart", "slim", "convert", "lint", "explain"}
+    assert jobs <= {way[1] for way in ways if way}
+
+
+def shown_blocks(text: str) -> list[str]:
+    """The commands of a page with what they print, and its other blocks of code."""
+    without = re.sub(r"^(\$ make \w+ +)#.*", r"\1", text, flags=re.MULTILINE)
+    return re.findall(r"(?:<!-- run: .+? -->\n)?^```\w+\n.*?^```$", without, re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("english", "chinese"), [("README.md", "README.zh-CN.md"), ("docs/errors.md", "docs/errors.zh-CN.md")]
+)
+def test_a_page_in_chinese_has_the_blocks_the_parts_and_the_links_of_the_english_one(
+    english: str, chinese: str
+) -> None:
+    texts = page(english), page(chinese)
+    parts = [[line.split()[0] for line in prose(text).splitlines() if line.startswith("#")] for text in texts]
+    reached = [sorted(re.sub(r"\.zh-CN", "", path) for path, _ in links(name)) for name in (english, chinese)]
+
+    assert shown_blocks(texts[0]) == shown_blocks(texts[1]) != []
+    assert parts[0] == parts[1] and reached[0] == reached[1]
+    assert [row[1] for row in rows_of(texts[0])[1:]] == [row[1] for row in rows_of(texts[1])[1:]]
+    titles = re.findall(r"^## (.+)$", prose(texts[1]), re.MULTILINE)
+    assert titles and all(re.search(r"[\u4e00-\u9fff]", title) for title in titles)
 
 
 @pytest.mark.parametrize("command", app.COMMANDS)
@@ -309,7 +355,8 @@ def test_every_exit_code_stands_on_the_page_of_scripting() -> None:
 
 
 PAGES = [
-    *("README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md", "sample_checkpoints/README.md"),
+    *FIRST_PAGES,
+    *("SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md", "sample_checkpoints/README.md"),
     *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")),
 ]
 
@@ -378,3 +425,17 @@ def test_every_test_that_a_page_names_is_there() -> None:
     for page in ("SECURITY.md", "CONTRIBUTING.md"):
         for name in re.findall(r"`(tests/[\w/.]+)`", (ROOT / page).read_text()):
             assert (ROOT / name).exists(), f"{page}: {name}"
+
+
+def test_the_first_page_says_how_it_is_installed() -> None:
+    for name in FIRST_PAGES:
+        text = page(name)
+        for way in (
+            "make demo",
+            ".venv/bin/ckpt",
+            "pip install torch-ckpt",
+            "uv tool install",
+            "PIP_EXTRA_INDEX_URL",
+        ):
+            assert way in text, (name, way)
+        assert "--index-url" not in text and "--extra-index-url" not in text  # tools/release.py refuses it

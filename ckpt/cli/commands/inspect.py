@@ -37,9 +37,11 @@ from ckpt.cli.options import (
 from ckpt.cli.paths import each
 from ckpt.cli.signature import OUTPUT, Exclusion, excluding
 from ckpt.cli.walk import listed
-from ckpt.errors import FolderError, UsageError
+from ckpt.errors import CkptError, FolderError, UsageError
 from ckpt.evidence.survey import Survey
+from ckpt.io.source import beginning
 from ckpt.jobs.inspect.inspect import InspectReport, inspect
+from ckpt.limits import Limits
 from ckpt.names import Globs
 from ckpt.render import inspect as render
 from ckpt.render import tables
@@ -53,6 +55,20 @@ _VIEWS = ("--storages", "--values", "--imports")
     Exclusion(("--json", "--tsv", "--table")),
     Exclusion(("--json", "--index"), _VIEWS),
     Exclusion(("--index",), ("--tsv", "--table")),
+    Exclusion(
+        ("--textconv",),
+        (
+            "--json",
+            "--tsv",
+            "--table",
+            "--index",
+            *_VIEWS,
+            "--include",
+            "--exclude",
+            "--section",
+            "--fail-on",
+        ),
+    ),
 )
 def command(
     paths: PathsOrList = None,
@@ -103,6 +119,9 @@ def command(
             "--index", metavar="N,N-N", help="Name the parameters with these indices in an error of DDP."
         ),
     ] = None,
+    textconv: Annotated[
+        bool, typer.Option("--textconv", help="Print plain text for git diff, also of what cannot be read.")
+    ] = False,
     model: Model = None,
     arg: Arg = None,
     select: Select = None,
@@ -142,6 +161,8 @@ def command(
         together = ",".join([indices or "", *(path for path in names if path.isdigit())])
         raise UsageError("--index takes one list", hint=f"--index {show(together, 80)}")
     live = model_of(model, arg)
+    if textconv:
+        return max(_write_textconv(path, limits) for path in names)
     rows = output.Tables(len(names) > 1, tsv=tsv, table=table, header=not no_header)
 
     as_list = not (json or rows.asked or views or indices or section or gate.fails or live)
@@ -212,3 +233,19 @@ def _write_text(report: InspectReport, views: Sequence[_Table], depth: int | Non
     for view in views:
         output.write_lines([[]])
         output.write_table(view(report), tsv=False, table=None)
+
+
+def _write_textconv(path: str, limits: Limits) -> int:
+    """The text of a file for git, which shows no difference at all where the command fails."""
+    from ckpt.jobs.check.sums import digests
+    from ckpt.render.textconv import textconv_lines, unread_line
+
+    try:
+        with opened(path, limits, tell=False) as checkpoint:
+            survey = Survey(checkpoint)
+            lines = textconv_lines(inspect(survey), digests(survey))
+    except CkptError as error:
+        lines = [unread_line(beginning(path), error.problem)]
+    for line in lines:
+        output.write_text(line)
+    return 0

@@ -74,6 +74,21 @@ def sums_now(
     return max(found, key=lambda made: sum(digest == wanted[name] for name, digest in made.items()))
 
 
+def digests(survey: Survey, *, executor: Executor | None = None) -> list[str | None]:
+    """The sum of each tensor of the file, in file order; None for a tensor without data. Raises UnreadableError."""
+    tasks = [
+        Task(_digest_or_none, (entry.tensor,), entry.tensor.nbytes) for entry in survey.checkpoint.tensors
+    ]
+    return (executor or Threads()).run(tasks, None)
+
+
+def _digest_or_none(tensor: Tensor) -> str | None:
+    try:
+        return digest(tensor)
+    except UnsupportedError:
+        return None
+
+
 def _sums(
     survey: Survey,
     rows: Iterable[tuple[str, Entry]],

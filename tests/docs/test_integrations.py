@@ -1,0 +1,274 @@
+"""What docs/integrations.md says, and the files that it names, done for real."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from process import ROOT, SAMPLES, TIMEOUT, environment
+from torch import nn
+
+import ckpt
+from ckpt import formats
+from ckpt.cli.walk import CHECKPOINTS
+from ckpt.evidence.survey import Survey
+
+PAGE = (ROOT / "docs" / "integrations.md").read_text(encoding="utf-8")
+HOOKS = (ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8")
+ACTION = (ROOT / "action.yml").read_text(encoding="utf-8")
+DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+
+
+def block(word: str) -> str:
+    """The block of the page that holds a word."""
+    (found,) = (text for text in re.findall(r"```\w+\n(.*?)```", PAGE, re.DOTALL) if word in text)
+    return str(found)
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> dict[str, str]:
+    """An environment whose PATH begins with a folder that has `ckpt`."""
+    folder = tmp_path / "programs"
+    executable(folder / "ckpt", f'exec "{sys.executable}" -m ckpt "$@"')
+    return environment(PATH=f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+
+def executable(path: Path, line: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{line}\n")
+    path.chmod(0o755)
+
+
+def shell(text: str, folder: Path, env: Mapping[str, str], code: int | None = 0) -> str:
+    """What a script prints on stdout."""
+    done = subprocess.run(
+        ["bash", "-e", "-o", "pipefail", "-c", text],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
+        timeout=TIMEOUT,
+    )
+    assert code is None or done.returncode == code, (done.returncode, done.stderr)
+    return done.stdout
+
+
+# ---------------------------------------------------------------------------------------------- pre-commit, GitHub
+
+
+def test_the_hook_of_pre_commit_checks_checkpoints(tmp_path: Path, programs: dict[str, str]) -> None:
+    said = dict(re.findall(r"^(?:- |  )(\w+): ([^#\n]+?)(?:  #.*)?$", HOOKS, re.MULTILINE))
+    args = re.search(r"- id: ([\w-]+)\n +args: \[(.+)\]", PAGE)
+
+    assert args is not None and said["id"] == args[1] == "ckpt-lint" and said["language"] == "python"
+    files = re.compile(said["files"])
+    assert all(
+        files.search(f"runs/last{ending}") for ending in CHECKPOINTS if ending not in (".bin", ".index.json")
+    )
+    assert [name for name in ("setup.py", "x.pth.md", "pth") if files.search(name)] == []
+    entry = f"{said['entry']} {args[2].replace(',', '')}"
+    assert shell(f"{entry} llama_bf16.pth zoo.pkl", SAMPLES, programs) == ""
+    assert "called-on-load" in shell(f"{entry} hostile.pth llama_bf16.pth", SAMPLES, programs, 1)
+    shell(f"{entry} lfs_pointer.pth", SAMPLES, programs, 2)
+    shell(f"{entry} --skip-unreadable lfs_pointer.pth", SAMPLES, programs, 0)
+
+
+def steps() -> list[str]:
+    return re.findall(r"^      run: (.+)$", ACTION, re.MULTILINE)
+
+
+def test_the_action_installs_itself_and_prints_annotations(tmp_path: Path, programs: dict[str, str]) -> None:
+    install, lint = steps()
+    runner = tmp_path / "runner's place"
+    executable(tmp_path / "programs" / "python3", f'echo "$@" >> "{tmp_path}/log"; mkdir -p "$3/bin"')
+    executable(runner / "ckpt" / "bin" / "pip", f'echo pip "$@" >> "{tmp_path}/log"')
+    (runner / "ckpt" / "bin" / "ckpt").symlink_to(tmp_path / "programs" / "ckpt")
+    env = {**programs, "RUNNER_TEMP": str(runner), "GITHUB_ACTION_PATH": "/the action"}
+
+    shell(install, tmp_path, env)
+    log = (tmp_path / "log").read_text()
+    assert log == f"-m venv {runner}/ckpt\npip install --quiet /the action\n"
+
+    shutil.copy(SAMPLES / "hostile.pth", tmp_path / "my file.pth")
+    shutil.copy(SAMPLES / "weights.safetensors", tmp_path)
+    paths = "my file.pth\nweights.safetensors\n"
+    printed = shell(lint, tmp_path, {**env, "CKPT_PATHS": paths, "CKPT_ARGS": "--level error -q"}, 1)
+    assert printed.startswith("::error file=my file.pth::called-on-load ") and printed.count("\n") == 1
+    assert shell(lint, tmp_path, {**env, "CKPT_PATHS": "weights.safetensors", "CKPT_ARGS": ""}) == ""
+    evil = {**env, "CKPT_PATHS": "$(touch x)", "CKPT_ARGS": "; touch x"}
+    shell(lint, tmp_path, evil, 2)
+    assert not (tmp_path / "x").exists()
+
+
+def test_no_text_of_a_workflow_becomes_code_of_the_action() -> None:
+    inputs = re.findall(r"^  (\w+):\n    description: .+\n    default: ", ACTION, re.MULTILINE)
+    used = re.findall(r"^        CKPT_\w+: \$\{\{ inputs\.(\w+) \}\}$", ACTION, re.MULTILINE)
+
+    assert inputs == used == ["paths", "args"]
+    assert len(steps()) == ACTION.count("- name:") == ACTION.count("shell: bash") == 2
+    assert not any("${{" in step for step in steps())
+    assert re.findall(r"^      (\w+):", block("OWNER/REPOSITORY"), re.MULTILINE) == ["lfs", "paths", "args"]
+
+
+# ---------------------------------------------------------------------------------------------- git, DVC, Slurm, the hub
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not there")
+def test_git_diffs_checkpoints_as_text(tmp_path: Path, programs: dict[str, str]) -> None:
+    env = {
+        **programs,
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_CONFIG_SYSTEM": os.devnull,
+        "HOME": str(tmp_path),
+    }
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    shell("git init -q . && git config user.name a && git config user.email a@b", folder, env)
+    shell(block("git config"), folder, env)
+    for name in ("ddp_before.pth", "lfs_pointer.pth", "truncated.pth"):
+        shutil.copy(SAMPLES / name, folder)
+    shell("git add -A && git commit -qm before", folder, env)
+    shutil.copy(SAMPLES / "ddp_after.pth", folder / "ddp_before.pth")
+    pointer = folder / "lfs_pointer.pth"
+    pointer.write_text(pointer.read_text().replace("oid sha256:5", "oid sha256:6"))
+    (folder / "truncated.pth").write_bytes(b"")
+
+    def changed(revisions: str = "") -> list[str]:
+        lines = shell(f"git --no-pager diff -U0 {revisions}", folder, env).splitlines()
+        return [line for line in lines if re.match(r"[-+](?![-+])", line)]
+
+    found = changed()
+    assert "-value epoch = 0" in found and "+value epoch = 1" in found
+    tensors = {line.split()[1] for line in found if line.startswith("+tensor")}
+    assert "model.module.fc1.weight" in tensors and "model.module.fc3.weight" not in tensors
+    pointers = [line for line in found if "Git LFS pointer to 102,530,333 bytes" in line]
+    assert [(line[0], line.partition("sha256 ")[2][:6]) for line in pointers] == [
+        ("-", "5f70bf"),
+        ("+", "6f70bf"),
+    ]
+    assert any(line.startswith("-not read: cut off") for line in found)
+    assert "+not read: an empty file" in found
+    assert not any(str(tmp_path) in line for line in found)
+
+    shell("git add -A && git commit -qm after", folder, env)
+    assert changed("HEAD~1 HEAD") == found, "from the cache, or from other paths"
+
+
+def test_a_stage_of_dvc_stops_at_findings(tmp_path: Path, programs: dict[str, str]) -> None:
+    (line,) = re.findall(r"cmd: (.+)", block("stages:"))
+    shutil.copy(SAMPLES / "hostile.pth", tmp_path / "best.pth")
+    shell(line, tmp_path, programs, 1)
+    assert not (tmp_path / "best.sums").exists()
+
+    shutil.copy(SAMPLES / "llama_bf16.pth", tmp_path / "best.pth")
+    shell(line, tmp_path, programs)
+    shell("ckpt verify best.pth --sums best.sums", tmp_path, programs)
+
+
+def test_the_script_for_slurm_resumes_from_what_is_whole(tmp_path: Path, programs: dict[str, str]) -> None:
+    executable(tmp_path / "programs" / "srun", 'echo "srun $@"')
+
+    def ran() -> str:
+        return shell(block("#SBATCH"), tmp_path, programs).splitlines()[-1]
+
+    assert ran() == "srun python train.py"
+    shutil.copy(SAMPLES / "truncated.pth", tmp_path / "last.pth")
+    assert ran() == "srun python train.py"
+    shutil.copy(SAMPLES / "ddp_before.pth", tmp_path / "previous.pth")
+    assert ran() == "srun python train.py --resume previous.pth"
+    shutil.copy(SAMPLES / "ddp_after.pth", tmp_path / "last.pth")
+    assert ran() == "srun python train.py --resume last.pth"
+
+
+def test_a_download_of_the_hub_is_looked_at(tmp_path: Path, programs: dict[str, str]) -> None:
+    executable(tmp_path / "programs" / "hf", f'mkdir "$4" && cp "{SAMPLES}"/weights.safetensors "$4"')
+    assert "weights.safetensors" in shell(block("hf download"), tmp_path, programs)
+
+    cache = tmp_path / "snapshots" / "0a1b"
+    cache.mkdir(parents=True)
+    shutil.copy(SAMPLES / "hostile.pth", tmp_path / "blob")
+    (cache / "pytorch_model.bin").symlink_to(tmp_path / "blob")
+    assert "RUNS CODE" in shell("ckpt ls snapshots/0a1b", tmp_path, programs)
+
+
+# ---------------------------------------------------------------------------------------------- Lightning, Docker
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Linear(3, 2), nn.Linear(3, 2)
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.used(given)
+        return out
+
+
+def test_the_callback_of_lightning_takes_snapshots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lightning's own order of hooks: a step runs zero_grad and backward before the optimizer's step."""
+    stub = ModuleType("lightning.pytorch")
+    stub.__dict__["Callback"] = type("Callback", (), {})
+    made: dict[str, Any] = {}
+    with mock.patch.dict(sys.modules, {"lightning": ModuleType("lightning"), "lightning.pytorch": stub}):
+        exec(block("class Snapshots"), made)
+    monkeypatch.chdir(tmp_path)
+    callback, net = made["Snapshots"](), Net()
+    optimizer = torch.optim.Adam(net.parameters())
+    trainer = SimpleNamespace(global_step=0, current_epoch=0, optimizers=[optimizer])
+    for number in range(2):
+        batch = torch.ones(1, 3)
+        callback.on_train_batch_start(trainer, net, batch, number)
+        optimizer.zero_grad()
+        net(batch).sum().backward()
+        optimizer.step()
+        trainer.global_step += 1
+        callback.on_train_batch_end(trainer, net, None, batch, number)
+
+    report = ckpt.diff("before.pth", "after.pth")
+    (frozen,) = (finding for finding in report.findings if finding.code == "frozen")
+    assert sorted(frozen.tensors) == ["state_dict.unused.bias", "state_dict.unused.weight"] or sorted(
+        frozen.tensors
+    ) == ["unused.bias", "unused.weight"]
+    with formats.open("after.pth") as checkpoint:
+        match = Survey(checkpoint).record
+        assert match is not None and len(match.record.optimizers) == 1
+    with ckpt.open("after.pth") as after:
+        assert not torch.equal(
+            next(t.torch() for n, t in after.items() if n.endswith("used.weight")), net.used.weight
+        )
+
+
+def test_the_image_is_built_from_what_is_there_and_has_no_torch() -> None:
+    lines = [line for line in DOCKERFILE.splitlines() if line and not line.startswith("#")]
+    words = [line.split() for line in lines]
+    bases = [row[1] for row in words if row[0] == "FROM"]
+    copied = [name for row in words if row[0] == "COPY" and "--from=build" not in row for name in row[1:-1]]
+    kept = (ROOT / ".dockerignore").read_text().splitlines()
+
+    assert len(bases) == 2 and all(re.fullmatch(r"python:3\.1[0-9]-slim", base) for base in bases)
+    assert all((ROOT / name).exists() for name in copied)
+    # What the wheel is built from: tools/release.py looks at the same.
+    assert sorted(copied) == ["LICENSE", "README.md", "ckpt", "pyproject.toml"]
+    assert sorted(name[1:] for name in kept if name.startswith("!")) == sorted(copied) and kept[0] == "*"
+    assert {row[0] for row in words} == {"FROM", "COPY", "RUN", "USER", "WORKDIR", "ENTRYPOINT", "CMD"}
+    (install,) = (row for row in words if row[0] == "RUN")
+    assert (
+        install[1:3] == ["pip", "install"] and install[-1] == "/source" and "torch" not in " ".join(install)
+    )
+    assert 'ENTRYPOINT ["ckpt"]' in lines and lines.index("USER 65534:65534") > lines.index(
+        "FROM " + bases[1]
+    )
+    comment = DOCKERFILE.splitlines()[0]
+    assert all(line in comment for line in block("docker build").splitlines())
