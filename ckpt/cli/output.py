@@ -43,6 +43,7 @@ _ASCII = {
     "Δ": "delta",
     "−": "-",
     "²": "^2",
+    "━": "-",
     **dict.fromkeys("▏▎▍▌▋▊▉█", "#"),
 }
 """Characters of our own texts -> what stands for them where the encoding of a stream lacks them."""

@@ -181,7 +181,8 @@ def test_the_way_out_names_the_model(tmp_path: Path) -> None:
         ckpt("strip", "in.pth", "-o", "out.pth", cwd=tmp_path), "ckpt slim in.pth --section g -o in.slim.pth)"
     )
     assert (
-        "ckpt slim in.pth --section G -o in.slim.pth)" in ckpt("inspect", "in.pth", cwd=tmp_path).out.decode()
+        "ckpt slim in.pth --section G -o in.slim.pth\n"
+        in ckpt("inspect", "in.pth", cwd=tmp_path).out.decode()
     )
     assert ckpt("slim", "in.pth", "--section", "G", "-o", "in.slim.pth", cwd=tmp_path).code == 0
 
@@ -199,10 +200,8 @@ def test_no_way_out_is_named_that_does_not_lead_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", HOSTILE)
 def test_inspect_names_the_way_out(name: str, tmp_path: Path) -> None:
     put(tmp_path, HOSTILE[name])
-    assert (
-        "(for the weights alone: ckpt slim in.pth -o in.slim.pth)"
-        in ckpt("inspect", "in.pth", cwd=tmp_path).out.decode()
-    )
+    text = " ".join(ckpt("inspect", "in.pth", cwd=tmp_path).out.decode().split())
+    assert "For the weights alone: ckpt slim in.pth -o in.slim.pth" in text
 
 
 def test_intact_is_not_safe(tmp_path: Path) -> None:

@@ -115,10 +115,13 @@ EXPECTED = {
     "fsdp_rank0.pth": [],
     "torchao_only.pth": ["ckpt convert torchao_only.pth --plain -o torchao_only.plain.pth"],
     "torchao.pth": ["ckpt convert torchao.pth --plain -o torchao.plain.pth"],
-    "meta_tensor.pth": ["ckpt slim meta_tensor.pth -o meta_tensor.slim.pth"],
+    "meta_tensor.pth": [
+        "ckpt slim meta_tensor.pth -o meta_tensor.slim.pth",
+        "ckpt convert meta_tensor.pth --plain -o meta_tensor.plain.pth",
+    ],
     "mmengine.pth": [
-        "ckpt slim mmengine.pth -o mmengine.slim.pth",
         "ckpt convert mmengine.pth --plain -o mmengine.plain.pth",
+        "ckpt slim mmengine.pth -o mmengine.slim.pth",
     ],
     "whole_of_others.pth": ["ckpt convert whole_of_others.pth --plain -o whole_of_others.plain.pth"],
     "dynamic_whole.pth": ["ckpt convert dynamic_whole.pth --plain -o dynamic_whole.plain.pth"],

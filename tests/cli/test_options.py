@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -99,10 +100,9 @@ def test_the_order_of_the_model_decides(folder: Path) -> None:
 
 
 def test_a_plain_list_is_found(folder: Path) -> None:
-    assert (
-        "list-modules: cells[0] (Linear)"
-        in ckpt("inspect", "a.pth", "--model", "nets.py:Net", cwd=folder).out.decode()
-    )
+    text = ckpt("inspect", "a.pth", "--model", "nets.py:Net", cwd=folder).out.decode()
+
+    assert re.search(r"list-modules +cells\[0\] \(Linear\)", text)
 
 
 def test_diff_knows_what_is_frozen(folder: Path) -> None:

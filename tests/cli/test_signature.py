@@ -95,8 +95,8 @@ def test_the_help_is_that_of_the_page_whichever_typer_prints_it(command: str) ->
     [
         (
             "inspect",
-            "ckpt inspect [OPTIONS] PATH...",
-            ["PATH...  Checkpoint files, indexes of shards, or folders.  [required]"],
+            "ckpt inspect [OPTIONS] [PATH...]",
+            ["PATH...  Checkpoint files, indexes of shards, or folders."],
         ),
         (
             "diff",

@@ -316,7 +316,7 @@ def test_diff_says_first_what_it_aligned_and_the_document_too(tmp_path: Path) ->
 
     done = inside("diff", "a.pth", "b.safetensors", cwd=tmp_path)
     first = done.out.decode().splitlines()[0]
-    assert done.code == 0 and first.endswith("20 tensors each   aligned: backbone.* → * (after)"), done
+    assert done.code == 0 and first.endswith("20 tensors each · aligned: backbone.* → * (after)"), done
     report = said(inside("diff", "a.pth", "b.safetensors", "--json", cwd=tmp_path))
     assert report["renames"] == [{"from": "*", "to": "backbone.*", "count": 20}]
     assert report["sections"][0]["prefixes"] == ["", "backbone."] and report["suggested"] == []

@@ -32,6 +32,7 @@ _SETTINGS = (
     "LC_ALL",
     "LANG",
     "COLUMNS",
+    "LINES",
 )
 
 

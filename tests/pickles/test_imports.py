@@ -316,7 +316,8 @@ def test_a_member_of_an_enum_of_the_author_is_a_warning(tmp_path: Path) -> None:
         report = inspect(Survey(checkpoint))
     finding = report.findings[0]
     assert (finding.code, finding.level) == ("called-on-load", "warning")
-    assert finding.message.endswith("which ckpt does not know. It looks like a member of an enum.")
+    assert finding.message.endswith("which ckpt does not know.")
+    assert finding.consequence == "It looks like a member of an enum."
     assert report.load.reason == "needs saved.Colour from the author's code"
 
 

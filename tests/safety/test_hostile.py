@@ -191,7 +191,12 @@ def test_error_through_the_command(name: str, form: str, tmp_path: Path) -> None
     case = BY_NAME[name]
     assert case.expect == "error"
     path = case.build(tmp_path)
-    check_error(ckpt("inspect", path, *FORMS[form]), case.says)
+    done = ckpt("inspect", path, *FORMS[form])
+    if form == "json":
+        (document,) = map(json.loads, done.lines)
+        assert set(document) == {"schema", "ckpt", "file", "error"} and document["error"]["message"]
+        done = done._replace(out=b"")
+    check_error(done, case.says)
 
 
 OPENED = [

@@ -40,7 +40,7 @@ def completed(words: str, cwd: Path = SAMPLES) -> list[str]:
         ("ckpt lint --select cu", ["cuda"]),
         ("ckpt explain fro", ["frozen"]),
         ("ckpt rehome x.pth --to c", ["cpu", "cuda:0", "cuda:1"]),
-        ("ckpt convert x.pth --to torch-", ["torch-zip", "torch-legacy"]),
+        ("ckpt convert x.pth --format torch-", ["torch-zip", "torch-legacy"]),
         ("ckpt ls --sort ", ["name", "size", "params", "findings"]),
         ("ckpt inspect --table git", ["github"]),
         ("ckpt inspect train_cuda.pth --section ", ["model", "optimizer", "scaler", "scheduler"]),

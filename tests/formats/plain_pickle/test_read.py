@@ -289,7 +289,7 @@ def test_code_is_named_and_never_run(tmp_path: Path) -> None:
     path = tmp_path / "evil.pkl"
     path.write_bytes(pickle.dumps({"w": np.ones(300), "x": Evil()}))
     done = ckpt("inspect", path)
-    assert b"DANGER: loading this file runs posix.system" in done.out
+    assert b"DANGER  loading this file runs posix.system" in done.out
     assert b"pickle.load" not in done.out
     path.write_bytes(pickle.dumps({"w": np.ones(300), "x": Survey}))
     done = ckpt("inspect", path)
