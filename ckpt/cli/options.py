@@ -24,18 +24,11 @@ if TYPE_CHECKING:
     from ckpt.cli.advice.ways import Ways
     from ckpt.evidence.survey import Survey
 
-Paths = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="PATH...", help="Checkpoint files, indexes of shards, or folders.", show_default=False
-    ),
-]
-PathsOrList = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="PATH...", help="Checkpoint files, indexes of shards, or folders.", show_default=False
-    ),
-]
+_PATHS = typer.Argument(
+    metavar="PATH...", help="Checkpoint files, indexes of shards, or folders.", show_default=False
+)
+Paths = Annotated[list[str], _PATHS]
+PathsOrList = Annotated[list[str] | None, _PATHS]
 OnePath = Annotated[str, typer.Argument(metavar="PATH", help="A checkpoint.", show_default=False)]
 Json = Annotated[
     bool,

@@ -83,6 +83,12 @@ class Section(NamedTuple):
         """The indices of its entries in `Checkpoint.tensors`."""
         return range(self.first, self.first + len(self.entries))
 
+    @property
+    def is_flat(self) -> bool:
+        """Whether all its tensors are one level below it, as in a state dict."""
+        depth = len(self.path) + 1
+        return not self.is_module and all(len(entry.path) == depth for entry in self.entries)
+
     def names(self) -> list[str]:
         """The names of its tensors, relative to it."""
         return [self.relative(entry.name) for entry in self.entries]

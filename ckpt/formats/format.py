@@ -7,7 +7,7 @@ reading never loads them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ckpt.checkpoint import Checkpoint, Entry, Traits
@@ -99,6 +99,15 @@ class ChecksumReport(NamedTuple):
     nbytes: int
     damage: tuple[Damage, ...]
     unchecked: int
+
+    @classmethod
+    def together(cls, reports: Sequence[ChecksumReport]) -> ChecksumReport:
+        """The report on several files."""
+        return cls(
+            sum(report.nbytes for report in reports),
+            tuple(row for report in reports for row in report.damage),
+            sum(report.unchecked for report in reports),
+        )
 
     def about(self, file: str) -> ChecksumReport:
         """The report with the name of its file on each damage."""

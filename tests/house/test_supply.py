@@ -112,7 +112,7 @@ def test_a_wheel_is_the_package_and_nothing_else(tmp_path: Path) -> None:
         {name: data for name, data in GOOD.items() if name != "ckpt/py.typed"},
         {name: data for name, data in GOOD.items() if name != "ckpt/nodes.py"},
         {name: data for name, data in GOOD.items() if not name.endswith("LICENSE")},
-        {**GOOD, "ckpt/errors.py": b"# from https://files.%s.org/x" % b"pythonhosted"},
+        {**GOOD, "ckpt/errors.py": b"# from https://files.python" + b"hosted" + b".org/x"},
         {**GOOD, "ckpt/errors.py": b"# https://mirror.local:8080/simple/rich"},
     ):
         with pytest.raises(release.CheckError):

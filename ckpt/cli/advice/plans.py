@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import CodeError, LossError, UnsupportedError
-from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import strips
 from ckpt.formats import save, writer_of, written_formats
@@ -108,17 +107,11 @@ def is_sure(survey: Survey, words: tuple[str, ...]) -> bool:
         refuse_script(checkpoint)
         return True
     if words == ("strip",):
-        return all(map(_strips, survey.weights(None)))
+        return all(section.is_flat and strips(section.names()) for section in survey.weights(None))
     if words == ("slim",) or words[:2] == ("slim", "--section"):
         chosen = survey.only_model(words[2] if len(words) > 2 else None)
         return chosen.tensors > 0 and _is_plain(weights_of(survey, chosen))
     return words == ("convert", "--plain") and _is_plain(checkpoint.root)
-
-
-def _strips(section: Section) -> bool:
-    """Whether names of a section change and all stay different, one level below it."""
-    flat = all(len(entry.path) == len(section.path) + 1 for entry in section.entries)
-    return not section.is_module and flat and strips(section.names())
 
 
 def _is_plain(root: Node) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from ckpt import formats
 from ckpt.errors import CkptError, LossError
-from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import strips
 from ckpt.findings import Way
@@ -137,15 +136,7 @@ def _is_plain(survey: Survey, words: tuple[str, ...]) -> bool:
         return True
     if words == ("strip",):
         sections = [section for section in survey.sections if section.kind in ("model", "ema")]
-        return bool(sections) and all(_is_flat(section) and strips(section.names()) for section in sections)
-    return words == ("slim",) and len(survey.candidates) == 1 and _is_flat(survey.candidates[0])
-
-
-def _is_flat(section: Section) -> bool:
-    """Whether all tensors of a section are one level below it, as in a state dict."""
-    depth = len(section.path) + 1
-    return (
-        section.tensors > 0
-        and not section.is_module
-        and all(len(row.path) == depth for row in section.entries)
-    )
+        return bool(sections) and all(section.is_flat and strips(section.names()) for section in sections)
+    if words != ("slim",) or len(survey.candidates) != 1:
+        return False
+    return survey.candidates[0].tensors > 0 and survey.candidates[0].is_flat

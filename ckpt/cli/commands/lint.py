@@ -98,8 +98,9 @@ def command(
 ) -> int:
     """Check files and print their findings. Exit code 1 for a warning or an error, 2 for a file that cannot be read.
 
-    Findings of level info are left out, unless --level or --select asks for them. Tensors are read only with --read-values. The table [tool.ckpt.lint] of the nearest pyproject.toml may set select,
-    ignore, level and read-values. It cannot switch off findings of level error.
+    Findings of level info are left out, unless --level or --select asks for them. Tensors are read only with
+    --read-values. The table [tool.ckpt.lint] of the nearest pyproject.toml may set select, ignore, level and read-values.
+    It cannot switch off findings of level error.
 
     \b
     ckpt lint runs/ --ignore cuda

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from ckpt import formats
 from ckpt.cli import output
 from ckpt.cli.options import (
     FailOn,
@@ -25,11 +24,10 @@ from ckpt.cli.options import (
     Table,
     Tsv,
     check_table,
-    explained,
     gate_of,
     limits_of,
+    opened,
     planning,
-    plugins_allowed,
 )
 from ckpt.cli.paths import TROUBLE, worst
 from ckpt.cli.signature import OUTPUT, Exclusion, excluding
@@ -131,7 +129,7 @@ def rows_of(names: Sequence[str], limits: Limits, rules: Rules, *, commands: boo
     With `commands` findings name the commands that help, as JSON has them.
     """
     items = [item for item in found(names) if item.skipped is None]
-    tasks = [Task(_row, (item, limits, plugins_allowed(), commands)) for item in items]
+    tasks = [Task(_row, (item, limits, commands)) for item in items]
     with output.progress("reading", len(tasks), "files") as progress:
         for row in many(tasks).each(tasks):
             if progress is not None:
@@ -140,18 +138,18 @@ def rows_of(names: Sequence[str], limits: Limits, rules: Rules, *, commands: boo
                 yield row._replace(findings=rules.kept(row.findings))
 
 
-def _row(item: Found, limits: Limits, plugins: bool, commands: bool) -> LsRow | None:
+def _row(item: Found, limits: Limits, commands: bool) -> LsRow | None:
     """The row of one file; None for a file in a folder that is no checkpoint."""
     if item.error is not None:
         return LsRow(item.path, error=item.error)
     try:
-        with about(item.path), formats.open(item.path, limits, plugins=plugins) as checkpoint:
+        with about(item.path), opened(item.path, limits, tell=False) as checkpoint:
             survey = Survey(checkpoint)
             row = ls(survey, planning(survey) if commands else None)
             checkpoint.check_unchanged()
             return row
     except CkptError as error:
-        return LsRow(item.path, error=explained(error, item.path).advice) if is_concern(item, error) else None
+        return LsRow(item.path, error=error.advice) if is_concern(item, error) else None
 
 
 def _write(

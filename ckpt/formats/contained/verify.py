@@ -22,22 +22,15 @@ def checksums(
 ) -> ChecksumReport:
     layout = layout_of(probe, limits)
     reports = [check(member, f"{probe.mark}{key}:") for key, member in layout.parts.items()]
-    damage = [row for report in reports for row in report.damage]
-    nbytes, unchecked = 0, 0
     for member in (*layout.jsons.values(), *layout.texts.values()):
+        damage: tuple[Damage, ...] = ()
         try:
             member.read(limits, Budget(limits))
         except DamagedDataError as error:
-            damage.append(Damage(error.problem))
-        if member.crc is None:
-            unchecked += member.size
-        else:
-            nbytes += member.size
-    return ChecksumReport(
-        nbytes + sum(report.nbytes for report in reports),
-        tuple(damage),
-        unchecked + sum(report.unchecked for report in reports),
-    )
+            damage = (Damage(error.problem),)
+        known, unknown = (0, member.size) if member.crc is None else (member.size, 0)
+        reports.append(ChecksumReport(known, damage, unknown))
+    return ChecksumReport.together(reports)
 
 
 def salvage(source: Source, limits: Limits) -> Salvage | None:

@@ -38,11 +38,7 @@ def checksums(
                 raise
             continue  # the reader has said that it is damaged
         reports.append(found.about(part.file) if len(plan.parts) > 1 else found)
-    return ChecksumReport(
-        sum(report.nbytes for report in reports),
-        tuple(row for report in reports for row in report.damage),
-        sum(report.unchecked for report in reports),
-    )
+    return ChecksumReport.together(reports)
 
 
 def salvage(source: Source, limits: Limits) -> Salvage | None:

@@ -24,11 +24,7 @@ def checksums(
         check(layout.folder.child(name), mark(probe, number)).about(name)
         for number, name in enumerate(layout.shards)
     ]
-    return ChecksumReport(
-        sum(report.nbytes for report in reports),
-        tuple(row for report in reports for row in report.damage),
-        sum(report.unchecked for report in reports),
-    )
+    return ChecksumReport.together(reports)
 
 
 def salvage(source: Source, limits: Limits) -> Salvage | None:
