@@ -125,6 +125,8 @@ class Traits(NamedTuple):
     """Whether the tensors are in this process."""
     is_foreign: bool = False
     """Whether `load` is not a function of torch: its options are those of `pickle.load`."""
+    fills_a_state: bool = False
+    """Whether `load` fills a state dict that the caller has built, and runs the pickles of the checkpoint."""
     is_archive: bool = False
     """Whether its parts are members of one file. `load` has the field `part` then, the name of a member."""
 

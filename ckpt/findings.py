@@ -34,6 +34,8 @@ CATALOGUE: dict[str, Code] = {
             "called-on-load", "error", "loading the file calls a function that ckpt does not know", _INSPECT
         ),
         Code("damaged-file", "error", "a file of a folder is damaged and was not read", _INSPECT),
+        Code("incomplete", "error", "parts of a checkpoint are missing", _INSPECT),
+        Code("overlap", "error", "two parts of a checkpoint hold the same elements", _INSPECT),
         Code("ranks-differ", "error", "ranks hold different values where they should be equal", _DIFF),
         Code(
             "unknown-import", "warning", "loading the file imports a name that ckpt does not know", _INSPECT
@@ -41,6 +43,7 @@ CATALOGUE: dict[str, Code] = {
         Code("weights-only", "warning", "torch.load(weights_only=True) refuses the file", _INSPECT),
         Code("unused", "info", "parameters in the optimizer never had a gradient", _INSPECT),
         Code("sometimes-unused", "info", "step counters lag, so a gradient was missing sometimes", _INSPECT),
+        Code("resume-stops", "warning", "a strict load of the checkpoint stops at a missing key", _INSPECT),
         Code("cuda", "info", "tensors are saved on a GPU, and a bare torch.load puts them there", _INSPECT),
         Code("device-mixed", "info", "tensors of one section are saved on several devices", _INSPECT),
         Code("prefix", "warning", "names begin with the attribute of a wrapper", _INSPECT),
@@ -51,6 +54,7 @@ CATALOGUE: dict[str, Code] = {
         Code("trailing-data", "warning", "the file holds bytes that no loader reads", _INSPECT),
         Code("container", "warning", "loaders read the archive differently", _INSPECT),
         Code("shards", "warning", "the index and the shards disagree", _INSPECT),
+        Code("dead-files", "warning", "files of a folder belong to nothing that it holds", _INSPECT),
         Code("unread-file", "info", "a file of weights is beside the one that was read", _INSPECT),
         Code("private", "warning", "values hold home paths, hosts or tokens", ("lint",)),
         Code("hooks", "warning", "loading needs the code of hooks", ("lint",)),

@@ -52,6 +52,8 @@ class Limits(NamedTuple):
     """The header of a safetensors file. 100 MB is the limit of the format itself."""
     index_bytes: int = 64 * 2**20
     """The JSON index of a sharded checkpoint, and any other JSON file beside weights."""
+    metadata_bytes: int = 2**30
+    """The `.metadata` of a distributed checkpoint: about 150 bytes per chunk."""
     shards: int = 10_000
     """Files of a sharded checkpoint."""
     nesting: int = 4

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from ckpt.dtypes import DType
 from ckpt.io.source import Source
@@ -71,7 +71,61 @@ class Patched:
         self.pieces = tuple(pieces)
 
 
-Place = Range | Computed | Overlaid | Patched
+class Part(Protocol):
+    """A tensor that is opened when its bytes are needed."""
+
+    def tensor(self) -> TensorRef:
+        """The tensor. Raises UnreadableError, NotOpenedError."""
+        ...
+
+
+class Box(NamedTuple):
+    """The elements of a tensor from the index `offsets` on, `sizes` of them in each dimension, and where they are."""
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    part: TensorRef | Part
+
+    def tensor(self) -> TensorRef:
+        """The tensor of shape `sizes` with its elements. Raises UnreadableError, NotOpenedError."""
+        return self.part if isinstance(self.part, TensorRef) else self.part.tensor()
+
+
+class Boxes:
+    """The elements of a tensor in the order of its shape, cut into boxes that do not overlap.
+
+    `cut` makes the boxes when they are needed. `problem` says why the elements cannot be read, as where a box is
+    missing. `sources` are those of all boxes.
+    """
+
+    __slots__ = ("_boxes", "cut", "dtype", "problem", "shape", "size", "sources", "straight")
+
+    def __init__(
+        self,
+        dtype: DType,
+        shape: tuple[int, ...],
+        cut: Callable[[], Sequence[Box]],
+        sources: Sequence[Source],
+        problem: str | None = None,
+    ) -> None:
+        self.dtype = dtype
+        self.shape = shape
+        self.cut = cut
+        self.sources = sources
+        self.problem = problem
+        self.size = dtype.nbytes(prod(shape))
+        self.straight: Place | None = None
+        """The same bytes as ranges, once they are known to be some."""
+        self._boxes: Sequence[Box] | None = None
+
+    @property
+    def boxes(self) -> Sequence[Box]:
+        if self._boxes is None:
+            self._boxes = self.cut()
+        return self._boxes
+
+
+Place = Range | Computed | Overlaid | Patched | Boxes
 
 
 def sources_of(place: Place | None) -> Iterator[Source]:
@@ -81,6 +135,8 @@ def sources_of(place: Place | None) -> Iterator[Source]:
         each = todo.pop()
         if isinstance(each, Range):
             yield each.source
+        elif isinstance(each, Boxes):
+            yield from each.sources
         elif isinstance(each, Patched):
             todo += [each.base, *(piece for _, piece in each.pieces)]
         elif isinstance(each, Overlaid):

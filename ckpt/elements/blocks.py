@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 import zlib
+from bisect import bisect
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ckpt.dtypes import DType
-from ckpt.elements import cast
+from ckpt.elements import boxes, cast
 from ckpt.errors import DamagedDataError
 from ckpt.io.source import Source
-from ckpt.tensors import Computed, Overlaid, Patched, Place, Range, Storage, TensorRef, tensor_ref
+from ckpt.tensors import Boxes, Computed, Overlaid, Patched, Place, Range, Storage, TensorRef, tensor_ref
 
 if TYPE_CHECKING:
     from ckpt.io.commit import Sink
@@ -31,6 +32,13 @@ def blocks(
     """The bytes of a place, or `count` of them from byte `start`, in order. Raises UnreadableError."""
     if isinstance(place, Patched):
         yield from _patched(place, start, place.size if count is None else start + count, tally)
+    elif isinstance(place, Boxes):
+        ranges = boxes.as_ranges(place, place_of)
+        size = place.size - start if count is None else count
+        if isinstance(ranges, Boxes):
+            yield from map(bytes, boxes.gathered(place, start, size, _span))
+        else:
+            yield from blocks(ranges, start, size, tally)
     elif isinstance(place, (Computed, Overlaid)):
         stream = _made(place, tally) if isinstance(place, Computed) else _overlaid(place, tally)
         yield from _part(stream, start, place.size - start if count is None else count)
@@ -40,6 +48,37 @@ def blocks(
             yield place.source.read(place.offset + at, min(BLOCK, end - at))
     else:
         yield from _part(_inflated(place), start, place.inflated - start if count is None else count)
+
+
+def slice_of(ref: TensorRef, first: int, last: int) -> TensorRef:
+    """The elements `first` to `last` of a contiguous tensor. The whole tensor is returned as it is."""
+    if (first, last) == (0, ref.numel):
+        return ref
+    count, width = last - first, ref.dtype.bits // 8
+    begin = ref.extent[0] + first * width
+    return ref._replace(
+        shape=(count,),
+        stride=(1,),
+        offset=ref.offset + first,
+        numel=count,
+        nbytes=count * width,
+        extent=(begin, begin + count * width),
+    )
+
+
+def _span(ref: TensorRef, first: int, last: int) -> Iterator[bytes]:
+    """The elements `first` to `last` of a tensor in the order of its shape."""
+    if is_dense(ref):
+        yield from elements(slice_of(ref, first, last))
+    else:
+        width = ref.dtype.bits // 8
+        yield _gathered(ref)[first * width : last * width]
+
+
+@lru_cache(maxsize=1)
+def _gathered(ref: TensorRef) -> bytes:
+    """The elements of a part with other strides, gathered once for all that is read of it."""
+    return b"".join(elements(ref))
 
 
 def _patched(place: Patched, start: int, end: int, tally: Tally | None) -> Iterator[bytes]:
@@ -222,8 +261,11 @@ def _made(place: Computed, tally: Tally | None) -> Iterator[bytes]:
 
 def place_of(ref: TensorRef, dtype: DType | None = None) -> Place:
     """Where the elements of a tensor are, in the order of its shape: a range if they are contiguous, else computed."""
-    place = ref.storage.place
     first, last = ref.extent
+    place = ref.storage.place
+    begin = 0
+    if isinstance(place, Boxes) and ref.numel:
+        place, begin = _range_with(boxes.as_ranges(place, place_of), first, last)
     if (
         dtype in (None, ref.dtype)
         and isinstance(place, Range)
@@ -231,8 +273,18 @@ def place_of(ref: TensorRef, dtype: DType | None = None) -> Place:
         and not (ref.conj or ref.neg or (place.big and ref.dtype.bits > 8))
         and is_dense(ref)
     ):
-        return Range(place.source, place.offset + first, last - first)
+        return Range(place.source, place.offset + first - begin, last - first)
     return Computed(ref, dtype or ref.dtype)
+
+
+def _range_with(place: Place, first: int, last: int) -> tuple[Place, int]:
+    """(the range that holds the bytes `first` to `last` of a place, its first byte); else the place."""
+    if isinstance(place, Patched):
+        at = bisect(place.pieces, first, key=lambda piece: piece[0]) - 1
+        begin, piece = place.pieces[at]
+        if last <= begin + _size(piece):
+            return piece, begin
+    return place, 0
 
 
 def is_big(storage: Storage) -> bool:
@@ -258,11 +310,18 @@ def pour(storage: Storage, sink: Sink, *, crc: bool) -> int:
     """
     place = storage.place
     assert place is not None
+    if isinstance(place, Boxes) and storage.nbytes:
+        place = boxes.as_ranges(place, place_of)
     if isinstance(place, Range) and place.inflated is None and place.source.fd is not None:
         is_recorded = storage.crc is not None and place.size == storage.nbytes
         if is_recorded or not crc:
             sink.copy(place.source, place.offset, storage.nbytes)
             return storage.crc or 0
+    runs = None if crc else _runs(place)
+    if runs is not None:
+        for run in runs:
+            sink.copy(run.source, run.offset, run.size)
+        return 0
     checksum = 0
     for block in blocks(place, 0, storage.nbytes, sink.tally):
         if crc:
@@ -274,6 +333,25 @@ def pour(storage: Storage, sink: Sink, *, crc: bool) -> int:
             f"storage {storage.id} is damaged: its bytes do not match the recorded checksum"
         )
     return checksum
+
+
+def _runs(place: Place) -> list[Range] | None:
+    """The ranges, in order, that a patched place consists of; None where it is anything else."""
+    if not isinstance(place, Patched) or place.base is not None:
+        return None
+    runs: list[Range] = []
+    end = 0
+    for first, piece in place.pieces:
+        if (
+            first != end
+            or not isinstance(piece, Range)
+            or piece.inflated is not None
+            or piece.source.fd is None
+        ):
+            return None
+        runs.append(piece)
+        end += piece.size
+    return runs if end == place.size else None
 
 
 class _Buffers(threading.local):

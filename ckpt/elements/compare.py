@@ -15,9 +15,10 @@ from ckpt.elements.blocks import (
     place_of,
     same_bytes,
     same_ranges,
+    slice_of,
 )
 from ckpt.elements.measure import Difference
-from ckpt.elements.spans import cuts, numbered_blocks, refuse_unfolded, slice_of, without_repeats
+from ckpt.elements.spans import cuts, numbered_blocks, refuse_unfolded, without_repeats
 from ckpt.io.executor import Executor, Serial, Task
 from ckpt.tensors import Composite, Range, Storage, Tensor, TensorRef, parts_of
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ckpt.dtypes import DType
+from ckpt.elements.blocks import slice_of
 from ckpt.elements.cast import numbers, scratch
-from ckpt.elements.spans import cuts, numbered_blocks, refuse_unfolded, slice_of
+from ckpt.elements.spans import cuts, numbered_blocks, refuse_unfolded
 from ckpt.io.executor import Task
 from ckpt.tensors import TensorRef
 

@@ -8,7 +8,7 @@ from math import prod
 from ckpt.elements.blocks import buffer, elements, is_dense, place_of
 from ckpt.errors import UnsupportedError
 from ckpt.io import executor
-from ckpt.tensors import Range, TensorRef
+from ckpt.tensors import Boxes, Range, TensorRef
 
 ELEMENTS = 1 << 17
 """Elements per step of computing: large enough that threads do not wait for each other."""
@@ -61,23 +61,9 @@ def _shaped(ref: TensorRef, shape: tuple[int, ...]) -> TensorRef:
 
 def _can_cut(ref: TensorRef) -> bool:
     """Whether any span of the elements is a range of bytes."""
-    return ref.dtype.bits >= 8 and is_dense(ref) and isinstance(place_of(ref), Range)
-
-
-def slice_of(ref: TensorRef, first: int, last: int) -> TensorRef:
-    """The elements `first` to `last` of a contiguous tensor. The whole tensor is returned as it is."""
-    if (first, last) == (0, ref.numel):
-        return ref
-    count, width = last - first, ref.dtype.bits // 8
-    begin = ref.extent[0] + first * width
-    return ref._replace(
-        shape=(count,),
-        stride=(1,),
-        offset=ref.offset + first,
-        numel=count,
-        nbytes=count * width,
-        extent=(begin, begin + count * width),
-    )
+    if ref.dtype.bits < 8 or not is_dense(ref):
+        return False
+    return isinstance(ref.storage.place, Boxes) or isinstance(place_of(ref), Range)
 
 
 # --- elements to compute with -----------------------------------------------------------------------------------------

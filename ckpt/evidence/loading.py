@@ -59,6 +59,11 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     outdated = _outdated(checkpoint)
     if outdated is not None:
         return Load(None, reason=outdated)
+    if checkpoint.traits.fills_a_state:
+        return Load(
+            template.format(path=literal(checkpoint.path)),
+            "state is the state dict of your model; torch runs the pickle in .metadata",
+        )
     refused = checkpoint.weights_only
     options = ['map_location="cpu"']
     if refused:

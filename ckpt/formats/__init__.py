@@ -16,6 +16,7 @@ from ckpt.errors import CkptError, NotOpenedError, UnreadableError, UsageError
 from ckpt.formats import foreign, torchscript
 from ckpt.formats.archive import LOCAL_MAGIC
 from ckpt.formats.contained import read as contained
+from ckpt.formats.dcp import read as dcp
 from ckpt.formats.folder import read as folder
 from ckpt.formats.format import CanAppend, CanVerify, CanWrite, Format
 from ckpt.formats.plain_pickle import read as plain_pickle
@@ -29,6 +30,7 @@ from ckpt.io.location import Location, locate
 from ckpt.limits import Budget, Limits
 
 FORMATS: tuple[Format, ...] = (
+    dcp,
     folder,
     sharded,
     torchscript,

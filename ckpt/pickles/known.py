@@ -129,6 +129,10 @@ torch.distributed._shard.sharded_tensor.metadata: ShardedTensorMetadata TensorPr
 torch.distributed._shard.sharded_tensor.shard: Shard
 torch.distributed._shard.sharding_spec.chunk_sharding_spec: ChunkShardingSpec
 torch.distributed._shard.sharding_spec.api: EnumerableShardingSpec
+torch.distributed.checkpoint.filesystem: _StorageInfo
+torch.distributed.checkpoint.metadata: BytesStorageMetadata ChunkStorageMetadata Metadata MetadataIndex StorageMeta
+  TensorProperties TensorStorageMetadata
+torch.distributed.checkpoint.planner: SavePlan TensorWriteData WriteItem
 torch.distributed._tensor.api: DTensor
 torch.distributed._tensor.placement_types: DTensorSpec Partial Replicate Shard TensorMeta _Partial
 torch.distributed._tensor._dtensor_spec: DTensorSpec TensorMeta
@@ -212,6 +216,8 @@ signal: Signals
 torch._C._distributed_c10d: RedOpType
 torch.ao.quantization.quant_type: QuantType
 torch.distributed._shard.sharded_tensor.metadata: MEM_FORMAT_ENCODING
+torch.distributed.checkpoint.metadata: _MEM_FORMAT_ENCODING
+torch.distributed.checkpoint.planner: WriteItemType
 torch.distributed.algorithms._checkpoint.checkpoint_wrapper: CheckpointImpl
 torch.distributed.fsdp._common_utils: HandleTrainingState TrainingState
 torch.distributed.fsdp._flat_param: HandleShardingStrategy

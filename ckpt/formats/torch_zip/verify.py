@@ -35,7 +35,7 @@ def checksums(
     archive = probe.archive
     assert archive is not None
     records = [record for record in archive.records.values() if record.crc is not None]
-    tasks = [Task(_crc, (record.place(archive.source),), record.size) for record in records]
+    tasks = [Task(crc_of, (record.place(archive.source),), record.size) for record in records]
     damage: list[Damage] = []
     for record, (crc, problem) in zip(records, executor.run(tasks, progress), strict=True):
         name = f"record {show(record.name, 80)}"
@@ -48,7 +48,7 @@ def checksums(
     return ChecksumReport(sum(record.size for record in records), tuple(damage), unchecked)
 
 
-def _crc(place: Range) -> tuple[int, str | None]:
+def crc_of(place: Range) -> tuple[int, str | None]:
     """The CRC-32 of a record, or (0, why its data does not inflate)."""
     crc = 0
     try:

@@ -54,13 +54,23 @@ class VerifyReport(NamedTuple):
         }
 
 
+LOST = ("incomplete", "overlap")
+"""Findings about tensors that cannot be read as a whole."""
+ODD = ("trailing-data", "unread-file", "dead-files")
+"""Findings about bytes that no loader reads."""
+
+
 def structure(checkpoint: Checkpoint) -> VerifyReport:
     """What reading has shown: the container, where each tensor lies, the files of a folder, the index of shards."""
-    notices = [notice for notice in checkpoint.notices if notice.code == "shards"]
-    problems = [Problem(notice.message, notice.tensors) for notice in notices]
-    problems += [Problem(notice.message) for notice in checkpoint.notices if notice.code == "damaged-file"]
+    lost = [notice for notice in checkpoint.notices if notice.code in LOST]
+    problems = [
+        Problem(notice.message, notice.tensors)
+        for code in ("shards", *LOST, "damaged-file")
+        for notice in checkpoint.notices
+        if notice.code == code
+    ]
     checked = [plural(len(checkpoint.tensors), "tensor")]
-    odd = [notice.message for notice in checkpoint.notices if notice.code in ("trailing-data", "unread-file")]
+    odd = [notice.message for notice in checkpoint.notices if notice.code in ODD]
     if checkpoint.traits.is_archive:
         checked.append(f"all of {plural(len(checkpoint.parts), 'member')} read")
     elif checkpoint.members:
@@ -68,13 +78,23 @@ def structure(checkpoint: Checkpoint) -> VerifyReport:
     indexed = [
         one
         for one in (checkpoint, *_files(checkpoint))
-        if one.parts and not one.members and not one.traits.is_archive
+        if one.parts and not one.members and not one.traits.is_archive and not one.traits.fills_a_state
     ]
+    if checkpoint.traits.fills_a_state and not lost:
+        checked.append(f"the metadata and {plural(len(checkpoint.parts), 'data file')} agree")
     if indexed:
         checked.append("index and shards agree")
     for one in indexed:
         odd += _index(one)
-    return _judged(checkpoint, problems, checked, odd)
+    report = _judged(checkpoint, problems, checked, odd)
+    if not lost:
+        return report
+    names = {name for notice in lost for name in notice.tensors}
+    every = [entry.name for entry in checkpoint.tensors]
+    return report._replace(
+        whole=tuple(name for name in every if name not in names),
+        lost=tuple(name for name in every if name in names),
+    )
 
 
 def _files(checkpoint: Checkpoint) -> list[Checkpoint]:

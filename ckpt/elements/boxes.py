@@ -1,0 +1,159 @@
+"""A tensor that is cut into boxes: its elements in the order of its shape, gathered band by band."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
+from typing import NamedTuple
+
+from ckpt.errors import UnreadableError, UnsupportedError
+from ckpt.tensors import Box, Boxes, Patched, Place, Range, TensorRef
+
+BAND = 8 << 20
+"""The most bytes that are gathered at once, unless one row of the last dimension has more."""
+
+Read = Callable[[TensorRef, int, int], Iterator[bytes]]
+"""Reads the elements of a tensor from the first number to the last, in the order of its shape."""
+
+
+def as_ranges(place: Boxes, place_of: Callable[[TensorRef], Place]) -> Place:
+    """The same bytes as a range or as ranges; the boxes themselves where some are not runs of bytes in a file.
+
+    Raises UnreadableError where a part is missing or damaged, NotOpenedError.
+    """
+    if place.problem is not None:
+        raise UnreadableError(place.problem)
+    if place.straight is None:
+        runs = _runs(place, place_of)
+        if runs is None:
+            place.straight = place
+        else:
+            place.straight = runs[0][1] if len(runs) == 1 else Patched(None, place.size, runs)
+    return place.straight
+
+
+def _runs(place: Boxes, place_of: Callable[[TensorRef], Place]) -> list[tuple[int, Range]] | None:
+    """(first byte, range) of each box in order, when every box is one run of bytes in a file; else None."""
+    runs: list[tuple[int, Range]] = []
+    for box in place.boxes:
+        if not prod(box.sizes):
+            continue
+        if not _is_run(box, place.shape):
+            return None
+        found = place_of(box.tensor())
+        if not isinstance(found, Range):
+            return None
+        runs.append((place.dtype.nbytes(_flat(box.offsets, place.shape)), found))
+    return sorted(runs, key=lambda run: run[0])
+
+
+def _is_run(box: Box, shape: Sequence[int]) -> bool:
+    """Whether the elements of a box follow each other in the whole."""
+    inner = len(shape)
+    while inner and box.sizes[inner - 1] == shape[inner - 1]:
+        inner -= 1
+    return all(size == 1 for size in box.sizes[: max(0, inner - 1)])
+
+
+def _flat(index: Sequence[int], shape: Sequence[int]) -> int:
+    """The number of an element in the order of a shape."""
+    flat = 0
+    for at, size in zip(index, shape, strict=True):
+        flat = flat * size + at
+    return flat
+
+
+def gathered(place: Boxes, start: int, count: int, read: Read) -> Iterator[memoryview]:
+    """`count` bytes from byte `start`. Memory stays at a band and what `read` takes. Raises UnsupportedError."""
+    width = place.dtype.bits // 8
+    if not width:
+        raise UnsupportedError(f"{place.dtype.name} in several parts: elements of less than a byte")
+    boxes = [box for box in place.boxes if prod(box.sizes)]
+    end = start + count
+    for band in _bands(place.shape, width, start // width, -(-end // width)):
+        data = memoryview(_filled(band, place.shape, width, boxes, read))
+        begin = band.start * width
+        yield data[max(0, start - begin) : end - begin]
+
+
+class _Band(NamedTuple):
+    """Rows `first` to `last` of one dimension, with the indices `outer` in those before it. `start` is their element."""
+
+    outer: tuple[int, ...]
+    first: int
+    last: int
+    start: int
+
+
+def _bands(shape: tuple[int, ...], width: int, start: int, end: int) -> Iterator[_Band]:
+    """The bands with the elements `start` to `end`."""
+    level = 0
+    while level < len(shape) - 1 and prod(shape[level + 1 :]) * width > BAND:
+        level += 1
+    row = prod(shape[level + 1 :])
+    step = max(1, BAND // (row * width))
+    rows = shape[level] if shape else 1
+    at = start // row
+    while at * row < end:
+        rest, first = divmod(at, rows)
+        last = min(rows, first + step, -(-end // row) - rest * rows)
+        outer: list[int] = []
+        for size in reversed(shape[:level]):
+            rest, index = divmod(rest, size)
+            outer.append(index)
+        yield _Band(tuple(reversed(outer)), first, last, at * row)
+        at += last - first
+
+
+def _filled(band: _Band, shape: tuple[int, ...], width: int, boxes: Sequence[Box], read: Read) -> bytearray:
+    """The bytes of a band."""
+    level = len(band.outer)
+    inner = shape[level + 1 :]
+    row = prod(inner) * width
+    data = bytearray((band.last - band.first) * row)
+    for box in boxes:
+        if not all(
+            offset <= at < offset + size
+            for at, offset, size in zip(band.outer, box.offsets, box.sizes, strict=False)
+        ):
+            continue
+        offset, size = (box.offsets[level], box.sizes[level]) if shape else (0, 1)
+        low, high = max(band.first, offset), min(band.last, offset + size)
+        if low >= high:
+            continue
+        begins = tuple(at - offset for at, offset in zip(band.outer, box.offsets, strict=False))
+        sizes = box.sizes[level + 1 :]
+        first = _flat((*begins, low - offset), (*box.sizes[:level], size)) * prod(sizes)
+        blocks = read(box.tensor(), first, first + (high - low) * prod(sizes))
+        if sizes == inner:
+            at = (low - band.first) * row
+            for block in blocks:
+                data[at : at + len(block)] = block
+                at += len(block)
+        else:
+            _scatter(
+                data,
+                (band.last - band.first, *inner),
+                b"".join(blocks),
+                (high - low, *sizes),
+                width,
+                (low - band.first, *box.offsets[level + 1 :]),
+            )
+    return data
+
+
+def _scatter(
+    data: bytearray,
+    shape: tuple[int, ...],
+    box: bytes,
+    sizes: tuple[int, ...],
+    width: int,
+    offsets: tuple[int, ...],
+) -> None:
+    """Put the elements of a box at its place among those of a shape."""
+    import numpy as np
+
+    kind = f"u{width}" if width in (1, 2, 4, 8) else f"V{width}"
+    whole = np.frombuffer(data, kind).reshape(shape)
+    at = tuple(slice(offset, offset + size) for offset, size in zip(offsets, sizes, strict=True))
+    whole[at] = np.frombuffer(box, kind).reshape(sizes)

@@ -1,0 +1,109 @@
+"""Whether the boxes of a tensor cover each of its elements once. torch's loader does not look."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import pairwise
+from math import prod
+from typing import Literal, NamedTuple
+
+BoxShape = tuple[tuple[int, ...], tuple[int, ...]]
+"""(first index in each dimension, size in each dimension)"""
+
+_PAIRS = 2_000_000
+"""The most pairs of boxes that are compared, where they form no grid."""
+
+
+class Fault(NamedTuple):
+    """Elements that no box holds, or that two boxes hold; `where` names them as indices: `[8:12, :]`."""
+
+    kind: Literal["hole", "overlap"]
+    where: str
+
+
+def fault(shape: Sequence[int], boxes: Sequence[BoxShape]) -> Fault | None:
+    """The first fault of boxes that lie within a shape; None where each element is in exactly one box."""
+    full = [box for box in boxes if prod(box[1])]
+    volume = sum(prod(sizes) for _, sizes in full)
+    if len(full) == 1 or not shape:
+        if len(full) > 1:
+            return Fault("overlap", indices(*full[1], shape))
+        return None if volume == prod(shape) else Fault("hole", _hole(shape, full))
+    if volume == prod(shape) and (not full or _is_grid(full)):
+        return None
+    twice = _overlap(full)
+    if twice is not None:
+        return Fault("overlap", indices(*twice, shape))
+    return None if volume == prod(shape) else Fault("hole", _hole(shape, full))
+
+
+def indices(offsets: Sequence[int], sizes: Sequence[int], shape: Sequence[int]) -> str:
+    """A box as Python indices: `[8:12, :]`."""
+    parts = [
+        ":" if size == whole else f"{offset}:{offset + size}"
+        for offset, size, whole in zip(offsets, sizes, shape, strict=True)
+    ]
+    return f"[{', '.join(parts)}]"
+
+
+def _is_grid(boxes: Sequence[BoxShape]) -> bool:
+    """Whether the boxes are the cells of a grid, each cell once: how meshes cut tensors."""
+    cuts = [sorted({box[0][dim] for box in boxes}) for dim in range(len(boxes[0][0]))]
+    if prod(map(len, cuts)) != len(boxes) or len({offsets for offsets, _ in boxes}) != len(boxes):
+        return False
+    ends = [[*row[1:], None] for row in cuts]
+    for offsets, sizes in boxes:
+        for dim, (offset, size) in enumerate(zip(offsets, sizes, strict=True)):
+            end = ends[dim][bisect_left(cuts[dim], offset)]
+            if end is not None and offset + size > end:
+                return False
+    return True
+
+
+def _overlap(boxes: Sequence[BoxShape]) -> BoxShape | None:
+    """What two boxes share, found along the dimension with the most different beginnings."""
+    dims = range(len(boxes[0][0])) if boxes else range(0)
+    along = max(dims, key=lambda dim: len({offsets[dim] for offsets, _ in boxes}), default=0)
+    active: list[BoxShape] = []
+    compared = 0
+    for box in sorted(boxes, key=lambda box: box[0][along]):
+        active = [other for other in active if other[0][along] + other[1][along] > box[0][along]]
+        compared += len(active)
+        for other in active:
+            shared = _shared(other, box)
+            if shared is not None:
+                return shared
+        if compared > _PAIRS:
+            return box  # no saver cuts a tensor like this; nothing of it is read
+        active.append(box)
+    return None
+
+
+def _shared(one: BoxShape, two: BoxShape) -> BoxShape | None:
+    offsets = tuple(map(max, one[0], two[0]))
+    ends = [min(first + size, second + other) for first, size, second, other in zip(*one, *two, strict=True)]
+    sizes = tuple(end - offset for end, offset in zip(ends, offsets, strict=True))
+    return (offsets, sizes) if all(size > 0 for size in sizes) else None
+
+
+def _hole(shape: Sequence[int], boxes: Sequence[BoxShape]) -> str:
+    """One hole as indices. Boxes do not overlap."""
+    low, high = [0] * len(shape), list(shape)
+    inside = list(boxes)
+    for dim in range(len(shape)):
+        at = low[dim]
+        # A layer of this dimension, between two cuts, that the boxes do not fill.
+        cuts = sorted({0, shape[dim], *(o[dim] for o, _ in inside), *(o[dim] + s[dim] for o, s in inside)})
+        for at, end in pairwise(cuts):
+            layer = [box for box in inside if box[0][dim] < end and box[0][dim] + box[1][dim] > at]
+            rest = prod(high[dim + 1 :]) if dim + 1 < len(shape) else 1
+            filled = sum(prod(sizes[dim + 1 :]) for _, sizes in layer)
+            if filled < rest:
+                low[dim], high[dim] = at, end
+                inside = layer
+                break
+        else:
+            break
+    sizes = [end - start for start, end in zip(low, high, strict=True)]
+    return indices(low, sizes, shape)

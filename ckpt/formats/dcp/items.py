@@ -1,0 +1,115 @@
+"""The items of `.distcp` files: each is a whole archive of torch.save, with one tensor or one object.
+
+An item is opened when its bytes are needed. What it holds must be what `.metadata` says of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ckpt.dtypes import DType
+from ckpt.errors import CkptError, CutOffError, DamagedDataError, UnreadableError
+from ckpt.formats.archive import LOCAL_MAGIC, Archive, read_archive
+from ckpt.formats.pickled import Contents, interpret, run
+from ckpt.formats.torch_legacy.read import read_nested
+from ckpt.formats.torch_zip.read import StorageFolder, byteorder_of
+from ckpt.io.source import Memory, Source, Window
+from ckpt.limits import Budget, Limits
+from ckpt.nodes import Node
+from ckpt.tensors import TensorRef
+from ckpt.text import show
+from ckpt.tree.view import tensor_of
+
+_AT_ONCE = 64 << 10
+"""An object's item of at most this many bytes is read at once."""
+
+
+class Bytes:
+    """Where an item lies: `length` bytes at `offset` of a file, encoded by `codecs`. `what` names it for people."""
+
+    __slots__ = ("codecs", "length", "offset", "source", "what")
+
+    def __init__(
+        self, source: Source, offset: int, length: int, what: str, codecs: tuple[str, ...] = ()
+    ) -> None:
+        self.source = source
+        self.offset = offset
+        self.length = length
+        self.what = what
+        self.codecs = codecs
+
+    def archive(self, limits: Limits, *, whole: bool = False) -> Archive:
+        """The archive of the item. With `whole` a small one is read at once. Raises UnreadableError, NotOpenedError."""
+        if self.codecs:
+            raise UnreadableError(f"{self.what} is encoded by {show(self.codecs[0], 40)}")
+        window: Source = Window(self.source, self.offset, self.length, self.source.name)
+        if whole and self.length <= _AT_ONCE:
+            window = Memory(window.read(0, self.length))
+        if self.length < 4 or window.read(0, 4) != LOCAL_MAGIC:
+            raise DamagedDataError(
+                f"{self.what} is damaged: no archive begins at byte {self.offset:,} of its file"
+            )
+        return read_archive(window, limits)
+
+
+def read_object(item: Bytes, contents: Contents, limits: Limits, key: str) -> Node:
+    """The object of an item. The ids of its storages begin with `key`. Raises CkptError."""
+    archive = item.archive(limits, whole=True)
+    return _root(archive, contents, limits, key)
+
+
+def _root(archive: Archive, contents: Contents, limits: Limits, key: str) -> Node:
+    record = archive.find("data.pkl")
+    if record is None:
+        raise DamagedDataError("the item has no data.pkl")
+    budget = contents.budget or Budget(limits)
+    budget.hold(archive.nbytes)
+    pickle = run(archive.read_pickle(record, limits, budget), limits, budget)
+    folder = StorageFolder(archive, "data", contents, key, big=byteorder_of(archive) == "big")
+    interpret(pickle, contents, limits, folder.resolve, 0)
+    return pickle.root
+
+
+class TensorItem:
+    """The item of one chunk: a tensor of a known dtype and shape. `find` says where the item lies."""
+
+    __slots__ = ("_dtype", "_find", "_limits", "_ref", "_shape")
+
+    def __init__(
+        self, find: Callable[[], Bytes], dtype: DType, shape: tuple[int, ...], limits: Limits
+    ) -> None:
+        self._find = find
+        self._dtype = dtype
+        self._shape = shape
+        self._limits = limits
+        self._ref: TensorRef | None = None
+
+    def tensor(self) -> TensorRef:
+        """The tensor. Raises DamagedDataError where the item holds something else."""
+        if self._ref is None:
+            self._ref = self._read()
+        return self._ref
+
+    def _read(self) -> TensorRef:
+        item = self._find()
+        what = item.what
+        try:
+            archive = item.archive(self._limits)
+            contents = Contents((), read_nested, "", Budget(self._limits))
+            tensor = tensor_of(_root(archive, contents, self._limits, ""))
+        except CutOffError as error:
+            raise CutOffError(f"{what}: {error.problem}", path=error.path) from None
+        except DamagedDataError as error:
+            text = error.problem if error.problem.startswith(what) else f"{what}: {error.problem}"
+            raise DamagedDataError(text, path=error.path) from None
+        except CkptError as error:
+            if error.path is None and not error.problem.startswith(what):
+                error.problem = f"{what}: {error.problem}"
+            raise
+        if not isinstance(tensor, TensorRef):
+            raise DamagedDataError(f"{what} is not a tensor, .metadata says that it is")
+        if tensor.dtype != self._dtype or tensor.shape != self._shape:
+            holds = f"{tensor.dtype.name} {list(tensor.shape)}"
+            said = f"{self._dtype.name} {list(self._shape)}"
+            raise DamagedDataError(f"{what} holds {holds}, .metadata says {said}")
+        return tensor

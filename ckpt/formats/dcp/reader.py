@@ -1,0 +1,244 @@
+"""Reading a distributed checkpoint: `.metadata`, the small objects beside the tensors, and no tensor data.
+
+Only files of its folder are opened, by plain names, and no links are followed. A file that is missing, or a chunk,
+is a notice: the tensors that it lacks cannot be read, all others can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+from ckpt.checkpoint import Checkpoint, Notice
+from ckpt.errors import CkptError, CutOffError, LimitError, NotOpenedError, UnreadableError
+from ckpt.formats import pickled
+from ckpt.formats.dcp import DATA, METADATA, NAME, TRAITS
+from ckpt.formats.dcp.coverage import Fault, fault, indices
+from ckpt.formats.dcp.items import Bytes, TensorItem, read_object
+from ckpt.formats.dcp.metadata import Item, Metadata, TensorRow, metadata_of
+from ckpt.formats.dcp.read import folder_of, is_metadata
+from ckpt.formats.dcp.tree import tree_of
+from ckpt.formats.pickled import Contents, run
+from ckpt.formats.probe import Probe
+from ckpt.formats.torch_legacy.read import read_nested
+from ckpt.io.location import Location, is_plain_name
+from ckpt.io.source import Source, read_limited
+from ckpt.limits import Budget, Limits
+from ckpt.names import natural
+from ckpt.nodes import Node
+from ckpt.tensors import Box, Boxes, Storage, TensorRef, tensor_ref
+from ckpt.text import and_more, plural, show
+
+_LISTED = 5
+
+
+class Files:
+    """The files of a distributed checkpoint and what their metadata says. `close` closes the files."""
+
+    def __init__(self, folder: Location, limits: Limits, budget: Budget) -> None:
+        self.folder = folder
+        self.names = folder.names()
+        self.sources: dict[str, Source] = {}
+        self.missing: dict[str, str] = {}
+        """Data files that cannot be read, and why."""
+        self._limits = limits
+        try:
+            self.metadata = self._read(budget)
+            for file in self.metadata.files:
+                self._open(file)
+            self._sizes = {name: source.size for name, source in self.sources.items()}
+        except BaseException:
+            self.close()
+            raise
+
+    def _read(self, budget: Budget) -> Metadata:
+        found = sorted(filter(is_metadata, self.names), key=natural)
+        if not found:
+            raise _interrupted(self.names)
+        if len(found) > 1:
+            raise UnreadableError("metadata of several ranks")
+        source = self.folder.child(found[0], "no").open()
+        self.sources[found[0]] = source
+        data = read_limited(source, self._limits.metadata_bytes, "metadata-bytes", METADATA)
+        budget.hold(len(data))
+        return metadata_of(run(data, self._limits, budget))
+
+    def _open(self, file: str) -> None:
+        *folders, name = file.split("/")
+        at = self.folder
+        if not all(is_plain_name(part) for part in (*folders, name)):
+            raise UnreadableError(f".metadata names {show(file, 80)}, which is not a file in this folder")
+        for part in folders:
+            at = at.child(part, "no")
+        location = at.child(name, "no")
+        try:
+            self.sources[file] = location.open()
+        except NotOpenedError as error:
+            self.missing[file] = error.problem
+
+    def find(self, item: Item, what: str) -> Bytes:
+        """Where an item lies. Raises UnreadableError where its file is missing or ends before it."""
+        source = self.sources.get(item.file)
+        if source is None:
+            raise UnreadableError(f"{what} was in {show(item.file, 80)}: {self.missing[item.file]}")
+        end = item.offset + item.length
+        if end > source.size:
+            needs = f"needs bytes {item.offset:,} to {end:,} of {show(item.file, 80)}"
+            raise CutOffError(f"{what} {needs}, which ends at {source.size:,}")
+        return Bytes(source, item.offset, item.length, what, item.codecs)
+
+    def chunk(self, row: TensorRow, index: int) -> Bytes:
+        """Where the item of a chunk lies. Raises as `find` does."""
+        chunks = row.chunks
+        what = show(row.name, 80)
+        if len(chunks) > 1:
+            what += f" {indices(*chunks.box(index), row.shape)}"
+        if chunks.files[index] < 0:
+            raise UnreadableError(f"no file is recorded for {what}")
+        return self.find(self.metadata.item(row, index), what)
+
+    def is_lost(self, row: TensorRow) -> bool:
+        """Whether the file of a chunk is missing or ends too early."""
+        names, sizes = self.metadata.files, self._sizes
+        chunks = row.chunks
+        return any(
+            file < 0 or begin + length > sizes.get(names[file], -1)
+            for file, begin, length in zip(chunks.files, chunks.begins, chunks.lengths, strict=True)
+        )
+
+    def close(self) -> None:
+        for source in self.sources.values():
+            source.close()
+
+
+def _interrupted(names: Sequence[str]) -> UnreadableError:
+    data = [name for name in names if name.endswith(DATA)]
+    text = f"an interrupted save: {plural(len(data), 'data file')} without {METADATA}"
+    return UnreadableError(text, hint="it is written last; the save before this one is whole")
+
+
+def read(probe: Probe, limits: Limits) -> Checkpoint:
+    folder = folder_of(probe)
+    assert folder is not None
+    files = Files(folder, limits, probe.budget)
+    try:
+        return _checkpoint(probe, files, limits)
+    except BaseException:
+        files.close()
+        raise
+
+
+def _checkpoint(probe: Probe, files: Files, limits: Limits) -> Checkpoint:
+    metadata = files.metadata
+    contents = Contents((), read_nested, probe.mark, probe.budget)
+    contents.pickles.append(metadata.pickle)
+    probe.budget.claim(len(metadata.tensors))
+    leaves: dict[str, Node] = {}
+    lost: list[str] = []
+    for name, row in metadata.tensors.items():
+        found = fault(row.shape, list(row.chunks.boxes()))
+        problem = None
+        if found is not None:
+            notice = _fault_notice(name, found)
+            problem = notice.message
+            contents.notices.append(notice)
+        elif files.is_lost(row):
+            lost.append(name)
+        leaves[name] = _ref(row, probe.mark, files, problem, limits)
+    contents.notices += _lost_notices(files, lost)
+    contents.notices += _dead_notices(files)
+    for name, item in metadata.objects.items():
+        try:
+            if item is None:
+                raise UnreadableError("no file is recorded for it")
+            leaves[name] = read_object(files.find(item, show(name, 80)), contents, limits, f"{name}:")
+        except (LimitError, NotOpenedError):
+            raise
+        except CkptError as error:
+            contents.notices.append(Notice("incomplete", f"{show(name, 80)} was not read: {error.problem}"))
+    if metadata.unused:
+        text = f"{plural(metadata.unused, 'item')} of {METADATA} belong to nothing that it lists"
+        contents.notices.append(Notice("container", text))
+    order = [name for name in _order(metadata) if name in leaves]
+    checkpoint = pickled.checkpoint(
+        probe.path if probe.is_folder else files.folder.name,
+        NAME,
+        TRAITS._replace(keeps_order=bool(metadata.paths)),
+        tree_of([(name, metadata.paths.get(name, (name,)), leaves[name]) for name in order]),
+        contents,
+        limits,
+        refusals=(),
+    )
+    return replace(
+        checkpoint,
+        nbytes=sum(source.size for source in files.sources.values()),
+        weights_only=None,
+        parts=tuple(file for file in sorted(metadata.files, key=natural) if file in files.sources),
+        sources=tuple(files.sources.values()),
+    )
+
+
+def _order(metadata: Metadata) -> Iterator[str]:
+    """The names in the order of the state dict that was saved; `.metadata` has the order of the ranks."""
+    for name in metadata.paths:
+        if name in metadata.tensors or name in metadata.objects:
+            yield name
+    for name in (*metadata.tensors, *metadata.objects):
+        if name not in metadata.paths:
+            yield name
+
+
+def _ref(row: TensorRow, mark: str, files: Files, problem: str | None, limits: Limits) -> TensorRef:
+    """The tensor of a row, whose boxes are opened when its bytes are needed."""
+
+    def cut() -> list[Box]:
+        boxes: list[Box] = []
+        for index, (offsets, sizes) in enumerate(row.chunks.boxes()):
+            boxes.append(
+                Box(offsets, sizes, TensorItem(partial(files.chunk, row, index), row.dtype, sizes, limits))
+            )
+        return boxes
+
+    place = Boxes(row.dtype, row.shape, cut, tuple(files.sources.values()), problem)
+    storage = Storage(mark + row.name, None, row.dtype, place.size, place)
+    return tensor_ref(
+        storage, row.dtype, row.shape, contiguous(row.shape), 0, True if row.requires_grad else None
+    )
+
+
+def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a tensor whose elements follow each other."""
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(1, size)
+    return tuple(reversed(strides))
+
+
+def _fault_notice(name: str, found: Fault) -> Notice:
+    if found.kind == "hole":
+        return Notice("incomplete", f"{show(name, 80)} lacks {found.where}: no file holds it", (name,))
+    return Notice("overlap", f"two chunks of {show(name, 80)} hold {found.where}", (name,))
+
+
+def _lost_notices(files: Files, lost: Sequence[str]) -> Iterator[Notice]:
+    """What is missing: files, and the tensors that lack parts of them."""
+    if files.missing:
+        listed = and_more([show(name, 80) for name in sorted(files.missing, key=natural)], _LISTED)
+        text = f"{len(files.missing)} of {plural(len(files.metadata.files), 'data file')} missing: {listed}"
+        yield Notice("incomplete", text, tuple(lost))
+    elif lost:
+        listed = and_more([show(name, 80) for name in lost], _LISTED)
+        yield Notice(
+            "incomplete", f"parts of {plural(len(lost), 'tensor')} are missing: {listed}", tuple(lost)
+        )
+
+
+def _dead_notices(files: Files) -> Iterator[Notice]:
+    """Files that nothing names: an earlier save left them behind."""
+    dead = [name for name in files.names if name.endswith(DATA) and name not in files.metadata.files]
+    if dead:
+        listed = and_more([show(name, 80) for name in dead], _LISTED)
+        yield Notice("dead-files", f"{METADATA} names nothing in {listed}")
