@@ -69,7 +69,7 @@ def _walked(folder: str) -> Iterator[Found]:
             if os.path.islink(os.path.join(at, name)):
                 yield Found(os.path.normpath(os.path.join(at, name)), skipped="a link to a folder")
         own = formats.files_of_folder(at, Limits()) or ()
-        if len(own) > 1:  # the folder is one checkpoint
+        if len(own) > 1 or any(name.startswith(".") for name in own):  # the folder is one checkpoint
             yield Found(os.path.normpath(at), named=False)
             names = [name for name in names if name not in own]
             folders[:] = [name for name in folders if not any(file.startswith(f"{name}/") for file in own)]

@@ -86,7 +86,10 @@ def files_of_folder(path: str, limits: Limits) -> tuple[str, ...] | None:
     from ckpt.formats.folder.plan import plan_of  # here: only who searches folders pays for it
 
     try:
-        plan = plan_of(probe_at(locate(path), limits))
+        probe = probe_at(locate(path), limits)
+        if dcp.sniff(probe):
+            return tuple(name for name in probe.location.names() if dcp.is_part(name))
+        plan = plan_of(probe)
     except CkptError:
         return None
     if plan is None:

@@ -62,6 +62,12 @@ class Chunks:
         self.begins.append(0)
         self.lengths.append(0)
 
+    def place(self, index: int, file: int, item: Item) -> None:
+        """Say where the item of a chunk lies; `file` is the index of its file."""
+        self.files[index], self.begins[index], self.lengths[index] = file, item.offset, item.length
+        if item.codecs:
+            self.codecs[index] = item.codecs
+
     def box(self, index: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """(first index in each dimension, size in each dimension) of a chunk."""
         at = index * self.dims
@@ -82,6 +88,14 @@ class TensorRow(NamedTuple):
     chunks: Chunks
 
 
+class Copy(NamedTuple):
+    """A further item of the chunk with number `chunk`, or of an object, which has no chunks."""
+
+    name: str
+    chunk: int | None
+    item: Item
+
+
 class Metadata(NamedTuple):
     """The tensors and objects of a checkpoint by their names, in the order of the file."""
 
@@ -93,7 +107,9 @@ class Metadata(NamedTuple):
     unused: int
     """Items that no tensor and no object names."""
     version: str | None
-    pickle: Pickle
+    pickles: tuple[Pickle, ...]
+    copies: tuple[Copy, ...] = ()
+    """What a further rank wrote of a chunk or of an object that is there already."""
 
     def item(self, row: TensorRow, index: int) -> Item:
         """The item of a chunk that has one."""
@@ -128,7 +144,7 @@ def metadata_of(pickle: Pickle) -> Metadata:
         files,
         unused,
         version if type(version) is str else None,
-        pickle,
+        (pickle,),
     )
 
 
@@ -205,9 +221,7 @@ def _items(
             continue
         if chunks.files[place] >= 0:
             raise UnreadableError(f".metadata: {what} is recorded twice")
-        chunks.files[place], chunks.begins[place], chunks.lengths[place] = number, item.offset, item.length
-        if item.codecs:
-            chunks.codecs[place] = item.codecs
+        chunks.place(place, number, item)
     return tuple(files), unused
 
 

@@ -11,7 +11,7 @@ from ckpt.formats.probe import Probe
 from ckpt.io.location import Location
 from ckpt.limits import Limits
 
-__all__ = ["NAME", "SUFFIXES", "TRAITS", "VERIFIER", "WRITER", "folder_of", "read", "sniff"]
+__all__ = ["NAME", "SUFFIXES", "TRAITS", "VERIFIER", "WRITER", "folder_of", "is_part", "read", "sniff"]
 
 _OF_A_RANK = re.compile(r"__\d+\.metadata")
 """What each rank writes where `save` uses no collectives."""
@@ -22,20 +22,25 @@ def is_metadata(name: str) -> bool:
     return name == METADATA or _OF_A_RANK.fullmatch(name) is not None
 
 
+def is_part(name: str) -> bool:
+    """Whether a file of this name belongs to a distributed checkpoint."""
+    return is_metadata(name) or name.endswith(DATA)
+
+
 def folder_of(probe: Probe) -> Location | None:
     """The folder of the checkpoint that a path leads to: the folder, its `.metadata`, or a file of its data."""
     if probe.is_folder:
         folder = probe.location
     else:
         name = probe.path.replace("\\", "/").rpartition("/")[2]
-        if not is_metadata(name) and not name.endswith(DATA):
+        if not is_part(name):
             return None
         folder = probe.location.parent()
     try:
         names = folder.names()
     except NotOpenedError:
         return None
-    return folder if any(is_metadata(name) or name.endswith(DATA) for name in names) else None
+    return folder if any(map(is_part, names)) else None
 
 
 def sniff(probe: Probe) -> bool:

@@ -16,10 +16,11 @@ from ckpt.formats import pickled
 from ckpt.formats.dcp import DATA, METADATA, NAME, TRAITS
 from ckpt.formats.dcp.coverage import Fault, fault, indices
 from ckpt.formats.dcp.items import Bytes, TensorItem, read_object
+from ckpt.formats.dcp.merge import merged
 from ckpt.formats.dcp.metadata import Item, Metadata, TensorRow, metadata_of
 from ckpt.formats.dcp.read import folder_of, is_metadata
 from ckpt.formats.dcp.tree import tree_of
-from ckpt.formats.pickled import Contents, run
+from ckpt.formats.pickled import Contents, run, unknown_names
 from ckpt.formats.probe import Probe
 from ckpt.formats.torch_legacy.read import read_nested
 from ckpt.io.location import Location, is_plain_name
@@ -56,13 +57,18 @@ class Files:
         found = sorted(filter(is_metadata, self.names), key=natural)
         if not found:
             raise _interrupted(self.names)
-        if len(found) > 1:
-            raise UnreadableError("metadata of several ranks")
-        source = self.folder.child(found[0], "no").open()
-        self.sources[found[0]] = source
-        data = read_limited(source, self._limits.metadata_bytes, "metadata-bytes", METADATA)
-        budget.hold(len(data))
-        return metadata_of(run(data, self._limits, budget))
+        ranks: list[Metadata] = []
+        for name in [METADATA] if METADATA in found else found:
+            source = self.sources[name] = self.folder.child(name, "no").open()
+            data = read_limited(source, self._limits.metadata_bytes, "metadata-bytes", name)
+            budget.hold(len(data))
+            pickle = run(data, self._limits, budget)
+            try:
+                ranks.append(metadata_of(pickle))
+            except UnreadableError as error:
+                error.hint = error.hint or unknown_names(pickle.globals.values())
+                raise
+        return merged(ranks)
 
     def _open(self, file: str) -> None:
         *folders, name = file.split("/")
@@ -132,7 +138,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
 def _checkpoint(probe: Probe, files: Files, limits: Limits) -> Checkpoint:
     metadata = files.metadata
     contents = Contents((), read_nested, probe.mark, probe.budget)
-    contents.pickles.append(metadata.pickle)
+    contents.pickles += metadata.pickles
     probe.budget.claim(len(metadata.tensors))
     leaves: dict[str, Node] = {}
     lost: list[str] = []

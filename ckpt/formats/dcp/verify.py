@@ -6,9 +6,11 @@ torch checks neither when it loads.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from ckpt.dtypes import DType
+from ckpt.elements.blocks import elements, same_bytes
 from ckpt.errors import CkptError, LimitError, NotOpenedError
 from ckpt.formats.dcp.items import Bytes, TensorItem
 from ckpt.formats.dcp.read import folder_of
@@ -46,7 +48,7 @@ def checksums(
             Task(_checked, (part, probe.mark, limits), sum(item.at.length for item in part))
             for part in _parts(_items(files))
         ]
-        reports = executor.run(tasks, progress)
+        reports = [*executor.run(tasks, progress), _copies(files, probe.mark, limits)]
         for source in files.sources.values():
             source.check_unchanged()
     finally:
@@ -85,14 +87,17 @@ def _parts(items: Iterator[_Item]) -> Iterator[list[_Item]]:
         yield part
 
 
+def _itself(at: Bytes) -> Bytes:
+    return at
+
+
 def _checked(items: list[_Item], mark: str, limits: Limits) -> ChecksumReport:
     nbytes = unchecked = 0
     damage: list[Damage] = []
     for item in items:
         try:
             if item.dtype is not None:
-                found = TensorItem(lambda at=item.at: at, item.dtype, item.shape, limits)  # type: ignore[misc]
-                found.tensor()
+                TensorItem(partial(_itself, item.at), item.dtype, item.shape, limits).tensor()
             archive = item.at.archive(limits)
         except (LimitError, NotOpenedError):
             raise
@@ -115,6 +120,31 @@ def _checked(items: list[_Item], mark: str, limits: Limits) -> ChecksumReport:
                 inner = show(record.name.partition("/")[2], 40)
                 damage.append(Damage(f"{item.at.what} is damaged: record {inner}: {why}", mark + item.name))
     return ChecksumReport(nbytes, tuple(damage), unchecked)
+
+
+def _copies(files: Files, mark: str, limits: Limits) -> ChecksumReport:
+    """What several ranks wrote of the same chunk. Loaders take any of them, so they must be equal."""
+    damage: list[Damage] = []
+    metadata = files.metadata
+    for copy in metadata.copies:
+        if copy.chunk is None:
+            continue  # each rank has objects of its own, such as the state of its random numbers
+        row = metadata.tensors[copy.name]
+        sizes = row.chunks.box(copy.chunk)[1]
+        what = show(copy.name, 80)
+        try:
+            one = TensorItem(partial(files.chunk, row, copy.chunk), row.dtype, sizes, limits).tensor()
+            two = TensorItem(partial(files.find, copy.item, what), row.dtype, sizes, limits).tensor()
+            same = same_bytes(elements(one), elements(two))
+        except (LimitError, NotOpenedError):
+            raise
+        except CkptError as error:
+            damage.append(Damage(error.problem, mark + copy.name))
+            continue
+        if not same:
+            names = f"{show(metadata.item(row, copy.chunk).file, 60)} and {show(copy.item.file, 60)}"
+            damage.append(Damage(f"{what} differs between {names}", mark + copy.name))
+    return ChecksumReport(0, tuple(damage), 0)
 
 
 def salvage(source: Source, limits: Limits) -> Salvage | None:

@@ -1,0 +1,64 @@
+"""One metadata of those of several ranks: `save(use_collectives=False)` leaves one file for each.
+
+Each lists the chunks of its own rank, and the whole size of every tensor. What all ranks hold stands in each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ckpt.errors import UnreadableError
+from ckpt.formats.dcp.metadata import Chunks, Copy, Item, Metadata, TensorRow
+from ckpt.names import Path
+from ckpt.text import show
+
+
+def merged(ranks: Sequence[Metadata]) -> Metadata:
+    """The union of the chunks; of what several ranks hold the first is taken, the others are its copies.
+
+    Raises UnreadableError where the ranks give a tensor two sizes or types.
+    """
+    if len(ranks) == 1:
+        return ranks[0]
+    tensors: dict[str, TensorRow] = {}
+    objects: dict[str, Item | None] = {}
+    paths: dict[str, Path] = {}
+    files: dict[str, int] = {}
+    copies: list[Copy] = []
+    places: dict[str, dict[tuple[tuple[int, ...], tuple[int, ...]], int]] = {}
+    for rank in ranks:
+        paths |= {name: path for name, path in rank.paths.items() if name not in paths}
+        for name, item in rank.objects.items():
+            if objects.setdefault(name, item) is not item and item is not None:
+                copies.append(Copy(name, None, item))
+        for name, row in rank.tensors.items():
+            own = tensors.setdefault(name, row._replace(chunks=Chunks(len(row.shape))))
+            if name in objects or (own.dtype, own.shape) != (row.dtype, row.shape):
+                raise UnreadableError(f"the metadata of two ranks disagree on {show(name, 80)}")
+            known = places.setdefault(name, {})
+            for index, (offsets, sizes) in enumerate(row.chunks.boxes()):
+                item = rank.item(row, index) if row.chunks.files[index] >= 0 else None
+                at = known.get((offsets, sizes))
+                if at is not None and own.chunks.files[at] >= 0:
+                    if item is not None and 0 not in sizes:
+                        copies.append(Copy(name, at, item))
+                    continue
+                if at is None:
+                    at = known[offsets, sizes] = len(own.chunks)
+                    own.chunks.add(offsets, sizes)
+                if item is not None:
+                    own.chunks.place(at, files.setdefault(item.file, len(files)), item)
+    for item in (*objects.values(), *(copy.item for copy in copies)):
+        if item is not None:
+            files.setdefault(item.file, len(files))
+    first = ranks[0]
+    return Metadata(
+        tensors,
+        objects,
+        paths,
+        tuple(files),
+        sum(rank.unused for rank in ranks),
+        first.version,
+        tuple(pickle for rank in ranks for pickle in rank.pickles),
+        tuple(copies),
+    )
