@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ckpt.elements.blocks import elements
+from ckpt.errors import UnreadableError
 from ckpt.evidence.matching import Match
 from ckpt.evidence.optimizers import optimizer
 from ckpt.evidence.roles import RecordMatch
@@ -83,7 +84,10 @@ def _counter(node: Node) -> float | None:
         form = _COUNTERS.get(tensor.dtype.name)
         if form is None or tensor.numel != 1 or tensor.storage.place is None:
             return None
-        return float(struct.unpack(form, b"".join(elements(tensor)))[0])
+        try:
+            return float(struct.unpack(form, b"".join(elements(tensor)))[0])
+        except UnreadableError:  # a part of the checkpoint is missing, which is a finding of its own
+            return None
     value = look(node).value if node is not None and tensor is None else None
     return float(value) if isinstance(value, (int, float)) and abs(value) < 2**53 else None
 

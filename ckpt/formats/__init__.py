@@ -83,12 +83,13 @@ def _open(
 
 def files_of_folder(path: str, limits: Limits) -> tuple[str, ...] | None:
     """The files, by their paths below a folder, of the one checkpoint that the folder is; None for any other folder."""
+    from ckpt.formats.dcp.names import is_part
     from ckpt.formats.folder.plan import plan_of  # here: only who searches folders pays for it
 
     try:
         probe = probe_at(locate(path), limits)
         if dcp.sniff(probe):
-            return tuple(name for name in probe.location.names() if dcp.is_part(name))
+            return tuple(name for name in probe.location.names() if is_part(name))
         plan = plan_of(probe)
     except CkptError:
         return None

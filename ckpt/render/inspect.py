@@ -129,7 +129,9 @@ def _parameters(report: InspectReport) -> list[Tensor]:
 def _places(report: InspectReport) -> list[str]:
     """Where the tensors are saved: the devices, the one with the most bytes first."""
     found: dict[str, list[Row]] = {}
-    for row in report.rows:
+    for row in (
+        () if report.checkpoint.traits.fills_a_state else report.rows
+    ):  # it is loaded where the state is
         if row.tensor.device is not None:
             found.setdefault(row.tensor.device, []).append(row)
     texts = []

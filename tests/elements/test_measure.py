@@ -10,6 +10,7 @@ import refs
 import torch
 
 from ckpt.dtypes import BY_NAME
+from ckpt.elements.blocks import slice_of
 from ckpt.elements.cast import numbers
 from ckpt.elements.compare import Change, compare
 from ckpt.elements.measure import (
@@ -22,7 +23,7 @@ from ckpt.elements.measure import (
     measure_tasks,
     merged,
 )
-from ckpt.elements.spans import cuts, numbered_blocks, slice_of
+from ckpt.elements.spans import cuts, numbered_blocks
 
 DTYPES = (
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e5m2, torch.float8_e4m3fn),

@@ -19,6 +19,7 @@ QUIET = [
     pytest.mark.filterwarnings(f"ignore:{text}:UserWarning")
     for text in (
         "ComplexHalf support is experimental",
+        "torch.distributed is disabled, unavailable or uninitialized",
         "pickle_load_args only works",
         "torch.quantize_per_tensor, torch.quantize_per_channel",
         "Sparse (CSR|CSC|BSR|BSC) tensor support is in beta",

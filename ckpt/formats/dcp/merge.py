@@ -6,6 +6,7 @@ Each lists the chunks of its own rank, and the whole size of every tensor. What 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from ckpt.errors import UnreadableError
 from ckpt.formats.dcp.metadata import Chunks, Copy, Item, Metadata, TensorRow
@@ -62,3 +63,31 @@ def merged(ranks: Sequence[Metadata]) -> Metadata:
         tuple(pickle for rank in ranks for pickle in rank.pickles),
         tuple(copies),
     )
+
+
+def shared_spans(metadata: Metadata) -> dict[str, str]:
+    """Tensors and objects whose items share bytes with another item, by name, and what they share."""
+    spans: list[tuple[int, int, int, str]] = []
+    numbers = {file: number for number, file in enumerate(metadata.files)}
+    for name, row in metadata.tensors.items():
+        chunks = row.chunks
+        spans += [
+            (file, begin, begin + length, name)
+            for file, begin, length in zip(chunks.files, chunks.begins, chunks.lengths, strict=True)
+            if file >= 0
+        ]
+    further = [*metadata.objects.items(), *((copy.name, copy.item) for copy in metadata.copies)]
+    spans += [
+        (numbers[item.file], item.offset, item.offset + item.length, name)
+        for name, item in further
+        if item is not None
+    ]
+    spans.sort()
+    found: dict[str, str] = {}
+    for one, two in pairwise(spans):
+        if one[0] == two[0] and two[1] < one[2]:
+            names = f"{show(one[3], 80)} and {show(two[3], 80)}"
+            text = f"the items of {names} share bytes of {show(metadata.files[one[0]], 80)}"
+            found.setdefault(one[3], text)
+            found.setdefault(two[3], text)
+    return found

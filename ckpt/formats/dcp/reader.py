@@ -16,9 +16,9 @@ from ckpt.formats import pickled
 from ckpt.formats.dcp import DATA, METADATA, NAME, TRAITS
 from ckpt.formats.dcp.coverage import Fault, fault, indices
 from ckpt.formats.dcp.items import Bytes, TensorItem, read_object
-from ckpt.formats.dcp.merge import merged
+from ckpt.formats.dcp.merge import merged, shared_spans
 from ckpt.formats.dcp.metadata import Item, Metadata, TensorRow, metadata_of
-from ckpt.formats.dcp.read import folder_of, is_metadata
+from ckpt.formats.dcp.names import folder_of, is_metadata
 from ckpt.formats.dcp.tree import tree_of
 from ckpt.formats.pickled import Contents, run, unknown_names
 from ckpt.formats.probe import Probe
@@ -142,9 +142,10 @@ def _checkpoint(probe: Probe, files: Files, limits: Limits) -> Checkpoint:
     probe.budget.claim(len(metadata.tensors))
     leaves: dict[str, Node] = {}
     lost: list[str] = []
+    shared = shared_spans(metadata)
     for name, row in metadata.tensors.items():
         found = fault(row.shape, list(row.chunks.boxes()))
-        problem = None
+        problem = shared.get(name)
         if found is not None:
             notice = _fault_notice(name, found)
             problem = notice.message
@@ -152,9 +153,11 @@ def _checkpoint(probe: Probe, files: Files, limits: Limits) -> Checkpoint:
         elif files.is_lost(row):
             lost.append(name)
         leaves[name] = _ref(row, probe.mark, files, problem, limits)
-    contents.notices += _lost_notices(files, lost)
-    contents.notices += _dead_notices(files)
+    gone = 0
     for name, item in metadata.objects.items():
+        if item is not None and item.file in files.missing:
+            gone += 1
+            continue
         try:
             if item is None:
                 raise UnreadableError("no file is recorded for it")
@@ -163,6 +166,10 @@ def _checkpoint(probe: Probe, files: Files, limits: Limits) -> Checkpoint:
             raise
         except CkptError as error:
             contents.notices.append(Notice("incomplete", f"{show(name, 80)} was not read: {error.problem}"))
+    contents.notices += _lost_notices(files, lost, gone)
+    if shared:
+        contents.notices.append(Notice("overlap", next(iter(shared.values())), tuple(shared)))
+    contents.notices += _dead_notices(files)
     if metadata.unused:
         text = f"{plural(metadata.unused, 'item')} of {METADATA} belong to nothing that it lists"
         contents.notices.append(Notice("container", text))
@@ -229,12 +236,18 @@ def _fault_notice(name: str, found: Fault) -> Notice:
     return Notice("overlap", f"two chunks of {show(name, 80)} hold {found.where}", (name,))
 
 
-def _lost_notices(files: Files, lost: Sequence[str]) -> Iterator[Notice]:
+def _lost_notices(files: Files, lost: Sequence[str], gone: int) -> Iterator[Notice]:
     """What is missing: files, and the tensors that lack parts of them."""
     if files.missing:
-        listed = and_more([show(name, 80) for name in sorted(files.missing, key=natural)], _LISTED)
+        rows = sorted(files.missing.items(), key=lambda row: natural(row[0]))
+        usual = "no such file"
+        listed = and_more(
+            [show(name, 80) + ("" if why == usual else f" ({why})") for name, why in rows], _LISTED
+        )
         text = f"{len(files.missing)} of {plural(len(files.metadata.files), 'data file')} missing: {listed}"
-        yield Notice("incomplete", text, tuple(lost))
+        held = [f"parts of {plural(len(lost), 'tensor')}"] if lost else []
+        held += [plural(gone, "value")] if gone else []
+        yield Notice("incomplete", f"{text}, with {' and '.join(held)}" if held else text, tuple(lost))
     elif lost:
         listed = and_more([show(name, 80) for name in lost], _LISTED)
         yield Notice(

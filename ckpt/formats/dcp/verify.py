@@ -13,7 +13,7 @@ from ckpt.dtypes import DType
 from ckpt.elements.blocks import elements, same_bytes
 from ckpt.errors import CkptError, LimitError, NotOpenedError
 from ckpt.formats.dcp.items import Bytes, TensorItem
-from ckpt.formats.dcp.read import folder_of
+from ckpt.formats.dcp.names import folder_of
 from ckpt.formats.dcp.reader import Files
 from ckpt.formats.format import Check, ChecksumReport, Damage, Salvage
 from ckpt.formats.probe import Probe

@@ -135,7 +135,8 @@ def with_checksums(
     if unchecked:
         why = "records without a checksum" if nbytes else f"{checkpoint.traits.label} has no checksums"
         not_checked.append(f"values of {size_text(unchecked)} ({why})")
-    return _judged(checkpoint, problems, checked, not_checked)
+    judged = _judged(checkpoint, problems, checked, not_checked)
+    return judged._replace(whole=report.whole, lost=report.lost)
 
 
 def _tensors(checkpoint: Checkpoint, storage: str | None) -> tuple[str, ...]:

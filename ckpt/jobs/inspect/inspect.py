@@ -15,7 +15,7 @@ from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import AVERAGE_COUNTERS, inner_wrappers, wrapper_prefix, writers
 from ckpt.findings import Finding, Level, Plan, Way, order
 from ckpt.jobs.inspect import list_modules as loose
-from ckpt.jobs.inspect import unused
+from ckpt.jobs.inspect import resume, unused
 from ckpt.jobs.inspect.storages import StorageUse, storage_uses, tied_weights
 from ckpt.names import Globs
 from ckpt.pickles.imports import runs_anything
@@ -210,6 +210,7 @@ def _findings(report: InspectReport, plan: Plan) -> Iterable[Finding]:
         yield from unused.findings(survey)
         if survey.record is not None:
             yield from loose.findings(survey.record.record.loose)
+        yield from resume.findings(survey)
     heavy = sum(part.nbytes for part in report.sections if part.kind == "optimizer")
     model = sum(part.nbytes for part in report.sections if part.kind == "model")
     if model and heavy > _HEAVY * model:
