@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ckpt.errors import UnreadableError, UnsupportedError
 from ckpt.tensors import Box, Boxes, Patched, Place, Range, TensorRef
 
-BAND = 8 << 20
+BAND = 4 << 20
 """The most bytes that are gathered at once, unless one row of the last dimension has more."""
 
 Read = Callable[[TensorRef, int, int], Iterator[bytes]]
