@@ -17,10 +17,11 @@ from ckpt.formats.dcp import DATA, METADATA, NAME, TRAITS
 from ckpt.formats.dcp.coverage import Fault, fault, indices
 from ckpt.formats.dcp.items import Bytes, TensorItem, read_object
 from ckpt.formats.dcp.merge import merged, shared_spans
-from ckpt.formats.dcp.metadata import Item, Metadata, TensorRow, metadata_of
+from ckpt.formats.dcp.metadata import Item, Metadata, TensorRow
 from ckpt.formats.dcp.names import folder_of, is_metadata
+from ckpt.formats.dcp.skim import read_metadata
 from ckpt.formats.dcp.tree import tree_of
-from ckpt.formats.pickled import Contents, run, unknown_names
+from ckpt.formats.pickled import Contents
 from ckpt.formats.probe import Probe
 from ckpt.formats.torch_legacy.read import read_nested
 from ckpt.io.location import Location, is_plain_name
@@ -62,12 +63,7 @@ class Files:
             source = self.sources[name] = self.folder.child(name, "no").open()
             data = read_limited(source, self._limits.metadata_bytes, "metadata-bytes", name)
             budget.hold(len(data))
-            pickle = run(data, self._limits, budget)
-            try:
-                ranks.append(metadata_of(pickle))
-            except UnreadableError as error:
-                error.hint = error.hint or unknown_names(pickle.globals.values())
-                raise
+            ranks.append(read_metadata(data, self._limits, budget))
         return merged(ranks)
 
     def _open(self, file: str) -> None:
