@@ -142,7 +142,7 @@ def _places(report: InspectReport) -> list[str]:
     return [f"saved on {and_more(texts, 4)}"] if texts else []
 
 
-def index_lines(found: ParameterIndex) -> list[Line]:
+def index_lines(found: ParameterIndex, width: int | None = None) -> list[Line]:
     """Parameters by DDP's numbers, then how sure the numbers are."""
     rows = []
     for number, entries in found.rows:
@@ -150,12 +150,12 @@ def index_lines(found: ParameterIndex) -> list[Line]:
         shapes = {show_shape(entry.tensor): None for entry in entries}
         dtypes = {entry.tensor.dtype.name: None for entry in entries}
         rows.append([str(number), names, and_more(list(shapes), 2, " or "), " or ".join(dtypes)])
-    out = columns([["INDEX", "NAME", "SHAPE", "DTYPE"], *rows], right=frozenset((0,)), give=1)
+    out = columns([["INDEX", "NAME", "SHAPE", "DTYPE"], *rows], right=frozenset((0,)), width=width, give=(1,))
     assumes = f"; assumes that {found.assumes}" if found.assumes else ""
     counted = plural(found.parameters, "parameter")
     counted = counted if found.least == found.parameters else f"{found.least:,} to {counted}"
     text = f"of {counted}; {found.trust}: {found.why}{assumes}"
-    return [*out, [(text, "dim")]]
+    return [*out, *hung([], text, width, 2, "dim")]
 
 
 def show_shape(tensor: Tensor) -> str:

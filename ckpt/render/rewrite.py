@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ckpt.formats.save import SavedFile
 from ckpt.jobs.rewrite.report import Change, Leftover, RewriteReport
-from ckpt.render.text import Line, cells
+from ckpt.render.text import NAME, Line, cells, spread, whole
 from ckpt.text import pasted_path, plural, show, show_literal, size_text
 
 DRY_RUN = "nothing was written (--dry-run)"
@@ -12,17 +12,23 @@ _CHANGES = 12
 _LEFT = 20
 
 
-def rewrite_lines(report: RewriteReport, saved: SavedFile | None, *, dry_run: bool) -> list[Line]:
-    """The report as a person reads it; `saved` is None when nothing was written."""
+def rewrite_lines(
+    report: RewriteReport, saved: SavedFile | None, *, dry_run: bool, width: int | None = None
+) -> list[Line]:
+    """The report as a person reads it, broken to fit `width`; `saved` is None when nothing was written."""
+    return [line for row in _lines(report, saved, dry_run) for line in spread(row, width)]
+
+
+def _lines(report: RewriteReport, saved: SavedFile | None, dry_run: bool) -> list[Line]:
     out: list[Line] = []
     rows = [(_arrow(change), _what(change)) for change in report.changes[:_CHANGES]]
-    width = max((cells(head) for head, _ in rows), default=0)
+    size = max((cells(head) for head, _ in rows if cells(head) <= NAME), default=0)
     for head, what in rows:
-        out.append([(head + " " * (width - cells(head) + 3), "name"), (what, "")])
+        out.append([(head + " " * (max(size - cells(head), 0) + 3), "name"), (what, "")])
     if len(report.changes) > _CHANGES:
         out.append([(f"… {len(report.changes) - _CHANGES:,} more (--json)", "dim")])
     if not report.changes:
-        out.append([(f"{show(report.source.path, None)}: {report.nothing}", "")])
+        out.append([(f"{whole(show(report.source.path, None))}: {report.nothing}", "")])
     out += _left("left out", report.left_out)
     out += _left("left alone", report.left_alone)
     overflowed = 0 if saved is None else saved.overflowed
@@ -39,7 +45,7 @@ def rewrite_lines(report: RewriteReport, saved: SavedFile | None, *, dry_run: bo
 
 
 def _arrow(change: Change) -> str:
-    names = [show(text, 80) for text in (change.before, change.after) if text is not None]
+    names = [whole(show(text, 80)) for text in (change.before, change.after) if text is not None]
     return " → ".join(names)
 
 
@@ -57,14 +63,14 @@ def _left(title: str, rows: tuple[Leftover, ...]) -> list[Line]:
         hint = f"  ({row.hint})" if row.hint else ""
         said = show_literal(row.what)
         what = f" = {said}" if row.is_value else f": {said}" if said else ""
-        out.append([(f"{title}: {show(row.name, 80)}{what}{size}", ""), (hint, "dim")])
+        out.append([(f"{title}: {whole(show(row.name, 80))}{what}{size}", ""), (hint, "dim")])
     if len(rows) > _LEFT:
         out.append([(f"{title}: {len(rows) - _LEFT:,} more (--json)", "dim")])
     return out
 
 
 def _wrote(report: RewriteReport, saved: SavedFile) -> list[Line]:
-    path = show(saved.path, None)
+    path = whole(show(saved.path, None))
     same = ", every tensor byte unchanged" if report.unchanged_bytes else ""
     checks = "".join(
         f", {name} verified in {seconds:.2f} s" for name, seconds in saved.checks if name in ("crc", "torch")
@@ -75,15 +81,9 @@ def _wrote(report: RewriteReport, saved: SavedFile) -> list[Line]:
         text = (
             f"rewrote {path} in place: {size_text(saved.appended)} added to {size_text(before)}{same}{checks}"
         )
-        return [
-            [(text, "")],
-            [
-                (
-                    f"  the old pickle stays in the file as dead bytes (to take it back: ckpt rehome --undo {name})",
-                    "dim",
-                )
-            ],
-        ]
+        kept = "  the old pickle stays in the file as dead bytes"
+        back = "" if name is None else f" (to take it back: {whole(f'ckpt rehome --undo {name}')})"
+        return [[(text, "")], [(kept + back, "dim")]]
     if saved.shards is not None:
         path += f" and {saved.shards} shards"
     won = report.source.nbytes - saved.nbytes if report.command == "slim" else 0

@@ -218,7 +218,7 @@ def _write_index(
     if json:
         output.write_json({**report.to_json(), "index": found.to_json()})
     else:
-        output.write_lines(render.index_lines(found))
+        output.write_lines(render.index_lines(found, output.screen_width()))
 
 
 def _write_text(report: InspectReport, views: Sequence[_Table], depth: int | None, everything: bool) -> None:
