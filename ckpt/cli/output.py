@@ -16,8 +16,8 @@ from typing import TextIO
 from ckpt.errors import CkptError, UsageError
 from ckpt.render.forms import table_lines
 from ckpt.render.talk import talk_lines
-from ckpt.render.text import Line, columns, cut, plain_text
-from ckpt.text import TEXT_LIMIT, Json, show, show_line, show_literal, size_text
+from ckpt.render.text import Line, cut, plain_text, ragged
+from ckpt.text import STAND_INS, TEXT_LIMIT, Json, show, show_line, show_literal, size_text
 
 _STYLES = {
     "head": "bold",
@@ -36,18 +36,7 @@ _STYLES = {
 }
 
 
-_ASCII = {
-    "·": "|",
-    "…": "...",
-    "→": "->",
-    "×": "x",
-    "Δ": "delta",
-    "−": "-",
-    "²": "^2",
-    "━": "-",
-    **dict.fromkeys("▏▎▍▌▋▊▉█", "#"),
-}
-"""Characters of our own texts -> what stands for them where the encoding of a stream lacks them."""
+_ASCII = STAND_INS
 _HANDLER = "ckpt.ascii"
 _when = "auto"
 """What `--color` says."""
@@ -214,8 +203,7 @@ def write_table(rows: Sequence[Sequence[str]], *, tsv: bool, table: str | None, 
     numbers = frozenset(i for i, name in enumerate(rows[0]) if name in ("bytes", "used", "numel"))
     shown = [[cut(cell, 2 * TEXT_LIMIT) for cell in row] for row in rows[1:]]
     head = [cell.upper() for cell in rows[0]]
-    give = [i for i in range(len(head)) if i not in numbers]
-    write_lines(columns([head, *shown], right=numbers, width=screen_width(), give=give))
+    write_lines(ragged([head, *shown], right=numbers, width=screen_width()))
 
 
 class Tables:

@@ -31,7 +31,7 @@ def table_lines(
         rows = [[_markdown(cell) for cell in row] for row in rows]
     elif table in ("jira", "orgtbl", "pretty", "psql", "presto"):
         rows = [[cell.replace("|", "\\|") for cell in row] for row in rows]
-    text = tabulate(
+    text: str = tabulate(
         rows[1:], headers=rows[0] if header else (), tablefmt=table or "plain", disable_numparse=True
     )
     return text.split("\n")

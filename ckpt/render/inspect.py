@@ -96,7 +96,7 @@ def headline(report: InspectReport, width: int | None = None) -> list[Line]:
         if not any(part.path for part in report.sections) or not rows:
             pieces.append(plural(len(rows), "tensor"))
         dtypes = {}
-        chosen = _parameters(report)
+        chosen = [report.survey.tensors[index].tensor for index in report.survey.parameters]
         if chosen:
             count = sum(tensor.numel for tensor in chosen)
             pieces.append(f"{count_text(count)} {'parameter' if count == 1 else 'parameters'}")
@@ -112,18 +112,6 @@ def headline(report: InspectReport, width: int | None = None) -> list[Line]:
         pieces.append(and_more(list(dtypes), 3))
     pieces += _places(report)
     return flowed([(show(checkpoint.path, None), "name"), ("   ", "")], pieces, width, 2)
-
-
-def _parameters(report: InspectReport) -> list[Tensor]:
-    """The parameters of the models, or of their averages where these are all that there is."""
-    survey = report.survey
-    models = survey.models or [section for section in survey.sections if section.kind == "ema"]
-    return [
-        survey.tensors[index].tensor
-        for section in models
-        for index in section.indices
-        if survey.roles[index].role in ("parameter", "unknown")
-    ]
 
 
 def _places(report: InspectReport) -> list[str]:

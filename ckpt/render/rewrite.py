@@ -5,7 +5,7 @@ from __future__ import annotations
 from ckpt.formats.save import SavedFile
 from ckpt.jobs.rewrite.report import Change, Leftover, RewriteReport
 from ckpt.render.text import NAME, Line, cells, spread, whole
-from ckpt.text import pasted_path, plural, show, show_literal, size_text
+from ckpt.text import listed, pasted_path, plural, show, show_literal, size_text
 
 DRY_RUN = "nothing was written (--dry-run)"
 _CHANGES = 12
@@ -58,6 +58,10 @@ def _what(change: Change) -> str:
 
 def _left(title: str, rows: tuple[Leftover, ...]) -> list[Line]:
     out: list[Line] = []
+    unset = [row for row in rows if row.is_value and row.what == "None" and not row.hint]
+    if len(unset) > 1:  # nothing that anybody misses: one line
+        rows = tuple(row for row in rows if row not in unset)
+        out.append([(f"{title}: {listed([row.name for row in unset], 6)} = None", "")])
     for row in rows[:_LEFT]:
         size = f", {size_text(row.nbytes)}" if row.nbytes else ""
         hint = f"  ({row.hint})" if row.hint else ""

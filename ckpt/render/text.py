@@ -10,7 +10,7 @@ Span = tuple[str, str]
 Line = list[Span]
 NAME = 60
 """Cells of a name in a table, where no screen says how wide it may be."""
-_LEAST = 16
+_LEAST, _HANGS = 16, 4
 
 
 def plain_text(lines: Sequence[Line]) -> str:
@@ -59,6 +59,71 @@ def _level(widths: Sequence[int], room: int) -> int:
             return room // (len(widths) - left)
         room -= size
     return max(widths)
+
+
+def ragged(
+    rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset(), width: int | None = None
+) -> list[Line]:
+    """Rows as columns in which no text is shortened; the first row is the header.
+
+    Where they do not all fit, a column is as wide as most of its cells, and a wider cell moves what is behind it, or is
+    broken at blanks.
+    """
+    kept = [i for i in range(len(rows[0])) if any(row[i] for row in rows[1:])] or [0]
+    rows, right = (
+        [[row[i] for i in kept] for row in rows],
+        frozenset(kept.index(i) for i in right if i in kept),
+    )
+    widths = _ragged_widths([[cells(row[i]) for row in rows] for i in range(len(kept))], width)
+    lines: list[Line] = []
+    for number, row in enumerate(rows):
+        style = "" if number else "head"
+        line, used, start = "", 0, 0
+        for i, text in enumerate(row):
+            size = cells(text)
+            begin = max(start + (widths[i] - size if i in right else 0), used + 2 if used else 0)
+            start += widths[i] + 2
+            if not text:
+                continue
+            if width is None or begin + size <= width:
+                line, used = line + " " * (begin - used) + text, begin + size
+                continue
+            if not number:
+                break  # no room for the names of columns whose texts have lines of their own
+            hangs = begin if begin + max(map(cells, text.split(" "))) <= width else _HANGS
+            first, *more = wrapped(text, width - hangs, 0)
+            if hangs == begin:
+                first = line + " " * (begin - used) + first
+            else:
+                lines += [[(line, style)]] if line else []
+                first = " " * hangs + first
+            *full, line = [first, *(" " * hangs + further for further in more)]
+            lines += [[(further, style)] for further in full]
+            used = cells(line)
+        lines.append([(line, style)])
+    return lines
+
+
+def _ragged_widths(sizes: Sequence[Sequence[int]], width: int | None) -> list[int]:
+    """Widths of columns, whose cells have these sizes: all of each, or where that is too much, what most of it needs."""
+    widest = [max(column) for column in sizes]
+    if width is None:
+        return [min(size, NAME) for size in widest]
+    most = [
+        size if size <= _LEAST else max(_most(column[1:]), column[0])
+        for column, size in zip(sizes, widest, strict=True)
+    ]
+    left = width - sum(most) - 2 * (len(most) - 1)
+    for i, size in enumerate(widest):
+        more = max(min(size - most[i], width // 2 - most[i], left), 0)
+        most[i], left = most[i] + more, left - more
+    return [min(size, width) for size in most]
+
+
+def _most(sizes: Sequence[int]) -> int:
+    """What three of four sizes are at most, of those that are not 0."""
+    some = sorted(size for size in sizes if size)
+    return some[(3 * len(some)) // 4 - (len(some) % 4 == 0)] if some else 0
 
 
 def cells(text: str) -> int:

@@ -230,8 +230,14 @@ def _write_text(report: InspectReport, views: Sequence[_Table], depth: int | Non
         )
         return
     output.write_lines([*render.calls(report, width), *render.headline(report, width)])
+    folded: dict[_Table, _Table] = {
+        tables.storage_table: tables.folded_storages,
+        tables.import_table: tables.folded_imports,
+    }
     for view in views:
         output.write_lines([[]])
+        if not everything:
+            view = folded.get(view, view)
         output.write_table(view(report), tsv=False, table=None)
 
 
