@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ckpt.formats.save import SavedFile
 from ckpt.jobs.rewrite.report import Change, Leftover, RewriteReport
-from ckpt.render.text import NAME, Line, cells, spread, whole
+from ckpt.render.text import NAME, Line, cells, pasted_line, spread, whole
 from ckpt.text import listed, pasted_path, plural, show, show_literal, size_text
 
 DRY_RUN = "nothing was written (--dry-run)"
@@ -16,10 +16,10 @@ def rewrite_lines(
     report: RewriteReport, saved: SavedFile | None, *, dry_run: bool, width: int | None = None
 ) -> list[Line]:
     """The report as a person reads it, broken to fit `width`; `saved` is None when nothing was written."""
-    return [line for row in _lines(report, saved, dry_run) for line in spread(row, width)]
+    return [line for row in _lines(report, saved, dry_run, width) for line in spread(row, width)]
 
 
-def _lines(report: RewriteReport, saved: SavedFile | None, dry_run: bool) -> list[Line]:
+def _lines(report: RewriteReport, saved: SavedFile | None, dry_run: bool, width: int | None) -> list[Line]:
     out: list[Line] = []
     rows = [(_arrow(change), _what(change)) for change in report.changes[:_CHANGES]]
     size = max((cells(head) for head, _ in rows if cells(head) <= NAME), default=0)
@@ -38,7 +38,7 @@ def _lines(report: RewriteReport, saved: SavedFile | None, dry_run: bool) -> lis
         text = f"{plural(overflowed, 'element')} became infinite, because {names} cannot represent them"
         out.append([(text, "warning")])
     if saved is not None:
-        out += _wrote(report, saved)
+        out += _wrote(report, saved, width)
     elif dry_run:
         out.append([(DRY_RUN, "dim")])
     return out
@@ -73,7 +73,7 @@ def _left(title: str, rows: tuple[Leftover, ...]) -> list[Line]:
     return out
 
 
-def _wrote(report: RewriteReport, saved: SavedFile) -> list[Line]:
+def _wrote(report: RewriteReport, saved: SavedFile, width: int | None) -> list[Line]:
     path = whole(show(saved.path, None))
     same = ", every tensor byte unchanged" if report.unchanged_bytes else ""
     checks = "".join(
@@ -86,8 +86,11 @@ def _wrote(report: RewriteReport, saved: SavedFile) -> list[Line]:
             f"rewrote {path} in place: {size_text(saved.appended)} added to {size_text(before)}{same}{checks}"
         )
         kept = "  the old pickle stays in the file as dead bytes"
-        back = "" if name is None else f" (to take it back: {whole(f'ckpt rehome --undo {name}')})"
-        return [[(text, "")], [(kept + back, "dim")]]
+        undo = f"ckpt rehome --undo {name}"
+        line = kept if name is None else f"{kept} (to take it back: {undo})"
+        if name is None or width is None or cells(line) <= width:
+            return [[(text, "")], [(line, "dim")]]
+        return [[(text, "")], [(f"{kept}; to take it back:", "dim")], pasted_line(whole(undo), width)]
     if saved.shards is not None:
         path += f" and {saved.shards} shards"
     won = report.source.nbytes - saved.nbytes if report.command == "slim" else 0
