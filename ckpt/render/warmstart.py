@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ckpt.jobs.rewrite.coverage import Coverage, Pairing
-from ckpt.render.text import Line, columns, hung, wrapped
+from ckpt.render.folding import alike
+from ckpt.render.text import Line, columns, hung, shortened, whole, wrapped
 from ckpt.text import and_more, folded, percent, plural, show
 
 _LISTED = 6
@@ -75,4 +76,7 @@ def _why(row: Pairing) -> str:
 def _listed(title: str, rows: Sequence[Pairing], width: int | None) -> list[Line]:
     if not rows:
         return []
-    return hung([], f"{title}: {folded([row.name for row in rows], _LISTED)}", width, 2)
+    names = [name for name, _ in alike([(show(row.name, 80), None) for row in rows])]
+    if width is not None:
+        names = [shortened(name, max(width - 3, 16)) for name in names]  # the indent, and a comma
+    return hung([], f"{title}: {and_more(list(map(whole, names)), _LISTED)}", width, 2)

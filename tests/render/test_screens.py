@@ -33,6 +33,10 @@ FITTING = {
 }
 """Commands whose screen is cut to the rows that there are -> their exit codes."""
 CUT = {
+    "warmstart train_cuda.pth --into ddp_after.pth --dry-run": 0,
+    "warmstart train_cuda.pth --into ddp_after.pth -o out/a.pth --force": 0,
+    "warmstart ddp_before.pth --into whole_model.pth -o out/a.pth --force": 1,
+    "warmstart long.pth --into ugly.pth --dry-run": 1,
     "ls . --skip-unreadable": 0,
     "inspect train_cuda.pth --storages --values --imports": 0,
     "inspect hostile.pth --imports": 0,
@@ -82,10 +86,6 @@ TOLD = {
     "convert long.pth -o out/a.safetensors --force": 0,
     "convert train_cuda.pth": 2,
     "convert hostile.pth --format pickle -o out/a.pth": 2,
-    "warmstart train_cuda.pth --into ddp_after.pth --dry-run": 0,
-    "warmstart train_cuda.pth --into ddp_after.pth -o out/a.pth --force": 0,
-    "warmstart ddp_before.pth --into whole_model.pth -o out/a.pth --force": 1,
-    "warmstart long.pth --into ugly.pth --dry-run": 1,
     **{f"{command} --help": 0 for command in COMMANDS},
 }
 """Commands that say the same whatever the screen."""

@@ -100,7 +100,7 @@ def command(
         bool,
         typer.Option(
             "--storages",
-            help="Show one row per storage: device, bytes, kind, tensors.",
+            help="Show storages: device, bytes, kind, tensors.",
             rich_help_panel=OUTPUT,
         ),
     ] = False,
