@@ -175,6 +175,10 @@ def test_a_terminal_shows_what_the_screens_of_these_tests_show(command: str) -> 
     assert seen == text_of(screen(command, SAMPLES, columns_, rows))
 
 
+def test_a_long_key_costs_no_column(folder: Path) -> None:
+    assert "MIN  MAX  MEAN   STD  ZEROS" in text_of(screen("stats long.pth", folder, 80))
+
+
 @pytest.mark.parametrize(
     "command", ["stats long.pth", "inspect long.pth", "get long.pth", "inspect long.pth --storages"]
 )

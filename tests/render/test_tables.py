@@ -44,6 +44,8 @@ def test_storages_of_another_device_size_or_use_are_apart(tmp_path: Path) -> Non
     tensors = {"a.0.w": torch.ones(4), "a.1.w": torch.ones(4), "a.2.w": torch.ones(5), "a.3.w": spare}
     tensors |= {"a.4.w": torch.zeros(4), "a.5.w": torch.zeros(4, dtype=torch.int32)}
     tensors["a.6.w"] = tensors["a.4.w"]
+    tensors |= {"p.0": torch.ones(3), "p.1": torch.zeros(3)}
+    tensors |= {"q": tensors["p.0"], "r": tensors["p.1"]}
     path = rewriting.saved(tensors, tmp_path / "a.pt")
     with formats.open(str(path)) as checkpoint:
         rows = folded_storages(inspect(Survey(checkpoint)))[1:]
@@ -53,6 +55,8 @@ def test_storages_of_another_device_size_or_use_are_apart(tmp_path: Path) -> Non
         ("2", "20", "20", "a.2.w"),
         ("3", "32", "16", "a.3.w"),
         ("4", "16", "16", "a.4.w a.6.w"),
+        ("6", "12", "12", "p.0 q"),
+        ("7", "12", "12", "p.1 r"),
     ]
 
 

@@ -80,13 +80,14 @@ def test_ragged_columns_shorten_nothing() -> None:
     ]
 
 
-@pytest.mark.parametrize("width", [24, 40, 60, 80, None])
+@pytest.mark.parametrize("width", [20, 24, 40, 60, 80, None])
 def test_ragged_columns_fit_every_width(width: int | None) -> None:
     out = lines(ragged(RAGGED, right=frozenset((2,)), width=width))
     words = {word for row in RAGGED[1:] for cell in row for word in cell.split()}
 
     assert words <= {word for line in out for word in line.split()}
     assert all(cells(line) <= (width or 99) or len(line.split()) == 1 for line in out)
+    assert out[0].startswith("NAME  TYPE") and out[1].startswith("a ")
     assert len({line.index("1") for line in out if line.startswith("a ")}) == 1
 
 
