@@ -230,9 +230,10 @@ def _rewritten(
     if options.json:
         output.write_json(report.to_json(written(saved), dry_run=options.dry_run))
     else:
+        width = output.screen_width()
         if report.coverage is not None:
-            output.write_lines(coverage_lines(report.coverage, width=output.screen_width()))
-        output.write_lines(rewrite_lines(report, saved, dry_run=options.dry_run))
+            output.write_lines(coverage_lines(report.coverage, width=width))
+        output.write_lines(rewrite_lines(report, saved, dry_run=options.dry_run, width=width))
     if saved is not None:
         warn(saved.path, saved.warnings)
     if too_little:

@@ -15,7 +15,7 @@ from ckpt.names import NamedKey, Path
 from ckpt.nodes import Node
 from ckpt.pickles.imports import runs_anything
 from ckpt.pickles.known import PACKAGES
-from ckpt.text import and_more, pasted_path
+from ckpt.text import STAND_INS, and_more, pasted_path, show_literal
 from ckpt.tree.view import look
 
 
@@ -247,8 +247,16 @@ def subscript(path: Path) -> str | None:
 
 
 def literal(text: str) -> str:
-    """A string as Python source in ASCII, in double quotes unless it contains them."""
-    quoted = ascii(text)
+    """A string as Python source, in double quotes unless it contains them; only what can be read is not escaped.
+
+    Nor is it where an encoding without it prints the escape of Python; characters with a stand-in are escaped always.
+    """
+    quoted = "".join(
+        char
+        if char.isascii() or (char not in STAND_INS and show_literal(char) == char)
+        else ascii(char)[1:-1]
+        for char in repr(text)
+    )
     if quoted.startswith("'") and '"' not in quoted:
         return f'"{quoted[1:-1]}"'
     return quoted

@@ -10,7 +10,7 @@ from ckpt import __version__
 from ckpt.findings import CATALOGUE, LEVELS, Finding
 from ckpt.jobs.check.lint import LintReport
 from ckpt.render.findings import safe
-from ckpt.render.text import Line, wrapped
+from ckpt.render.text import Line, hung, wrapped
 from ckpt.text import Json, plural, show, show_line
 
 _MARKS = {"error": "error", "warning": "warning", "info": "notice"}
@@ -38,20 +38,17 @@ def lint_lines(reports: Iterable[LintReport], width: int | None) -> list[Line]:
     return out
 
 
-def statistics_lines(reports: Sequence[LintReport]) -> list[Line]:
+def statistics_lines(reports: Sequence[LintReport], width: int | None) -> list[Line]:
     """How often each code was found, and in how many files; the most serious first."""
     counts = Counter(finding.code for report in reports for finding in report.findings)
     files = Counter(code for report in reports for code in {finding.code for finding in report.findings})
     size = max((len(f"{count:,}") for count in counts.values()), default=0)
-    return [
-        [
-            (f"{counts[code]:>{size},}  ", ""),
-            (code, row.level),
-            (f"  in {plural(files[code], 'file')}: {row.title}", ""),
-        ]
-        for code, row in CATALOGUE.items()
-        if counts[code]
-    ]
+    out: list[Line] = []
+    for code, row in CATALOGUE.items():
+        if counts[code]:
+            head: Line = [(f"{counts[code]:>{size},}  ", ""), (code, row.level), ("  ", "")]
+            out += hung(head, f"in {plural(files[code], 'file')}: {row.title}", width, size + 4)
+    return out
 
 
 def summary(reports: Sequence[LintReport]) -> str:

@@ -50,7 +50,7 @@ from ckpt.render.inspect import index_lines
 from ckpt.render.lint import lint_lines
 from ckpt.render.tables import row_table
 from ckpt.render.text import plain_text
-from ckpt.render.verify import verify_line
+from ckpt.render.verify import verify_lines
 from ckpt.tensors import TensorRef
 
 
@@ -151,7 +151,7 @@ def _verified(data: bytes, survey: Survey | None) -> None:
             structure(survey.checkpoint), survey.checkpoint, report.damage, report.nbytes, report.unchecked
         )
         written(whole.to_json())
-        clean(plain_text([verify_line(whole)]))
+        clean(plain_text(verify_lines(whole)))
 
 
 def legacy(data: bytes) -> None:

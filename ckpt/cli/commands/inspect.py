@@ -100,7 +100,7 @@ def command(
         bool,
         typer.Option(
             "--storages",
-            help="Show one row per storage: device, bytes, kind, tensors.",
+            help="Show storages: device, bytes, kind, tensors.",
             rich_help_panel=OUTPUT,
         ),
     ] = False,
@@ -218,7 +218,7 @@ def _write_index(
     if json:
         output.write_json({**report.to_json(), "index": found.to_json()})
     else:
-        output.write_lines(render.index_lines(found))
+        output.write_lines(render.index_lines(found, output.screen_width()))
 
 
 def _write_text(report: InspectReport, views: Sequence[_Table], depth: int | None, everything: bool) -> None:
@@ -230,8 +230,14 @@ def _write_text(report: InspectReport, views: Sequence[_Table], depth: int | Non
         )
         return
     output.write_lines([*render.calls(report, width), *render.headline(report, width)])
+    folded: dict[_Table, _Table] = {
+        tables.storage_table: tables.folded_storages,
+        tables.import_table: tables.folded_imports,
+    }
     for view in views:
         output.write_lines([[]])
+        if not everything:
+            view = folded.get(view, view)
         output.write_table(view(report), tsv=False, table=None)
 
 

@@ -140,7 +140,7 @@ def _write(reports: Sequence[LintReport], form: str, *, statistics: bool) -> Non
         lines = github(reports) if form == "github" else junit(reports)
         sys.stdout.writelines(f"{line}\n" for line in lines)
     elif statistics:
-        output.write_lines(statistics_lines(reports))
+        output.write_lines(statistics_lines(reports, output.screen_width()))
     else:
         output.write_lines(lint_lines(reports, output.screen_width()))
 

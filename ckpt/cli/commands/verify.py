@@ -31,7 +31,7 @@ from ckpt.jobs.check.sums import Sum, parse, sums_now
 from ckpt.jobs.check.verify import VerifyReport
 from ckpt.limits import Limits
 from ckpt.names import Globs
-from ckpt.render.verify import verify_line
+from ckpt.render.verify import verify_lines
 
 _CODES = {"intact": 0, "damaged": 1, "unreadable": 2}
 
@@ -80,7 +80,7 @@ def command(
         if json:
             output.write_json(report.to_json())
         elif not (quiet and report.verdict == "intact"):
-            output.write_lines([verify_line(report)])
+            output.write_lines(verify_lines(report, output.screen_width()))
         return _CODES[report.verdict]
 
     return each(names, one)

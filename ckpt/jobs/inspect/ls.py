@@ -58,9 +58,8 @@ class LsRow(NamedTuple):
 def ls(survey: Survey, plan: Plan | None = None) -> LsRow:
     """The row of a checkpoint. With a `plan`, findings name the commands that help."""
     checkpoint = survey.checkpoint
-    models = survey.models or [section for section in survey.sections if section.kind == "ema"]
-    indices = [index for section in models for index in section.indices]
-    parameters = [index for index in indices if survey.roles[index].role in ("parameter", "unknown")]
+    indices = [index for section in survey.main for index in section.indices]
+    parameters = survey.parameters
     tensors = [entry.tensor for entry in survey.tensors]
     dtypes: Counter[str] = Counter()
     devices: Counter[str] = Counter()
