@@ -94,7 +94,7 @@ def jobs_of(paths: Sequence[str], options: WriteOptions, opened: Open) -> list[J
 
 def items_of(paths: Sequence[str], options: WriteOptions) -> list[Found]:
     """The checkpoints that the PATHs and the list lead to; folders of them only with `-r`."""
-    names = listed(paths, options.files_from)
+    names = listed(paths, options.files_from, "change")
     if not options.recursive:
         return [Found(name) for name in names]
     items = looked(names, options.limits, plugins=plugins_allowed())

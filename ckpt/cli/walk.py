@@ -131,7 +131,7 @@ def _below(folder: str, paths: Iterable[str]) -> bool:
     return any(path == folder or path.startswith(start) for path in paths)
 
 
-def listed(paths: Sequence[str] | None, file: str | None) -> list[str]:
+def listed(paths: Sequence[str] | None, file: str | None, what: str = "look at") -> list[str]:
     """The PATHs, and the names in a file, or on stdin for `-`: one a line, or with a NUL after each.
 
     Raises UsageError when there is none.
@@ -142,7 +142,7 @@ def listed(paths: Sequence[str] | None, file: str | None) -> list[str]:
         mark = b"\0" if b"\0" in data else b"\n"
         names += [os.fsdecode(name) for name in data.split(mark) if name.strip()]
     if not names:
-        raise UsageError("nothing to look at", hint="PATH..., or --files-from FILE")
+        raise UsageError(f"nothing to {what}", hint="PATH..., or --files-from FILE")
     return names
 
 

@@ -58,6 +58,7 @@ LINES = {
     "get epoch args.lr train_cuda.pth": "epoch: no such file (ckpt get train_cuda.pth epoch args.lr)",
     "diff ddp_after.pth": "diff: AFTER is missing (ckpt diff --help)",
     "inspect": "nothing to look at (PATH..., or --files-from FILE)",
+    "slim": "nothing to change (PATH..., or --files-from FILE)",
     "warmstart legacy.pth weights.safetensors": "warmstart: weights.safetensors is too much (-o weights.safetensors writes there)",
     # commands
     "info legacy.pth": "no command info (did you mean ckpt inspect?)",
