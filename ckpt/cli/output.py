@@ -189,8 +189,7 @@ def write_json(document: dict[str, Json]) -> None:
 
 
 def _compact(value: Json) -> str:
-    # Without indent: only then is json's encoder the fast one.
-    # The same text without `##[`, which is a command to GitHub Actions: `#` is only found inside of strings.
+    # Without indent json's encoder is fast. `##[` is a command to GitHub Actions; `#` is only found in strings.
     return json.dumps(value, ensure_ascii=True, allow_nan=False).replace("##", "#\\u0023")
 
 
@@ -253,6 +252,7 @@ _clock = time.monotonic
 class _Bar:
     """One line on stderr that is drawn over and over. It is made before any thread, which then only advances it."""
 
+    is_open = False  # work inside of other work, also in a copy of this process, has none of its own
     shown: _Bar | None = None
     """The bar that is on the screen."""
 
@@ -303,13 +303,15 @@ def progress(doing: str, total: int, unit: str = "") -> Iterator[Callable[[int],
 
     `doing` is a word such as `copying`. Whatever ends the work takes the bar off the screen.
     """
-    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+    if _Bar.is_open or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         yield None
         return
     bar = _Bar(doing, total, unit)
+    _Bar.is_open = True
     try:
         yield bar.advance
     finally:
+        _Bar.is_open = False
         _clear()
 
 

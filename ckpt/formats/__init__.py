@@ -81,6 +81,22 @@ def _open(
             gc.enable()
 
 
+def refusal(path: str, limits: Limits, *, plugins: bool = False) -> CkptError | None:
+    """Why no format reads a path; None for one that some format recognises."""
+    probe = None
+    try:
+        probe = probe_at(locate(path), limits, plugins)
+        if format_of(probe, plugins) is foreign:
+            foreign.read(probe, limits)
+    except CkptError as error:
+        error.path = error.path or path
+        return error
+    finally:
+        if probe is not None:
+            probe.close()
+    return None
+
+
 def files_of_folder(path: str, limits: Limits) -> tuple[str, ...] | None:
     """The files, by their paths below a folder, of the one checkpoint that the folder is; None for any other folder."""
     from ckpt.formats.dcp.names import is_part

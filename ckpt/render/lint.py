@@ -77,7 +77,7 @@ def github(reports: Iterable[LintReport]) -> list[str]:
             (_MARKS[finding.level], f"{finding.code} {safe(finding.message)}") for finding in report.findings
         ]
         if report.error is not None:
-            rows.append(("error", f"unreadable {safe(report.error)}"))
+            rows.append(("error", f"unreadable {safe(str(report.error))}"))
         for mark, text in rows:
             out.append(f"::{mark} file={name}::{show_line(text).replace('%', '%25')}")
     return out
@@ -106,7 +106,7 @@ def sarif(reports: Sequence[LintReport]) -> dict[str, Json]:
         for finding in report.findings
     ]
     unread: list[Json] = [
-        {"level": "error", "message": {"text": safe(report.error)}, "locations": [_place(report.path)]}
+        {"level": "error", "message": {"text": safe(str(report.error))}, "locations": [_place(report.path)]}
         for report in reports
         if report.error is not None
     ]
@@ -135,7 +135,7 @@ def junit(reports: Sequence[LintReport]) -> list[str]:
         opening = f"<testcase classname={quoteattr('ckpt.lint')} name={quoteattr(show(report.path, None))}"
         failures = _failures(report)
         if report.error is not None:
-            out += [f"{opening}>", f"<error message={quoteattr(safe(report.error))}/>", "</testcase>"]
+            out += [f"{opening}>", f"<error message={quoteattr(safe(str(report.error)))}/>", "</testcase>"]
         elif failures:
             texts = [f"{finding.level} {finding.code} {safe(finding.message)}" for finding in failures]
             kind, message = quoteattr(failures[0].code), quoteattr(" | ".join(texts))

@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
+from ckpt.cli.advice.suffixes import SUFFIXES
 from ckpt.cli.options import DropOther, Exclude, Include, Paths, SectionOption
-from ckpt.cli.writing import WriteOptions, rewrite, writing
+from ckpt.cli.outputs import WriteOptions
+from ckpt.cli.writing import rewrite, writing
 from ckpt.errors import UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save, writer_of
@@ -20,7 +22,7 @@ from ckpt.names import Globs
 
 @writing(in_place=False)
 def command(
-    paths: Paths,
+    paths: Paths = None,
     format: Annotated[
         str | None,
         typer.Option(
@@ -92,15 +94,14 @@ def _with_format(
 ) -> WriteOptions:
     """The options with the format that --format, --shard-size and the ending of OUT ask for. Raises UsageError."""
     is_pickle = to is not None and save.traits_of(save.format_for("", to)).is_pickle
-    suffix = ".plain" if plain else ".converted" if is_pickle else ""
+    suffix = SUFFIXES["convert --plain" if plain else "convert"] if plain or is_pickle else ""
     ending = None if plain or is_pickle else ".safetensors"
     options = options._replace(suffix=suffix, ending=ending, plain=plain)
     out = options.output
     if shard_size is None:
         if out is None and to is None:
             return options
-        is_folder = out is not None and os.path.isdir(out)
-        return options._replace(format=save.format_for("" if is_folder else out or "", to))
+        return options._replace(format=save.format_for("" if options.is_folder else out or "", to))
     shard_bytes = number_of(shard_size)
     if not shard_bytes:
         raise UsageError(f"--shard-size {shard_size}: not a number of bytes", hint="as in 5GB")

@@ -21,9 +21,10 @@ from ckpt.cli.options import (
     LimitOption,
     Model,
     NoHeader,
-    PathsOrList,
+    Paths,
     SectionOption,
     Select,
+    Silent,
     Table,
     Tsv,
     check_table,
@@ -52,9 +53,9 @@ _VIEWS = ("--storages", "--values", "--imports")
 
 
 @excluding(
-    Exclusion(("--json", "--tsv", "--table")),
+    Exclusion(("--json", "--tsv", "--table", "--quiet")),
     Exclusion(("--json", "--index"), _VIEWS),
-    Exclusion(("--index",), ("--tsv", "--table")),
+    Exclusion(("--index",), ("--tsv", "--table", "--quiet")),
     Exclusion(
         ("--textconv",),
         (
@@ -67,11 +68,12 @@ _VIEWS = ("--storages", "--values", "--imports")
             "--exclude",
             "--section",
             "--fail-on",
+            "--quiet",
         ),
     ),
 )
 def command(
-    paths: PathsOrList = None,
+    paths: Paths = None,
     json: Json = False,
     tsv: Tsv = False,
     table: Table = None,
@@ -129,6 +131,7 @@ def command(
     level: LevelOption = None,
     fail_on: FailOn = None,
     files_from: FilesFrom = None,
+    quiet: Silent = False,
     limit: LimitOption = None,
 ) -> int:
     """Show what a checkpoint holds: tensors, devices, sharing, prefixes, values, imports, and how to load it.
@@ -165,7 +168,7 @@ def command(
         return max(_write_textconv(path, limits) for path in names)
     rows = output.Tables(len(names) > 1, tsv=tsv, table=table, header=not no_header)
 
-    as_list = not (json or rows.asked or views or indices or section or gate.fails or live)
+    as_list = not (json or rows.asked or views or indices or section or gate.fails or live or quiet)
 
     def one(path: str) -> int:
         refuse_factory(path, "--model")
@@ -184,7 +187,9 @@ def command(
             survey = Survey(checkpoint, live)
             report = inspect(survey, globs, section, None if rows.asked else planning(survey))
             report = report._replace(findings=gate.rules.kept(report.findings))
-            if numbers is not None:
+            if quiet:
+                pass  # the exit code answers
+            elif numbers is not None:
                 _write_index(survey, report, numbers, section, json=json)
             elif json:
                 output.write_json(report.to_json())

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from ckpt.checkpoint import Checkpoint
+from ckpt.errors import Failure
 from ckpt.jobs.check.sums import Sum
 from ckpt.tensors import parts_of
 from ckpt.text import Json, plural, size_text
@@ -35,6 +36,8 @@ class VerifyReport(NamedTuple):
     lost: tuple[str, ...] | None = None
     called: tuple[str, ...] = ()
     """What loading the file calls beyond what ckpt knows. An intact file can do harm."""
+    error: Failure | None = None
+    """Why it is unreadable."""
 
     def to_json(self) -> dict[str, Json]:
         """The document `ckpt.verify`; docs/json.md is its contract."""
@@ -45,6 +48,7 @@ class VerifyReport(NamedTuple):
             "ckpt": __version__,
             "file": {"path": self.path, "format": self.format},
             "verdict": self.verdict,
+            "error": None if self.error is None else self.error._asdict(),
             "problems": [{"what": row.what, "tensors": list(row.tensors)} for row in self.problems],
             "checked": list(self.checked),
             "not_checked": list(self.not_checked),
@@ -176,9 +180,9 @@ def damaged(path: str, problem: str, whole: Sequence[str] | None, lost: Sequence
     )
 
 
-def unreadable(path: str, problem: str) -> VerifyReport:
+def unreadable(path: str, error: Failure) -> VerifyReport:
     """The report on a file about which nothing is known."""
-    return VerifyReport(path, None, "unreadable", (Problem(problem),))
+    return VerifyReport(path, None, "unreadable", (Problem(str(error)),), error=error)
 
 
 def _judged(

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
+from ckpt.errors import Failure
 from ckpt.evidence.survey import Survey
 from ckpt.findings import Finding, Plan
 from ckpt.jobs.inspect.inspect import inspect
 from ckpt.pickles.imports import runs_anything
 from ckpt.text import Json
 
-SCHEMA: dict[str, Json] = {"name": "ckpt.ls", "version": 1}
+SCHEMA: dict[str, Json] = {"name": "ckpt.ls", "version": 2}
 RUNS_CODE, UNREADABLE = "RUNS CODE", "unreadable"
 
 
@@ -32,7 +33,7 @@ class LsRow(NamedTuple):
     devices: tuple[str, ...] = ()
     loads: str = UNREADABLE
     findings: tuple[Finding, ...] = ()
-    error: str | None = None
+    error: Failure | None = None
 
     def to_json(self) -> dict[str, Json]:
         """The document `ckpt.ls`; docs/json.md is its contract."""
@@ -42,8 +43,9 @@ class LsRow(NamedTuple):
         return {
             "schema": SCHEMA,
             "ckpt": __version__,
+            "file": {"path": self.path},
             "path": self.path,
-            "error": self.error,
+            "error": None if self.error is None else self.error._asdict(),
             "format": self.format if known else None,
             "bytes": self.nbytes if known else None,
             "tensors": self.tensors if known else None,

@@ -26,6 +26,7 @@ from torch import nn
 
 from ckpt import formats
 from ckpt.cli.commands.verify import _report
+from ckpt.cli.walk import Found
 from ckpt.formats.verify import salvage
 from ckpt.jobs.check.sums import Sum, digest, lines, parse
 from ckpt.jobs.check.verify import VerifyReport
@@ -36,7 +37,7 @@ pytestmark = oracle.QUIET
 
 
 def verified(path: Path, **options: Any) -> VerifyReport:
-    return _report(str(path), Limits(), options.get("quick", False), options.get("expected"))
+    return _report(Found(str(path)), Limits(), options.get("quick", False), options.get("expected"))
 
 
 WHOLE = [
@@ -67,7 +68,7 @@ def test_the_words_of_each_verdict() -> None:
         "verify", SAMPLES / "llama_bf16.pth", SAMPLES / "weights.safetensors", SAMPLES / "truncated.pth"
     )
 
-    assert done.code == 1 and done.err == b""
+    assert done.code == 1 and done.err == b"3 files: 2 intact, 1 damaged\n"
     assert done.lines[0].endswith("llama_bf16.pth: intact: 57 tensors, all checksums match")
     assert "not checked: values of 12.3 KiB (safetensors has no checksums)" in done.lines[1]
     assert "12 of 18 tensors are whole, lost: fc1.weight" in done.lines[2]
