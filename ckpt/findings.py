@@ -33,6 +33,7 @@ CATALOGUE: dict[str, Code] = {
         Code(
             "called-on-load", "error", "loading the file calls a function that ckpt does not know", _INSPECT
         ),
+        Code("code-inside", "error", "the file holds code that loading it runs", _INSPECT),
         Code("damaged-file", "error", "a file of a folder is damaged and was not read", _INSPECT),
         Code("ranks-differ", "error", "ranks hold different values where they should be equal", _DIFF),
         Code(
