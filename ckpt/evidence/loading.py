@@ -58,6 +58,8 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     strange = _strange(checkpoint)
     if strange is not None:
         return Load(None, reason=strange)
+    if any(row.name == "ShardedTensor" for row in checkpoint.imports):
+        return Load(None, reason="torch loads a ShardedTensor in a process group of as many ranks only")
     outdated = _outdated(checkpoint)
     if outdated is not None:
         return Load(None, reason=outdated)

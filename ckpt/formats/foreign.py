@@ -86,6 +86,9 @@ def _file(probe: Probe) -> CkptError:
     for magic, what, hint in _MAGICS:
         if head.startswith(magic):
             return UnsupportedError(what, hint=hint)
+    other = _jax({os.path.basename(probe.path)})
+    if other is not None:
+        return other
     if probe.path.endswith(".distcp"):
         return _not_yet("dcp", "this file is a part of it")
     if probe.archive is not None:

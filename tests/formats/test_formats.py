@@ -355,6 +355,28 @@ def test_formats_to_come_say_so(tmp_path: Path) -> None:
     assert not set(foreign.NOT_YET) & {reader.NAME for reader in FORMATS}
 
 
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("_CHECKPOINT_METADATA", "a JAX checkpoint"),
+        ("ocdbt.process_0", "a JAX checkpoint"),
+        ("manifest.ocdbt", "a JAX checkpoint"),
+        (".zarray", "a zarr array or group"),
+        (".zgroup", "a zarr array or group"),
+        ("zarr.json", "a zarr array or group"),
+    ],
+)
+def test_folders_of_other_worlds_are_named(name: str, problem: str, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / name).write_bytes(b"{}")
+    (folder / "params.pt").touch()
+
+    for path in (folder, folder / name):
+        with pytest.raises(UnsupportedError, match=problem):
+            formats.open(str(path))
+
+
 def test_a_directory_names_what_it_holds(tmp_path: Path) -> None:
     (tmp_path / "epoch_1.pth").touch()
     with pytest.raises(UnsupportedError, match=r"holds 1 checkpoint file \(name one, such as epoch_1.pth\)"):
