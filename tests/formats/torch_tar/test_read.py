@@ -130,7 +130,13 @@ BAD = {
         numbers(tensors=tensors((1, 10, (2, 4), (4, 1), 0))),
         "reaches past the 6",
     ),
-    "a tensor beyond its view": (numbers(tensors=tensors((1, 12, (3,), (1,), 2))), "reaches past the 4"),
+    "a tensor beyond its view": (
+        numbers(
+            storages=storages((10, "cpu", 6), (11, "cpu", 4), views=[(12, 10, 1, 4)]),
+            tensors=tensors((1, 12, (3,), (1,), 2)),
+        ),
+        "reaches past the 4",
+    ),
     "a negative size": (numbers(tensors=tensors((1, 10, (-2, 3), (3, 1), 0))), "negative"),
     "many dimensions": (
         numbers(tensors=op.pickled(1) + op.pickled((1, 10, FLOATS)) + struct.pack("<2i", 2**31 - 1, 0)),
