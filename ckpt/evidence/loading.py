@@ -51,11 +51,15 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     template = checkpoint.traits.load
     if checkpoint.traits.names_are_code:  # its own loader imports nothing
         return Load(template.format(path=literal(checkpoint.path), options=""))
+    if checkpoint.traits.is_foreign and checkpoint.traits.is_archive:
+        return _packaged(checkpoint, models)
     if checkpoint.traits.is_foreign:
         return _unpickled(checkpoint, models)
     strange = _strange(checkpoint)
     if strange is not None:
         return Load(None, reason=strange)
+    if any(row.name == "ShardedTensor" for row in checkpoint.imports):
+        return Load(None, reason="torch loads a ShardedTensor in a process group of as many ranks only")
     outdated = _outdated(checkpoint)
     if outdated is not None:
         return Load(None, reason=outdated)
@@ -204,6 +208,26 @@ def _unpickled(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     options = f', encoding="{checkpoint.encoding}"' if checkpoint.encoding else ""
     expression = template.format(path=literal(checkpoint.path), options=options)
     return Load(expression + _model_path(checkpoint, models), f"import {template.partition('.')[0]}")
+
+
+def _packaged(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
+    """The pickle of a package that holds the model: PackageImporter takes its folder and its name."""
+    inside = next((row for row in checkpoint.notices if row.code == "code-inside"), None)
+    if inside is not None:
+        return Load(None, reason="loading it runs the code that it holds")
+    strange = _strange(checkpoint)
+    if strange is not None:
+        return Load(None, reason=strange)
+    members = {part.removesuffix(".pkl"): part for part in checkpoint.parts}
+    at = [row.path for row in models] or [(key,) for key in members]
+    if len(at) != 1 or at[0][0] not in members:
+        return Load(None, reason=f"it holds {len(at)} models")
+    package, _, resource = members[str(at[0][0])].rpartition("/")
+    template = checkpoint.traits.load
+    names = f"{literal(package.replace('/', '.'))}, {literal(resource)}"
+    expression = template.format(path=literal(checkpoint.path), part=names)
+    inner = _model_path(checkpoint, models).removeprefix(subscript(at[0][:1]) or "")
+    return Load(expression + inner, "import torch.package; runs its pickle without limits")
 
 
 def _contained(checkpoint: Checkpoint, models: Sequence[Section], options: str, note: str | None) -> Load:

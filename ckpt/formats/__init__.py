@@ -21,9 +21,13 @@ from ckpt.formats.folder import read as folder
 from ckpt.formats.format import CanAppend, CanVerify, CanWrite, Format
 from ckpt.formats.plain_pickle import read as plain_pickle
 from ckpt.formats.probe import Probe
+from ckpt.formats.pt2 import read as pt2
 from ckpt.formats.safetensors import read as safetensors
 from ckpt.formats.sharded import read as sharded
 from ckpt.formats.torch_legacy import read as torch_legacy
+from ckpt.formats.torch_package import read as torch_package
+from ckpt.formats.torch_tar import read as torch_tar
+from ckpt.formats.torch_zip import opt_in as torch_zip_1_4
 from ckpt.formats.torch_zip import read as torch_zip
 from ckpt.io.beside import beside
 from ckpt.io.location import Location, locate
@@ -35,8 +39,12 @@ FORMATS: tuple[Format, ...] = (
     sharded,
     torchscript,
     torch_zip,
+    torch_zip_1_4,
     torch_legacy,
     safetensors,
+    pt2,
+    torch_package,
+    torch_tar,
     contained,
     plain_pickle,
 )

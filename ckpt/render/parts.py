@@ -96,7 +96,7 @@ def _verdict(report: InspectReport) -> str:
             note = "weights_only=False needed"
         return f"{note} (all that it imports is known, harmless)" if known and said else note
     if checkpoint.traits.names_are_code:
-        return "a TorchScript program, which torch.jit.load reads"
+        return f"a {checkpoint.traits.label} program, which {checkpoint.traits.load.partition('(')[0]} reads"
     opened = [member.checkpoint for member in checkpoint.members if member.is_model] or [checkpoint]
     if not any(each.traits.is_pickle for each in opened):
         return "safe: a format without code"

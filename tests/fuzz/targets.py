@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, NamedTuple
 from unittest import mock
 
+import containers
 import mutate
 import opcodes as op
 import seeds
@@ -290,6 +291,22 @@ def _script_parts(data: bytes, random: Any) -> bytes:
     return len(pickle).to_bytes(2, "big") + pickle + code
 
 
+def pt2(data: bytes) -> None:
+    """The lists and the graph of a PT2 archive."""
+    _container("x.pt2", containers.pt2(data))
+
+
+def tar(data: bytes) -> None:
+    """The three members of a tar archive of torch 0.1."""
+    _container("x.pth", containers.tar(data))
+
+
+def _container(name: str, data: bytes) -> None:
+    with watched():
+        survey = looked(lambda: opened(name, data))
+        _verified(data, survey)
+
+
 def snapshot(data: bytes) -> None:
     """A record as `ckpt.snapshot` leaves it, as JSON, in a file that always opens."""
     try:
@@ -504,6 +521,8 @@ TARGETS: dict[str, Target] = {
     "index": Target(shards, seeds.indexes, mutate.documents),
     "listing": Target(listed, seeds.listings, mutate.documents),
     "torchscript": Target(torchscript, seeds.scripts, _script_parts),
+    "pt2": Target(pt2, containers.lists, mutate.documents),
+    "tar": Target(tar, containers.members, containers.member_parts),
     "snapshot": Target(snapshot, seeds.snapshots, mutate.documents),
     "language": Target(language, seeds.phrases, _phrase),
     "torch": Target(torch, seeds.allowed, mutate.values, needs_torch=True),

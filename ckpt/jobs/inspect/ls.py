@@ -87,8 +87,10 @@ def ls(survey: Survey, plan: Plan | None = None) -> LsRow:
 def _loads(survey: Survey) -> str:
     """What it takes to load the file: one word, or `needs` and the package of the author's code."""
     checkpoint = survey.checkpoint
+    if any(notice.code == "code-inside" for notice in checkpoint.notices):
+        return RUNS_CODE
     if checkpoint.traits.names_are_code:
-        return "torch.jit"  # which imports nothing
+        return checkpoint.traits.load.partition("(")[0].rpartition(".")[0]  # torch.jit, which imports nothing
     unknown = [row for row in checkpoint.imports if row.group != "known"]
     if any(row.group == "called" and runs_anything(row.module, row.name) for row in unknown):
         return RUNS_CODE  # whichever file of a folder does

@@ -197,7 +197,7 @@ def weights_of(survey: Survey, section: Section) -> Node:
     if checkpoint.traits.names_are_code:
         script = Dict()
         for entry in section.entries:
-            if entry.kind:
+            if entry.kind and entry.persistent:
                 node = without_gradient(node_at(checkpoint.root, entry.path))
                 script.set([section.relative(entry.name)], [node])
         return script
@@ -257,10 +257,11 @@ def attributes_left(root: Node) -> list[Leftover]:
 def weightless(checkpoint: Checkpoint, section: Section) -> list[Leftover]:
     """What a module holds beside its state dict: unregistered tensors, buffers that are not saved, attributes."""
     if checkpoint.traits.names_are_code:
+        what = "neither parameter nor buffer of the program", "a buffer that is not saved"
         return [
-            Leftover(entry.name, "neither parameter nor buffer of the script", entry.tensor.nbytes)
+            Leftover(entry.name, what[entry.kind is not None], entry.tensor.nbytes)
             for entry in section.entries
-            if not entry.kind
+            if not entry.kind or not entry.persistent
         ]
     if not section.is_module:
         return []
