@@ -21,6 +21,10 @@ from process import ROOT, TIMEOUT, Run
 settings.register_profile("ckpt", derandomize=True, deadline=None)
 settings.load_profile("ckpt")
 
+# Each run of ckpt in a Python of its own would compile all of it anew. The bytecode lies where Python puts it; git ignores it.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # A shell without job control starts what runs in the background with SIGINT ignored, nohup ignores SIGHUP, and children
 # inherit that.
 for ignored, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
