@@ -15,7 +15,8 @@ from unittest import mock
 import blocks
 import pytest
 from hypothesis import settings
-from process import ROOT, TIMEOUT, Run
+from process import ROOT, Run, close_server
+from process import ckpt as in_a_process
 
 # The same examples each time: what passes here passes there.
 settings.register_profile("ckpt", derandomize=True, deadline=None)
@@ -32,6 +33,10 @@ for ignored, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGH
         signal.signal(ignored, usual)
 
 
+def pytest_sessionfinish() -> None:
+    close_server()
+
+
 @pytest.fixture(scope="session")
 def samples() -> Path:
     """The folder of sample checkpoints."""
@@ -45,18 +50,8 @@ def ckpt(samples: Path) -> Run:
     def run(
         *arguments: str, cwd: Path = samples, input: str = "", **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        clean = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR", "NO_COLOR", "CKPT_DEBUG")}
-        return subprocess.run(
-            [sys.executable, "-m", "ckpt", *arguments],
-            cwd=cwd,
-            env={**clean, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", **environment},
-            input=input,
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            check=False,
-            timeout=TIMEOUT,
-        )
+        done = in_a_process(*arguments, cwd=cwd, input=input.encode(), **environment)
+        return subprocess.CompletedProcess(arguments, done.code, done.out.decode(), done.err.decode())
 
     return run
 
