@@ -82,6 +82,17 @@ def fresh_torch() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def group() -> Iterator[None]:
+    """A group of one process, as DDP and sharded tensors need it."""
+    import torch.distributed as dist
+    from torch._C._distributed_c10d import HashStore
+
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
 @pytest.fixture(params=["64 bytes", "shipped"])
 def nbytes(request: pytest.FixtureRequest) -> int:
     """Bytes that are several blocks and a part of one: with small blocks a few hundred, else some megabytes."""
