@@ -59,14 +59,18 @@ def refresher() -> ModuleType:
     return module
 
 
-def test_pages_show_what_the_commands_print() -> None:
-    refresh = refresher()
-    names = refresh.pages()
+REFRESH = refresher()
+SHOWING = REFRESH.pages()
 
-    assert {"README.md", "docs/ddp.md", "docs/errors.md", "docs/commands/inspect.md"} <= set(names)
-    assert sum(page(name).count("<!-- run: ") for name in names) >= 80
-    stale = [name for name, text in refresh.refreshed_pages(names).items() if text != page(name)]
-    assert stale == [], "make docs"
+
+def test_pages_show_commands() -> None:
+    assert {"README.md", "docs/ddp.md", "docs/errors.md", "docs/commands/inspect.md"} <= set(SHOWING)
+    assert sum(page(name).count("<!-- run: ") for name in SHOWING) >= 80
+
+
+@pytest.mark.parametrize("name", SHOWING)
+def test_pages_show_what_the_commands_print(name: str) -> None:
+    assert REFRESH.refreshed_pages([name]) == {name: page(name)}, "make docs"
 
 
 COMMAND_PAGES = [f"docs/commands/{command}.md" for command in app.COMMANDS]

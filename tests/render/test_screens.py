@@ -1,4 +1,7 @@
-"""What commands print on screens of several sizes: width and height are kept, and nothing is broken inside a word."""
+"""What commands print on screens of several sizes: width and height are kept, and nothing is broken inside a word.
+
+The terminal is a dumb one: on a slow machine a bar of progress would come first, in colour or not.
+"""
 
 from __future__ import annotations
 
@@ -170,7 +173,7 @@ PTYS = {
 def test_a_terminal_shows_what_the_screens_of_these_tests_show(command: str) -> None:
     """Both streams take the width of the terminal."""
     columns_, rows = SIZES[0]
-    seen = terminal(*command.split(), columns=columns_, rows=rows, code=PTYS[command], NO_COLOR="1")
+    seen = terminal(*command.split(), columns=columns_, rows=rows, code=PTYS[command], TERM="dumb")
 
     assert seen == text_of(screen(command, SAMPLES, columns_, rows))
 
@@ -207,11 +210,11 @@ def test_the_bars_are_of_parameters_unless_all_are_asked_for() -> None:
 
 
 def test_stats_says_a_common_prefix_once_and_gives_up_columns() -> None:
-    narrow = terminal("stats", "train_cuda.pth", columns=80, NO_COLOR="1")
-    wide = terminal("stats", "train_cuda.pth", columns=200, NO_COLOR="1")
+    narrow = terminal("stats", "train_cuda.pth", columns=80, TERM="dumb")
+    wide = terminal("stats", "train_cuda.pth", columns=200, TERM="dumb")
 
     assert narrow.count("module.") == wide.count("module.") == 1
-    assert "RMS" not in terminal("stats", "llama_bf16.pth", columns=80, NO_COLOR="1")
+    assert "RMS" not in terminal("stats", "llama_bf16.pth", columns=80, TERM="dumb")
     assert "RMS" in wide
     assert "  0.post" not in narrow
 

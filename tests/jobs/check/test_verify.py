@@ -296,6 +296,16 @@ def test_a_missing_shard(shards: Path) -> None:
     )
 
 
+def damage(path: Path) -> None:
+    """Change one bit of the first storage of a file."""
+    with formats.open(str(path)) as checkpoint:
+        place = checkpoint.storages[0].place
+        assert isinstance(place, Range)
+    data = bytearray(path.read_bytes())
+    data[place.offset] ^= 1
+    path.write_bytes(data)
+
+
 def test_a_damaged_shard_of_pickles(tmp_path: Path) -> None:
     state = {"a.weight": torch.randn(50), "b.weight": torch.randn(50)}
     for number, name in enumerate(state, 1):
@@ -306,12 +316,7 @@ def test_a_damaged_shard_of_pickles(tmp_path: Path) -> None:
     )
     assert verified(tmp_path).verdict == "intact"
     path = tmp_path / "pytorch_model-00002-of-00002.bin"
-    with formats.open(str(path)) as checkpoint:
-        place = checkpoint.storages[0].place
-        assert isinstance(place, Range)
-    data = bytearray(path.read_bytes())
-    data[place.offset] ^= 1
-    path.write_bytes(data)
+    damage(path)
 
     report = verified(tmp_path)
 
@@ -462,12 +467,7 @@ def test_the_shard_that_is_damaged(tmp_path: Path) -> None:
     weight_map = {name: f"pytorch_model-0000{number}-of-00002.bin" for name, number in names.items()}
     (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": weight_map}))
     path = tmp_path / "pytorch_model-00001-of-00002.bin"
-    with formats.open(str(path)) as checkpoint:
-        place = checkpoint.storages[0].place
-        assert isinstance(place, Range)
-    data = bytearray(path.read_bytes())
-    data[place.offset] ^= 1
-    path.write_bytes(data)
+    damage(path)
 
     assert verified(tmp_path).problems[0].tensors == ("a.weight",)
 
