@@ -57,7 +57,7 @@ class Files:
     def _read(self, budget: Budget) -> Metadata:
         found = sorted(filter(is_metadata, self.names), key=natural)
         if not found:
-            raise _interrupted(self.names)
+            raise _interrupted(self.folder, self.names)
         ranks: list[Metadata] = []
         for name in [METADATA] if METADATA in found else found:
             source = self.sources[name] = self.folder.child(name, "no").open()
@@ -114,10 +114,35 @@ class Files:
             source.close()
 
 
-def _interrupted(names: Sequence[str]) -> UnreadableError:
+_BESIDE = 1000
+"""How many folders beside an interrupted save are looked at."""
+
+
+def _interrupted(folder: Location, names: Sequence[str]) -> UnreadableError:
     data = [name for name in names if name.endswith(DATA)]
-    text = f"an interrupted save: {plural(len(data), 'data file')} without {METADATA}"
-    return UnreadableError(text, hint="it is written last; the save before this one is whole")
+    text = f"an interrupted save: {plural(len(data), 'data file')} without {METADATA}, which is written last"
+    own = folder.name.replace("\\", "/").rstrip("/").rpartition("/")[2]
+    whole = [name for name in _beside(folder) if name != own]
+    earlier = [name for name in whole if natural(name) < natural(own)]
+    newest = (earlier or whole)[-1:]
+    return UnreadableError(
+        text, hint=f"{show(newest[0], 80)} beside it has its {METADATA}" if newest else None
+    )
+
+
+def _beside(folder: Location) -> Iterator[str]:
+    """The names of the distributed checkpoints in the folder around one, in natural order."""
+    try:
+        around = folder.parent()
+        names = [name.removesuffix("/") for name in around.names() if name.endswith("/")]
+    except UnreadableError:
+        return
+    for name in sorted(names, key=natural)[-_BESIDE:]:
+        try:
+            if any(map(is_metadata, around.child(name).names())):
+                yield name
+        except UnreadableError:
+            continue
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
