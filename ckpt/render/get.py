@@ -9,8 +9,8 @@ from ckpt.jobs.inspect.get import Item
 from ckpt.jobs.inspect.inspect import Row
 from ckpt.nodes import ByteStr, Node
 from ckpt.render.text import Line, cells, cut, hung, shortened
-from ckpt.tensors import Tensor, TensorRef
-from ckpt.text import count_text, plural, show, show_literal, size_text
+from ckpt.tensors import Tensor, TensorRef, sharding_of
+from ckpt.text import and_more, count_text, plural, show, show_literal, size_text
 from ckpt.tree.find import named
 from ckpt.tree.literals import Repeats, brief, pieces, scalar_text
 from ckpt.tree.view import View, look
@@ -89,6 +89,7 @@ def tensor_lines(
         ("device", show(tensor.device or "", None)),
         ("role", f"{role.role}{certainty}"),
         ("storage", show(_storage(tensor))),
+        ("sharded", _sharded(tensor)),
     ]
     if values:
         facts.append(("values", _values(values, tensor.numel)))
@@ -96,6 +97,14 @@ def tensor_lines(
     for label, text in facts:
         shown += hung([("  ", ""), (f"{label:<9}", "dim")], text, width) if text else []
     return shown
+
+
+def _sharded(tensor: Tensor) -> str:
+    sharding = sharding_of(tensor)
+    if sharding is None:
+        return ""
+    dims = and_more([str(dim) for dim in sharding.dims], 8)
+    return f"{sharding.parts:,} parts along dimension{'' if len(sharding.dims) == 1 else 's'} {dims}"
 
 
 def _storage(tensor: Tensor) -> str:

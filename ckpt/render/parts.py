@@ -16,7 +16,8 @@ from ckpt.pickles.imports import runs_anything
 from ckpt.render.findings import safe
 from ckpt.render.tables import value_text
 from ckpt.render.text import Line, cells, cut, flowed, hung, pasted_line, shortened
-from ckpt.text import folded, listed, plural, show, size_text
+from ckpt.tensors import sharding_of
+from ckpt.text import and_more, folded, listed, plural, show, size_text
 from ckpt.tree.literals import scalar_text
 from ckpt.tree.steps import REGISTERED
 from ckpt.tree.view import UNINITIALIZED, look
@@ -32,7 +33,8 @@ def part_lines(report: InspectReport, width: int | None) -> list[Line]:
     """How the file loads, then a line for each part where there is more than the weights, then its values."""
     sections = [] if report.selected else _sections(report)
     labels = [shortened(show(name, None), _LABEL) for name, _ in sections[:_SECTIONS]]
-    size = max(cells(label) for label in ("loads", "values", *labels))
+    sharded = _sharded(report)
+    size = max(cells(label) for label in ("loads", "values", *(["sharded"] if sharded else []), *labels))
 
     def head(label: str) -> Line:
         return [(f"  {label}{' ' * (size - cells(label))}  ", "name")]
@@ -42,6 +44,8 @@ def part_lines(report: InspectReport, width: int | None) -> list[Line]:
         out += hung(head(label), text, width)
     if len(sections) > _SECTIONS:
         out.append([(f"  … {len(sections) - _SECTIONS:,} more (--json)", "dim")])
+    if sharded:
+        out += hung(head("sharded"), sharded, width)
     values = _values(report)
     if values:
         out += flowed(head("values"), values, width)
@@ -60,6 +64,22 @@ def part_lines(report: InspectReport, width: int | None) -> list[Line]:
         text = f"uninitialized, for their lazy modules have not run: {folded(lazy, 6)}"
         out += hung(head("lazy"), text, width)
     return out
+
+
+def _sharded(report: InspectReport) -> str:
+    """How many tensors are cut, along which dimensions, and into how many parts."""
+    every = [sharding for row in report.rows if (sharding := sharding_of(row.tensor)) is not None]
+    if not every:
+        return ""
+    dims = sorted({dim for sharding in every for dim in sharding.dims})
+    along = (
+        f"dimension {dims[0]}" if len(dims) == 1 else f"dimensions {and_more([str(dim) for dim in dims], 8)}"
+    )
+    most = max(sharding.parts for sharding in every)
+    parts = (
+        f"{most:,} parts" if all(sharding.parts == most for sharding in every) else f"up to {most:,} parts"
+    )
+    return f"{len(every):,} of {plural(len(report.rows), 'tensor')} along {along}, in {parts}"
 
 
 def _loading(report: InspectReport, head: Line, width: int | None) -> list[Line]:

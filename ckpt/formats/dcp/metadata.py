@@ -75,6 +75,13 @@ class Chunks:
         at = index * self.dims
         return tuple(self.offsets[at : at + self.dims]), tuple(self.sizes[at : at + self.dims])
 
+    def grid(self) -> tuple[int, ...]:
+        """How many parts with elements begin along each dimension."""
+        if len(self) == 1:
+            return (1,) * self.dims
+        full = [offsets for offsets, sizes in self.boxes() if 0 not in sizes]
+        return tuple(len({offsets[dim] for offsets in full}) for dim in range(self.dims))
+
     def boxes(self) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
         """`box` of each chunk."""
         return map(self.box, range(len(self)))

@@ -49,6 +49,7 @@ class Files:
             self.metadata = self._read(budget)
             for file in self.metadata.files:
                 self._open(file)
+            self.opened = tuple(self.sources.values())
             self._sizes = {name: source.size for name, source in self.sources.items()}
         except BaseException:
             self.close()
@@ -234,7 +235,7 @@ def _ref(row: TensorRow, mark: str, files: Files, problem: str | None, limits: L
             )
         return boxes
 
-    place = Boxes(row.dtype, row.shape, cut, tuple(files.sources.values()), problem)
+    place = Boxes(row.dtype, row.shape, cut, files.opened, problem, row.chunks.grid())
     storage = Storage(mark + row.name, None, row.dtype, place.size, place)
     return tensor_ref(
         storage, row.dtype, row.shape, contiguous(row.shape), 0, True if row.requires_grad else None
