@@ -43,7 +43,6 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
 
 NOT_YET: dict[str, str] = {
     "torchscript-1.0": "a TorchScript archive of torch 1.0",
-    "dcp": "a distributed checkpoint (DCP)",
     "deepspeed": "a DeepSpeed checkpoint",
     "megatron": "a Megatron checkpoint",
 }
@@ -89,8 +88,6 @@ def _file(probe: Probe) -> CkptError:
     other = _jax({os.path.basename(probe.path)})
     if other is not None:
         return other
-    if probe.path.endswith(".distcp"):
-        return _not_yet("dcp", "this file is a part of it")
     if probe.archive is not None:
         return _archive(probe.archive)
     if not head.strip(b"\0"):
@@ -186,7 +183,6 @@ def _directory(folder: Location) -> CkptError:
     except NotOpenedError as error:
         return error
     rules: tuple[tuple[str, Callable[[str], bool]], ...] = (
-        ("dcp", lambda name: name in (".metadata", ".metadata.tmp") or name.endswith(".distcp")),
         (
             "deepspeed",
             lambda name: (

@@ -30,6 +30,7 @@ EXAMPLES = {
     "torch-legacy": "legacy.pth",
     "torchscript": "scripted.pt",
     "safetensors": "weights.safetensors",
+    "dcp": "dcp",
     "folder": "sharded",
     "sharded": "sharded/model.safetensors.index.json",
     "archive": "agent.zip",
@@ -60,6 +61,7 @@ def example(name: str, samples: Path, folder: Path) -> Path:
 
 def test_every_format_has_an_example() -> None:
     assert [reader.NAME for reader in FORMATS] == [
+        "dcp",
         "folder",
         "sharded",
         "torchscript",
@@ -349,8 +351,8 @@ def test_torchscript_tells_parameters_from_buffers(samples: Path) -> None:
 
 
 def test_formats_to_come_say_so(tmp_path: Path) -> None:
-    (tmp_path / ".metadata").write_bytes(b"\x80\x04")
-    with pytest.raises(UnsupportedError, match=r"a distributed checkpoint \(DCP\) is not supported yet"):
+    (tmp_path / "latest_checkpointed_iteration.txt").write_bytes(b"7")
+    with pytest.raises(UnsupportedError, match=r"a Megatron checkpoint is not supported yet"):
         formats.open(str(tmp_path))
     assert not set(foreign.NOT_YET) & {reader.NAME for reader in FORMATS}
 
