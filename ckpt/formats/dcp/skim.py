@@ -33,8 +33,9 @@ _SHORT, _LONG, _MARK, _MEMOIZE, _GET, _LONG_GET = (
 _NUMBER = rb"(?:K.|M..|J....|\x8a\x05.{5}|\x8a\x06.{6}|\x8a\x07.{7}|\x8a\x08.{8})"
 _NUMBERS = rb"(?:\)|(" + _NUMBER + rb"+)[\x85-\x87]\x94|\((" + _NUMBER + rb"+)t\x94)"
 _GOT = rb"(h.|j....)"
-_ROW, _CHUNK = 700, 60
-"""Bytes of memory of a tensor, and of a chunk."""
+_TEXT = rb"(?:(h.|j....)|\x8c(.)([ -~]*)\x94)"
+_ROW, _CHUNK, _ITEM = 700, 60, 240
+"""Bytes of memory of a tensor, of a chunk, and of an item."""
 
 
 class _Patterns(NamedTuple):
@@ -42,7 +43,6 @@ class _Patterns(NamedTuple):
 
     first: re.Pattern[bytes]
     second: re.Pattern[bytes]
-    third: re.Pattern[bytes] | None = None
 
 
 class Skimmer:
@@ -53,7 +53,8 @@ class Skimmer:
         self.data = data
         self._budget = budget
         self._tensors: _Patterns | None = None
-        self._places: _Patterns | None = None
+        self._places: re.Pattern[bytes] | None = None
+        self._charged = 0
         self._tries = 8  # each looks at the whole memo
 
     def __call__(self, stack: list[Made], memo: Memo, at: int, skipped: int) -> tuple[int, int]:
@@ -68,7 +69,7 @@ class Skimmer:
             return self._skim_tensors(self._tensors, stack, memo, at, skipped)
         if kind == "_StorageInfo" and type(below) is Opaque and class_of(below) == "MetadataIndex":
             if self._places is None and self._tries and _fields(below).get("offset") is not None:
-                self._places = _place_patterns(below, made, memo)
+                self._places = _place_pattern(below, made, memo)
                 self._tries -= self._places is None
             return self._skim_places(self._places, memo, at, skipped)
         return at, skipped
@@ -133,63 +134,48 @@ class Skimmer:
         memo.update(kept)  # only now: an entry that is left to the machine fills these slots itself
         return TensorRow(text[0], dtype, shape, head[2] == b"\x88", chunks), at + len(end), slot
 
-    def _skim_places(self, patterns: _Patterns | None, memo: Memo, at: int, skipped: int) -> tuple[int, int]:
+    def _skim_places(
+        self, pattern: re.Pattern[bytes] | None, memo: Memo, at: int, skipped: int
+    ) -> tuple[int, int]:
         """Add to `items` each entry that has the usual opcodes."""
-        if patterns is None:
+        if pattern is None:
             return at, skipped
         data, slot = self.data, len(memo) + skipped
-        while True:
-            begin = patterns.first.match(data, self._next(at))
-            if begin is None:
-                break
-            name, end, new = self._name(memo, begin.end())
-            if name is None:
-                break
-            rest = patterns.second.match(data, end)
-            if rest is None:
+        while (found := pattern.match(data, self._next(at))) is not None:
+            name, new = _named(memo, found, 1)
+            file, other = _named(memo, found, 8)
+            if name is None or file is None:
                 break
             offsets: tuple[int, ...] | None = None
             used = 2 + new
-            if rest[1] is not None:
-                known = memo.get(_slot(rest[1]))
+            if found[5] is not None:
+                offsets = _sizes(found, 6)
+                used += 3 if offsets else 2
+            elif found[4] is not None:
+                known = memo.get(_slot(found[4]))
                 if not is_tuple(known) or not all(type(number) is int for number in known):
                     break
                 offsets = cast("tuple[int, ...]", known)
-            elif rest[2] is not None:
-                offsets = _sizes(rest, 3)
-                used += 3 if offsets else 2
-            file, end, other = self._name(memo, rest.end())
-            last = (
-                patterns.third.match(data, end) if file is not None and patterns.third is not None else None
-            )
-            if file is None or last is None:
-                break
             if new:
                 memo[slot + 2] = name
             slot += used + 2
             if other:
                 memo[slot] = file
                 slot += 1
-            at = last.end()
-            (offset,), (length,) = _numbers(last[1]), _numbers(last[2])
-            self.items.append(FoundItem(name, offsets, file, offset, length))
-            self._budget.charge(_CHUNK * 4, ".metadata")
+            at = found.end()
+            self.items.append(FoundItem(name, offsets, file, _number(found[11]), _number(found[12])))
+        self._budget.charge(_ITEM * (len(self.items) - self._charged), ".metadata")
+        self._charged = len(self.items)
         return at, slot - len(memo)
 
-    def _name(self, memo: Memo, at: int) -> tuple[str | None, int, int]:
-        """(a name, the offset after it, the slots that it takes in the memo)."""
-        data = self.data
-        op = data[at]
-        if op == _LONG_GET and at + 5 <= len(data):
-            name, end = memo.get(_UINT32(data, at + 1)[0]), at + 5
-        elif op == _GET and at + 2 <= len(data):
-            name, end = memo.get(data[at + 1]), at + 2
-        else:
-            text = _text(data, at)
-            if text is None or data[text[1]] != _MEMOIZE:
-                return None, at, 0
-            return text[0], text[1] + 1, 1
-        return (name, end, 0) if type(name) is str else (None, at, 0)
+
+def _named(memo: Memo, found: re.Match[bytes], group: int) -> tuple[str | None, int]:
+    """(the text that an entry names, the slots that it takes in the memo); None for anything else."""
+    if (got := found[group]) is not None:
+        known = memo.get(_slot(got))
+        return (known, 0) if type(known) is str else (None, 0)
+    text = found[group + 2]
+    return (text.decode(), 1) if len(text) == found[group + 1][0] else (None, 0)
 
 
 def _tensor_patterns(made: Opaque, memo: Memo) -> _Patterns | None:
@@ -239,7 +225,8 @@ def _tensor_patterns(made: Opaque, memo: Memo) -> _Patterns | None:
     return _Patterns(re.compile(first, re.DOTALL), re.compile(second, re.DOTALL))
 
 
-def _place_patterns(key: Opaque, made: Opaque, memo: Memo) -> _Patterns | None:
+def _place_pattern(key: Opaque, made: Opaque, memo: Memo) -> re.Pattern[bytes] | None:
+    """The pattern of entries like this one; None where it is unusual."""
     place, at = _fields(key), _fields(made)
     if list(place) != ["fqn", "index", "offset"] or list(at) != ["relative_path", "offset", "length"]:
         return None
@@ -256,9 +243,12 @@ def _place_patterns(key: Opaque, made: Opaque, memo: Memo) -> _Patterns | None:
     def of(node: Node) -> bytes:
         return get[id(node)]
 
-    first = of(key.func) + rb"\)\x81\x94\}\x94\(" + of(keys[0])
-    second = (
-        of(keys[1])
+    pattern = (
+        of(key.func)
+        + rb"\)\x81\x94\}\x94\("
+        + of(keys[0])
+        + _TEXT
+        + of(keys[1])
         + rb"(?:N|"
         + _NUMBER
         + rb")"
@@ -272,9 +262,17 @@ def _place_patterns(key: Opaque, made: Opaque, memo: Memo) -> _Patterns | None:
         + of(made.func)
         + rb"\)\x81\x94\}\x94\("
         + of(inner[0])
+        + _TEXT
+        + of(inner[1])
+        + rb"("
+        + _NUMBER
+        + rb")"
+        + of(inner[2])
+        + rb"("
+        + _NUMBER
+        + rb")ub"
     )
-    third = of(inner[1]) + rb"(" + _NUMBER + rb")" + of(inner[2]) + rb"(" + _NUMBER + rb")ub"
-    return _Patterns(*(re.compile(pattern, re.DOTALL) for pattern in (first, second, third)))
+    return re.compile(pattern, re.DOTALL)
 
 
 def _fields(made: Opaque) -> dict[str, Node]:
@@ -327,6 +325,16 @@ def _size(data: bytes) -> tuple[int, ...]:
     if numbers and min(numbers) < 0:
         raise UnreadableError(".metadata: a size has an invalid number")
     return numbers
+
+
+def _number(data: bytes) -> int:
+    """The number that an opcode pushes."""
+    op = data[0]
+    if op == 0x4A:
+        return int.from_bytes(data[1:], "little", signed=True)
+    if op == 0x4B:
+        return data[1]
+    return int.from_bytes(data[1:] if op == 0x4D else data[2:], "little", signed=op != 0x4D)
 
 
 def _numbers(data: bytes) -> tuple[int, ...]:
