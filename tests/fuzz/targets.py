@@ -264,8 +264,8 @@ def _columns(data: bytes, *, skimmed: bool) -> object:
     try:
         budget = Budget(LIMITS, len(data))
         found = read_metadata(data, LIMITS, budget) if skimmed else metadata_of(run(data, LIMITS, budget))
-    except CkptError as error:
-        return type(error)
+    except CkptError:
+        return None
     rows = [
         (row[:4], list(row.chunks.boxes()), list(row.chunks.begins), list(row.chunks.lengths))
         for row in found.tensors.values()

@@ -188,4 +188,4 @@ def test_how_a_tensor_is_cut_is_told(trained: Path) -> None:
     shown = inside("inspect", str(trained / "fsdp2"), cwd=trained).out.decode()
     assert "\n  sharded  25 of 36 tensors along dimension 0, in up to 4 parts\n" in shown, shown
     shown = inside("get", str(trained / "grids"), "grid", cwd=trained).out.decode()
-    assert "sharded  4 parts along dimensions 0 and 1" in shown, shown
+    assert "sharded  4 parts along dimensions 0, 1" in shown, shown
