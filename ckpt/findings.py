@@ -33,6 +33,7 @@ CATALOGUE: dict[str, Code] = {
         Code(
             "called-on-load", "error", "loading the file calls a function that ckpt does not know", _INSPECT
         ),
+        Code("incomplete", "error", "files of ranks are missing, and weights with them", _INSPECT),
         Code("damaged-file", "error", "a file of a folder is damaged and was not read", _INSPECT),
         Code("ranks-differ", "error", "ranks hold different values where they should be equal", _DIFF),
         Code(

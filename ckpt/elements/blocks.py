@@ -44,6 +44,12 @@ def blocks(
 
 def _patched(place: Patched, start: int, end: int, tally: Tally | None) -> Iterator[bytes]:
     """Bytes `start` to `end` of a patched place."""
+    for piece, begin, count in _shown(place, start, end):
+        yield from blocks(piece, begin, count, tally)
+
+
+def _shown(place: Patched, start: int, end: int) -> Iterator[tuple[Place, int, int]]:
+    """(place, its first byte, bytes) of what makes bytes `start` to `end` of a patched place, in order."""
     # The spans that no piece covers yet. The last piece comes first, because later pieces cover earlier ones.
     free = [(start, end)]
     shown: list[tuple[int, int, int, Place]] = []
@@ -60,7 +66,7 @@ def _patched(place: Patched, start: int, end: int, tally: Tally | None) -> Itera
     if place.base is not None:
         shown += [(low, high, 0, place.base) for low, high in free]
     for low, high, first, piece in sorted(shown, key=lambda row: row[0]):
-        yield from blocks(piece, low - first, high - low, tally)
+        yield piece, low - first, high - low
 
 
 def _size(place: Place) -> int:
@@ -224,6 +230,8 @@ def place_of(ref: TensorRef, dtype: DType | None = None) -> Place:
     """Where the elements of a tensor are, in the order of its shape: a range if they are contiguous, else computed."""
     place = ref.storage.place
     first, last = ref.extent
+    if isinstance(place, Patched) and dtype in (None, ref.dtype) and _is_all(ref):
+        return place
     if (
         dtype in (None, ref.dtype)
         and isinstance(place, Range)
@@ -233,6 +241,11 @@ def place_of(ref: TensorRef, dtype: DType | None = None) -> Place:
     ):
         return Range(place.source, place.offset + first, last - first)
     return Computed(ref, dtype or ref.dtype)
+
+
+def _is_all(ref: TensorRef) -> bool:
+    """Whether the bytes of a storage are the elements of a tensor, in the order of its shape."""
+    return not (ref.conj or ref.neg) and is_dense(ref) and ref.extent == (0, ref.storage.nbytes)
 
 
 def is_big(storage: Storage) -> bool:
@@ -263,6 +276,10 @@ def pour(storage: Storage, sink: Sink, *, crc: bool) -> int:
         if is_recorded or not crc:
             sink.copy(place.source, place.offset, storage.nbytes)
             return storage.crc or 0
+    if isinstance(place, Patched) and not crc:
+        for piece, begin, count in _shown(place, 0, storage.nbytes):
+            _pour_part(piece, begin, count, sink)
+        return 0
     checksum = 0
     for block in blocks(place, 0, storage.nbytes, sink.tally):
         if crc:
@@ -274,6 +291,15 @@ def pour(storage: Storage, sink: Sink, *, crc: bool) -> int:
             f"storage {storage.id} is damaged: its bytes do not match the recorded checksum"
         )
     return checksum
+
+
+def _pour_part(place: Place, begin: int, count: int, sink: Sink) -> None:
+    """Write `count` bytes of a place. The kernel copies those that lie in a file as they are."""
+    if isinstance(place, Range) and place.inflated is None and place.source.fd is not None:
+        sink.copy(place.source, place.offset + begin, count)
+        return
+    for block in blocks(place, begin, count, sink.tally):
+        sink.write(block)
 
 
 class _Buffers(threading.local):

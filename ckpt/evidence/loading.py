@@ -59,6 +59,8 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     outdated = _outdated(checkpoint)
     if outdated is not None:
         return Load(None, reason=outdated)
+    if checkpoint.traits.is_set and not template:
+        return Load(None, reason="only the program that wrote it puts its parts together")
     refused = checkpoint.weights_only
     options = ['map_location="cpu"']
     if refused:
@@ -73,6 +75,8 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         note += f"; needs {and_more(needed, 3)}" if needed else ""
     if checkpoint.traits.is_archive:
         return _contained(checkpoint, models, ", ".join(options), note)
+    if checkpoint.traits.is_set:
+        return _of_set(checkpoint, ", ".join(options), note)
     if checkpoint.parts:
         return Load(_sharded(checkpoint, ", ".join(options)), note)
     path = literal(checkpoint.path)
@@ -215,6 +219,20 @@ def _contained(checkpoint: Checkpoint, models: Sequence[Section], options: str, 
     needs = f"import {template.partition('(')[2].partition('.')[0]}"
     inner = steps.removeprefix(subscript(at[0][:1]) or "")
     return Load(expression + inner, f"{needs}; {note}" if note else needs)
+
+
+_FROM = {
+    "get_fp32_state_dict_from_zero_checkpoint": "from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint"
+}
+"""A function of another package that loads a folder -> what imports it."""
+
+
+def _of_set(checkpoint: Checkpoint, options: str, note: str | None) -> Load:
+    """The function that opens the folder. One of another package unpickles every file without weights_only."""
+    template = checkpoint.traits.load
+    expression = template.format(path=literal(checkpoint.path), options=options)
+    imported = _FROM.get(template.partition("(")[0])
+    return Load(expression, note if imported is None else f"{imported}; it unpickles every file")
 
 
 def _sharded(checkpoint: Checkpoint, options: str) -> str:

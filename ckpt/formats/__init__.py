@@ -16,6 +16,7 @@ from ckpt.errors import CkptError, NotOpenedError, UnreadableError, UsageError
 from ckpt.formats import foreign, torchscript
 from ckpt.formats.archive import LOCAL_MAGIC
 from ckpt.formats.contained import read as contained
+from ckpt.formats.deepspeed import read as deepspeed
 from ckpt.formats.folder import read as folder
 from ckpt.formats.format import CanAppend, CanVerify, CanWrite, Format
 from ckpt.formats.plain_pickle import read as plain_pickle
@@ -29,6 +30,7 @@ from ckpt.io.location import Location, locate
 from ckpt.limits import Budget, Limits
 
 FORMATS: tuple[Format, ...] = (
+    deepspeed,
     folder,
     sharded,
     torchscript,
@@ -81,10 +83,17 @@ def _open(
 
 def files_of_folder(path: str, limits: Limits) -> tuple[str, ...] | None:
     """The files, by their paths below a folder, of the one checkpoint that the folder is; None for any other folder."""
-    from ckpt.formats.folder.plan import plan_of  # here: only who searches folders pays for it
+    from ckpt.formats.deepspeed.plan import POINTERS, SCRIPTS, files_in, is_deepspeed  # here: only who
+    from ckpt.formats.folder.plan import plan_of  # searches folders pays for them
 
+    probe = probe_at(locate(path), limits)
     try:
-        plan = plan_of(probe_at(locate(path), limits))
+        if is_deepspeed(probe):
+            return files_in(probe, limits)
+    except CkptError:
+        return (*POINTERS, *SCRIPTS)  # one item, whose error says what is wrong
+    try:
+        plan = plan_of(probe)
     except CkptError:
         return None
     if plan is None:

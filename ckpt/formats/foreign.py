@@ -48,7 +48,6 @@ NOT_YET: dict[str, str] = {
     "torch-package": "a torch.package archive",
     "pt2": "a PT2 archive (torch.export, AOTInductor)",
     "dcp": "a distributed checkpoint (DCP)",
-    "deepspeed": "a DeepSpeed checkpoint",
     "megatron": "a Megatron checkpoint",
 }
 """Name of a format -> what it is, for the formats that are recognised and not supported yet."""
@@ -198,14 +197,6 @@ def _directory(folder: Location) -> CkptError:
         return error
     rules: tuple[tuple[str, Callable[[str], bool]], ...] = (
         ("dcp", lambda name: name in (".metadata", ".metadata.tmp") or name.endswith(".distcp")),
-        (
-            "deepspeed",
-            lambda name: (
-                name.endswith(("_model_states.pt", "_optim_states.pt"))
-                or name == "zero_to_fp32.py"
-                or (name.startswith("global_step") and "latest" in names)
-            ),
-        ),
         ("megatron", lambda name: name.startswith("mp_rank_") or name == "latest_checkpointed_iteration.txt"),
     )
     for kind, test in rules:

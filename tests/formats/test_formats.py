@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import deepspeeds
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -24,6 +25,7 @@ from ckpt.limits import Limits
 from ckpt.tensors import Composite, TensorRef
 
 EXAMPLES = {
+    "deepspeed": "",
     "torch-zip": "ddp_after.pth",
     "torch-legacy": "legacy.pth",
     "torchscript": "scripted.pt",
@@ -38,6 +40,7 @@ EXAMPLES = {
 
 def test_every_format_has_an_example() -> None:
     assert [reader.NAME for reader in FORMATS] == [
+        "deepspeed",
         "folder",
         "sharded",
         "torchscript",
@@ -50,9 +53,14 @@ def test_every_format_has_an_example() -> None:
     assert set(EXAMPLES) == {reader.NAME for reader in (*FORMATS, foreign)}
 
 
+def example(name: str, samples: Path, folder: Path) -> Path:
+    """A file or folder of a format: a sample, or one that is written now."""
+    return deepspeeds.write(folder / "run", 2) if name == "deepspeed" else samples / EXAMPLES[name]
+
+
 @pytest.mark.parametrize("reader", (*FORMATS, foreign), ids=lambda reader: reader.NAME)
 def test_recognises_its_own_whatever_it_is_called(reader: Format, samples: Path, tmp_path: Path) -> None:
-    source = samples / EXAMPLES[reader.NAME]
+    source = example(reader.NAME, samples, tmp_path)
     stays = source.is_dir() or source.suffix == ".json"  # an index is known by its name
     path = source if stays else tmp_path / "renamed.data"
     if not stays:
@@ -71,8 +79,8 @@ def test_recognises_its_own_whatever_it_is_called(reader: Format, samples: Path,
 
 
 @pytest.mark.parametrize("name", sorted(set(EXAMPLES) - {"foreign"}))
-def test_storages_are_known_and_hold_their_tensors(name: str, samples: Path) -> None:
-    with formats.open(str(samples / EXAMPLES[name])) as checkpoint:
+def test_storages_are_known_and_hold_their_tensors(name: str, samples: Path, tmp_path: Path) -> None:
+    with formats.open(str(example(name, samples, tmp_path))) as checkpoint:
         known = {id(storage) for storage in checkpoint.storages}
         ids = [storage.id for storage in checkpoint.storages]
 

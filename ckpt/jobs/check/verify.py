@@ -56,19 +56,21 @@ class VerifyReport(NamedTuple):
 
 def structure(checkpoint: Checkpoint) -> VerifyReport:
     """What reading has shown: the container, where each tensor lies, the files of a folder, the index of shards."""
-    notices = [notice for notice in checkpoint.notices if notice.code == "shards"]
+    notices = [notice for notice in checkpoint.notices if notice.code in ("shards", "incomplete")]
     problems = [Problem(notice.message, notice.tensors) for notice in notices]
     problems += [Problem(notice.message) for notice in checkpoint.notices if notice.code == "damaged-file"]
     checked = [plural(len(checkpoint.tensors), "tensor")]
     odd = [notice.message for notice in checkpoint.notices if notice.code in ("trailing-data", "unread-file")]
     if checkpoint.traits.is_archive:
         checked.append(f"all of {plural(len(checkpoint.parts), 'member')} read")
+    elif checkpoint.traits.is_set:
+        checked.append(f"{plural(len(checkpoint.parts), 'file')} of ranks")
     elif checkpoint.members:
         checked.append(plural(len(checkpoint.parts), "file"))
     indexed = [
         one
         for one in (checkpoint, *_files(checkpoint))
-        if one.parts and not one.members and not one.traits.is_archive
+        if one.parts and not one.members and not (one.traits.is_archive or one.traits.is_set)
     ]
     if indexed:
         checked.append("index and shards agree")
