@@ -231,7 +231,7 @@ def _of_set(checkpoint: Checkpoint, options: str, note: str | None) -> Load:
     """The function that opens the folder. One of another package unpickles every file without weights_only."""
     template = checkpoint.traits.load
     expression = template.format(path=literal(checkpoint.path), options=options)
-    imported = _FROM.get(template.partition("(")[0])
+    imported = next((line for name, line in _FROM.items() if name in template), None)
     return Load(expression, note if imported is None else f"{imported}; it unpickles every file")
 
 

@@ -8,7 +8,7 @@ NAME = "deepspeed"
 SUFFIXES: tuple[str, ...] = ()
 TRAITS = Traits(
     "DeepSpeed checkpoint",
-    "get_fp32_state_dict_from_zero_checkpoint({parent}, {options})",
+    "get_fp32_state_dict_from_zero_checkpoint({path})",
     is_pickle=True,
     keeps_devices=True,
     has_checksums=True,

@@ -200,7 +200,7 @@ def assembled(files: Files, main: ModelState, partitions: Partitions | None, lim
     stage = 0 if partitions is None else partitions.stage
     kind = "universal checkpoint" if plan.universal is not None else f"ZeRO-{stage} checkpoint"
     is_whole = not any(row.code in _LOSSES for row in files.notices)
-    traits = _traits(plan, stage)
+    traits = _traits(plan, stage, main)
     whole = checkpoint(plan.path, NAME, traits, root, contents, limits)
     ranks = main.rest.get("dp_world_size") if partitions is None else partitions.saved_by
     facts: list[tuple[str, Node]] = [("step", main.rest.get("global_steps")), ("ranks", ranks)]
@@ -275,19 +275,27 @@ def _roled(entry: Entry, main: ModelState) -> Entry:
     return entry._replace(kind=kind, source=NAME)  # type: ignore[arg-type]
 
 
-def _traits(plan: Plan, stage: int) -> Traits:
-    """The traits with the expression that loads this folder."""
+def _traits(plan: Plan, stage: int, main: ModelState) -> Traits:
+    """The traits with the expression that loads this folder.
+
+    DeepSpeed's own function leaves the frozen parameters of ZeRO 1 out, which the module has.
+    """
     tag = (plan.prefix or plan.path).rstrip("/").rpartition("/")[2]
     name = next(iter(plan.models.values()))
     if any(letter in f"{tag}{name}" for letter in "{}"):
         return TRAITS._replace(load="")
+    inside = f" + {json.dumps('/' + plan.prefix + name)}"
     if stage == 0:
-        inside = f" + {json.dumps('/' + plan.prefix + name)}"
         return TRAITS._replace(load=f'torch.load({{path}}{inside}, {{options}})["module"]')
     if plan.universal is not None:
         return TRAITS._replace(load="")
     above = "{path}" if plan.prefix else '{path} + "/.."'
     call = f"get_fp32_state_dict_from_zero_checkpoint({above}, tag={json.dumps(tag)})"
+    trained = {name for rows in main.shapes or () for name in rows}
+    frozen = (main.module or {}).keys() - trained - main.shared.keys() - (main.buffers or set())
+    if frozen and not main.frozen:
+        module = f'torch.load({{path}}{inside}, map_location="cpu")["module"]'
+        call = f"{{{{**{module}, **{call}}}}}"
     return TRAITS._replace(load=call)
 
 

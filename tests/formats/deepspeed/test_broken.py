@@ -22,6 +22,7 @@ from ckpt import formats
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import CkptError
 from ckpt.limits import Limits
+from ckpt.tensors import Range
 
 Z2 = "zero_pp_rank_{}_mp_rank_00_optim_states.pt"
 
@@ -392,6 +393,21 @@ def add_call(path: Path) -> None:
         if "optimizer_state_dict" in state:
             state["optimizer_state_dict"]["payload"] = state.pop("payload")
         torch.save(state, path)
+
+
+@pytest.mark.parametrize("file", ["mp_rank_00_model_states.pt", Z2.format(1)])
+def test_a_flipped_bit_is_found(file: str, tmp_path: Path) -> None:
+    folder = deepspeeds.write(tmp_path / "run", 2)
+    path = folder / TAG / file
+    data = bytearray(path.read_bytes())
+    with formats.open(str(path)) as single:
+        place = single.storages[-1].place
+        assert isinstance(place, Range)
+        data[place.offset] ^= 1
+    path.write_bytes(data)
+    done = inside("verify", "run", cwd=tmp_path)
+    assert done.code == 1 and f"{TAG}/{file}: record " in done.out.decode()
+    assert inside("verify", "run", "--quick", cwd=tmp_path).code == 0
 
 
 def test_an_empty_file_and_one_of_zeros(tmp_path: Path) -> None:

@@ -145,6 +145,29 @@ def test_shared_parameters_are_ties(stage: int, tmp_path: Path) -> None:
     assert found["model.head.weight"].view == found["model.emb.weight"].view  # type: ignore[union-attr]
 
 
+def test_the_line_that_loads_it(tmp_path: Path) -> None:
+    """`tests/frameworks` runs these lines with DeepSpeed."""
+
+    def line(path: Path) -> str | None:
+        return Survey(opened(path)).load.expression
+
+    call = 'get_fp32_state_dict_from_zero_checkpoint("{}", tag="global_step3")'
+    for stage in (2, 3):
+        folder = deepspeeds.write(tmp_path / f"z{stage}", stage)
+        assert line(folder) == call.format(folder)
+        assert line(folder / TAG) == call.format(folder / TAG).replace(", tag", ' + "/..", tag')
+        note = Survey(opened(folder)).load.note
+        assert note is not None and note.startswith("from deepspeed.utils.zero_to_fp32 import ")
+    one = deepspeeds.write(tmp_path / "z1", 1)  # whose frozen parameters DeepSpeed's function leaves out
+    module = f'torch.load("{one}" + "/{TAG}/mp_rank_00_model_states.pt", map_location="cpu")["module"]'
+    assert line(one) == f"{{**{module}, **{call.format(one)}}}"
+    none = deepspeeds.write(tmp_path / "z0", 0)
+    expression = line(none)
+    assert expression is not None
+    loaded = eval(expression, {"torch": torch})
+    check(dict(loaded), Live().weights())
+
+
 @pytest.mark.parametrize("inner", ["", TAG, "latest"])
 @pytest.mark.parametrize("stage", [0, 3])
 def test_any_path_into_it(inner: str, stage: int, tmp_path: Path) -> None:
