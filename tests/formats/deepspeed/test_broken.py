@@ -160,6 +160,12 @@ def swap(made: Saved) -> None:
     shapes[0] = dict(reversed(list(shapes[0].items())))
 
 
+def pad(made: Saved) -> None:
+    for each in made.states:
+        each["single_partition_of_fp32_groups"][1] = torch.zeros(26)
+        each["param_slice_mappings"] = each["group_paddings"] = None
+
+
 WRONG: dict[str, tuple[int, Callable[[Saved], object], str]] = {
     "a shape too large": (2, grow, "group 0"),
     "a shape too small": (2, shrink, "2 parameters and 3 alignment paddings"),
@@ -265,6 +271,7 @@ WRONG: dict[str, tuple[int, Callable[[Saved], object], str]] = {
         lambda made: [set_in(each, partition_count=2**60) for each in made.states],
         "--limit shards",
     ),
+    "elements that no parameter needs": (2, pad, "group 1 holds 52 elements, its parameters need 10"),
     "no module": (2, lambda made: model(made).pop("module"), "has no module"),
     "no flat weights": (
         2,
@@ -285,6 +292,13 @@ def test_what_contradicts_itself_is_refused(what: str, tmp_path: Path) -> None:
     assert says in str(caught.value), str(caught.value)
     done = inside("verify", "run", cwd=tmp_path)
     assert done.code in (1, 2) and len(done.complaints) <= 1
+
+
+def test_a_universal_state_of_another_size(tmp_path: Path) -> None:
+    folder = deepspeeds.universal(saved(3), tmp_path / "run")
+    torch.save(torch.zeros(8), folder / f"{TAG}_universal/zero/up.bias/exp_avg.pt")
+    with pytest.raises(CkptError, match=r"up\.bias/exp_avg\.pt holds 8 elements, its parameter has 9"):
+        opened(folder)
 
 
 def test_two_files_of_one_rank(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import deepspeeds
 import pytest
 import safetensors.torch
+import shapes
 import torch
 from deepspeeds import Live, Params, saved
 from inside import inside
@@ -44,6 +45,8 @@ def test_to_safetensors(stage: int, how: tuple[str, ...], tmp_path: Path) -> Non
 @pytest.mark.parametrize("stage", STAGES)
 def test_to_torch(stage: int, tmp_path: Path) -> None:
     made = saved(stage)
+    for file in made.optimizers.values():
+        file["ds_config"] = shapes.Colour  # a name that ckpt does not know, in what the result does not have
     made.write(tmp_path / "run")
     done = inside("convert", "run", "-o", "x.pth", cwd=tmp_path)
     assert done.code == 0 and not done.complaints, "nothing of DeepSpeed is in the result"
