@@ -121,6 +121,11 @@ def _merged(files: Files, limits: Limits) -> Checkpoint:
     models = models_of(files)
     optimizers = _optimizers(files)
     main = models[min(models)]
+    parallel = main.rest.get("mp_world_size")
+    if type(parallel) is int and parallel > 1:  # the files of the other ranks have numbers of their own
+        text = f"the files of {parallel - 1:,} of {parallel:,} model-parallel ranks are missing"
+        files.notices.append(Notice("incomplete", text))
+        return side_by_side(files, "tensor or pipeline parallel")
     if optimizers and _is_mixed(optimizers):
         return side_by_side(files, "expert parallel")
     if not optimizers and main.shapes is None:
@@ -280,7 +285,7 @@ def _traits(plan: Plan, stage: int, main: ModelState) -> Traits:
 
     DeepSpeed's own function leaves the frozen parameters of ZeRO 1 out, which the module has.
     """
-    tag = (plan.prefix or plan.path).rstrip("/").rpartition("/")[2]
+    tag = plan.prefix.rstrip("/") or "."  # the folder of the tag itself
     name = next(iter(plan.models.values()))
     if any(letter in f"{tag}{name}" for letter in "{}"):
         return TRAITS._replace(load="")
@@ -289,8 +294,7 @@ def _traits(plan: Plan, stage: int, main: ModelState) -> Traits:
         return TRAITS._replace(load=f'torch.load({{path}}{inside}, {{options}})["module"]')
     if plan.universal is not None:
         return TRAITS._replace(load="")
-    above = "{path}" if plan.prefix else '{path} + "/.."'
-    call = f"get_fp32_state_dict_from_zero_checkpoint({above}, tag={json.dumps(tag)})"
+    call = f"get_fp32_state_dict_from_zero_checkpoint({{path}}, tag={json.dumps(tag)})"
     trained = {name for rows in main.shapes or () for name in rows}
     frozen = (main.module or {}).keys() - trained - main.shared.keys() - (main.buffers or set())
     if frozen and not main.frozen:

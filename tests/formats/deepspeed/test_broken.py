@@ -102,6 +102,19 @@ def test_commands_on_what_is_not_whole(tmp_path: Path) -> None:
         assert "up.weight" not in checkpoint and "emb.weight" in checkpoint
 
 
+def test_the_other_tensor_parallel_rank_is_missing(tmp_path: Path) -> None:
+    """Half of each weight must not look like a model."""
+    made = saved(1)
+    model(made)["mp_world_size"] = 2
+    found = opened(made.write(tmp_path / "run"))
+    (notice,) = found.notices
+    assert (notice.code, notice.message) == (
+        "incomplete",
+        "the files of 1 of 2 model-parallel ranks are missing",
+    )
+    assert "model" not in {entry.path[0] for entry in found.tensors}
+
+
 def test_all_optimizer_states_are_missing(tmp_path: Path) -> None:
     folder = deepspeeds.write(tmp_path / "run", 1)
     for rank in range(2):
