@@ -350,6 +350,9 @@ class Partitions:
         groups: list[Node] = []
         for node in self._base_groups():
             view = look(node)
+            if view.kind != "mapping":
+                groups.append(node)
+                continue
             group = Dict()
             for key, child in zip(view.keys, view.children, strict=True):
                 if key == "params":

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import deepspeeds
@@ -21,7 +23,11 @@ import ckpt
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import CkptError
+from ckpt.evidence.survey import Survey
+from ckpt.jobs.check import verify
+from ckpt.jobs.inspect.inspect import inspect
 from ckpt.limits import Limits
+from ckpt.render.inspect import inspect_lines
 from ckpt.tensors import Range
 
 Z2 = "zero_pp_rank_{}_mp_rank_00_optim_states.pt"
@@ -462,3 +468,83 @@ def test_files_are_limited(tmp_path: Path) -> None:
     folder = deepspeeds.write(tmp_path / "run", 3, 5)
     with pytest.raises(CkptError, match="--limit shards"), formats.open(str(folder), Limits(shards=9)):
         pass
+
+
+def test_groups_of_an_optimizer_that_are_none(tmp_path: Path) -> None:
+    made = saved(2)
+    state(made, 0)["base_optimizer_state"]["param_groups"] = [[1, 2], {"params": [0, 7, "x"]}]
+    with ckpt.open(made.write(tmp_path / "run")) as checkpoint:
+        assert checkpoint.value("optimizer.param_groups") == [
+            [1, 2],
+            {"params": ["emb.weight", "up.weight", "unused.weight"]},
+        ]
+
+
+# --- anything in place of anything ------------------------------------------------------------------------------------
+
+ODD: list[Any] = [
+    None,
+    True,
+    -1,
+    2**40,
+    10**400,
+    1.5,
+    "",
+    "x",
+    b"\xff",
+    [],
+    {},
+    [[]],
+    {"a": 1},
+    {1: {}},
+    torch.zeros(0),
+    torch.zeros(3, 2),
+    torch.tensor(1),
+    torch.zeros(50)[::2],
+    torch.zeros(7, dtype=torch.int8),
+    torch.eye(3).to_sparse(),
+    torch.zeros(3, device="meta"),
+    torch.Size([2, 2]),
+]
+
+
+def places(node: Any, path: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
+    """The paths of everything in a tree."""
+    rows: list[tuple[object, ...]] = []
+    pairs = node.items() if isinstance(node, dict) else enumerate(node) if type(node) is list else ()
+    for key, child in pairs:
+        rows += [(*path, key), *places(child, (*path, key))]
+    return rows
+
+
+def put(root: Any, path: tuple[object, ...], value: object) -> None:
+    for key in path[:-1]:
+        root = root[key]
+    root[path[-1]] = value
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_any_value_in_any_place(stage: int, tmp_path: Path) -> None:
+    """It opens, or there is one error that says what is wrong; `inspect` prints what opens."""
+    random = Random(stage)
+    made = saved(stage)
+    folder = made.write(tmp_path / "run")
+    opens = 0
+    for _ in range(150):
+        name, state = random.choice([*made.models.items(), *made.optimizers.items()])
+        with deepspeeds.standing_in():
+            changed = copy.deepcopy(state)
+            path = random.choice(places(changed))
+            put(changed, path, random.choice(ODD))
+            before = (folder / TAG / name).read_bytes()
+            torch.save(changed, folder / TAG / name)
+        try:
+            with formats.open(str(folder)) as checkpoint:
+                lines = inspect_lines(inspect(Survey(checkpoint)))
+                verify.structure(checkpoint)
+            assert lines
+            opens += 1
+        except CkptError as error:
+            assert len(str(error)) < 2_000
+        (folder / TAG / name).write_bytes(before)
+    assert 20 < opens < 149
