@@ -306,7 +306,7 @@ def droppable(make: Callable[[bool], RewriteReport], drop_other: bool) -> Rewrit
 def with_unread(report: RewriteReport) -> RewriteReport:
     """The report with what was not read of the source, and a new file therefore lacks: bytes behind the end, damage."""
     source = report.source
-    if report.result is source:
+    if report.result is source and not source.traits.is_set:
         return report  # nothing changes, so the file is copied
     rows = [
         Leftover("(unread)", notice.message)

@@ -108,6 +108,15 @@ def test_commands_on_what_is_not_whole(tmp_path: Path) -> None:
         assert "up.weight" not in checkpoint and "emb.weight" in checkpoint
 
 
+@pytest.mark.parametrize("command", [("convert", "--drop-other"), ("strip",), ("rehome",)])
+@pytest.mark.parametrize("stage", [2, 3])
+def test_what_is_lost_is_told_by_who_writes(command: tuple[str, ...], stage: int, tmp_path: Path) -> None:
+    folder = deepspeeds.write(tmp_path / "run", stage)
+    os.remove(folder / TAG / Z2.format(1))
+    done = inside(command[0], "run", *command[1:], "-o", "x.pth", cwd=tmp_path)
+    assert done.code == 0 and "left out: (unread): the optimizer states of rank 1 of 2" in done.out.decode()
+
+
 def test_the_other_tensor_parallel_rank_is_missing(tmp_path: Path) -> None:
     """Half of each weight must not look like a model."""
     made = saved(1)
