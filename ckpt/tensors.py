@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Reversible, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple, Protocol
@@ -60,15 +60,16 @@ class Overlaid:
 class Patched:
     """The bytes of a place with pieces from other places. Where pieces overlap, the later one counts.
 
-    `pieces` are (first byte, place). `base` is None when the pieces cover all of it.
+    `pieces` are (first byte, place), which may be made when they are asked for. `base` is None when the pieces cover
+    all of it.
     """
 
     __slots__ = ("base", "pieces", "size")
 
-    def __init__(self, base: Place | None, size: int, pieces: Sequence[tuple[int, Place]]) -> None:
+    def __init__(self, base: Place | None, size: int, pieces: Reversible[tuple[int, Place]]) -> None:
         self.base = base
         self.size = size
-        self.pieces = tuple(pieces)
+        self.pieces = tuple(pieces) if isinstance(pieces, list) else pieces
 
 
 class Part(Protocol):

@@ -45,7 +45,7 @@ from ckpt.formats import save
 from ckpt.formats.save import Check, SavedFile, check_bytes, check_weights_only
 from ckpt.io import commit
 from ckpt.io.folders import make_folder
-from ckpt.jobs.rewrite.report import RewriteReport, weights_file, with_files, with_unread
+from ckpt.jobs.rewrite.report import RewriteReport, weights_file, with_files, with_unread, without_copies
 from ckpt.limits import Limits
 from ckpt.render.rewrite import rewrite_lines
 from ckpt.render.warmstart import coverage_lines
@@ -176,7 +176,7 @@ def _rewritten(
 ) -> int:
     """Change, write and report one checkpoint; `survey` is of its file of weights where only that is changed."""
     limits = options.limits
-    report = with_unread(make(survey, limits))
+    report = without_copies(with_unread(make(survey, limits)), limits)
     if not options.in_place:
         report = with_files(report, checkpoint)
     _refuse_source(report, to, options)

@@ -68,6 +68,8 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
             template.format(path=literal(checkpoint.path)),
             "state is the state dict of your model; torch runs the pickle in .metadata",
         )
+    if checkpoint.traits.is_set and not template:
+        return Load(None, reason="only the program that wrote it puts its parts together")
     refused = checkpoint.weights_only
     options = ['map_location="cpu"']
     if refused:
@@ -82,6 +84,8 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         note += f"; needs {and_more(needed, 3)}" if needed else ""
     if checkpoint.traits.is_archive:
         return _contained(checkpoint, models, ", ".join(options), note)
+    if checkpoint.traits.is_set:
+        return _of_set(checkpoint, ", ".join(options), note)
     if checkpoint.parts:
         return Load(_sharded(checkpoint, ", ".join(options)), note)
     path = literal(checkpoint.path)
@@ -244,6 +248,20 @@ def _contained(checkpoint: Checkpoint, models: Sequence[Section], options: str, 
     needs = f"import {template.partition('(')[2].partition('.')[0]}"
     inner = steps.removeprefix(subscript(at[0][:1]) or "")
     return Load(expression + inner, f"{needs}; {note}" if note else needs)
+
+
+_FROM = {
+    "get_fp32_state_dict_from_zero_checkpoint": "from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint"
+}
+"""A function of another package that loads a folder -> what imports it."""
+
+
+def _of_set(checkpoint: Checkpoint, options: str, note: str | None) -> Load:
+    """The function that opens the folder. One of another package unpickles every file without weights_only."""
+    template = checkpoint.traits.load
+    expression = template.format(path=literal(checkpoint.path), options=options)
+    imported = next((line for name, line in _FROM.items() if name in template), None)
+    return Load(expression, note if imported is None else f"{imported}; it unpickles every file")
 
 
 def _sharded(checkpoint: Checkpoint, options: str) -> str:

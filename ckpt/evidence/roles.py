@@ -41,6 +41,7 @@ _CERTAIN = {
     "pt2": "listed by the signature of the program in this file",
     "Parameter": "saved as a Parameter",
     "Buffer": "saved as a Buffer",
+    "deepspeed": "by the list of buffers that DeepSpeed saved",
 }
 _BATCH_NORM = frozenset(("running_mean", "running_var", "num_batches_tracked"))
 _UNKNOWN = Role("unknown", "none", "none", "a state dict does not say; treated as a parameter")

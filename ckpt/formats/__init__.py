@@ -17,6 +17,7 @@ from ckpt.formats import foreign, torchscript
 from ckpt.formats.archive import LOCAL_MAGIC
 from ckpt.formats.contained import read as contained
 from ckpt.formats.dcp import read as dcp
+from ckpt.formats.deepspeed import read as deepspeed
 from ckpt.formats.folder import read as folder
 from ckpt.formats.format import CanAppend, CanVerify, CanWrite, Format
 from ckpt.formats.plain_pickle import read as plain_pickle
@@ -35,6 +36,7 @@ from ckpt.limits import Budget, Limits
 
 FORMATS: tuple[Format, ...] = (
     dcp,
+    deepspeed,
     folder,
     sharded,
     torchscript,
@@ -107,13 +109,19 @@ def refusal(path: str, limits: Limits, *, plugins: bool = False) -> CkptError | 
 
 def files_of_folder(path: str, limits: Limits) -> tuple[str, ...] | None:
     """The files, by their paths below a folder, of the one checkpoint that the folder is; None for any other folder."""
-    from ckpt.formats.dcp.names import is_part
-    from ckpt.formats.folder.plan import plan_of  # here: only who searches folders pays for it
+    from ckpt.formats.dcp.names import is_part  # here: only who searches folders pays for them
+    from ckpt.formats.deepspeed.plan import POINTERS, SCRIPTS, files_in, is_deepspeed
+    from ckpt.formats.folder.plan import plan_of
 
+    probe = probe_at(locate(path), limits)
     try:
-        probe = probe_at(locate(path), limits)
         if dcp.sniff(probe):
             return tuple(name for name in probe.location.names() if is_part(name))
+        if is_deepspeed(probe):
+            return files_in(probe, limits)
+    except CkptError:
+        return (*POINTERS, *SCRIPTS)  # one item, whose error says what is wrong
+    try:
         plan = plan_of(probe)
     except CkptError:
         return None

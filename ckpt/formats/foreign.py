@@ -43,7 +43,6 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
 
 NOT_YET: dict[str, str] = {
     "torchscript-1.0": "a TorchScript archive of torch 1.0",
-    "deepspeed": "a DeepSpeed checkpoint",
     "megatron": "a Megatron checkpoint",
 }
 """Name of a format -> what it is, for the formats that are recognised and not supported yet."""
@@ -183,14 +182,6 @@ def _directory(folder: Location) -> CkptError:
     except NotOpenedError as error:
         return error
     rules: tuple[tuple[str, Callable[[str], bool]], ...] = (
-        (
-            "deepspeed",
-            lambda name: (
-                name.endswith(("_model_states.pt", "_optim_states.pt"))
-                or name == "zero_to_fp32.py"
-                or (name.startswith("global_step") and "latest" in names)
-            ),
-        ),
         ("megatron", lambda name: name.startswith("mp_rank_") or name == "latest_checkpointed_iteration.txt"),
     )
     jax = _jax(set(names))

@@ -71,6 +71,8 @@ upsampling: Upsample UpsamplingBilinear2d UpsamplingNearest2d
 """
 
 _OTHERS = """
+deepspeed.runtime.fp16.loss_scaler: DynamicLossScaler LossScaler
+deepspeed.utils.tensor_fragment: fragment_address
 _codecs: encode
 _io: BytesIO StringIO
 itertools: count

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import deepspeeds
 import exported
 import hostile
 import pytest
@@ -26,6 +27,7 @@ from ckpt.limits import Limits
 from ckpt.tensors import Composite, TensorRef
 
 EXAMPLES = {
+    "deepspeed": "",
     "torch-zip": "ddp_after.pth",
     "torch-legacy": "legacy.pth",
     "torchscript": "scripted.pt",
@@ -54,6 +56,8 @@ def hostile_data(name: str) -> bytes:
 
 def example(name: str, samples: Path, folder: Path) -> Path:
     """A file of a format: a sample, or one that is made in the folder."""
+    if name == "deepspeed":
+        return deepspeeds.write(folder / "run", 2)
     if name in MADE:
         return exported.written(folder, "made", MADE[name]())
     return samples / EXAMPLES[name]
@@ -62,6 +66,7 @@ def example(name: str, samples: Path, folder: Path) -> Path:
 def test_every_format_has_an_example() -> None:
     assert [reader.NAME for reader in FORMATS] == [
         "dcp",
+        "deepspeed",
         "folder",
         "sharded",
         "torchscript",
@@ -75,7 +80,7 @@ def test_every_format_has_an_example() -> None:
         "archive",
         "pickle",
     ]
-    assert {*EXAMPLES, *MADE} == {reader.NAME for reader in (*FORMATS, foreign)}
+    assert {*EXAMPLES, *MADE, "deepspeed"} == {reader.NAME for reader in (*FORMATS, foreign)}
 
 
 @pytest.mark.parametrize("reader", (*FORMATS, foreign), ids=lambda reader: reader.NAME)
@@ -98,7 +103,7 @@ def test_recognises_its_own_whatever_it_is_called(reader: Format, samples: Path,
             assert checkpoint.path == str(path)
 
 
-@pytest.mark.parametrize("name", sorted({*EXAMPLES, *MADE} - {"foreign"}))
+@pytest.mark.parametrize("name", sorted({*EXAMPLES, *MADE, "deepspeed"} - {"foreign"}))
 def test_storages_are_known_and_hold_their_tensors(name: str, samples: Path, tmp_path: Path) -> None:
     with formats.open(str(example(name, samples, tmp_path))) as checkpoint:
         known = {id(storage) for storage in checkpoint.storages}

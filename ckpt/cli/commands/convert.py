@@ -49,6 +49,12 @@ def command(
         str | None,
         typer.Option("--shard-size", metavar="BYTES", help="Write safetensors shards with an index, as 5GB."),
     ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            "--weights", metavar="NAME", help="Take DeepSpeed's weights from fp32 (default) or module."
+        ),
+    ] = None,
     include: Include = None,
     exclude: Exclude = None,
     section: SectionOption = None,
@@ -67,6 +73,8 @@ def command(
     ckpt convert model.pth -o model.safetensors
     ckpt convert train.pth --plain -o train.plain.pth
     """
+    if weights is not None and section is not None:
+        raise UsageError("--weights and --section exclude each other")
     globs = Globs(include or (), exclude or ())
     options = _with_format(options, format, shard_size, plain=plain)
 
@@ -83,6 +91,7 @@ def command(
             encoding=encoding,
             section=section,
             select=globs,
+            weights=weights,
             drop_other=drop_other,
         )
 

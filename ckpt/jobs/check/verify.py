@@ -77,12 +77,16 @@ def structure(checkpoint: Checkpoint) -> VerifyReport:
     odd = [notice.message for notice in checkpoint.notices if notice.code in ODD]
     if checkpoint.traits.is_archive:
         checked.append(f"all of {plural(len(checkpoint.parts), 'member')} read")
+    elif checkpoint.traits.is_set:
+        checked.append(f"{plural(len(checkpoint.parts), 'file')} of ranks")
     elif checkpoint.members:
         checked.append(plural(len(checkpoint.parts), "file"))
     indexed = [
         one
         for one in (checkpoint, *_files(checkpoint))
-        if one.parts and not one.members and not one.traits.is_archive and not one.traits.fills_a_state
+        if one.parts
+        and not one.members
+        and not (one.traits.is_archive or one.traits.is_set or one.traits.fills_a_state)
     ]
     if checkpoint.traits.fills_a_state and not lost:
         checked.append(f"the metadata and {plural(len(checkpoint.parts), 'data file')} agree")
