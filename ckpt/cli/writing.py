@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from inspect import Parameter
-from typing import NamedTuple
 
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint
@@ -28,12 +26,22 @@ from ckpt.cli.options import (
 )
 from ckpt.cli.paths import each
 from ckpt.cli.signature import Command, dressed, parameters_of
+from ckpt.cli.target import (
+    WriteOptions,
+    advised_partial,
+    can_stay,
+    check_link,
+    check_targets,
+    left_over,
+    refuse_source,
+    shard_place,
+    target_of,
+)
 from ckpt.errors import CkptError, LossError, UnsupportedError, UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save
 from ckpt.formats.save import Check, SavedFile, check_bytes, check_weights_only
-from ckpt.formats.sharded.write import set_pattern
-from ckpt.io import commit, leftover
+from ckpt.io import commit
 from ckpt.io.beside import beside
 from ckpt.jobs.rewrite.report import RewriteReport, weights_file, with_files, with_unread
 from ckpt.limits import Limits
@@ -41,36 +49,10 @@ from ckpt.render.rewrite import rewrite_lines
 from ckpt.render.warmstart import coverage_lines
 from ckpt.text import Json, pasted_path, show, show_literal, size_text
 
+__all__ = ["WriteOptions", "rewrite", "warn", "writing", "written"]
+
 Open = Callable[[str, Limits], Checkpoint]
 Make = Callable[[Survey, Limits], RewriteReport]
-
-
-class WriteOptions(NamedTuple):
-    """What the options of a writing command say, and what the command adds to them.
-
-    A path that is suggested is that of the input with `suffix` before its ending, or with `ending` in place of it.
-    """
-
-    output: str | None = None
-    in_place: bool | None = False
-    """None where the command does not know it."""
-    copy: bool = False
-    force: bool = False
-    dry_run: bool = False
-    verify: str | None = None
-    keep_code: bool = False
-    json: bool = False
-    limits: Limits = Limits()
-    suffix: str = ""
-    ending: str | None = None
-    format: str | None = None
-    plain: bool = False
-    """Whether the result must load with weights_only=True."""
-    shard_bytes: int | None = None
-    weights_file: bool = False
-    """Whether the command changes the file of the weights of a folder, and not all of the folder."""
-    min_coverage: float | None = None
-    """The share of elements that a warm start must load, or nothing is written."""
 
 
 def writing(*, in_place: bool = True, keep_code: bool = True) -> Callable[[Command], Command]:
@@ -150,27 +132,13 @@ def _check_output(paths: list[str], options: WriteOptions, opened: Open) -> None
             raise UsageError("where to write?", path=paths[0], hint=out and f"-o {out}")
         with opened(paths[0], options.limits) as checkpoint:
             where = "-o DIR" if len(paths) > 1 else _suggested(checkpoint, options)
-            ways = [where, "--in-place" if options.in_place is not None and _can_stay(checkpoint) else None]
+            ways = [where, "--in-place" if options.in_place is not None and can_stay(checkpoint) else None]
         hint = ", or ".join(way for way in ways if way is not None)
         raise UsageError("where to write?", path=paths[0], hint=hint or None)
     if len(paths) > 1 and options.output is not None and not os.path.isdir(options.output):
         raise UsageError("not a folder, and there are several PATHs", path=options.output)
     if len(paths) > 1 and options.output is not None:
-        _check_targets(paths, options)
-
-
-def _check_targets(paths: list[str], options: WriteOptions) -> None:
-    """Raise CkptError where a result would take the place of another one, before any is written."""
-    if options.shard_bytes:
-        raise UsageError("--shard-size takes one PATH: all shards would have the same names")
-    taken: dict[str, str] = {}
-    for path in paths:
-        to = _target(path, options)
-        if to is None:
-            continue
-        other = taken.setdefault(to.real, path)
-        if other is not path:
-            raise UsageError(f"{show(other, 80)} would be written there too", path=to.path)
+        check_targets(paths, options)
 
 
 def _suggested(checkpoint: Checkpoint, options: WriteOptions) -> str | None:
@@ -183,19 +151,14 @@ def _suggested(checkpoint: Checkpoint, options: WriteOptions) -> str | None:
     return None if out is None else f"-o {out}"
 
 
-def _can_stay(checkpoint: Checkpoint) -> bool:
-    """Whether ckpt changes such a file where it is."""
-    return checkpoint.source is not None and save.is_written(checkpoint.format)
-
-
 def _one(path: str, make: Make, options: WriteOptions, opened: Open) -> int:
     limits = options.limits
-    to = None if options.shard_bytes else _target(path, options)
-    for other, size in _left_over(to, options):
+    to = None if options.shard_bytes else target_of(path, options)
+    for other, size in left_over(to, options):
         output.talk(f"ckpt: {show(other, None)}: {size_text(size)} left over from a run that was killed")
     with opened(path, limits) as checkpoint:
         survey = Survey(weights_file(checkpoint) if options.weights_file else checkpoint)
-        with _advised(survey, limits):
+        with _advised(survey, limits), advised_partial(checkpoint, options):
             return _rewritten(checkpoint, survey, make, to, options)
 
 
@@ -211,9 +174,11 @@ def _rewritten(
     report = with_unread(make(survey, limits))
     if not options.in_place:
         report = with_files(report, checkpoint)
-    _refuse_source(report, to, options)
+    refuse_source(report, to, options)
     if to is not None and to.warning:
         warn(to.path, [to.warning])
+    if options.link:
+        check_link(report, _format(report.result, to, options))
     if _is_pickle(report, to, options):
         check_code(report, survey, limits, keep=options.keep_code)
     saved = None
@@ -235,11 +200,16 @@ def _rewritten(
         output.write_lines(rewrite_lines(report, saved, dry_run=options.dry_run))
     if saved is not None:
         warn(saved.path, saved.warnings)
+        if options.link:
+            warn(
+                saved.path,
+                [f"its data files are hard links: a later save into {show(survey.path, None)} changes it"],
+            )
     if too_little:
         less = f"less than --min-coverage {least:g} of the elements"
         why = less if least else "no tensor of PRETRAINED fits"
         output.talk(f"ckpt: {show(checkpoint.path, None)}: {why}: nothing was written")
-    return int(too_little)
+    return int(too_little or report.is_partial)
 
 
 @contextmanager
@@ -255,47 +225,10 @@ def _advised(survey: Survey, limits: Limits) -> Iterator[None]:
         raise
 
 
-def _refuse_source(report: RewriteReport, to: commit.Target | None, options: WriteOptions) -> None:
-    """Raise UsageError where OUT is a file that is read: a mistaken edit would take its source with it."""
-    if to is None or to.replaced is None:
-        return
-    source = report.source
-    if save.is_source(source, to.real):
-        can = options.in_place is not None and _can_stay(source)
-        hint = "--in-place" if can and (source.traits.in_place or not report.left_out) else "-o another file"
-        raise UsageError("OUT is the source, which --force does not replace", path=to.path, hint=hint)
-    if save.is_source(report.result, to.real):
-        raise UsageError(
-            "OUT is PRETRAINED, which --force does not replace", path=to.path, hint="-o another file"
-        )
-
-
 def warn(path: str, warnings: Iterable[str]) -> None:
     """What is to be known about a file, on stderr."""
     for line in warnings:
         output.talk(f"ckpt: {show(path, None)}: {show_literal(line)}")
-
-
-def _left_over(to: commit.Target | None, options: WriteOptions) -> list[tuple[str, int]]:
-    """What killed runs left beside the files that are to be written."""
-    if to is not None:
-        return leftover.left_over(to.real)
-    if options.shard_bytes and options.output is not None:
-        folder, stem = _shard_place(options.output)
-        files = rf"(?:{set_pattern(stem)}|{re.escape(stem)}\.safetensors(?:\.index\.json)?)"
-        return leftover.left_over(os.path.join(folder, stem), files)
-    return []
-
-
-def _target(path: str, options: WriteOptions) -> commit.Target | None:
-    """Where one PATH is written to, None when it is changed in place or not at all."""
-    if options.in_place or options.output is None:
-        return None
-    wanted = options.output
-    if os.path.isdir(wanted):
-        name = os.path.basename(os.path.normpath(path))
-        wanted = os.path.join(wanted, save.renamed(name, options.format) if options.format else name)
-    return commit.target(wanted, force=options.force)
 
 
 def _format(checkpoint: Checkpoint, to: commit.Target | None, options: WriteOptions) -> str:
@@ -327,20 +260,24 @@ def _write(report: RewriteReport, to: commit.Target | None, options: WriteOption
         further["weights_only"] = check_weights_only
     if options.shard_bytes and options.output is not None:
         with output.progress("copying", _bytes_of(checkpoint)) as progress:
-            folder, stem = _shard_place(options.output)
+            folder, stem = shard_place(options.output)
 
-            def target_of(name: str) -> commit.Target:
+            def shard(name: str) -> commit.Target:
                 return commit.target(os.path.join(folder, name), force=options.force)
 
             return save.save_shards(
-                checkpoint, target_of, stem, options.shard_bytes, limits, progress=progress, checks=further
+                checkpoint, shard, stem, options.shard_bytes, limits, progress=progress, checks=further
             )
     if to is not None:
+        if save.traits_of(format).is_folder:
+            from ckpt.formats.dcp.items import placed  # here: most files pay nothing for it
+
+            checkpoint = placed(checkpoint, options.ranks, link=options.link)
         with output.progress("copying", _bytes_of(checkpoint)) as progress:
             return save.save(checkpoint, to, format, limits, progress=progress, checks=further)
     if not report.changes:
         return None  # it is as it should be already
-    if checkpoint.source is None or not save.is_written(checkpoint.format):
+    if not can_stay(checkpoint):
         raise UnsupportedError(
             f"{checkpoint.format} files cannot be changed in place", path=checkpoint.path, hint="-o OUT"
         )
@@ -352,17 +289,10 @@ def _write(report: RewriteReport, to: commit.Target | None, options: WriteOption
             path=checkpoint.path,
             hint="-o OUT",
         )
+    assert checkpoint.source is not None
     to = commit.target(checkpoint.source.name, force=True)
     with output.progress("copying", _bytes_of(checkpoint)) as progress:
         return save.save(checkpoint, to, checkpoint.format, limits, progress=progress, checks=further)
-
-
-def _shard_place(out: str) -> tuple[str, str]:
-    """The folder of the shards and how their names begin: `model` in a folder, else the name of OUT."""
-    if os.path.isdir(out):
-        return out, "model"
-    folder, name = os.path.split(out)
-    return folder, name.removesuffix(".index.json").removesuffix(".safetensors")
 
 
 def _bytes_of(checkpoint: Checkpoint) -> int:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ckpt.cli.options import Exclude, Include, Paths, SectionOption
+from ckpt.cli.options import Exclude, Include, Link, Paths, SectionOption
 from ckpt.cli.writing import WriteOptions, rewrite, writing
 from ckpt.jobs.rewrite.rename import rename, substitution
 from ckpt.names import Globs
@@ -24,6 +24,7 @@ def command(
     include: Include = None,
     exclude: Exclude = None,
     section: SectionOption = None,
+    link: Link = False,
     *,
     options: WriteOptions,
 ) -> int:
@@ -39,5 +40,5 @@ def command(
     return rewrite(
         paths,
         lambda survey, limits: rename(survey, subs, limits, section=section, select=globs),
-        options._replace(suffix=".renamed", weights_file=True),
+        options._replace(suffix=".renamed", weights_file=True, link=link),
     )

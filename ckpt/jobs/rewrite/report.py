@@ -64,6 +64,8 @@ class RewriteReport(NamedTuple):
     """What to say when there are no changes."""
     coverage: Coverage | None = None
     """What a warm start loads."""
+    is_partial: bool = False
+    """Whether parts of the source are missing, and the result lacks them."""
 
     def to_json(self, output: dict[str, Json] | None, *, dry_run: bool) -> dict[str, Json]:
         """The document `ckpt.rewrite`; docs/json.md is its contract. `output` is what was written, if anything."""
@@ -336,6 +338,7 @@ def with_unread(report: RewriteReport) -> RewriteReport:
         for notice in source.notices
         if notice.code in ("trailing-data", "damaged-file")
     ]
+    rows += [] if report.is_partial else [Leftover(name, why) for name, why in source.left_out]
     return report._replace(left_out=(*report.left_out, *rows))
 
 
