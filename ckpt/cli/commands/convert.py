@@ -54,7 +54,7 @@ def command(
     ] = None,
     ranks: Annotated[
         int | None,
-        typer.Option("--ranks", metavar="N", help="Cut a DCP into the files of N ranks.", show_default="1"),
+        typer.Option("--ranks", metavar="N", help="Cut a DCP into the files of N ranks; 1 without it."),
     ] = None,
     partial: Annotated[
         bool,

@@ -25,7 +25,7 @@ from ckpt.io.source import Source
 from ckpt.limits import Limits
 from ckpt.nodes import Node
 from ckpt.tensors import Boxes, Computed, Range, Storage, TensorRef, tensor_ref
-from ckpt.tree.leaves import Leaf, Parts, parts_of
+from ckpt.tree.flat.leaves import Leaf, Parts, parts_of
 from ckpt.tree.view import tensor_of
 
 

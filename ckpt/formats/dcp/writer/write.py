@@ -18,7 +18,7 @@ from ckpt.limits import Limits
 from ckpt.nodes import Dict
 from ckpt.tensors import Composite, Tensor, TensorRef, parts_of
 from ckpt.text import show
-from ckpt.tree.leaves import Leaf, Parts
+from ckpt.tree.flat.leaves import Leaf, Parts
 from ckpt.tree.view import look, tensor_of
 from ckpt.tree.walk import Flat, flatten
 

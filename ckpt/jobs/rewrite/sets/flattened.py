@@ -5,7 +5,7 @@ from __future__ import annotations
 from ckpt.jobs.rewrite.report import Change, Leftover, RewriteReport, attributes_left
 from ckpt.limits import Limits
 from ckpt.text import plural
-from ckpt.tree.leaves import parts_of
+from ckpt.tree.flat.leaves import parts_of
 from ckpt.tree.view import look
 
 ROOT = "(the root)"
