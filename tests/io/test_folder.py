@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ from typing import Any
 import kills
 import pytest
 import torch
-from process import as_nobody, check_error, ckpt
+from process import TIMEOUT, as_nobody, check_error, ckpt, environment
 
 from ckpt.errors import CkptError, UsageError, WriteError
 from ckpt.io import commit, folder, leftover
@@ -265,6 +268,32 @@ def test_killed_at_every_event(force: bool, work: Path, killer: kills.Killer) ->
             if each.exists() and (each is not out or not force):
                 folder.removed(str(each))
     assert killed > 8
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_clean_up(number: int, code: int, work: Path) -> None:
+    script = (
+        "import os, signal, sys\n"
+        "from ckpt.io import folder\n"
+        "from ckpt.cli import app\nfrom ckpt.cli.commands import convert\n"
+        "real, calls = os.fsync, []\n"
+        "def fsync(fd):\n"
+        "    calls.append(fd)\n"
+        "    if len(calls) == 2:\n"
+        f"        os.kill(os.getpid(), {int(number)})\n"
+        "    real(fd)\n"
+        "os.fsync = fsync\n"
+        "app.main()\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script, "convert", "in.pth", "-o", "out.dcp", "--ranks", "3"],
+        cwd=work,
+        env=environment(),
+        capture_output=True,
+        timeout=TIMEOUT,
+    )
+    assert ran.returncode == code and ran.stderr.count(b"\n") == 1
+    assert os.listdir(work) == ["in.pth"]
 
 
 def test_a_read_only_folder_is_left_alone(work: Path) -> None:

@@ -18,7 +18,7 @@ from ckpt.formats.dcp.coverage import Fault, fault, indices
 from ckpt.formats.dcp.items import Bytes, Placement, TensorItem, read_object
 from ckpt.formats.dcp.merge import merged, shared_spans
 from ckpt.formats.dcp.metadata import Item, Metadata, TensorRow, metadata_of
-from ckpt.formats.dcp.names import folder_of, is_metadata, is_part
+from ckpt.formats.dcp.names import folder_of, is_metadata
 from ckpt.formats.dcp.tree import tree_of
 from ckpt.formats.pickled import Contents, run, unknown_names
 from ckpt.formats.probe import Probe
@@ -187,7 +187,11 @@ def _checkpoint(probe: Probe, files: Files, limits: Limits) -> Checkpoint:
         contents,
         limits,
         origin=Placement(
-            ((source, name) for name, source in files.sources.items() if is_part(name) and "/" not in name),
+            (
+                (source, name)
+                for name, source in files.sources.items()
+                if name.endswith(DATA) and "/" not in name
+            ),
             objects,
             is_flattened=bool(metadata.paths),
         ),

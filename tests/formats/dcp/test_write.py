@@ -357,6 +357,23 @@ def test_rename_of_names_alone_makes_no_data(wrapped: Path, tmp_path: Path) -> N
     assert list(metadata(tmp_path / "two").state_dict_metadata) == ["model.high", "n"]
 
 
+def test_a_warm_start_keeps_what_it_does_not_fill(wrapped: Path, tmp_path: Path) -> None:
+    """And leaves no file behind whose bytes are mostly those of tensors that it replaced."""
+    values = {"up": torch.full((4, 2), 7.0), "down": torch.full((4, 2), 8.0)}
+    torch.save(values, tmp_path / "pre.pth")
+    run("warmstart", "pre.pth", "--into", "wrapped", "-o", "out", "--verify", "crc", cwd=tmp_path)
+    found: dict[str, Any] = {"model": {f"module.{name}": torch.zeros(4, 2) for name in values}, "epoch": None}
+    dcp.load(found, checkpoint_id=str(tmp_path / "out"))
+    same({f"module.{name}": value for name, value in values.items()}, found["model"])
+    assert found["epoch"] == 3
+    big = {"model": {"w": torch.ones(100_000), "b": torch.ones(2)}, "n": 1}
+    dcp.save(big, checkpoint_id=str(tmp_path / "big"))
+    torch.save({"w": torch.zeros(100_000)}, tmp_path / "pre.pth")
+    run("warmstart", "pre.pth", "--into", "big", "-o", "filled", cwd=tmp_path)
+    used = sum(place.length for place in metadata(tmp_path / "filled").storage_data.values())
+    assert used == sum(len(data) for data in data_of(tmp_path / "filled").values())
+
+
 def test_link_goes_with_folders(source: Path, wrapped: Path, tmp_path: Path) -> None:
     for arguments in (
         ("in.pth", "-o", "x.pth", "--section", "model", "--prefix", "0"),

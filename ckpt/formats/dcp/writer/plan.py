@@ -79,11 +79,15 @@ def plan(checkpoint: Checkpoint, limits: Limits) -> Plan:
     return _Planner(placement_of(checkpoint), limits).run(flattened(checkpoint, limits).leaves)
 
 
+_Found = tuple[tuple[int, ...], tuple[int, ...], Bytes]
+"""The first index and the size of a chunk, and where its item lies."""
+
+
 class _Planner:
     def __init__(self, files: Placement, limits: Limits) -> None:
         self._given = files
         self._limits = limits
-        self._stays = {id(source): name for source, name in files.names}
+        self._stays: dict[int, str] = {}
         self._kept: dict[int, tuple[str, Source]] = {}
         self._copied: dict[int, NewFile] = {}
         self._new: dict[int, NewFile] = {}
@@ -91,19 +95,34 @@ class _Planner:
         self._objects = {self._pickled(node): item for node, item in files.objects}
 
     def run(self, leaves: list[Leaf]) -> Plan:
-        rows = [self._row(leaf) for leaf in leaves]
+        again = [self._found(leaf.node) for leaf in leaves]
+        used: dict[int, int] = {}
+        for _, _, at in (row for found in again for row in found or ()):
+            used[id(at.source)] = used.get(id(at.source), 0) + at.length
+        # A file that is mostly dead bytes by now is not worth keeping.
+        self._stays = {
+            id(source): name
+            for source, name in self._given.names
+            if used.get(id(source), 0) * 2 >= source.size
+        }
+        rows = [self._row(leaf, found) for leaf, found in zip(leaves, again, strict=True)]
         made = [*self._copied.values(), *(self._new[rank] for rank in sorted(self._new))]
         whole = list(self._kept.values())
         return Plan(rows, made, whole, self._given.link, self._given.is_flattened)
 
-    def _row(self, leaf: Leaf) -> Row:
+    def _row(self, leaf: Leaf, found: list[_Found] | None) -> Row:
         name, path, node = leaf
         tensor = tensor_of(node)
+        items = None if found is None else [(offsets, sizes, self._again(at)) for offsets, sizes, at in found]
         if tensor is None:
-            return Row(name, path, item=self._object(node))
+            if items is not None:
+                return Row(name, path, item=items[0][2])
+            layout, _, _ = archive_of(node, self._limits)
+            return Row(name, path, item=self._file(0).add(layout.size, layout.write))
         assert isinstance(tensor, TensorRef)
-        chunks = self._same_items(tensor) if self._given.ranks is None else None
-        if chunks is None:
+        if items is not None:
+            chunks = [Chunk(*item) for item in items]
+        else:
             chunks = [
                 Chunk(offsets, part.shape, self._tensor(rank, part))
                 for rank, offsets, part in _cut(tensor, self._given.ranks or 1)
@@ -111,21 +130,31 @@ class _Planner:
         requires_grad = bool(tensor.requires_grad)
         return Row(name, path, chunks, tensor.dtype, tensor.shape, requires_grad)
 
-    def _same_items(self, ref: TensorRef) -> list[Chunk] | None:
-        """The chunks of a tensor that is one of a distributed checkpoint, with their items; None for any other."""
-        place = ref.storage.place
-        if not isinstance(place, Boxes) or ref.conj or ref.neg:
+    def _found(self, node: Node) -> list[_Found] | None:
+        """The items of a distributed checkpoint that hold a tensor or an object as it is; None without them."""
+        if self._given.ranks is not None:
             return None
-        if (ref.dtype, ref.shape) != (place.dtype, place.shape) or ref.offset or not is_dense(ref):
+        tensor = tensor_of(node)
+        if tensor is None:
+            known = self._objects.get(self._pickled(node)) if self._objects else None
+            return None if known is None else [((), (), known)]
+        place = tensor.storage.place if isinstance(tensor, TensorRef) else None
+        if not isinstance(tensor, TensorRef) or not isinstance(place, Boxes) or tensor.conj or tensor.neg:
+            return None
+        if (
+            (tensor.dtype, tensor.shape) != (place.dtype, place.shape)
+            or tensor.offset
+            or not is_dense(tensor)
+        ):
             return None
         if place.problem is not None:
             raise UnreadableError(place.problem)
-        chunks: list[Chunk] = []
+        found: list[_Found] = []
         for box in place.boxes:
             if not isinstance(box.part, TensorItem):
                 return None
-            chunks.append(Chunk(box.offsets, box.sizes, self._again(box.part.find())))
-        return chunks
+            found.append((box.offsets, box.sizes, box.part.find()))
+        return found
 
     def _again(self, at: Bytes) -> Item:
         """Where an item lies that is taken as it is: in its own file, which stays whole, or copied."""
@@ -140,13 +169,6 @@ class _Planner:
         offset, length = at.offset, at.length
         item = file.add(length, lambda sink: sink.copy(source, offset, length))
         return item._replace(codecs=at.codecs)
-
-    def _object(self, node: Node) -> Item:
-        known = self._objects.get(self._pickled(node)) if self._objects else None
-        if known is not None:
-            return self._again(known)
-        layout, _, _ = archive_of(node, self._limits)
-        return self._file(0).add(layout.size, layout.write)
 
     def _pickled(self, node: Node) -> tuple[bytes, tuple[int, ...]]:
         """What makes two objects the same: the pickle, and the storages in it."""
