@@ -188,10 +188,10 @@ def _rewritten(
     if not options.dry_run and not too_little:
         saved = _write(report, to, options)
         if options.verify == "torch" and saved is not None and "torch" not in dict(saved.checks):
-            output.talk(
-                f"ckpt: {show(saved.path, None)}: torch did not load it, because that needs weights_only=False; "
-                "every byte was compared instead"
-            )
+            runs = save.is_written(saved.format) and save.traits_of(saved.format).fills_a_state
+            why = "its loader runs the pickles in it" if runs else "that needs weights_only=False"
+            text = f"torch did not load it, because {why}; every byte was compared instead"
+            output.talk(f"ckpt: {show(saved.path, None)}: {text}")
     if options.json:
         output.write_json(report.to_json(written(saved), dry_run=options.dry_run))
     else:

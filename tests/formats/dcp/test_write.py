@@ -268,6 +268,12 @@ def test_from_safetensors(tmp_path: Path) -> None:
     same(wanted, found)
 
 
+def test_verify_torch_compares_every_byte_instead(source: Path, tmp_path: Path) -> None:
+    said = run("convert", source, "-o", "out.dcp", "--verify", "torch", cwd=tmp_path)
+    assert "torch did not load it, because its loader runs the pickles in it; every byte was compared" in said
+    assert "crc verified in" in said
+
+
 def test_a_cast_is_written(tmp_path: Path) -> None:
     wanted = {"a.weight": torch.randn(9, 2), "n": torch.arange(4)}
     torch.save(wanted, tmp_path / "in.pth")
