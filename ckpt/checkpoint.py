@@ -127,6 +127,8 @@ class Traits(NamedTuple):
     """Whether `load` is not a function of torch: its options are those of `pickle.load`."""
     fills_a_state: bool = False
     """Whether `load` fills a state dict that the caller has built, and runs the pickles of the checkpoint."""
+    is_folder: bool = False
+    """Whether it is written as a folder of several files."""
     is_archive: bool = False
     """Whether its parts are members of one file. `load` has the field `part` then, the name of a member."""
     is_set: bool = False
@@ -195,7 +197,7 @@ class Checkpoint:
     """Why torch cannot load the file at all, although ckpt reads it."""
     notices: tuple[Notice, ...] = ()
     left_out: tuple[tuple[str, str], ...] = ()
-    """What a live model holds and no file can: names, and why."""
+    """What a live model holds and no file can, or what is missing of a file: names of values, and why."""
     parts: tuple[str, ...] = ()
     """The file names of the shards of a sharded checkpoint, or of all files of a folder that were read."""
     layout: str = ""

@@ -195,6 +195,14 @@ Copy = Annotated[
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace OUT if it exists.", rich_help_panel=OUTPUT)]
+Link = Annotated[
+    bool,
+    typer.Option(
+        "--link",
+        help="Make hard links to the data files of a DCP, and do not copy them.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show what would change, and write nothing.", rich_help_panel=OUTPUT)
 ]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from ckpt import formats
@@ -12,11 +13,14 @@ from ckpt.checkpoint import Checkpoint
 from ckpt.cli import output
 from ckpt.cli.options import plugins_allowed
 from ckpt.cli.walk import Found, is_concern, listed, looked
-from ckpt.errors import CkptError, FolderError, UsageError
+from ckpt.errors import CkptError, FolderError, UnreadableError, UsageError
 from ckpt.formats import save
+from ckpt.formats.dcp.names import is_part
 from ckpt.formats.sharded.write import set_pattern
-from ckpt.io import commit, leftover
+from ckpt.io import commit, folder, leftover
 from ckpt.io.beside import beside
+from ckpt.jobs.rewrite.report import RewriteReport
+from ckpt.jobs.rewrite.sets.partial import is_partial
 from ckpt.limits import Limits
 from ckpt.text import pasted_path, show, show_literal
 
@@ -51,6 +55,12 @@ class WriteOptions(NamedTuple):
     shard_bytes: int | None = None
     weights_file: bool = False
     """Whether the command changes the file of the weights of a folder, and not all of the folder."""
+    ranks: int | None = None
+    """Into how many files the tensors of a distributed checkpoint are cut."""
+    link: bool = False
+    """Whether data files that stay as they are become hard links."""
+    can_be_partial: bool = False
+    """Whether the command takes --partial."""
     min_coverage: float | None = None
     """The share of elements that a warm start must load, or nothing is written."""
 
@@ -161,12 +171,13 @@ def _out(item: Found, options: WriteOptions, opened: Open) -> str | None:
     """Where the result of an item goes: below a folder OUT, by its name or by its path in the folder searched."""
     if options.in_place or options.output is None:
         return None
-    if not options.is_folder:
+    as_folder = is_folder_made(item.path, options)
+    if not options.is_folder or (as_folder and formats.is_folder_format(options.output, options.limits)):
         return options.output
     below = os.path.basename(os.path.normpath(item.path))
     if item.folder is not None:
         below = _relative(item.path, item.folder) or below
-    if os.path.isdir(item.path):
+    if os.path.isdir(item.path) and not as_folder:
         below += _ending(item, options, opened)
     folder, name = os.path.split(below)
     return os.path.join(
@@ -188,7 +199,21 @@ def target_of(job: Job, options: WriteOptions) -> commit.Target | None:
     """Where one checkpoint is written to, None when it is changed in place, in shards or not at all."""
     if job.out is None or options.shard_bytes:
         return None
+    if is_folder_made(job.path, options):
+        return folder.target(job.out, is_part, force=options.force, parents=options.recursive)
     return commit.target(job.out, force=options.force, parents=options.recursive)
+
+
+def is_folder_made(path: str, options: WriteOptions) -> bool:
+    """Whether the result of one PATH is a folder: its format is one, or it stays that of a source in a folder."""
+    if options.format is not None:
+        return save.traits_of(options.format).is_folder
+    if options.output is None or not formats.is_folder_format(path, options.limits):
+        return False
+    try:
+        return save.traits_of(save.format_for(options.output.rstrip("/"), None)).is_folder
+    except UsageError:
+        return True  # its ending names no format, so the format stays
 
 
 def _refuse_collisions(jobs: Sequence[Job], options: WriteOptions) -> None:
@@ -215,7 +240,45 @@ def _suggested(checkpoint: Checkpoint, options: WriteOptions) -> str | None:
 
 def can_stay(checkpoint: Checkpoint) -> bool:
     """Whether ckpt changes such a file where it is."""
-    return checkpoint.source is not None and save.is_written(checkpoint.format)
+    return (
+        checkpoint.source is not None
+        and not checkpoint.traits.is_folder
+        and save.is_written(checkpoint.format)
+    )
+
+
+def refuse_source(report: RewriteReport, to: commit.Target | None, options: WriteOptions) -> None:
+    """Raise UsageError where OUT is a file that is read: a mistaken edit would take its source with it."""
+    if to is None or to.replaced is None:
+        return
+    source = report.source
+    if save.is_source(source, to.real):
+        can = options.in_place is not None and can_stay(source)
+        hint = "--in-place" if can and (source.traits.in_place or not report.left_out) else "-o another file"
+        raise UsageError("OUT is the source, which --force does not replace", path=to.path, hint=hint)
+    if save.is_source(report.result, to.real):
+        raise UsageError(
+            "OUT is PRETRAINED, which --force does not replace", path=to.path, hint="-o another file"
+        )
+
+
+def check_link(report: RewriteReport, format: str) -> None:
+    """Raise UsageError where no data file stays as it is."""
+    if not (report.source.traits.is_folder and save.traits_of(format).is_folder):
+        raise UsageError(
+            "--link goes with distributed checkpoints, as input and as OUT", path=report.source.path
+        )
+
+
+@contextmanager
+def advised_partial(checkpoint: Checkpoint, options: WriteOptions) -> Iterator[None]:
+    """Name --partial in the error of a part that is missing."""
+    try:
+        yield
+    except UnreadableError as error:
+        if options.can_be_partial and error.hint is None and is_partial(checkpoint):
+            error.hint = "--partial converts the whole tensors only"
+        raise
 
 
 def left_over(to: commit.Target | None, options: WriteOptions) -> list[tuple[str, int]]:

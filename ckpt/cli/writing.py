@@ -29,11 +29,14 @@ from ckpt.cli.outputs import (
     Job,
     Open,
     WriteOptions,
+    advised_partial,
     can_stay,
+    check_link,
     is_skipped,
     jobs_of,
     left_over,
     open_item,
+    refuse_source,
     shard_place,
     target_of,
 )
@@ -44,8 +47,9 @@ from ckpt.evidence.survey import Survey
 from ckpt.formats import save
 from ckpt.formats.save import Check, SavedFile, check_bytes, check_weights_only
 from ckpt.io import commit
-from ckpt.io.folders import make_folder
-from ckpt.jobs.rewrite.report import RewriteReport, weights_file, with_files, with_unread, without_copies
+from ckpt.io.folder import make_parents
+from ckpt.jobs.rewrite.report import RewriteReport, with_unread
+from ckpt.jobs.rewrite.sets.files import weights_file, with_files, without_copies
 from ckpt.limits import Limits
 from ckpt.render.rewrite import rewrite_lines
 from ckpt.render.warmstart import coverage_lines
@@ -163,7 +167,7 @@ def _one(job: Job, make: Make, options: WriteOptions, opened: Open) -> int:
         raise
     with checkpoint:
         survey = Survey(weights_file(checkpoint) if options.weights_file else checkpoint)
-        with _advised(survey, limits):
+        with _advised(survey, limits), advised_partial(checkpoint, options):
             return _rewritten(checkpoint, survey, make, to, options)
 
 
@@ -179,9 +183,11 @@ def _rewritten(
     report = without_copies(with_unread(make(survey, limits)), limits)
     if not options.in_place:
         report = with_files(report, checkpoint)
-    _refuse_source(report, to, options)
+    refuse_source(report, to, options)
     if to is not None and to.warning:
         warn(to.path, [to.warning])
+    if options.link:
+        check_link(report, _format(report.result, to, options))
     if _is_pickle(report, to, options):
         check_code(report, survey, limits, keep=options.keep_code)
     saved = None
@@ -191,10 +197,10 @@ def _rewritten(
     if not options.dry_run and not too_little:
         saved = _write(report, to, options)
         if options.verify == "torch" and saved is not None and "torch" not in dict(saved.checks):
-            output.talk(
-                f"ckpt: {show(saved.path, None)}: torch did not load it, because that needs weights_only=False; "
-                "every byte was compared instead"
-            )
+            runs = save.is_written(saved.format) and save.traits_of(saved.format).fills_a_state
+            why = "its loader runs the pickles in it" if runs else "that needs weights_only=False"
+            text = f"torch did not load it, because {why}; every byte was compared instead"
+            output.talk(f"ckpt: {show(saved.path, None)}: {text}")
     if options.json:
         output.write_json(report.to_json(written(saved), dry_run=options.dry_run))
     else:
@@ -204,11 +210,16 @@ def _rewritten(
         output.write_lines(rewrite_lines(report, saved, dry_run=options.dry_run, width=width))
     if saved is not None:
         warn(saved.path, saved.warnings)
+        if options.link:
+            warn(
+                saved.path,
+                [f"its data files are hard links: a later save into {show(survey.path, None)} changes it"],
+            )
     if too_little:
         less = f"less than --min-coverage {least:g} of the elements"
         why = less if least else "no tensor of PRETRAINED fits"
         output.talk(f"ckpt: {show(checkpoint.path, None)}: {why}: nothing was written")
-    return int(too_little)
+    return int(too_little or report.is_partial)
 
 
 @contextmanager
@@ -222,21 +233,6 @@ def _advised(survey: Survey, limits: Limits) -> Iterator[None]:
 
             advise(error, survey, limits)
         raise
-
-
-def _refuse_source(report: RewriteReport, to: commit.Target | None, options: WriteOptions) -> None:
-    """Raise UsageError where OUT is a file that is read: a mistaken edit would take its source with it."""
-    if to is None or to.replaced is None:
-        return
-    source = report.source
-    if save.is_source(source, to.real):
-        can = options.in_place is not None and can_stay(source)
-        hint = "--in-place" if can and (source.traits.in_place or not report.left_out) else "-o another file"
-        raise UsageError("OUT is the source, which --force does not replace", path=to.path, hint=hint)
-    if save.is_source(report.result, to.real):
-        raise UsageError(
-            "OUT is PRETRAINED, which --force does not replace", path=to.path, hint="-o another file"
-        )
 
 
 def warn(path: str, warnings: Iterable[str]) -> None:
@@ -276,20 +272,24 @@ def _write(report: RewriteReport, to: commit.Target | None, options: WriteOption
         with output.progress("copying", _bytes_of(checkpoint)) as progress:
             folder, stem = shard_place(options.output)
 
-            def target_of(name: str) -> commit.Target:
+            def shard(name: str) -> commit.Target:
                 return commit.target(os.path.join(folder, name), force=options.force)
 
             return save.save_shards(
-                checkpoint, target_of, stem, options.shard_bytes, limits, progress=progress, checks=further
+                checkpoint, shard, stem, options.shard_bytes, limits, progress=progress, checks=further
             )
     if to is not None:
+        if save.traits_of(format).is_folder:
+            from ckpt.formats.dcp.items import placed  # here: most files pay nothing for it
+
+            checkpoint = placed(checkpoint, options.ranks, link=options.link)
         if options.recursive:
-            make_folder(to)
+            make_parents(to)
         with output.progress("copying", _bytes_of(checkpoint)) as progress:
             return save.save(checkpoint, to, format, limits, progress=progress, checks=further)
     if not report.changes:
         return None  # it is as it should be already
-    if checkpoint.source is None or not save.is_written(checkpoint.format):
+    if not can_stay(checkpoint):
         raise UnsupportedError(
             f"{checkpoint.format} files cannot be changed in place", path=checkpoint.path, hint="-o OUT"
         )
@@ -301,6 +301,7 @@ def _write(report: RewriteReport, to: commit.Target | None, options: WriteOption
             path=checkpoint.path,
             hint="-o OUT",
         )
+    assert checkpoint.source is not None
     to = commit.target(checkpoint.source.name, force=True)
     with output.progress("copying", _bytes_of(checkpoint)) as progress:
         return save.save(checkpoint, to, checkpoint.format, limits, progress=progress, checks=further)

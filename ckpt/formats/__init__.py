@@ -130,6 +130,18 @@ def files_of_folder(path: str, limits: Limits) -> tuple[str, ...] | None:
     return (*(part.file for part in plan.parts), *(file for file, _ in plan.unread))
 
 
+def is_folder_format(path: str, limits: Limits) -> bool:
+    """Whether a path leads to a checkpoint that is a folder of its own: a distributed one."""
+    try:
+        probe = probe_at(locate(path), limits)
+    except CkptError:
+        return False
+    try:
+        return dcp.sniff(probe)
+    finally:
+        probe.close()
+
+
 def _advised(error: CkptError, probe: Probe) -> CkptError:
     """The error of a zip archive names --undo where that brings a whole archive back."""
     if (
@@ -179,8 +191,9 @@ def known_formats() -> tuple[Format, ...]:
 
 
 def written_formats() -> dict[str, Format]:
-    """The formats of the table that ckpt writes, by name, the usual one first."""
-    return {format.NAME: format for format in FORMATS if format.WRITER}
+    """The formats of the table that ckpt writes, by name, the usual one first, folders last."""
+    found = {format.NAME: format for format in FORMATS if format.WRITER}
+    return dict(sorted(found.items(), key=lambda row: row[1].TRAITS.is_folder))
 
 
 def out_beside(checkpoint: Checkpoint, suffix: str, *, same_format: bool) -> str | None:
@@ -190,7 +203,7 @@ def out_beside(checkpoint: Checkpoint, suffix: str, *, same_format: bool) -> str
     """
     formats = written_formats()
     own = formats.get(checkpoint.format)
-    if own is None or not same_format:
+    if own is None or own.TRAITS.is_folder or not same_format:
         tensors_only = not checkpoint.traits.is_pickle and not checkpoint.traits.names_are_code
         return beside(
             checkpoint.path, suffix, formats["safetensors" if tensors_only else "torch-zip"].SUFFIXES

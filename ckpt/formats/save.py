@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from shlex import quote
 from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Traits
 from ckpt.errors import CkptError, LossError, UnsupportedError, UsageError, WriteError, about
 from ckpt.formats import appender_of, by_name, open, writer_of, written_formats
+from ckpt.formats.dcp.names import is_part
 from ckpt.formats.draft import Draft
 from ckpt.formats.sharded import write as shards
 from ckpt.formats.written import differs
-from ckpt.io import commit, inplace, leftover
+from ckpt.io import commit, folder, inplace, leftover
 from ckpt.io.commit import Progress, Sink, Target
 from ckpt.limits import Limits
 from ckpt.text import and_more, show
@@ -99,14 +100,15 @@ def traits_of(name: str) -> Traits:
 
 
 def own_format(checkpoint: Checkpoint) -> str:
-    """The format of a checkpoint when ckpt writes it, else the usual one."""
-    return checkpoint.format if is_written(checkpoint.format) else next(iter(written_formats()))
+    """The format of a checkpoint when ckpt writes it as one file, else the usual one."""
+    own = is_written(checkpoint.format) and not checkpoint.traits.is_folder
+    return checkpoint.format if own else next(iter(written_formats()))
 
 
 def same_format(path: str, checkpoint: Checkpoint) -> str:
     """The format for a checkpoint whose content stays: its own, or that of the suffix for several files."""
     name = checkpoint.format
-    if not is_written(name):
+    if not is_written(name) or (checkpoint.traits.is_folder and _contradicts(path, name)):
         chosen = format_for(path, None)
         if traits_of(chosen).is_pickle and metadata_of(checkpoint.root):
             raise _other_ending(path, "safetensors")
@@ -141,7 +143,7 @@ def save(
     refuse_losses(checkpoint, format)
     start = time.perf_counter()
     drafted = _same_file(checkpoint, format) or writer_of(format).draft(checkpoint, limits)
-    with commit.writing(to, drafted.size, progress, sources=checkpoint.all_sources()) as sink:
+    with _writing(to, format, drafted.size, progress, checkpoint) as sink:
         with about(checkpoint.path):
             drafted.write(sink)
             sink.flush()
@@ -161,6 +163,16 @@ def save(
         overflowed=sink.overflowed,
         warnings=warnings,
     )
+
+
+def _writing(
+    to: Target, format: str, size: int, progress: Progress | None, checkpoint: Checkpoint
+) -> AbstractContextManager[Sink]:
+    """What puts a file or a folder in place."""
+    sources = checkpoint.all_sources()
+    if traits_of(format).is_folder:
+        return folder.writing(to, size, is_part, progress, sources=sources)
+    return commit.writing(to, size, progress, sources=sources)
 
 
 def _checked(
@@ -288,13 +300,16 @@ def save_shards(
 
 
 def is_source(checkpoint: Checkpoint, path: str) -> bool:
-    """Whether a path leads to a file that a checkpoint is read from, through links too."""
+    """Whether a path leads to a file that a checkpoint is read from, or to a folder of one, through links too."""
     try:
         there = os.stat(path)
     except (OSError, ValueError):
         return False
     if os.path.isfile(checkpoint.path) and os.path.samefile(checkpoint.path, path):
         return True  # an index, which is not kept open
+    if os.path.isdir(path):
+        inside = os.path.join(os.path.realpath(path), "")
+        return any(os.path.realpath(source.name).startswith(inside) for source in checkpoint.all_sources())
     fds = [source.fd for source in checkpoint.all_sources() if source.fd is not None]
     return any(os.path.samestat(os.fstat(fd), there) for fd in fds)
 
@@ -378,6 +393,6 @@ def refuse_losses(checkpoint: Checkpoint, format: str) -> None:
 def _same_file(checkpoint: Checkpoint, format: str) -> Draft | None:
     """A copy of the file itself, when nothing in it changes."""
     source = checkpoint.source
-    if checkpoint.is_edited or checkpoint.format != format or source is None:
+    if checkpoint.is_edited or checkpoint.format != format or source is None or traits_of(format).is_folder:
         return None
     return Draft(source.size, lambda sink: sink.copy(source, 0, source.size))

@@ -36,7 +36,7 @@ def compare(planned: Checkpoint, written: Checkpoint) -> None:
     if len(planned.values) != len(written.values):
         raise differs(f"{len(written.values):,} values instead of {len(planned.values):,}")
     for before, after in zip(planned.values, written.values, strict=True):
-        if not _same_value(before, after):
+        if not same_value(before, after):
             raise differs(f"value {show(before.name, 80)} differs")
 
 
@@ -58,7 +58,8 @@ def _bytes(storage: Storage) -> Iterator[bytes]:
     return blocks(place, 0, storage.nbytes)
 
 
-def _same_value(one: Value, two: Value) -> bool:
+def same_value(one: Value, two: Value) -> bool:
+    """Whether two values have one path and one content."""
     if (one.path, one.fields, one.same_as) != (two.path, two.fields, two.same_as):
         return False
     mine, other = look(one.node), look(two.node)

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from ckpt.errors import UsageError, WriteError
+from ckpt.io.rename import NO_REPLACE, NOT_HERE, renamed
 from ckpt.io.source import MOST, Source
 from ckpt.text import show, size_text
 
@@ -40,7 +41,7 @@ class Target(NamedTuple):
     @property
     def warning(self) -> str | None:
         """What stays behind when the file is replaced."""
-        if self.replaced is not None and self.replaced.st_nlink > 1:
+        if self.replaced is not None and stat.S_ISREG(self.replaced.st_mode) and self.replaced.st_nlink > 1:
             return "its other hard links keep the old content"
         return None
 
@@ -100,6 +101,11 @@ class Sink:
     def tally(self, count: int) -> None:
         """Count elements that a cast made infinite."""
         self.overflowed += count
+
+    @property
+    def fd(self) -> int:
+        """The descriptor of the file."""
+        return self._fd
 
     @property
     def position(self) -> int:
@@ -195,15 +201,15 @@ def writing(
     fd = -1
     sink: Sink | None = None
     try:
-        fd = _created(temporary, to, sources)
+        fd = created(temporary, to, sources)
         lock(fd, fcntl.LOCK_SH)  # other runs see that this file is in use
-        _reserve(fd, size)
+        reserve(fd, size)
         sink = Sink(fd, temporary, progress=progress)
         yield sink
         sink.flush()
         assert sink.position == size, f"{sink.position} bytes were written, {size} were planned"
         if to.replaced is not None:
-            _keep_mode(fd, to.replaced)
+            keep_mode(fd, to.replaced)
         sink.sync()
         try:
             _put(temporary, to)
@@ -230,7 +236,7 @@ def writing(
                 sink.warnings += problems
 
 
-def _created(path: str, to: Target, sources: Iterable[Source]) -> int:
+def created(path: str, to: Target, sources: Iterable[Source]) -> int:
     """A new empty file that nobody can read who cannot read the sources or the file that is replaced."""
     read = [os.fstat(source.fd) for source in sources if source.fd is not None]
     if to.like is not None:
@@ -278,9 +284,6 @@ def closed(fd: int) -> list[str]:
     return []
 
 
-_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EACCES)
-
-
 def _put(temporary: str, to: Target) -> None:
     if to.replaced is not None:
         os.replace(temporary, to.real)
@@ -288,27 +291,15 @@ def _put(temporary: str, to: Target) -> None:
     try:
         os.link(temporary, to.real)  # unlike a rename, it never replaces a file
     except OSError as error:
-        if error.errno not in _NO_LINKS:
+        if error.errno not in NOT_HERE:
             raise
         if not _renamed(temporary, to.real):
             _claimed(temporary, to.real)
 
 
 def _renamed(old: str, new: str) -> bool:
-    """Rename by renameat2, which can refuse to replace a file; False where the system cannot do that."""
-    import ctypes
-
-    here, no_replace = -100, 1  # AT_FDCWD, RENAME_NOREPLACE
-    try:
-        rename = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError):
-        return False
-    if rename(here, os.fsencode(old), here, os.fsencode(new), no_replace) == 0:
-        return True
-    number = ctypes.get_errno()
-    if number in (errno.EINVAL, *_NO_LINKS):
-        return False
-    raise OSError(number, os.strerror(number))
+    """Rename without replacing a file; False where the system cannot do that."""
+    return renamed(old, new, NO_REPLACE)
 
 
 def _claimed(old: str, new: str) -> None:
@@ -321,7 +312,7 @@ def _claimed(old: str, new: str) -> None:
         raise
 
 
-def _reserve(fd: int, size: int) -> None:
+def reserve(fd: int, size: int) -> None:
     """Reserve the space now, so that a full disk fails at once."""
     if not hasattr(os, "posix_fallocate"):  # macOS
         disk = os.fstatvfs(fd)
@@ -347,7 +338,7 @@ def lock(fd: int, how: int) -> None:
             raise
 
 
-def _keep_mode(fd: int, old: os.stat_result) -> None:
+def keep_mode(fd: int, old: os.stat_result) -> None:
     """Owner and mode of the file that is replaced. Where the group cannot be kept, the new one gets no more than others."""
     mode = stat.S_IMODE(old.st_mode)
     with suppress(OSError):  # only its owner, or root, may give a file away

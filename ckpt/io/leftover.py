@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import stat
 from collections.abc import Iterable
 from contextlib import suppress
 
@@ -12,7 +13,7 @@ from ckpt.io.commit import NOFOLLOW, SUFFIX, lock, removed, sync_folder, why
 
 
 def left_over(path: str, name: str | None = None) -> list[tuple[str, int]]:
-    """Temporary files of killed runs beside a target: their paths and sizes. Files in use are left out.
+    """Temporary files and folders of killed runs beside a target: their paths and sizes. Those in use are left out.
 
     `name` is a regular expression for the names of several targets in that folder.
     """
@@ -27,10 +28,19 @@ def left_over(path: str, name: str | None = None) -> list[tuple[str, int]]:
                     fd = os.open(whole, os.O_RDONLY | NOFOLLOW | os.O_CLOEXEC)
                     try:
                         lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        files.append((whole, os.fstat(fd).st_size))
+                        files.append((whole, _size(fd, whole)))
                     finally:
                         os.close(fd)
     return files
+
+
+def _size(fd: int, path: str) -> int:
+    """The bytes of a file, or of the files in a folder."""
+    status = os.fstat(fd)
+    if not stat.S_ISDIR(status.st_mode):
+        return status.st_size
+    with os.scandir(path) as entries:
+        return sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
 
 
 def cleared(folder: str, names: Iterable[str]) -> list[str]:

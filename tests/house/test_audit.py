@@ -370,8 +370,9 @@ MAY = {
         "os.fchown",
         "import ctypes",
     },
-    "ckpt/io/folders.py": {"os.makedirs"},
+    "ckpt/io/folder.py": {"os.link", "os.makedirs", "os.mkdir", "os.rename", "os.rmdir", "os.unlink"},
     "ckpt/io/inplace.py": {"os.ftruncate"},
+    "ckpt/io/rename.py": {"import ctypes"},
     "ckpt/io/executor.py": {  # copies of this process send results back, no file does
         "import multiprocessing.connection",
         ".fork",

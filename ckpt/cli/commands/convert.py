@@ -13,11 +13,16 @@ from ckpt.cli.outputs import WriteOptions
 from ckpt.cli.writing import rewrite, writing
 from ckpt.errors import UsageError
 from ckpt.evidence.survey import Survey
-from ckpt.formats import save, writer_of
+from ckpt.formats import is_folder_format, save, writer_of
 from ckpt.jobs.rewrite.convert import convert
-from ckpt.jobs.rewrite.report import RewriteReport
+from ckpt.jobs.rewrite.report import Leftover, RewriteReport
+from ckpt.jobs.rewrite.sets.flattened import with_flattening
+from ckpt.jobs.rewrite.sets.partial import refuse_lost, whole_part
 from ckpt.limits import Limits, number_of
 from ckpt.names import Globs
+
+MOST_RANKS = 10_000
+"""Of a checkpoint that is written: each rank is a file."""
 
 
 @writing(in_place=False)
@@ -28,7 +33,7 @@ def command(
         typer.Option(
             "--format",
             metavar="FORMAT",
-            help="Write torch-zip, torch-legacy or safetensors. The default follows OUT's ending.",
+            help="Write torch-zip, torch-legacy, safetensors or dcp. The default follows OUT's ending.",
         ),
     ] = None,
     plain: Annotated[
@@ -55,6 +60,14 @@ def command(
             "--weights", metavar="NAME", help="Take DeepSpeed's weights from fp32 (default) or module."
         ),
     ] = None,
+    ranks: Annotated[
+        int | None,
+        typer.Option("--ranks", metavar="N", help="Cut a DCP into the files of N ranks; 1 without it."),
+    ] = None,
+    partial: Annotated[
+        bool,
+        typer.Option("--partial", help="Of an incomplete checkpoint, convert the whole tensors only."),
+    ] = False,
     include: Include = None,
     exclude: Exclude = None,
     section: SectionOption = None,
@@ -65,6 +78,8 @@ def command(
     """Write a checkpoint in another format, or with --plain, without the classes of its author.
 
     safetensors get the model's tensors under their own names. What does not fit is listed and refused.
+
+    A DCP, which torch.distributed.checkpoint.load reads with any mesh, is a folder: -o NAME.dcp, or --format dcp.
 
     A plain file loads with weights_only=True of torch 2.13. torch 2.5 refuses sets and complex numbers in it, torch 2.0 and
     1.13 more: docs/commands/convert.md.
@@ -77,13 +92,22 @@ def command(
         raise UsageError("--weights and --section exclude each other")
     globs = Globs(include or (), exclude or ())
     options = _with_format(options, format, shard_size, plain=plain)
+    options = _with_ranks(options, ranks)._replace(can_be_partial=not partial)
 
     def make(survey: Survey, limits: Limits) -> RewriteReport:
         written = options.format or save.own_format(survey.checkpoint)
-        return convert(
+        traits = save.traits_of(written)
+        source = survey.checkpoint
+        lost: tuple[Leftover, ...] = ()
+        if partial:
+            whole, lost = whole_part(source, limits)
+            survey = survey if whole is source else Survey(whole)
+        elif traits.is_pickle:
+            refuse_lost(source)
+        report = convert(
             survey,
             written,
-            save.traits_of(written),
+            traits,
             limits,
             writer_of(written).unfit,
             plain=plain,
@@ -94,6 +118,10 @@ def command(
             weights=weights,
             drop_other=drop_other,
         )
+        if traits.is_folder:
+            report = with_flattening(report, options.ranks or 1, limits)
+        left = (*report.left_out, *lost)
+        return report._replace(source=source, left_out=left, is_partial=bool(lost))
 
     return rewrite(paths, make, options)
 
@@ -106,11 +134,12 @@ def _with_format(
     suffix = SUFFIXES["convert --plain" if plain else "convert"] if plain or is_pickle else ""
     ending = None if plain or is_pickle else ".safetensors"
     options = options._replace(suffix=suffix, ending=ending, plain=plain)
-    out = options.output
+    out = None if options.output is None else options.output.rstrip("/") or options.output
     if shard_size is None:
         if out is None and to is None:
             return options
-        return options._replace(format=save.format_for("" if options.is_folder else out or "", to))
+        is_folder = out is not None and options.is_folder and not is_folder_format(out, options.limits)
+        return options._replace(format=save.format_for("" if is_folder else out or "", to))
     shard_bytes = number_of(shard_size)
     if not shard_bytes:
         raise UsageError(f"--shard-size {shard_size}: not a number of bytes", hint="as in 5GB")
@@ -119,3 +148,13 @@ def _with_format(
     if out is not None and not os.path.isdir(out):
         save.format_for(out.removesuffix(".index.json"), save.SHARD_FORMAT)
     return options._replace(shard_bytes=shard_bytes, format=save.SHARD_FORMAT)
+
+
+def _with_ranks(options: WriteOptions, ranks: int | None) -> WriteOptions:
+    """The options with the files that --ranks asks for. Raises UsageError."""
+    is_folder = options.format is not None and save.traits_of(options.format).is_folder
+    if ranks is not None and not is_folder:
+        raise UsageError("--ranks goes with --format dcp")
+    if ranks is not None and not 0 < ranks <= MOST_RANKS:
+        raise UsageError(f"--ranks {ranks}: not a number of ranks from 1 to {MOST_RANKS:,}")
+    return options._replace(ranks=(ranks or 1) if is_folder else None)

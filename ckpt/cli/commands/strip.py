@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ckpt.cli.advice.suffixes import SUFFIXES
-from ckpt.cli.options import Exclude, Include, Paths, SectionOption
+from ckpt.cli.options import Exclude, Include, Link, Paths, SectionOption
 from ckpt.cli.outputs import WriteOptions
 from ckpt.cli.writing import rewrite, writing
 from ckpt.jobs.rewrite.strip import strip
@@ -26,6 +26,7 @@ def command(
     include: Include = None,
     exclude: Exclude = None,
     section: SectionOption = None,
+    link: Link = False,
     *,
     options: WriteOptions,
 ) -> int:
@@ -41,5 +42,5 @@ def command(
     return rewrite(
         paths,
         lambda survey, limits: strip(survey, limits, prefix=prefix, section=section, select=globs),
-        options._replace(suffix=SUFFIXES["strip"], weights_file=True),
+        options._replace(suffix=SUFFIXES["strip"], weights_file=True, link=link),
     )

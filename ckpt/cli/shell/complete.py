@@ -31,7 +31,7 @@ PATIENCE, MOST = 1.0, 200
 """Seconds that reading a file may take, and the names of it that are offered."""
 _HARMLESS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+=,/-]*")
 
-FORMATS = ("torch-zip", "torch-legacy", "safetensors")
+FORMATS = ("torch-zip", "torch-legacy", "safetensors", "dcp")
 CHOICES: dict[tuple[str, str], tuple[str, ...]] = {
     ("convert", "--to"): FORMATS,
     ("convert", "--format"): FORMATS,

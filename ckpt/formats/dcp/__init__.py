@@ -10,7 +10,8 @@ from __future__ import annotations
 from ckpt.checkpoint import Traits
 
 NAME = "dcp"
-SUFFIXES: tuple[str, ...] = ()
+SUFFIXES: tuple[str, ...] = (".dcp",)
+"""Of folders that ckpt writes. torch gives them no ending."""
 TRAITS = Traits(
     "DCP",
     "torch.distributed.checkpoint.load(state, checkpoint_id={path})",
@@ -18,8 +19,9 @@ TRAITS = Traits(
     keeps_ties=False,
     has_checksums=True,
     fills_a_state=True,
+    is_folder=True,
 )
-WRITER = ""
+WRITER = "ckpt.formats.dcp.writer.write"
 VERIFIER = "ckpt.formats.dcp.verify"
 
 METADATA = ".metadata"

@@ -5,8 +5,10 @@ An item is opened when its bytes are needed. What it holds must be what `.metada
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
+from ckpt.checkpoint import Checkpoint, Origin
 from ckpt.dtypes import DType
 from ckpt.errors import CkptError, CutOffError, DamagedDataError, UnreadableError
 from ckpt.formats.archive import LOCAL_MAGIC, Archive, read_archive
@@ -52,6 +54,41 @@ class Bytes:
         return read_archive(window, limits)
 
 
+class Placement(Origin):
+    """How the data of a checkpoint lies, or is to lie.
+
+    `names` are the data files of one that was read, and `objects` what its items hold beside tensors: a new
+    `.metadata` may name them again. `ranks` asks for new files, as many as so many ranks would write. With `link` the
+    files that stay whole are linked. `is_flattened` says that dicts are taken apart.
+    """
+
+    __slots__ = ("is_flattened", "link", "names", "objects", "ranks")
+
+    def __init__(
+        self,
+        names: Iterable[tuple[Source, str]] = (),
+        objects: Iterable[tuple[Node, Bytes]] = (),
+        *,
+        ranks: int | None = None,
+        link: bool = False,
+        is_flattened: bool = True,
+    ) -> None:
+        self.names = tuple(names)
+        self.objects = tuple(objects)
+        self.ranks = ranks
+        self.link = link
+        self.is_flattened = is_flattened
+
+
+def placed(checkpoint: Checkpoint, ranks: int | None, *, link: bool) -> Checkpoint:
+    """A checkpoint whose data is to lie in new files, those of `ranks` ranks, or else where it lies as far as it can."""
+    old = checkpoint.origin if ranks is None else None
+    made = Placement(ranks=ranks)
+    if isinstance(old, Placement):
+        made = Placement(old.names, old.objects, link=link, is_flattened=old.is_flattened)
+    return replace(checkpoint, origin=made)
+
+
 def read_object(item: Bytes, contents: Contents, limits: Limits, key: str) -> Node:
     """The object of an item. The ids of its storages begin with `key`. Raises CkptError."""
     archive = item.archive(limits, whole=True)
@@ -83,6 +120,10 @@ class TensorItem:
         self._shape = shape
         self._limits = limits
         self._ref: TensorRef | None = None
+
+    def find(self) -> Bytes:
+        """Where the item lies. Raises UnreadableError where its file is missing or ends before it."""
+        return self._find()
 
     def tensor(self) -> TensorRef:
         """The tensor. Raises DamagedDataError where the item holds something else."""

@@ -213,10 +213,13 @@ def checked(row: TensorRow) -> TensorRow:
 
 
 def _properties(node: Node, what: str) -> tuple[DType, bool]:
-    """(dtype, requires_grad) of a `TensorProperties`, whose state is a tuple."""
-    if class_of(node) != "TensorProperties" or type(node) is not Opaque or len(node.states) != 1:
-        raise UnreadableError(f".metadata: {what} has no properties")
-    (state,) = node.states
+    """(dtype, requires_grad) of a `TensorProperties`: from its state, a tuple, or from the arguments of a call."""
+    state: Node = None
+    if type(node) is Opaque and class_of(node, node.how) == "TensorProperties":
+        if node.how == "newobj" and len(node.states) == 1:
+            state = node.states[0]
+        elif node.how == "reduce" and node.args and not node.states and not node.kwargs:
+            state = (*node.args, *(None, None, None)[len(node.args) :])  # as ckpt writes it
     if not is_tuple(state) or len(state) < 3:
         raise UnreadableError(f".metadata: {what} has no properties")
     dtype = state[0]
@@ -321,9 +324,9 @@ _MODULES = (
 )
 
 
-def class_of(node: Node) -> str:
+def class_of(node: Node, how: str = "newobj") -> str:
     """The name of the class of a node, where it is one of the classes of a `.metadata` file; else empty."""
-    if type(node) is not Opaque or node.how != "newobj":
+    if type(node) is not Opaque or node.how not in ("newobj", "reduce") or node.how != how:
         return ""
     name = node.class_name
     return next((name.removeprefix(module) for module in _MODULES if name.startswith(module)), "")

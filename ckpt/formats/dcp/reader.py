@@ -15,7 +15,7 @@ from ckpt.errors import CkptError, CutOffError, LimitError, NotOpenedError, Unre
 from ckpt.formats import pickled
 from ckpt.formats.dcp import DATA, METADATA, NAME, TRAITS
 from ckpt.formats.dcp.coverage import Fault, fault, indices
-from ckpt.formats.dcp.items import Bytes, TensorItem, read_object
+from ckpt.formats.dcp.items import Bytes, Placement, TensorItem, read_object
 from ckpt.formats.dcp.merge import merged, shared_spans
 from ckpt.formats.dcp.metadata import Item, Metadata, TensorRow
 from ckpt.formats.dcp.names import folder_of, is_metadata
@@ -175,20 +175,25 @@ def _checkpoint(probe: Probe, files: Files, limits: Limits) -> Checkpoint:
         elif files.is_lost(row):
             lost.append(name)
         leaves[name] = _ref(row, probe.mark, files, problem, limits)
-    gone = 0
+    gone: list[tuple[str, str]] = []
+    unread: list[tuple[str, str]] = []
+    objects: list[tuple[Node, Bytes]] = []
     for name, item in metadata.objects.items():
         if item is not None and item.file in files.missing:
-            gone += 1
+            gone.append((name, f"it was in {show(item.file, 80)}"))
             continue
         try:
             if item is None:
                 raise UnreadableError("no file is recorded for it")
-            leaves[name] = read_object(files.find(item, show(name, 80)), contents, limits, f"{name}:")
+            at = files.find(item, show(name, 80))
+            leaves[name] = read_object(at, contents, limits, f"{name}:")
+            objects.append((leaves[name], at))
         except (LimitError, NotOpenedError):
             raise
         except CkptError as error:
+            unread.append((name, error.problem))
             contents.notices.append(Notice("incomplete", f"{show(name, 80)} was not read: {error.problem}"))
-    contents.notices += _lost_notices(files, lost, gone)
+    contents.notices += _lost_notices(files, lost, len(gone))
     if shared:
         contents.notices.append(Notice("overlap", next(iter(shared.values())), tuple(shared)))
     contents.notices += _dead_notices(files)
@@ -203,12 +208,22 @@ def _checkpoint(probe: Probe, files: Files, limits: Limits) -> Checkpoint:
         tree_of([(name, metadata.paths.get(name, (name,)), leaves[name]) for name in order]),
         contents,
         limits,
+        origin=Placement(
+            (
+                (source, name)
+                for name, source in files.sources.items()
+                if name.endswith(DATA) and "/" not in name
+            ),
+            objects,
+            is_flattened=bool(metadata.paths),
+        ),
         refusals=(),
     )
     return replace(
         checkpoint,
         nbytes=sum(source.size for source in files.sources.values()),
         weights_only=None,
+        left_out=(*gone, *unread),
         parts=tuple(file for file in sorted(metadata.files, key=natural) if file in files.sources),
         sources=tuple(files.sources.values()),
     )

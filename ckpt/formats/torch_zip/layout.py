@@ -55,11 +55,12 @@ class Layout(NamedTuple):
     """Whether all padding after the first storage follows torch's own rule. Computed offsets rely on it."""
 
     def write(self, sink: Sink) -> None:
-        """Write the archive to a sink at position 0."""
+        """Write the archive at the position of a sink, which need not be the beginning of its file."""
+        start = sink.position
         written: list[WrittenRecord] = []
         for record, header, pad in zip(self.records, self.headers, self.pads, strict=True):
             written.append(write_record(sink, record, header, pad))
-        write_directory(sink, written)
+        write_directory(sink, written, start)
 
 
 def bytes_record(name: str, data: bytes) -> PlannedRecord:
@@ -131,9 +132,9 @@ def padding(record: PlannedRecord, header: int, mark: bytes = b"") -> int:
     return -(header + fixed) % ALIGNMENT
 
 
-def write_directory(sink: Sink, written: Sequence[WrittenRecord]) -> None:
-    """Write the central directory and the end records at the sink's position."""
-    begin = sink.position
+def write_directory(sink: Sink, written: Sequence[WrittenRecord], start: int = 0) -> None:
+    """Write the central directory and the end records at the sink's position. The archive begins at `start`."""
+    begin = sink.position - start
     for row in written:
         stored = row.size if row.stored is None else row.stored
         values = (row.size, stored, row.header)
@@ -147,7 +148,7 @@ def write_directory(sink: Sink, written: Sequence[WrittenRecord]) -> None:
             + row.name
             + extra
         )
-    end = sink.position
+    end = sink.position - start
     count, size = len(written), end - begin
     sink.write(pack("<4sQHHIIQQQQ", b"PK\6\6", 44, 0x031E, 0x2D, 0, 0, count, count, size, begin))
     sink.write(pack("<4sIQI", b"PK\6\7", 0, end, 1))

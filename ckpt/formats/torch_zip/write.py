@@ -14,6 +14,7 @@ from ckpt.formats.torch_legacy import write as torch_legacy
 from ckpt.formats.torch_zip.appended import MARK, end_before
 from ckpt.formats.torch_zip.layout import (
     ALIGNMENT,
+    Layout,
     PlannedRecord,
     WrittenRecord,
     bytes_record,
@@ -27,10 +28,11 @@ from ckpt.formats.written import compare, compare_bytes
 from ckpt.io.commit import MemorySink
 from ckpt.io.source import Extended
 from ckpt.limits import Limits
+from ckpt.nodes import Node
 from ckpt.pickles.emit import emit
 from ckpt.tensors import Range, Storage
 
-__all__ = ["append", "compare", "compare_bytes", "draft", "end_before", "losses", "unfit"]
+__all__ = ["append", "archive_of", "compare", "compare_bytes", "draft", "end_before", "losses", "unfit"]
 
 _COMPUTED_OFFSETS = (".format_version", ".storage_alignment")
 """Records that let torch compute the offsets of storages instead of reading them."""
@@ -71,6 +73,15 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
         left = {f"{root}/{name}" for name in _COMPUTED_OFFSETS}
         layout = lay_out([record for record in records if record.name not in left], alignment)
     return Draft(layout.size, layout.write)
+
+
+def archive_of(root: Node, limits: Limits) -> tuple[Layout, bytes, tuple[Storage, ...]]:
+    """The archive that torch.save writes for an object, its pickle, and its storages. Raises LimitError."""
+    keys = Keys(())
+    pickle = emit(root, keys, torch_legacy.to_bytes, limits)
+    storages = tuple(keys.storages.values())
+    keys.storages = {key: little(storage) for key, storage in keys.storages.items()}
+    return lay_out(_fresh(b"little", pickle, keys)), pickle, storages
 
 
 def append(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, bytes]:

@@ -24,7 +24,6 @@ from ckpt.jobs.rewrite.report import (
     losses_of,
     made_plain,
     refuse_empty,
-    refuse_incomplete,
     rest_of,
     storages_of,
     uninitialized,
@@ -32,6 +31,7 @@ from ckpt.jobs.rewrite.report import (
     weights_of,
     with_ties,
 )
+from ckpt.jobs.rewrite.sets.files import refuse_incomplete
 from ckpt.limits import Limits
 from ckpt.names import Globs, NamedKey, dotted
 from ckpt.nodes import Dict, Node, Opaque, PersistentId, is_tuple

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Container, Entry, Traits
-from ckpt.errors import CkptError, LossError, UnsupportedError, UsageError
+from ckpt.errors import CkptError, LossError, UnsupportedError
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.coverage import Coverage
@@ -64,6 +64,8 @@ class RewriteReport(NamedTuple):
     """What to say when there are no changes."""
     coverage: Coverage | None = None
     """What a warm start loads."""
+    is_partial: bool = False
+    """Whether parts of the source are missing, and the result lacks them."""
 
     def to_json(self, output: dict[str, Json] | None, *, dry_run: bool) -> dict[str, Json]:
         """The document `ckpt.rewrite`; docs/json.md is its contract. `output` is what was written, if anything."""
@@ -314,62 +316,7 @@ def with_unread(report: RewriteReport) -> RewriteReport:
         for notice in source.notices
         if notice.code in ("trailing-data", "damaged-file", "incomplete")
     ]
-    return report._replace(left_out=(*report.left_out, *rows))
-
-
-def without_copies(report: RewriteReport, limits: Limits) -> RewriteReport:
-    """The report without weights that the result holds a second time, in another precision."""
-    result = report.result
-    gone = [key for key in result.copies if type(result.root) is Dict and key in result.root.keys]
-    if not gone:
-        return report
-    root, rows = Dict(), []
-    for key, child in children(result.root):
-        if key in gone:
-            rows.append(Leftover(str(key), "the weights in another precision"))
-        else:
-            root.set([key], [child])
-    made = replace(edited(result, root, limits), copies=())
-    return report._replace(result=made, left_out=(*report.left_out, *rows))
-
-
-def refuse_incomplete(checkpoint: Checkpoint, section: str | None, option: str, drop_other: bool) -> None:
-    """Raise LossError where weights to be written are missing. `option` chooses others that are whole."""
-    lost = next((row for row in checkpoint.notices if row.code == "incomplete"), None)
-    if lost is None or drop_other or section in checkpoint.copies:
-        return
-    hint = f"{option} {checkpoint.copies[0]}" if checkpoint.copies else "--drop-other"
-    raise LossError(lost.message, path=checkpoint.path, hint=hint)
-
-
-def weights_file(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint of the weights in a folder, as it is read alone; any other checkpoint as it is.
-
-    A merge of all files would be one that no framework loads. Raises UsageError where several files hold weights.
-    """
-    members = [member for member in checkpoint.members if member.checkpoint.tensors]
-    models = [member for member in members if member.is_model] or members
-    if not models:
-        return checkpoint
-    if len(models) > 1:
-        names = and_more([show(member.file, 80) for member in models], 8, ", or ")
-        raise UsageError(
-            f"{len(models)} files of this folder hold tensors",
-            path=checkpoint.path,
-            hint=f"name one: {names}",
-        )
-    return models[0].checkpoint
-
-
-def with_files(report: RewriteReport, folder: Checkpoint) -> RewriteReport:
-    """The report with the files of a folder that are not in the result."""
-    if report.source is folder or not folder.members:
-        return report
-    rows = [
-        Leftover(member.file, "a file of the folder", member.checkpoint.nbytes)
-        for member in folder.members
-        if member.checkpoint is not report.source
-    ]
+    rows += [] if report.is_partial else [Leftover(name, why) for name, why in source.left_out]
     return report._replace(left_out=(*report.left_out, *rows))
 
 

@@ -21,12 +21,12 @@ from ckpt.jobs.rewrite.report import (
     losses_of,
     made_plain,
     refuse_empty,
-    refuse_incomplete,
     rest_of,
     weightless,
     weights_of,
     with_ties,
 )
+from ckpt.jobs.rewrite.sets.files import refuse_incomplete
 from ckpt.limits import Limits
 from ckpt.names import Globs, NamedKey, Path, nearest
 from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple
