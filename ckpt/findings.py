@@ -55,6 +55,7 @@ CATALOGUE: dict[str, Code] = {
         Code("container", "warning", "loaders read the archive differently", _INSPECT),
         Code("shards", "warning", "the index and the shards disagree", _INSPECT),
         Code("dead-files", "warning", "files of a folder belong to nothing that it holds", _INSPECT),
+        Code("unverified-size", "info", "the sizes of the tensors are recorded nowhere", _INSPECT),
         Code("unread-file", "info", "a file of weights is beside the one that was read", _INSPECT),
         Code("private", "warning", "values hold home paths, hosts or tokens", ("lint",)),
         Code("hooks", "warning", "loading needs the code of hooks", ("lint",)),

@@ -60,9 +60,9 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     if outdated is not None:
         return Load(None, reason=outdated)
     if checkpoint.traits.fills_a_state:
+        runs = "; torch runs the pickle in .metadata" if checkpoint.traits.is_pickle else ""
         return Load(
-            template.format(path=literal(checkpoint.path)),
-            "state is the state dict of your model; torch runs the pickle in .metadata",
+            template.format(path=literal(checkpoint.path)), f"state is the state dict of your model{runs}"
         )
     refused = checkpoint.weights_only
     options = ['map_location="cpu"']

@@ -17,6 +17,7 @@ from ckpt.formats import foreign, torchscript
 from ckpt.formats.archive import LOCAL_MAGIC
 from ckpt.formats.contained import read as contained
 from ckpt.formats.dcp import read as dcp
+from ckpt.formats.dcp_hf import read as dcp_hf
 from ckpt.formats.folder import read as folder
 from ckpt.formats.format import CanAppend, CanVerify, CanWrite, Format
 from ckpt.formats.plain_pickle import read as plain_pickle
@@ -32,6 +33,7 @@ from ckpt.limits import Budget, Limits
 FORMATS: tuple[Format, ...] = (
     dcp,
     folder,
+    dcp_hf,
     sharded,
     torchscript,
     torch_zip,
@@ -84,6 +86,7 @@ def _open(
 def files_of_folder(path: str, limits: Limits) -> tuple[str, ...] | None:
     """The files, by their paths below a folder, of the one checkpoint that the folder is; None for any other folder."""
     from ckpt.formats.dcp.names import is_part
+    from ckpt.formats.dcp_hf.names import shards_in
     from ckpt.formats.folder.plan import plan_of  # here: only who searches folders pays for it
 
     try:
@@ -91,9 +94,9 @@ def files_of_folder(path: str, limits: Limits) -> tuple[str, ...] | None:
         if dcp.sniff(probe):
             return tuple(name for name in probe.location.names() if is_part(name))
         plan = plan_of(probe)
+        if plan is None:
+            return tuple(shard.name for shard in shards_in(probe.location.names())) or None
     except CkptError:
-        return None
-    if plan is None:
         return None
     return (*(part.file for part in plan.parts), *(file for file, _ in plan.unread))
 

@@ -56,8 +56,8 @@ class VerifyReport(NamedTuple):
 
 LOST = ("incomplete", "overlap")
 """Findings about tensors that cannot be read as a whole."""
-ODD = ("trailing-data", "unread-file", "dead-files")
-"""Findings about bytes that no loader reads."""
+ODD = ("trailing-data", "unread-file", "dead-files", "unverified-size")
+"""Findings about bytes that no loader reads, and about what nothing in the checkpoint can show."""
 
 
 def structure(checkpoint: Checkpoint) -> VerifyReport:
