@@ -127,6 +127,8 @@ class Traits(NamedTuple):
     """Whether `load` is not a function of torch: its options are those of `pickle.load`."""
     fills_a_state: bool = False
     """Whether `load` fills a state dict that the caller has built, and runs the pickles of the checkpoint."""
+    is_of_ranks: bool = False
+    """Whether its parts are the files of the ranks of one run, which no index names."""
     is_archive: bool = False
     """Whether its parts are members of one file. `load` has the field `part` then, the name of a member."""
 

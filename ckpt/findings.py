@@ -36,7 +36,12 @@ CATALOGUE: dict[str, Code] = {
         Code("damaged-file", "error", "a file of a folder is damaged and was not read", _INSPECT),
         Code("incomplete", "error", "parts of a checkpoint are missing", _INSPECT),
         Code("overlap", "error", "two parts of a checkpoint hold the same elements", _INSPECT),
-        Code("ranks-differ", "error", "ranks hold different values where they should be equal", _DIFF),
+        Code(
+            "ranks-differ",
+            "error",
+            "ranks hold different values where they should be equal",
+            ("inspect", "diff"),
+        ),
         Code(
             "unknown-import", "warning", "loading the file imports a name that ckpt does not know", _INSPECT
         ),

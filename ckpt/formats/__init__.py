@@ -20,6 +20,7 @@ from ckpt.formats.dcp import read as dcp
 from ckpt.formats.dcp_hf import read as dcp_hf
 from ckpt.formats.folder import read as folder
 from ckpt.formats.format import CanAppend, CanVerify, CanWrite, Format
+from ckpt.formats.fsdp import read as fsdp
 from ckpt.formats.plain_pickle import read as plain_pickle
 from ckpt.formats.probe import Probe
 from ckpt.formats.safetensors import read as safetensors
@@ -34,6 +35,7 @@ FORMATS: tuple[Format, ...] = (
     dcp,
     folder,
     dcp_hf,
+    fsdp,
     sharded,
     torchscript,
     torch_zip,
@@ -95,7 +97,9 @@ def files_of_folder(path: str, limits: Limits) -> tuple[str, ...] | None:
             return tuple(name for name in probe.location.names() if is_part(name))
         plan = plan_of(probe)
         if plan is None:
-            return tuple(shard.name for shard in shards_in(probe.location.names())) or None
+            shards = tuple(shard.name for shard in shards_in(probe.location.names()))
+            ranks = None if shards else fsdp.sets_of(probe)
+            return shards or (ranks and tuple(name for each in ranks[0] for name in each.files.values()))
     except CkptError:
         return None
     return (*(part.file for part in plan.parts), *(file for file, _ in plan.unread))

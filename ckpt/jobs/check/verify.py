@@ -65,7 +65,7 @@ def structure(checkpoint: Checkpoint) -> VerifyReport:
     lost = [notice for notice in checkpoint.notices if notice.code in LOST]
     problems = [
         Problem(notice.message, notice.tensors)
-        for code in ("shards", *LOST, "damaged-file")
+        for code in ("shards", *LOST, "ranks-differ", "damaged-file")
         for notice in checkpoint.notices
         if notice.code == code
     ]
@@ -78,8 +78,12 @@ def structure(checkpoint: Checkpoint) -> VerifyReport:
     indexed = [
         one
         for one in (checkpoint, *_files(checkpoint))
-        if one.parts and not one.members and not one.traits.is_archive and not one.traits.fills_a_state
+        if one.parts
+        and not one.members
+        and not (one.traits.is_archive or one.traits.fills_a_state or one.traits.is_of_ranks)
     ]
+    if checkpoint.traits.is_of_ranks and not lost:
+        checked.append(f"the files of {plural(len(checkpoint.parts), 'rank')} agree")
     if checkpoint.traits.fills_a_state and not lost:
         checked.append(f"the metadata and {plural(len(checkpoint.parts), 'data file')} agree")
     if indexed:
