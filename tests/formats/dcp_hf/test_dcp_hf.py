@@ -73,6 +73,8 @@ def test_every_tensor_is_that_of_torch(blocks: str, ranks: Path, request: pytest
         for name, tensor in full.items():
             assert same(checkpoint[name].torch(), tensor), name
         assert float(checkpoint["number"].numpy()) == 5.0  # torch's consolidation makes it 0.0
+        # What one file says of its own parts would be wrong of the whole.
+        assert {value.path for value in checkpoint.checkpoint.values} == {("__metadata__", "format")}
         ids = [storage.id for storage in checkpoint.checkpoint.storages]
         assert len(set(ids)) == len(ids) == len(full)
 
@@ -265,6 +267,16 @@ def test_hostile_offsets_are_one_line(kind: str, copy: Path) -> None:
     with_info(holder(copy), HOSTILE[kind])
     done = inside("inspect", "c", cwd=copy.parent)
     assert done.code == 2 and done.err.count(b"\n") == 1 and b"Traceback" not in done.err, done
+
+
+def test_a_part_of_nothing_far_away_is_refused(tmp_path: Path) -> None:
+    name = tmp_path / "c" / "shard-00001-model-00001-of-00001.safetensors"
+    name.parent.mkdir()
+    info = json.dumps({"a": {"saved_offsets": [2**70, 0]}})
+    row = {"dtype": "F32", "shape": [0, 0], "data_offsets": [0, 0]}
+    store(name, {"__metadata__": {"DCP_VERSION": "1.0", "DCP_SHARDING_INFO": info}, "a": row}, b"")
+    done = inside("inspect", "c", cwd=tmp_path)
+    assert done.code == 2 and "saved_offsets are not whole numbers" in done.err.decode(), done
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 import ckpt
+from ckpt import formats
 
 pytestmark = oracle.QUIET
 
@@ -202,6 +204,31 @@ def test_older_files_do_not_record_the_place(named: bool, copy: Path) -> None:
         assert torch.equal(checkpoint["up.weight"].torch()[:4], full)
 
 
+class Layout:
+    """The layout of a mesh in torch 2.9 to 2.12."""
+
+    def __init__(self) -> None:
+        self.shape, self.stride = 4, 1
+
+
+def older(state: dict[str, Any], *, layout: bool) -> None:
+    """The mesh as torch before 2.13 saves it: with a layout of one shape, or with the ranks in a tensor."""
+    fields = state["up.bias"]._spec.mesh.__dict__
+    for name in ("_layout", "_rank_map", "_rank", "_flatten_rank_map"):
+        fields.pop(name, None)
+    fields["_flatten_mesh_list"] = (0, 1, 2, 3)
+    fields.update({"_layout": Layout()} if layout else {"mesh": torch.arange(4)})
+
+
+@pytest.mark.parametrize("layout", [True, False])
+def test_older_meshes_are_read(layout: bool, ranks: Path, copy: Path) -> None:
+    for rank in range(4):
+        change(copy / file(rank), partial(older, layout=layout))
+    full = torch.load(ranks / "accelerate.full.pt", weights_only=False)
+    with ckpt.open(copy) as checkpoint:
+        assert all(torch.equal(checkpoint[name].torch(), tensor) for name, tensor in full.items())
+
+
 # --- what should be equal ---------------------------------------------------------------------------------------------
 
 
@@ -279,6 +306,9 @@ def test_a_call_in_the_file_of_any_rank_is_told(copy: Path) -> None:
     (copy / "ran").unlink(missing_ok=True)
     (finding,) = [row for row in ckpt.inspect(copy).findings if row.code == "called-on-load"]
     assert "posix.system" in finding.message
+    with formats.open(str(copy)) as checkpoint:
+        (row,) = [row for row in checkpoint.imports if row.group == "called"]
+    assert row.file == file(3)
     done = inside("convert", "c", "-o", "o.pth", cwd=copy.parent)
     assert done.code in (0, 2) and not (copy / "ran").exists()
     if done.code == 0:

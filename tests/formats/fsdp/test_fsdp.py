@@ -221,6 +221,11 @@ def test_a_file_and_the_whole_are_not_compared(ranks: Path) -> None:
         assert done.code == 2 and "25 tensors cannot be compared" in done.err.decode(), done
 
 
+def test_what_is_replicated_is_no_part(ranks: Path) -> None:
+    done = inside("diff", file(0), str(ranks / "grids"), cwd=ranks / "grids")
+    assert "not compared: 18 tensors" in done.out.decode(), done
+
+
 def test_the_same_rank_is_compared(ranks: Path, tmp_path: Path) -> None:
     state = torch.load(ranks / "fsdp2" / file(1), weights_only=False)
     state["model"]["up.weight"]._local_tensor[0, 0] += 1
