@@ -220,7 +220,7 @@ class _Shown(Mapping[str, Any]):
 
     @property
     def format(self) -> str:
-        """`torch-zip`, `torch-legacy`, `safetensors`, `sharded`, `folder`, `torchscript`."""
+        """`torch-zip`, `torch-legacy`, `safetensors`, `sharded`, `folder`, `torchscript`, `pt2` and others."""
         return self.checkpoint.format
 
     @property

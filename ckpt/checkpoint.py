@@ -127,10 +127,10 @@ class Traits(NamedTuple):
     """Whether `load` is not a function of torch: its options are those of `pickle.load`."""
     fills_a_state: bool = False
     """Whether `load` fills a state dict that the caller has built, and runs the pickles of the checkpoint."""
-    is_of_ranks: bool = False
-    """Whether its parts are the files of the ranks of one run, which no index names."""
     is_archive: bool = False
     """Whether its parts are members of one file. `load` has the field `part` then, the name of a member."""
+    is_set: bool = False
+    """Whether its parts are files of ranks, which its loader, where it has one, opens by their folder."""
 
 
 class Origin:
@@ -202,6 +202,8 @@ class Checkpoint:
     """Who wrote the folder, for people: `Hugging Face Trainer`. Empty for a file."""
     members: tuple[Member, ...] = ()
     """The checkpoints that the files of a folder are, each as it is read alone."""
+    copies: tuple[str, ...] = ()
+    """Keys of the root with weights that another section holds too, in another precision."""
     facts: tuple[tuple[str, Node], ...] = ()
     """What the documents of a folder say of all of it: a label for people, and a scalar."""
     index_bytes: int | None = None

@@ -4,6 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
+
+
+class Failure(NamedTuple):
+    """An error about one file, as reports hold it; docs/json.md lists the codes."""
+
+    code: str
+    message: str
+    hint: str | None = None
+
+    def __str__(self) -> str:
+        return self.message if self.hint is None else f"{self.message} ({self.hint})"
 
 
 class CkptError(Exception):
@@ -45,6 +57,10 @@ class CkptError(Exception):
             return said
         inside = self.path.removeprefix(f"{path.rstrip('/')}/")
         return f"{inside if inside != self.path else self.path.rpartition('/')[2]}: {said}"
+
+    def failure(self, path: str) -> Failure:
+        """The error as the report on a file holds it."""
+        return Failure(self.code, self.said_of(path, hint=False), self.hint)
 
     def __str__(self) -> str:
         return self.advice if self.path is None else f"{self.path or repr('')}: {self.advice}"

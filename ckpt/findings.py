@@ -33,6 +33,7 @@ CATALOGUE: dict[str, Code] = {
         Code(
             "called-on-load", "error", "loading the file calls a function that ckpt does not know", _INSPECT
         ),
+        Code("code-inside", "error", "the file holds code that loading it runs", _INSPECT),
         Code("damaged-file", "error", "a file of a folder is damaged and was not read", _INSPECT),
         Code("incomplete", "error", "parts of a checkpoint are missing", _INSPECT),
         Code("overlap", "error", "two parts of a checkpoint hold the same elements", _INSPECT),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Reversible, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Literal, NamedTuple, Protocol
@@ -60,15 +60,16 @@ class Overlaid:
 class Patched:
     """The bytes of a place with pieces from other places. Where pieces overlap, the later one counts.
 
-    `pieces` are (first byte, place). `base` is None when the pieces cover all of it.
+    `pieces` are (first byte, place), which may be made when they are asked for. `base` is None when the pieces cover
+    all of it.
     """
 
     __slots__ = ("base", "pieces", "size")
 
-    def __init__(self, base: Place | None, size: int, pieces: Sequence[tuple[int, Place]]) -> None:
+    def __init__(self, base: Place | None, size: int, pieces: Reversible[tuple[int, Place]]) -> None:
         self.base = base
         self.size = size
-        self.pieces = tuple(pieces)
+        self.pieces = tuple(pieces) if isinstance(pieces, list) else pieces
 
 
 class Part(Protocol):
@@ -94,11 +95,11 @@ class Box(NamedTuple):
 class Boxes:
     """The elements of a tensor in the order of its shape, cut into boxes that do not overlap.
 
-    `cut` makes the boxes when they are needed. `problem` says why the elements cannot be read, as where a box is
+    `cut` makes the boxes when they are needed, `grid` is the number of cuts of each dimension. `problem` says why the elements cannot be read, as where a box is
     missing. `sources` are those of all boxes.
     """
 
-    __slots__ = ("_boxes", "cut", "dtype", "problem", "shape", "size", "sources", "straight")
+    __slots__ = ("_boxes", "cut", "dtype", "grid", "problem", "shape", "size", "sources", "straight")
 
     def __init__(
         self,
@@ -107,10 +108,12 @@ class Boxes:
         cut: Callable[[], Sequence[Box]],
         sources: Sequence[Source],
         problem: str | None = None,
+        grid: Sequence[int] = (),
     ) -> None:
         self.dtype = dtype
         self.shape = shape
         self.cut = cut
+        self.grid = tuple(grid)
         self.sources = sources
         self.problem = problem
         self.size = dtype.nbytes(prod(shape))
@@ -332,6 +335,21 @@ class Composite:
 
 
 Tensor = TensorRef | Composite
+
+
+class Sharding(NamedTuple):
+    """How a tensor is cut: into how many parts, along which dimensions."""
+
+    parts: int
+    dims: tuple[int, ...]
+
+
+def sharding_of(tensor: Tensor) -> Sharding | None:
+    """How a tensor is cut; None for one that is whole. Opens nothing."""
+    place = tensor.storage.place if isinstance(tensor, TensorRef) else None
+    if not isinstance(place, Boxes) or prod(place.grid) < 2:
+        return None
+    return Sharding(prod(place.grid), tuple(dim for dim, cuts in enumerate(place.grid) if cuts > 1))
 
 
 def parts_of(tensor: Tensor) -> tuple[TensorRef, ...]:

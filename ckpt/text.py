@@ -12,6 +12,18 @@ from typing import TypeAlias
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 """A JSON document, or a part of one."""
 
+STAND_INS = {
+    "·": "|",
+    "…": "...",
+    "→": "->",
+    "×": "x",
+    "Δ": "delta",
+    "−": "-",
+    "²": "^2",
+    "━": "-",
+    **dict.fromkeys("▏▎▍▌▋▊▉█", "#"),
+}
+"""Characters of our own texts -> what stands for them where the encoding of a stream lacks them."""
 TEXT_LIMIT = 200
 """How many characters of one string from a file text and messages show."""
 

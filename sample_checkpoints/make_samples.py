@@ -27,9 +27,14 @@ import json
 import os
 import pathlib
 import pickle
+import shutil
 import struct
+import subprocess
 import sys
+import tempfile
+import traceback
 import types
+import uuid
 import warnings
 import zipfile
 from collections import OrderedDict
@@ -42,8 +47,12 @@ import numpy as np
 import safetensors.torch
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
+from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import ckpt
@@ -914,7 +923,79 @@ def page_instead_of_the_file(folder: Path) -> None:
     (folder / "html_page.pth").write_text(page)
 
 
+@sample
+def distributed_checkpoints(folder: Path) -> None:
+    """Two ranks, each in a process that has not computed anything before it was forked."""
+    subprocess.run([sys.executable, __file__, "--two-ranks", folder.resolve()], check=True)
+
+
+def two_ranks(folder: Path) -> None:
+    """`dcp`, and `dcp_interrupted`: what a save leaves that was killed while rank 1 wrote its data."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as place:
+        os.chdir(place)
+        ranks = []
+        for rank in range(2):
+            pid = os.fork()
+            if not pid:
+                code = 1
+                try:
+                    save_sharded(rank)
+                    code = 0
+                except Exception:
+                    traceback.print_exc()
+                finally:
+                    os._exit(code)
+            ranks.append(pid)
+        if any(os.waitpid(pid, 0)[1] for pid in ranks):
+            raise RuntimeError("a rank failed")
+        for name in ("dcp", "dcp_interrupted"):
+            (folder / name).mkdir(exist_ok=True)
+        for path in Path("step-20").iterdir():
+            shutil.copyfile(path, folder / "dcp" / path.name)
+        data = (folder / "dcp/__1_0.distcp").read_bytes()
+        shutil.copyfile("step-20/__0_0.distcp", folder / "dcp_interrupted/__0_0.distcp")
+        (folder / "dcp_interrupted/__1_0.distcp").write_bytes(data[: len(data) // 2])
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(12, 8)
+        self.norm = nn.LayerNorm(8)
+        self.head = nn.Linear(8, 12)
+        self.aux_head = nn.Linear(8, 3)
+
+    def forward(self, words: Tensor) -> Tensor:
+        out: Tensor = self.head(self.norm(self.embed(words)))
+        return out
+
+
+def save_sharded(rank: int) -> None:
+    """A run under FSDP2, saved with `torch.distributed.checkpoint`. The paths and ids in the files are the same each time."""
+    store = dist.FileStore("store", 2)
+    dist.init_process_group("cpu:gloo", store=store, rank=rank, world_size=2)
+    torch.manual_seed(0)
+    net = Words()
+    fully_shard(net, mesh=init_device_mesh("cpu", (2,)))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=3e-4)
+    for _ in range(2):
+        words = torch.arange(12)
+        loss = nn.functional.cross_entropy(net(words), words)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model, state = get_state_dict(net, optimizer)
+    with mock.patch("uuid.uuid4", lambda: uuid.UUID(int=7)):
+        dcp.save({"model": model, "optim": state, "step": 20}, checkpoint_id="step-20")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 def main() -> None:
+    if sys.argv[1:2] == ["--two-ranks"]:
+        two_ranks(Path(sys.argv[2]))
+        return
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
     torch.set_num_threads(1)  # sums in one order
     for make in SAMPLES:

@@ -15,17 +15,26 @@ from unittest import mock
 import blocks
 import pytest
 from hypothesis import settings
-from process import ROOT, TIMEOUT, Run
+from process import ROOT, Run, close_server
+from process import ckpt as in_a_process
 
 # The same examples each time: what passes here passes there.
 settings.register_profile("ckpt", derandomize=True, deadline=None)
 settings.load_profile("ckpt")
+
+# Each run of ckpt in a Python of its own would compile all of it anew. The bytecode lies where Python puts it; git ignores it.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # A shell without job control starts what runs in the background with SIGINT ignored, nohup ignores SIGHUP, and children
 # inherit that.
 for ignored, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(ignored) is signal.SIG_IGN:
         signal.signal(ignored, usual)
+
+
+def pytest_sessionfinish() -> None:
+    close_server()
 
 
 @pytest.fixture(scope="session")
@@ -41,18 +50,8 @@ def ckpt(samples: Path) -> Run:
     def run(
         *arguments: str, cwd: Path = samples, input: str = "", **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        clean = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR", "NO_COLOR", "CKPT_DEBUG")}
-        return subprocess.run(
-            [sys.executable, "-m", "ckpt", *arguments],
-            cwd=cwd,
-            env={**clean, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", **environment},
-            input=input,
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            check=False,
-            timeout=TIMEOUT,
-        )
+        done = in_a_process(*arguments, cwd=cwd, input=input.encode(), **environment)
+        return subprocess.CompletedProcess(arguments, done.code, done.out.decode(), done.err.decode())
 
     return run
 
@@ -81,6 +80,17 @@ def fresh_torch() -> Iterator[None]:
 
     with mock.patch.object(unpickler, "_marked_safe_globals_set", set()):
         yield
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    """A group of one process, as DDP and sharded tensors need it."""
+    import torch.distributed as dist
+    from torch._C._distributed_c10d import HashStore
+
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
 
 
 @pytest.fixture(params=["64 bytes", "shipped"])

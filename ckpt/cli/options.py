@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     from ckpt.cli.advice.ways import Ways
     from ckpt.evidence.survey import Survey
 
-_PATHS = typer.Argument(
-    metavar="PATH...", help="Checkpoint files, indexes of shards, or folders.", show_default=False
-)
-Paths = Annotated[list[str], _PATHS]
-PathsOrList = Annotated[list[str] | None, _PATHS]
+Paths = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="PATH...", help="Checkpoint files, indexes of shards, or folders.", show_default=False
+    ),
+]
 OnePath = Annotated[str, typer.Argument(metavar="PATH", help="A checkpoint.", show_default=False)]
 Json = Annotated[
     bool,
@@ -120,6 +121,30 @@ SkipUnreadable = Annotated[
     typer.Option("--skip-unreadable", help="Exit 0 although files cannot be read.", rich_help_panel=GATE),
 ]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print no summary.", rich_help_panel=OUTPUT)]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        "-j",
+        "--jobs",
+        metavar="N",
+        min=1,
+        max=256,
+        help="Read N files at once. The output is the same for any N.",
+        rich_help_panel=LIMITS,
+    ),
+]
+Silent = Annotated[
+    bool,
+    typer.Option("-q", "--quiet", help="Print nothing; the exit code answers.", rich_help_panel=OUTPUT),
+]
+Recursive = Annotated[
+    bool,
+    typer.Option(
+        "-r",
+        "--recursive",
+        help="Change the checkpoints in folders too; OUT is a folder that keeps their relative paths.",
+    ),
+]
 LimitOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -233,10 +258,15 @@ def opened(path: str, limits: Limits, *, tell: bool = True) -> Checkpoint:
         checkpoint = formats.open(path, limits, plugins=plugins_allowed())
     except NotOpenedError as error:
         raise explained(error, path) from None
-    for notice in checkpoint.notices if tell else ():
-        if notice.code == "damaged-file":
-            output.talk(f"ckpt: {show(path, None)}: {show_literal(notice.message)}")
+    for text in notices(checkpoint) if tell else ():
+        output.talk(text)
     return checkpoint
+
+
+def notices(checkpoint: Checkpoint) -> list[str]:
+    """A line for each damaged file of a folder, which a command does without."""
+    damaged = [notice.message for notice in checkpoint.notices if notice.code == "damaged-file"]
+    return [f"ckpt: {show(checkpoint.path, None)}: {show_literal(message)}" for message in damaged]
 
 
 def planning(survey: Survey) -> Plan:

@@ -6,7 +6,6 @@ import codecs
 import io
 import json
 import os
-import re
 import sys
 import threading
 import time
@@ -14,9 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
-from ckpt.errors import UsageError
-from ckpt.render.text import Line, cells, columns, cut, plain_text
-from ckpt.text import TEXT_LIMIT, Json, show, show_cell, show_line, show_literal, size_text
+from ckpt.errors import CkptError, UsageError
+from ckpt.render.forms import table_lines
+from ckpt.render.talk import talk_lines
+from ckpt.render.text import Line, cut, plain_text, ragged
+from ckpt.text import STAND_INS, TEXT_LIMIT, Json, show, show_line, show_literal, size_text
 
 _STYLES = {
     "head": "bold",
@@ -35,18 +36,7 @@ _STYLES = {
 }
 
 
-_ASCII = {
-    "·": "|",
-    "…": "...",
-    "→": "->",
-    "×": "x",
-    "Δ": "delta",
-    "−": "-",
-    "²": "^2",
-    "━": "-",
-    **dict.fromkeys("▏▎▍▌▋▊▉█", "#"),
-}
-"""Characters of our own texts -> what stands for them where the encoding of a stream lacks them."""
+_ASCII = STAND_INS
 _HANDLER = "ckpt.ascii"
 _when = "auto"
 """What `--color` says."""
@@ -109,22 +99,28 @@ def coloured(stream: TextIO | None = None) -> bool:
     return (stream or sys.stdout).isatty() and os.environ.get("TERM") != "dumb"
 
 
-def screen_width() -> int | None:
-    """Columns of the terminal, None in a pipe: there nothing is cut."""
-    if not sys.stdout.isatty():
-        return None
-    from shutil import get_terminal_size
-
-    return get_terminal_size().columns
+def screen_width(stream: TextIO | None = None) -> int | None:
+    """Columns of the terminal that a stream writes to, by default stdout; None in a pipe: there nothing is cut."""
+    size = _screen(stream or sys.stdout)
+    return None if size is None else size.columns
 
 
 def screen_height() -> int | None:
     """Rows of the terminal, None in a pipe."""
-    if not sys.stdout.isatty():
+    size = _screen(sys.stdout)
+    return None if size is None else size.lines
+
+
+def _screen(stream: TextIO) -> os.terminal_size | None:
+    if not stream.isatty():
         return None
     from shutil import get_terminal_size
 
-    return get_terminal_size().lines
+    try:
+        columns, rows = os.get_terminal_size(stream.fileno())
+    except OSError:
+        columns, rows = 0, 0
+    return get_terminal_size((columns or 80, rows or 24))
 
 
 def write_lines(lines: Sequence[Line]) -> None:
@@ -193,59 +189,20 @@ def write_json(document: dict[str, Json]) -> None:
 
 
 def _compact(value: Json) -> str:
-    # Without indent: only then is json's encoder the fast one.
-    # The same text without `##[`, which is a command to GitHub Actions: `#` is only found inside of strings.
+    # Without indent json's encoder is fast. `##[` is a command to GitHub Actions; `#` is only found in strings.
     return json.dumps(value, ensure_ascii=True, allow_nan=False).replace("##", "#\\u0023")
-
-
-_TABLES = {"unsafehtml": "html", "latex_raw": "latex"}
-"""Formats of tabulate that leave markup as it is -> those that escape it."""
-_NAMES = frozenset(("file", "name", "before", "after"))
-"""Columns whose text is no number, whatever it looks like."""
-_OWN = frozenset(("letter",))
-"""Columns that hold nothing of the file."""
-_NO_MARKUP = re.compile(r"(?:[^\W_]|[ .,;/()=+%'…×-]|:(?=[0-9 ])|_(?=[^\W_]))*")
 
 
 def write_table(rows: Sequence[Sequence[str]], *, tsv: bool, table: str | None, header: bool = True) -> None:
     """Rows, the first of them the header, as TSV, in a format of tabulate, or as aligned columns."""
-    table = _TABLES.get(table or "", table)
-    if tsv or table == "tsv":
-        rows = [rows[0], *([*map(_cell, rows[0], row)] for row in rows[1:])]
-    if tsv:
-        for row in rows[0 if header else 1 :]:
-            write_text("\t".join(row))
-    elif table is not None:
-        from tabulate import tabulate
-
-        if table in ("github", "pipe"):
-            rows = [[_markdown(cell) for cell in row] for row in rows]
-        elif table in ("jira", "orgtbl", "pretty", "psql", "presto"):
-            rows = [[cell.replace("|", "\\|") for cell in row] for row in rows]
-        text = tabulate(rows[1:], headers=rows[0] if header else (), tablefmt=table, disable_numparse=True)
-        for line in text.split("\n"):
+    if tsv or table is not None:
+        for line in table_lines(rows, tsv=tsv, table=table, header=header):
             write_text(line)
-    else:
-        numbers = frozenset(i for i, name in enumerate(rows[0]) if name in ("bytes", "used", "numel"))
-        shown = [[cut(cell, 2 * TEXT_LIMIT) for cell in row] for row in rows[1:]]
-        sizes = [max((cells(row[i]) for row in shown), default=0) for i in range(len(rows[0]))]
-        head = [cell.upper() for cell in rows[0]]
-        write_lines(
-            columns([head, *shown], right=numbers, width=screen_width(), give=sizes.index(max(sizes)))
-        )
-
-
-def _cell(column: str, text: str) -> str:
-    return text if column in _OWN else show_cell(text, name=column in _NAMES)
-
-
-def _markdown(text: str) -> str:
-    """A cell of a Markdown table: as code where it holds markup, a link, or a mention."""
-    if _NO_MARKUP.fullmatch(text) and "www." not in text.lower():
-        return text
-    longest = max(map(len, re.findall("`+", text)), default=0)
-    fence, pad = "`" * (longest + 1), " " if longest else ""
-    return f"{fence}{pad}{text}{pad}{fence}".replace("|", "\\|")
+        return
+    numbers = frozenset(i for i, name in enumerate(rows[0]) if name in ("bytes", "used", "numel"))
+    shown = [[cut(cell, 2 * TEXT_LIMIT) for cell in row] for row in rows[1:]]
+    head = [cell.upper() for cell in rows[0]]
+    write_lines(ragged([head, *shown], right=numbers, width=screen_width()))
 
 
 class Tables:
@@ -295,6 +252,7 @@ _clock = time.monotonic
 class _Bar:
     """One line on stderr that is drawn over and over. It is made before any thread, which then only advances it."""
 
+    is_open = False  # work inside of other work, also in a copy of this process, has none of its own
     shown: _Bar | None = None
     """The bar that is on the screen."""
 
@@ -345,20 +303,26 @@ def progress(doing: str, total: int, unit: str = "") -> Iterator[Callable[[int],
 
     `doing` is a word such as `copying`. Whatever ends the work takes the bar off the screen.
     """
-    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+    if _Bar.is_open or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         yield None
         return
     bar = _Bar(doing, total, unit)
+    _Bar.is_open = True
     try:
         yield bar.advance
     finally:
+        _Bar.is_open = False
         _clear()
 
 
-def talk(text: str) -> None:
-    """Lines on stderr, made safe by whoever made them."""
+def talk(text: str, hint: str | None = None) -> None:
+    """Lines on stderr, made safe by whoever made them, broken at words where they do not fit the terminal."""
+    _say([part for line in text.split("\n") for part in talk_lines(line, hint, screen_width(sys.stderr))])
+
+
+def _say(lines: Sequence[str]) -> None:
     _clear()
-    for line in text.split("\n"):
+    for line in lines:
         sys.stderr.write(f"{show_line(show_literal(line))}\n")
     sys.stderr.flush()
 
@@ -370,18 +334,17 @@ def conclude(text: str) -> None:
 
 
 def alarm(text: str) -> None:
-    """One line on stderr, in red where it gets colour."""
-    if coloured(sys.stderr):
-        sys.stderr.write(f"\033[1;31m{show_line(show_literal(text))}\033[0m\n")
-        sys.stderr.flush()
-    else:
-        talk(text)
+    """A sentence on stderr, in red where it gets colour."""
+    is_red = coloured(sys.stderr)
+    sys.stderr.write("\033[1;31m" if is_red else "")
+    talk(text)
+    sys.stderr.write("\033[0m" if is_red else "")
+    sys.stderr.flush()
 
 
 def talk_foreign(text: str) -> None:
     """Lines on stderr that somebody else composed, such as Python or the parser of the command line."""
-    for line in text.rstrip("\n").split("\n"):
-        talk(line[:_LONGEST])
+    _say([line[:_LONGEST] for line in text.rstrip("\n").split("\n")])
 
 
 def talk_traceback(error: BaseException) -> None:
@@ -395,4 +358,8 @@ def fail(error: Exception) -> None:
     """An error in one line on stderr, safe whatever the file put into it; CKPT_DEBUG shows where it arose."""
     if os.environ.get("CKPT_DEBUG"):
         talk_traceback(error)
-    talk(f"ckpt: {show_literal(str(error)[:_LONGEST])}")
+    text, hint = str(error), error.hint if isinstance(error, CkptError) else None
+    text = text.removesuffix(f" ({hint})")
+    if len(text) + len(hint or "") > _LONGEST:
+        text, hint = str(error)[:_LONGEST], None
+    talk(f"ckpt: {show_literal(text)}", hint and show_literal(hint))

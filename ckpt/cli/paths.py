@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from typing import NamedTuple
 
 from ckpt import __version__
 from ckpt.cli import output
+from ckpt.cli.start import Signal
+from ckpt.cli.walk import FEW, Found, empty, is_concern, many, nothing_in
 from ckpt.errors import CkptError, about
+from ckpt.io.executor import Task
+from ckpt.render.text import Line
+from ckpt.text import Json, and_more, show, show_literal
 
 TROUBLE = 2
 
@@ -17,20 +24,114 @@ def worst(codes: Iterable[int]) -> int:
     return max(codes, default=0)
 
 
-def each(paths: Sequence[str], one: Callable[[str], int], *, json: str | None = None) -> int:
+def each(
+    paths: Sequence[str], one: Callable[[str], int], *, json: str | None = None, tell_rest: bool = False
+) -> int:
     """Run a command for each PATH and print what fails; the exit code of all.
 
-    With `json`, the name of the command's schema, what fails is a document too.
+    With `json`, the name of the command's schema, what fails is a document too. With `tell_rest`, an interrupt says
+    which PATHs were not begun.
     """
-    codes = []
-    for path in paths:
-        try:
-            with about(path), documented(path, json):
-                codes.append(one(path))
-        except CkptError as error:
-            output.fail(error)
-            codes.append(TROUBLE)
+    codes: list[int] = []
+    try:
+        for path in paths:
+            try:
+                with about(path), documented(path, json):
+                    codes.append(one(path))
+            except CkptError as error:
+                output.fail(error)
+                codes.append(TROUBLE)
+    except Signal:
+        if tell_rest and len(paths) > 1:
+            sys.stdout.flush()  # the reports on what is done
+            at = len(codes)
+            rest = [show(path, 80) for path in paths[at + 1 :]]
+            begun = f"stopped at {show(paths[at], 80)}, {at:,} of {len(paths):,} before it are through"
+            output.talk(f"ckpt: {begun}" + (f"; not begun: {and_more(rest, 3)}" if rest else ""))
+        raise
     return worst(codes)
+
+
+class Answer(NamedTuple):
+    """What a command says about one file. It pickles: another process may make it, this one writes it.
+
+    `texts` are exact lines, `rows` a table whose first row is the header, `talk` is for stderr.
+    """
+
+    code: int = 0
+    lines: Sequence[Line] = ()
+    texts: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] | None = None
+    document: dict[str, Json] | None = None
+    talk: Sequence[str] = ()
+
+
+def look(
+    names: Sequence[str],
+    items: Sequence[Found],
+    answer: Callable[[Found], Answer],
+    *,
+    json: str | None = None,
+    jobs: int | None = None,
+    doing: str = "reading",
+    tables: output.Tables | None = None,
+    apart: bool = False,
+) -> list[int]:
+    """Write the answer about each of the `items` that the `names` lead to, in their order; the exit codes.
+
+    Many answers are made in several processes, which changes nothing in what is written. With `apart` there are empty
+    lines between the texts. A folder without a checkpoint is an error.
+    """
+    tasks = [Task(_answered, (item, answer), 1) for item in items]
+    codes, seen = [], []
+    several = len(tasks) >= FEW
+    with output.progress(doing, len(tasks), "files") if several else nullcontext() as progress:
+        for item, made in zip(items, many(tasks, jobs).each(tasks), strict=True):
+            if progress is not None:
+                progress(1)
+            if isinstance(made, str):
+                output.talk(f"ckpt: {show(item.path, None)}: skipped: {show_literal(made)}")
+                continue
+            seen.append(item.path)
+            codes.append(_written(item.path, made, json, tables, apart))
+    for name in empty(names, seen):
+        codes.append(_written(name, nothing_in(name), json, tables, apart))
+    return codes
+
+
+def _answered(item: Found, answer: Callable[[Found], Answer]) -> Answer | CkptError | str:
+    """The answer about a file, its error, or why it is skipped: it never was a checkpoint."""
+    if item.skipped is not None:
+        return item.skipped
+    try:
+        with about(item.path):
+            return answer(item)
+    except CkptError as error:
+        return error if is_concern(item, error) else error.problem
+
+
+def _written(
+    path: str, made: Answer | CkptError, json: str | None, tables: output.Tables | None, apart: bool
+) -> int:
+    """Write an answer or an error; the exit code."""
+    if isinstance(made, CkptError):
+        if json is not None:
+            write_failure(path, json, made)
+        output.fail(made)
+        return TROUBLE
+    for text in made.talk:
+        output.talk(text)
+    if made.document is not None:
+        output.write_json(made.document)
+    elif made.rows is not None and tables is not None:
+        tables.write(path, made.rows)
+    elif made.lines:
+        if apart:
+            output.between()
+        output.write_lines(made.lines)
+    for text in made.texts:
+        output.write_text(text)
+    return made.code
 
 
 @contextmanager
@@ -40,16 +141,17 @@ def documented(path: str, schema: str | None) -> Iterator[None]:
         yield
     except CkptError as error:
         if schema is not None:
-            output.write_json(
-                {
-                    "schema": {"name": schema, "version": 1},
-                    "ckpt": __version__,
-                    "file": {"path": path},
-                    "error": {
-                        "code": error.code,
-                        "message": error.said_of(path, hint=False),
-                        "hint": error.hint,
-                    },
-                }
-            )
+            write_failure(path, schema, error)
         raise
+
+
+def write_failure(path: str, schema: str, error: CkptError) -> None:
+    """The document of an error about a PATH."""
+    output.write_json(
+        {
+            "schema": {"name": schema, "version": 1},
+            "ckpt": __version__,
+            "file": {"path": path},
+            "error": error.failure(path)._asdict(),
+        }
+    )

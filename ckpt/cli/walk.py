@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ckpt import formats
-from ckpt.errors import CkptError, StandInError, UnsupportedError, UsageError
+from ckpt.errors import CkptError, NotOpenedError, StandInError, UnsupportedError, UsageError
 from ckpt.io.executor import Forks, R, Task
 from ckpt.limits import Limits
 from ckpt.names import natural
@@ -27,14 +27,16 @@ _LONGEST = 1 << 24
 class Found(NamedTuple):
     """A path to look at. `named` is set when the user typed it, `perhaps` when it may be no checkpoint.
 
-    `error` says why a folder cannot be looked at, `skipped` why a name in it is not.
+    `error` says why a folder cannot be looked at, `skipped` why a name in it is not. `folder` is the folder, as it
+    was typed, in which `looked` found it.
     """
 
     path: str
     named: bool = True
     perhaps: bool = False
-    error: str | None = None
+    error: CkptError | None = None
     skipped: str | None = None
+    folder: str | None = None
 
 
 def is_concern(item: Found, error: CkptError) -> bool:
@@ -56,12 +58,30 @@ def found(paths: Sequence[str]) -> Iterator[Found]:
             yield Found(path)
 
 
+def looked(paths: Sequence[str], limits: Limits, *, plugins: bool = False) -> list[Found]:
+    """As `found`, for commands that open each item: a folder that one of them can open stands for itself.
+
+    A folder in which nothing is found has the `error` that opening it gives.
+    """
+    items: list[Found] = []
+    for path in paths:
+        error = formats.refusal(path, limits, plugins=plugins) if os.path.isdir(path) else None
+        inside = [Found(path)]
+        if error is not None:
+            inside = [item._replace(folder=path) for item in _walked(path)]
+        items += inside
+        if all(item.skipped is not None for item in inside):
+            items.append(Found(path, error=error))
+    return items
+
+
 def _walked(folder: str) -> Iterator[Found]:
     refused: list[Found] = []
 
     def refuse(error: OSError) -> None:
         path = os.path.normpath(os.fsdecode(error.filename))
-        refused.append(Found(path, error=f"cannot be read: {(error.strerror or '').lower()}"))
+        problem = f"cannot be read: {(error.strerror or '').lower()}"
+        refused.append(Found(path, error=NotOpenedError(problem, path=path)))
 
     for at, folders, names in os.walk(folder, onerror=refuse):
         folders[:] = sorted((name for name in folders if not name.startswith(".")), key=natural)
@@ -88,12 +108,30 @@ FEW = 8
 """Files for which no process is started: they are read before it is."""
 
 
-def many(tasks: Sequence[Task[R]]) -> Forks:
-    """Who runs a task for each file: this process for a few, copies of it for many."""
-    return Forks() if len(tasks) >= FEW else Forks(1)
+def many(tasks: Sequence[Task[R]], jobs: int | None = None) -> Forks:
+    """Who runs a task for each file: `jobs` processes, or without a number this one for a few and copies for many."""
+    return Forks(jobs) if jobs is not None or len(tasks) >= FEW else Forks(1)
 
 
-def listed(paths: Sequence[str] | None, file: str | None) -> list[str]:
+def empty(paths: Sequence[str], seen: Iterable[str]) -> list[str]:
+    """The folders among the paths below which none of the `seen` ones lies."""
+    known = set(map(os.path.normpath, seen))
+    return [path for path in paths if os.path.isdir(path) and not _below(path, known)]
+
+
+def nothing_in(folder: str) -> CkptError:
+    """The error for a folder without a checkpoint."""
+    return UnsupportedError("no checkpoint in this folder", path=folder)
+
+
+def _below(folder: str, paths: Iterable[str]) -> bool:
+    """Whether one of the paths is the folder or lies in it."""
+    folder = os.path.normpath(folder)
+    start = "" if folder == os.curdir else os.path.join(folder, "")
+    return any(path == folder or path.startswith(start) for path in paths)
+
+
+def listed(paths: Sequence[str] | None, file: str | None, what: str = "look at") -> list[str]:
     """The PATHs, and the names in a file, or on stdin for `-`: one a line, or with a NUL after each.
 
     Raises UsageError when there is none.
@@ -104,7 +142,7 @@ def listed(paths: Sequence[str] | None, file: str | None) -> list[str]:
         mark = b"\0" if b"\0" in data else b"\n"
         names += [os.fsdecode(name) for name in data.split(mark) if name.strip()]
     if not names:
-        raise UsageError("nothing to look at", hint="PATH..., or --files-from FILE")
+        raise UsageError(f"nothing to {what}", hint="PATH..., or --files-from FILE")
     return names
 
 

@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from inspect import Parameter
-from typing import NamedTuple
 
-from ckpt import formats
 from ckpt.checkpoint import Checkpoint
 from ckpt.cli import output
 from ckpt.cli.code import check_code
 from ckpt.cli.options import (
     Copy,
     DryRun,
+    FilesFrom,
     Force,
     InPlace,
     KeepCode,
     LimitOption,
     Output,
+    Recursive,
     RewriteJson,
     Verify,
     limits_of,
     opened,
+)
+from ckpt.cli.outputs import (
+    Job,
+    Open,
+    WriteOptions,
+    can_stay,
+    is_skipped,
+    jobs_of,
+    left_over,
+    open_item,
+    shard_place,
+    target_of,
 )
 from ckpt.cli.paths import each
 from ckpt.cli.signature import Command, dressed, parameters_of
@@ -32,50 +43,30 @@ from ckpt.errors import CkptError, LossError, UnsupportedError, UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save
 from ckpt.formats.save import Check, SavedFile, check_bytes, check_weights_only
-from ckpt.formats.sharded.write import set_pattern
-from ckpt.io import commit, leftover
-from ckpt.io.beside import beside
-from ckpt.jobs.rewrite.report import RewriteReport, weights_file, with_files, with_unread
+from ckpt.io import commit
+from ckpt.io.folders import make_folder
+from ckpt.jobs.rewrite.report import RewriteReport, weights_file, with_files, with_unread, without_copies
 from ckpt.limits import Limits
 from ckpt.render.rewrite import rewrite_lines
 from ckpt.render.warmstart import coverage_lines
-from ckpt.text import Json, pasted_path, show, show_literal, size_text
+from ckpt.text import Json, show, show_literal, size_text
 
-Open = Callable[[str, Limits], Checkpoint]
 Make = Callable[[Survey, Limits], RewriteReport]
 
 
-class WriteOptions(NamedTuple):
-    """What the options of a writing command say, and what the command adds to them.
-
-    A path that is suggested is that of the input with `suffix` before its ending, or with `ending` in place of it.
-    """
-
-    output: str | None = None
-    in_place: bool | None = False
-    """None where the command does not know it."""
-    copy: bool = False
-    force: bool = False
-    dry_run: bool = False
-    verify: str | None = None
-    keep_code: bool = False
-    json: bool = False
-    limits: Limits = Limits()
-    suffix: str = ""
-    ending: str | None = None
-    format: str | None = None
-    plain: bool = False
-    """Whether the result must load with weights_only=True."""
-    shard_bytes: int | None = None
-    weights_file: bool = False
-    """Whether the command changes the file of the weights of a folder, and not all of the folder."""
-    min_coverage: float | None = None
-    """The share of elements that a warm start must load, or nothing is written."""
-
-
-def writing(*, in_place: bool = True, keep_code: bool = True) -> Callable[[Command], Command]:
+def writing(
+    *, many: bool = True, in_place: bool = True, keep_code: bool = True
+) -> Callable[[Command], Command]:
     """Adds the options of a writing command, which is handed them as `options`."""
     shared = [
+        *(
+            [
+                Parameter("recursive", Parameter.KEYWORD_ONLY, default=False, annotation=Recursive),
+                Parameter("files_from", Parameter.KEYWORD_ONLY, default=None, annotation=FilesFrom),
+            ]
+            if many
+            else []
+        ),
         Parameter("output", Parameter.KEYWORD_ONLY, default=None, annotation=Output),
         *(
             [
@@ -109,11 +100,26 @@ def writing(*, in_place: bool = True, keep_code: bool = True) -> Callable[[Comma
             verify: str | None = None,
             keep_code: bool = False,
             json: bool = False,
+            recursive: bool = False,
+            files_from: str | None = None,
             limit: list[str] | None = None,
             **values: object,
         ) -> int:
             limits = limits_of(limit)
-            options = WriteOptions(output, in_place, copy, force, dry_run, verify, keep_code, json, limits)
+            options = WriteOptions(
+                output,
+                in_place,
+                copy,
+                force,
+                dry_run,
+                verify,
+                keep_code,
+                json,
+                limits,
+                many,
+                recursive,
+                files_from,
+            )
             _check(options)
             return command(**values, options=options)
 
@@ -122,13 +128,15 @@ def writing(*, in_place: bool = True, keep_code: bool = True) -> Callable[[Comma
     return decorate
 
 
-def rewrite(paths: list[str], make: Make, options: WriteOptions, *, opened: Open = opened) -> int:
+def rewrite(paths: list[str] | None, make: Make, options: WriteOptions, *, opened: Open = opened) -> int:
     """Each PATH: read, change, write, report. The exit code of the command."""
-    _check_output(paths, options, opened)
+    jobs = jobs_of(paths or (), options, opened)
+    turns = iter(jobs)
     return each(
-        paths,
-        lambda path: _one(path, make, options, opened),
+        [job.path for job in jobs],
+        lambda _: _one(next(turns), make, options, opened),
         json="ckpt.rewrite" if options.json else None,
+        tell_rest=True,
     )
 
 
@@ -142,58 +150,18 @@ def _check(options: WriteOptions) -> None:
         raise UsageError(f"--verify {options.verify}: not a check", hint="crc or torch")
 
 
-def _check_output(paths: list[str], options: WriteOptions, opened: Open) -> None:
-    """Raise UsageError where only the user can say where to write."""
-    if options.output is None and not options.in_place and not options.dry_run:
-        if len(paths) == 2 and not os.path.lexists(paths[1]):  # IN OUT, as cp takes them
-            out = pasted_path(paths[1])
-            raise UsageError("where to write?", path=paths[0], hint=out and f"-o {out}")
-        with opened(paths[0], options.limits) as checkpoint:
-            where = "-o DIR" if len(paths) > 1 else _suggested(checkpoint, options)
-            ways = [where, "--in-place" if options.in_place is not None and _can_stay(checkpoint) else None]
-        hint = ", or ".join(way for way in ways if way is not None)
-        raise UsageError("where to write?", path=paths[0], hint=hint or None)
-    if len(paths) > 1 and options.output is not None and not os.path.isdir(options.output):
-        raise UsageError("not a folder, and there are several PATHs", path=options.output)
-    if len(paths) > 1 and options.output is not None:
-        _check_targets(paths, options)
-
-
-def _check_targets(paths: list[str], options: WriteOptions) -> None:
-    """Raise CkptError where a result would take the place of another one, before any is written."""
-    if options.shard_bytes:
-        raise UsageError("--shard-size takes one PATH: all shards would have the same names")
-    taken: dict[str, str] = {}
-    for path in paths:
-        to = _target(path, options)
-        if to is None:
-            continue
-        other = taken.setdefault(to.real, path)
-        if other is not path:
-            raise UsageError(f"{show(other, 80)} would be written there too", path=to.path)
-
-
-def _suggested(checkpoint: Checkpoint, options: WriteOptions) -> str | None:
-    """`-o` with a free path beside the input, ready to paste."""
-    if options.ending is not None:
-        path = beside(checkpoint.path, options.suffix, (options.ending,), other=False)
-    else:
-        path = formats.out_beside(checkpoint, options.suffix, same_format=True)
-    out = None if path is None else pasted_path(path)
-    return None if out is None else f"-o {out}"
-
-
-def _can_stay(checkpoint: Checkpoint) -> bool:
-    """Whether ckpt changes such a file where it is."""
-    return checkpoint.source is not None and save.is_written(checkpoint.format)
-
-
-def _one(path: str, make: Make, options: WriteOptions, opened: Open) -> int:
+def _one(job: Job, make: Make, options: WriteOptions, opened: Open) -> int:
     limits = options.limits
-    to = None if options.shard_bytes else _target(path, options)
-    for other, size in _left_over(to, options):
+    to = target_of(job, options)
+    for other, size in left_over(to, options):
         output.talk(f"ckpt: {show(other, None)}: {size_text(size)} left over from a run that was killed")
-    with opened(path, limits) as checkpoint:
+    try:
+        checkpoint = open_item(job.item, options, opened)
+    except CkptError as error:
+        if is_skipped(job.item, error):
+            return 0
+        raise
+    with checkpoint:
         survey = Survey(weights_file(checkpoint) if options.weights_file else checkpoint)
         with _advised(survey, limits):
             return _rewritten(checkpoint, survey, make, to, options)
@@ -208,7 +176,7 @@ def _rewritten(
 ) -> int:
     """Change, write and report one checkpoint; `survey` is of its file of weights where only that is changed."""
     limits = options.limits
-    report = with_unread(make(survey, limits))
+    report = without_copies(with_unread(make(survey, limits)), limits)
     if not options.in_place:
         report = with_files(report, checkpoint)
     _refuse_source(report, to, options)
@@ -230,9 +198,10 @@ def _rewritten(
     if options.json:
         output.write_json(report.to_json(written(saved), dry_run=options.dry_run))
     else:
+        width = output.screen_width()
         if report.coverage is not None:
-            output.write_lines(coverage_lines(report.coverage, width=output.screen_width()))
-        output.write_lines(rewrite_lines(report, saved, dry_run=options.dry_run))
+            output.write_lines(coverage_lines(report.coverage, width=width))
+        output.write_lines(rewrite_lines(report, saved, dry_run=options.dry_run, width=width))
     if saved is not None:
         warn(saved.path, saved.warnings)
     if too_little:
@@ -261,7 +230,7 @@ def _refuse_source(report: RewriteReport, to: commit.Target | None, options: Wri
         return
     source = report.source
     if save.is_source(source, to.real):
-        can = options.in_place is not None and _can_stay(source)
+        can = options.in_place is not None and can_stay(source)
         hint = "--in-place" if can and (source.traits.in_place or not report.left_out) else "-o another file"
         raise UsageError("OUT is the source, which --force does not replace", path=to.path, hint=hint)
     if save.is_source(report.result, to.real):
@@ -274,28 +243,6 @@ def warn(path: str, warnings: Iterable[str]) -> None:
     """What is to be known about a file, on stderr."""
     for line in warnings:
         output.talk(f"ckpt: {show(path, None)}: {show_literal(line)}")
-
-
-def _left_over(to: commit.Target | None, options: WriteOptions) -> list[tuple[str, int]]:
-    """What killed runs left beside the files that are to be written."""
-    if to is not None:
-        return leftover.left_over(to.real)
-    if options.shard_bytes and options.output is not None:
-        folder, stem = _shard_place(options.output)
-        files = rf"(?:{set_pattern(stem)}|{re.escape(stem)}\.safetensors(?:\.index\.json)?)"
-        return leftover.left_over(os.path.join(folder, stem), files)
-    return []
-
-
-def _target(path: str, options: WriteOptions) -> commit.Target | None:
-    """Where one PATH is written to, None when it is changed in place or not at all."""
-    if options.in_place or options.output is None:
-        return None
-    wanted = options.output
-    if os.path.isdir(wanted):
-        name = os.path.basename(os.path.normpath(path))
-        wanted = os.path.join(wanted, save.renamed(name, options.format) if options.format else name)
-    return commit.target(wanted, force=options.force)
 
 
 def _format(checkpoint: Checkpoint, to: commit.Target | None, options: WriteOptions) -> str:
@@ -327,7 +274,7 @@ def _write(report: RewriteReport, to: commit.Target | None, options: WriteOption
         further["weights_only"] = check_weights_only
     if options.shard_bytes and options.output is not None:
         with output.progress("copying", _bytes_of(checkpoint)) as progress:
-            folder, stem = _shard_place(options.output)
+            folder, stem = shard_place(options.output)
 
             def target_of(name: str) -> commit.Target:
                 return commit.target(os.path.join(folder, name), force=options.force)
@@ -336,6 +283,8 @@ def _write(report: RewriteReport, to: commit.Target | None, options: WriteOption
                 checkpoint, target_of, stem, options.shard_bytes, limits, progress=progress, checks=further
             )
     if to is not None:
+        if options.recursive:
+            make_folder(to)
         with output.progress("copying", _bytes_of(checkpoint)) as progress:
             return save.save(checkpoint, to, format, limits, progress=progress, checks=further)
     if not report.changes:
@@ -355,14 +304,6 @@ def _write(report: RewriteReport, to: commit.Target | None, options: WriteOption
     to = commit.target(checkpoint.source.name, force=True)
     with output.progress("copying", _bytes_of(checkpoint)) as progress:
         return save.save(checkpoint, to, checkpoint.format, limits, progress=progress, checks=further)
-
-
-def _shard_place(out: str) -> tuple[str, str]:
-    """The folder of the shards and how their names begin: `model` in a folder, else the name of OUT."""
-    if os.path.isdir(out):
-        return out, "model"
-    folder, name = os.path.split(out)
-    return folder, name.removesuffix(".index.json").removesuffix(".safetensors")
 
 
 def _bytes_of(checkpoint: Checkpoint) -> int:

@@ -83,6 +83,12 @@ def _gathered(ref: TensorRef) -> bytes:
 
 def _patched(place: Patched, start: int, end: int, tally: Tally | None) -> Iterator[bytes]:
     """Bytes `start` to `end` of a patched place."""
+    for piece, begin, count in _shown(place, start, end):
+        yield from blocks(piece, begin, count, tally)
+
+
+def _shown(place: Patched, start: int, end: int) -> Iterator[tuple[Place, int, int]]:
+    """(place, its first byte, bytes) of what makes bytes `start` to `end` of a patched place, in order."""
     # The spans that no piece covers yet. The last piece comes first, because later pieces cover earlier ones.
     free = [(start, end)]
     shown: list[tuple[int, int, int, Place]] = []
@@ -99,7 +105,7 @@ def _patched(place: Patched, start: int, end: int, tally: Tally | None) -> Itera
     if place.base is not None:
         shown += [(low, high, 0, place.base) for low, high in free]
     for low, high, first, piece in sorted(shown, key=lambda row: row[0]):
-        yield from blocks(piece, low - first, high - low, tally)
+        yield piece, low - first, high - low
 
 
 def _size(place: Place) -> int:
@@ -266,6 +272,8 @@ def place_of(ref: TensorRef, dtype: DType | None = None) -> Place:
     begin = 0
     if isinstance(place, Boxes) and ref.numel:
         place, begin = _range_with(boxes.as_ranges(place, place_of), first, last)
+    elif isinstance(place, Patched) and dtype in (None, ref.dtype) and _is_all(ref):
+        return place
     if (
         dtype in (None, ref.dtype)
         and isinstance(place, Range)
@@ -279,12 +287,17 @@ def place_of(ref: TensorRef, dtype: DType | None = None) -> Place:
 
 def _range_with(place: Place, first: int, last: int) -> tuple[Place, int]:
     """(the range that holds the bytes `first` to `last` of a place, its first byte); else the place."""
-    if isinstance(place, Patched):
+    if isinstance(place, Patched) and isinstance(place.pieces, tuple):
         at = bisect(place.pieces, first, key=lambda piece: piece[0]) - 1
         begin, piece = place.pieces[at]
         if last <= begin + _size(piece):
             return piece, begin
     return place, 0
+
+
+def _is_all(ref: TensorRef) -> bool:
+    """Whether the bytes of a storage are the elements of a tensor, in the order of its shape."""
+    return not (ref.conj or ref.neg) and is_dense(ref) and ref.extent == (0, ref.storage.nbytes)
 
 
 def is_big(storage: Storage) -> bool:
@@ -317,10 +330,9 @@ def pour(storage: Storage, sink: Sink, *, crc: bool) -> int:
         if is_recorded or not crc:
             sink.copy(place.source, place.offset, storage.nbytes)
             return storage.crc or 0
-    runs = None if crc else _runs(place)
-    if runs is not None:
-        for run in runs:
-            sink.copy(run.source, run.offset, run.size)
+    if isinstance(place, Patched) and not crc:
+        for piece, begin, count in _shown(place, 0, storage.nbytes):
+            _pour_part(piece, begin, count, sink)
         return 0
     checksum = 0
     for block in blocks(place, 0, storage.nbytes, sink.tally):
@@ -335,23 +347,13 @@ def pour(storage: Storage, sink: Sink, *, crc: bool) -> int:
     return checksum
 
 
-def _runs(place: Place) -> list[Range] | None:
-    """The ranges, in order, that a patched place consists of; None where it is anything else."""
-    if not isinstance(place, Patched) or place.base is not None:
-        return None
-    runs: list[Range] = []
-    end = 0
-    for first, piece in place.pieces:
-        if (
-            first != end
-            or not isinstance(piece, Range)
-            or piece.inflated is not None
-            or piece.source.fd is None
-        ):
-            return None
-        runs.append(piece)
-        end += piece.size
-    return runs if end == place.size else None
+def _pour_part(place: Place, begin: int, count: int, sink: Sink) -> None:
+    """Write `count` bytes of a place. The kernel copies those that lie in a file as they are."""
+    if isinstance(place, Range) and place.inflated is None and place.source.fd is not None:
+        sink.copy(place.source, place.offset + begin, count)
+        return
+    for block in blocks(place, begin, count, sink.tally):
+        sink.write(block)
 
 
 class _Buffers(threading.local):

@@ -15,7 +15,7 @@ from ckpt.names import NamedKey, Path
 from ckpt.nodes import Node
 from ckpt.pickles.imports import runs_anything
 from ckpt.pickles.known import PACKAGES
-from ckpt.text import and_more, pasted_path
+from ckpt.text import STAND_INS, and_more, pasted_path, show_literal
 from ckpt.tree.view import look
 
 
@@ -51,11 +51,15 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     template = checkpoint.traits.load
     if checkpoint.traits.names_are_code:  # its own loader imports nothing
         return Load(template.format(path=literal(checkpoint.path), options=""))
+    if checkpoint.traits.is_foreign and checkpoint.traits.is_archive:
+        return _packaged(checkpoint, models)
     if checkpoint.traits.is_foreign:
         return _unpickled(checkpoint, models)
     strange = _strange(checkpoint)
     if strange is not None:
         return Load(None, reason=strange)
+    if any(row.name == "ShardedTensor" for row in checkpoint.imports):
+        return Load(None, reason="torch loads a ShardedTensor in a process group of as many ranks only")
     outdated = _outdated(checkpoint)
     if outdated is not None:
         return Load(None, reason=outdated)
@@ -64,6 +68,8 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         return Load(
             template.format(path=literal(checkpoint.path)), f"state is the state dict of your model{runs}"
         )
+    if checkpoint.traits.is_set and not template:
+        return Load(None, reason="only the program that wrote it puts its parts together")
     refused = checkpoint.weights_only
     options = ['map_location="cpu"']
     if refused:
@@ -78,6 +84,8 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         note += f"; needs {and_more(needed, 3)}" if needed else ""
     if checkpoint.traits.is_archive:
         return _contained(checkpoint, models, ", ".join(options), note)
+    if checkpoint.traits.is_set:
+        return _of_set(checkpoint, ", ".join(options), note)
     if checkpoint.parts:
         return Load(_sharded(checkpoint, ", ".join(options)), note)
     path = literal(checkpoint.path)
@@ -206,6 +214,26 @@ def _unpickled(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     return Load(expression + _model_path(checkpoint, models), f"import {template.partition('.')[0]}")
 
 
+def _packaged(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
+    """The pickle of a package that holds the model: PackageImporter takes its folder and its name."""
+    inside = next((row for row in checkpoint.notices if row.code == "code-inside"), None)
+    if inside is not None:
+        return Load(None, reason="loading it runs the code that it holds")
+    strange = _strange(checkpoint)
+    if strange is not None:
+        return Load(None, reason=strange)
+    members = {part.removesuffix(".pkl"): part for part in checkpoint.parts}
+    at = [row.path for row in models] or [(key,) for key in members]
+    if len(at) != 1 or at[0][0] not in members:
+        return Load(None, reason=f"it holds {len(at)} models")
+    package, _, resource = members[str(at[0][0])].rpartition("/")
+    template = checkpoint.traits.load
+    names = f"{literal(package.replace('/', '.'))}, {literal(resource)}"
+    expression = template.format(path=literal(checkpoint.path), part=names)
+    inner = _model_path(checkpoint, models).removeprefix(subscript(at[0][:1]) or "")
+    return Load(expression + inner, "import torch.package; runs its pickle without limits")
+
+
 def _contained(checkpoint: Checkpoint, models: Sequence[Section], options: str, note: str | None) -> Load:
     """The member of an archive that holds the model. `import` stands in the note: torch does not bring it along."""
     template = checkpoint.traits.load
@@ -220,6 +248,20 @@ def _contained(checkpoint: Checkpoint, models: Sequence[Section], options: str, 
     needs = f"import {template.partition('(')[2].partition('.')[0]}"
     inner = steps.removeprefix(subscript(at[0][:1]) or "")
     return Load(expression + inner, f"{needs}; {note}" if note else needs)
+
+
+_FROM = {
+    "get_fp32_state_dict_from_zero_checkpoint": "from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint"
+}
+"""A function of another package that loads a folder -> what imports it."""
+
+
+def _of_set(checkpoint: Checkpoint, options: str, note: str | None) -> Load:
+    """The function that opens the folder. One of another package unpickles every file without weights_only."""
+    template = checkpoint.traits.load
+    expression = template.format(path=literal(checkpoint.path), options=options)
+    imported = next((line for name, line in _FROM.items() if name in template), None)
+    return Load(expression, note if imported is None else f"{imported}; it unpickles every file")
 
 
 def _sharded(checkpoint: Checkpoint, options: str) -> str:
@@ -247,8 +289,16 @@ def subscript(path: Path) -> str | None:
 
 
 def literal(text: str) -> str:
-    """A string as Python source in ASCII, in double quotes unless it contains them."""
-    quoted = ascii(text)
+    """A string as Python source, in double quotes unless it contains them; only what can be read is not escaped.
+
+    Nor is it where an encoding without it prints the escape of Python; characters with a stand-in are escaped always.
+    """
+    quoted = "".join(
+        char
+        if char.isascii() or (char not in STAND_INS and show_literal(char) == char)
+        else ascii(char)[1:-1]
+        for char in repr(text)
+    )
     if quoted.startswith("'") and '"' not in quoted:
         return f'"{quoted[1:-1]}"'
     return quoted

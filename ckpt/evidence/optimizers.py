@@ -51,7 +51,8 @@ def optimizer(section: Section) -> Optimizer | None:
         parameters += len(view.children) if view.kind == "sequence" else 0
         rate = look(fields.get("lr")).value
         if isinstance(rate, (int, float)) and not isinstance(rate, bool) and rate not in rates:
-            rates.append(float(rate))
+            if isinstance(rate, float) or abs(rate) < 2**53:  # a file may hold an int that no float holds
+                rates.append(float(rate))
     family = next((name for needed, name in _FAMILIES if needed <= names), None)
     return Optimizer(family, parameters, len(states), tuple(rates))
 

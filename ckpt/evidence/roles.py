@@ -38,8 +38,10 @@ class Role(NamedTuple):
 _CERTAIN = {
     "module": "listed by the module in this file",
     "torchscript": "listed by the code in this file",
+    "pt2": "listed by the signature of the program in this file",
     "Parameter": "saved as a Parameter",
     "Buffer": "saved as a Buffer",
+    "deepspeed": "by the list of buffers that DeepSpeed saved",
 }
 _BATCH_NORM = frozenset(("running_mean", "running_var", "num_batches_tracked"))
 _UNKNOWN = Role("unknown", "none", "none", "a state dict does not say; treated as a parameter")
@@ -232,11 +234,18 @@ def _roles(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> list[Role]:
         elif section.kind in ("model", "ema"):
             roles[section.first : section.first + section.tensors] = _model_roles(section, named)
     return [
-        Role(entry.kind, "certain", entry.source, _CERTAIN[entry.source])
-        if entry.kind is not None and entry.source is not None and role.role != "optimizer"
-        else role
+        role if entry.source is None or role.role == "optimizer" else _told(entry.kind, entry.source)
         for entry, role in zip(checkpoint.tensors, roles, strict=True)
     ]
+
+
+def _told(kind: str | None, source: str) -> Role:
+    """The role that the format itself gives. One that tells all parameters and buffers names the others too."""
+    if kind is None:
+        return Role(
+            "other", "certain", source, "neither a parameter nor a buffer of the program in this file"
+        )
+    return Role("parameter" if kind == "parameter" else "buffer", "certain", source, _CERTAIN[source])
 
 
 def _model_roles(section: Section, named: frozenset[str]) -> list[Role]:

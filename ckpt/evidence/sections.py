@@ -220,6 +220,8 @@ class _Finder:
         """The kind of a container that is a section; None when it is not, though it may hold sections."""
         if {"state", "param_groups"} <= set(row.keys):
             return "optimizer"
+        if row.path and row.path[0] in self._checkpoint.copies:
+            return "other" if len(row.path) == 1 else None
         if row.path == (KEY,) and record_of(self._checkpoint) is not None:
             return "snapshot"
         if row.is_module or row.path in self.models:

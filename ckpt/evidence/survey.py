@@ -56,6 +56,21 @@ class Survey:
         """The sections that hold a model's weights."""
         return [section for section in self.sections if section.kind == "model"]
 
+    @property
+    def main(self) -> list[Section]:
+        """The models, or their averages where these are all that there is."""
+        return self.models or [section for section in self.sections if section.kind == "ema"]
+
+    @property
+    def parameters(self) -> list[int]:
+        """The indices of the parameters of the models, or of their averages where these are all that there is."""
+        return [
+            index
+            for section in self.main
+            for index in section.indices
+            if self.roles[index].role in ("parameter", "unknown")
+        ]
+
     def section(self, name: str) -> Section:
         """The section with this name. Raises UsageError with the nearest names."""
         for section in self.sections:

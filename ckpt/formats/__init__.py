@@ -18,14 +18,19 @@ from ckpt.formats.archive import LOCAL_MAGIC
 from ckpt.formats.contained import read as contained
 from ckpt.formats.dcp import read as dcp
 from ckpt.formats.dcp_hf import read as dcp_hf
+from ckpt.formats.deepspeed import read as deepspeed
 from ckpt.formats.folder import read as folder
 from ckpt.formats.format import CanAppend, CanVerify, CanWrite, Format
 from ckpt.formats.fsdp import read as fsdp
 from ckpt.formats.plain_pickle import read as plain_pickle
 from ckpt.formats.probe import Probe
+from ckpt.formats.pt2 import read as pt2
 from ckpt.formats.safetensors import read as safetensors
 from ckpt.formats.sharded import read as sharded
 from ckpt.formats.torch_legacy import read as torch_legacy
+from ckpt.formats.torch_package import read as torch_package
+from ckpt.formats.torch_tar import read as torch_tar
+from ckpt.formats.torch_zip import opt_in as torch_zip_1_4
 from ckpt.formats.torch_zip import read as torch_zip
 from ckpt.io.beside import beside
 from ckpt.io.location import Location, locate
@@ -33,14 +38,19 @@ from ckpt.limits import Budget, Limits
 
 FORMATS: tuple[Format, ...] = (
     dcp,
+    deepspeed,
     folder,
     dcp_hf,
     fsdp,
     sharded,
     torchscript,
     torch_zip,
+    torch_zip_1_4,
     torch_legacy,
     safetensors,
+    pt2,
+    torch_package,
+    torch_tar,
     contained,
     plain_pickle,
 )
@@ -85,16 +95,38 @@ def _open(
             gc.enable()
 
 
+def refusal(path: str, limits: Limits, *, plugins: bool = False) -> CkptError | None:
+    """Why no format reads a path; None for one that some format recognises."""
+    probe = None
+    try:
+        probe = probe_at(locate(path), limits, plugins)
+        if format_of(probe, plugins) is foreign:
+            foreign.read(probe, limits)
+    except CkptError as error:
+        error.path = error.path or path
+        return error
+    finally:
+        if probe is not None:
+            probe.close()
+    return None
+
+
 def files_of_folder(path: str, limits: Limits) -> tuple[str, ...] | None:
     """The files, by their paths below a folder, of the one checkpoint that the folder is; None for any other folder."""
-    from ckpt.formats.dcp.names import is_part
+    from ckpt.formats.dcp.names import is_part  # here: only who searches folders pays for them
     from ckpt.formats.dcp_hf.names import shards_in
-    from ckpt.formats.folder.plan import plan_of  # here: only who searches folders pays for it
+    from ckpt.formats.deepspeed.plan import POINTERS, SCRIPTS, files_in, is_deepspeed
+    from ckpt.formats.folder.plan import plan_of
 
+    probe = probe_at(locate(path), limits)
     try:
-        probe = probe_at(locate(path), limits)
         if dcp.sniff(probe):
             return tuple(name for name in probe.location.names() if is_part(name))
+        if is_deepspeed(probe):
+            return files_in(probe, limits)
+    except CkptError:
+        return (*POINTERS, *SCRIPTS)  # one item, whose error says what is wrong
+    try:
         plan = plan_of(probe)
         if plan is None:
             shards = tuple(shard.name for shard in shards_in(probe.location.names()))

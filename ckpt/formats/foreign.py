@@ -42,13 +42,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
 # --- formats of checkpoints that get readers later ------------------------------------------------------------
 
 NOT_YET: dict[str, str] = {
-    "torch-tar": "the tar format of torch 0.1",
-    "torch-zip-1.4": "the zip format that torch 1.4 had as an option",
     "torchscript-1.0": "a TorchScript archive of torch 1.0",
-    "torch-package": "a torch.package archive",
-    "pt2": "a PT2 archive (torch.export, AOTInductor)",
-    "dcp": "a distributed checkpoint (DCP)",
-    "deepspeed": "a DeepSpeed checkpoint",
     "megatron": "a Megatron checkpoint",
 }
 """Name of a format -> what it is, for the formats that are recognised and not supported yet."""
@@ -90,8 +84,9 @@ def _file(probe: Probe) -> CkptError:
     for magic, what, hint in _MAGICS:
         if head.startswith(magic):
             return UnsupportedError(what, hint=hint)
-    if probe.path.endswith(".distcp"):
-        return _not_yet("dcp", "this file is a part of it")
+    other = _jax({os.path.basename(probe.path)})
+    if other is not None:
+        return other
     if probe.archive is not None:
         return _archive(probe.archive)
     if not head.strip(b"\0"):
@@ -99,7 +94,7 @@ def _file(probe: Probe) -> CkptError:
         what = "all bytes are zero" if whole else f"the first {len(head):,} bytes are zero"
         return UnreadableError(f"not a checkpoint: {what}", hint="an unfinished write?")
     if head[257:262] == b"ustar":
-        return _tar(probe)
+        return UnsupportedError("a tar archive", hint="unpack it first")
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:64].lower()
     if text.startswith(_HTML):
         return StandInError("not a checkpoint: an HTML page", hint="a failed download?")
@@ -135,16 +130,10 @@ def _archive(archive: Archive) -> CkptError:
     flat = set(names)
     if not names:
         return UnsupportedError("not a checkpoint: an empty zip archive")
-    if archive.find("data.pkl") is not None:
-        return _not_yet("torch-zip-1.4", "torch 1.4 reads it")
     if any(name.endswith("/data.pkl") or name == "data.pkl" for name in names):
         return UnreadableError("the torch archive has data.pkl outside its first folder")
     if "model.json" in inner and any(name.startswith("tensors/") for name in inner):
         return _not_yet("torchscript-1.0", "torch.jit.load, then torch.jit.save")
-    if ".data/extern_modules" in inner or ".data/python_version" in inner:
-        return _not_yet("torch-package")
-    if "archive_format" in inner or "serialized_exported_program.json" in flat:
-        return _not_yet("pt2")
     if all(name.endswith(".npy") for name in names):
         return UnsupportedError("not a checkpoint: numpy arrays (.npz)")
     if "[Content_Types].xml" in flat:
@@ -152,25 +141,6 @@ def _archive(archive: Archive) -> CkptError:
     if any(name.lower().endswith((".pth", ".pt", ".safetensors", ".ckpt", ".bin")) for name in names):
         return UnsupportedError("a zip archive of checkpoints", hint="unzip it first")
     return UnsupportedError("not a checkpoint: a zip archive without data.pkl")
-
-
-def _tar(probe: Probe) -> CkptError:
-    # Member headers are 512 bytes: name, size in octal at 124; the first three names show whether torch wrote it.
-    names: list[bytes] = []
-    at = 0
-    while at + 512 <= probe.size and len(names) < 8:
-        header = probe.file.read(at, 512)
-        name, digits = header[:100].rstrip(b"\0"), header[124:136].strip(b" \0")
-        if not name or not digits or not digits.isdigit() or len(digits) > 12:
-            break
-        names.append(name.removeprefix(b"./"))
-        try:
-            at += 512 + (int(digits, 8) + 511) // 512 * 512
-        except ValueError:
-            break
-    if {b"storages", b"tensors", b"pickle"} & set(names):
-        return _not_yet("torch-tar", "if you trust it, torch.load it and save it again")
-    return UnsupportedError("a tar archive", hint="unpack it first")
 
 
 def _is_onnx(head: bytes) -> bool:
@@ -191,23 +161,32 @@ def _is_text(head: bytes) -> bool:
 # --- directories ----------------------------------------------------------------------------------------------
 
 
+_ORBAX = frozenset(("_CHECKPOINT_METADATA", "ocdbt.process_0", "manifest.ocdbt"))
+_ZARR = frozenset((".zarray", ".zgroup", ".zmetadata", ".zattrs", "zarr.json"))
+
+
+def _jax(names: set[str]) -> CkptError | None:
+    """Folders of JAX, and of libraries that keep one folder per tensor."""
+    if names & _ORBAX:
+        return UnsupportedError("a JAX checkpoint (Orbax), which ckpt does not read")
+    if names & _ZARR:
+        return UnsupportedError(
+            "a zarr array or group, which ckpt does not read", hint="Megatron's old backend?"
+        )
+    return None
+
+
 def _directory(folder: Location) -> CkptError:
     try:
         names = [name.removesuffix("/") for name in folder.names()]
     except NotOpenedError as error:
         return error
     rules: tuple[tuple[str, Callable[[str], bool]], ...] = (
-        ("dcp", lambda name: name in (".metadata", ".metadata.tmp") or name.endswith(".distcp")),
-        (
-            "deepspeed",
-            lambda name: (
-                name.endswith(("_model_states.pt", "_optim_states.pt"))
-                or name == "zero_to_fp32.py"
-                or (name.startswith("global_step") and "latest" in names)
-            ),
-        ),
         ("megatron", lambda name: name.startswith("mp_rank_") or name == "latest_checkpointed_iteration.txt"),
     )
+    jax = _jax(set(names))
+    if jax is not None:
+        return jax
     for kind, test in rules:
         if any(map(test, names)):
             return _not_yet(kind)

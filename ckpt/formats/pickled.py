@@ -52,10 +52,12 @@ class Contents:
         self.not_loadable: str | None = None
 
 
-def run(data: bytes, limits: Limits, budget: Budget | None = None) -> Pickle:
+def run(
+    data: bytes, limits: Limits, budget: Budget | None = None, skim: machine.Skim | None = None
+) -> Pickle:
     """`machine.run`. The error of a damaged pickle names the unknown imports that came before the damage."""
     try:
-        return machine.run(data, limits, 0, budget)
+        return machine.run(data, limits, 0, budget, None, skim)
     except MachineError as error:
         error.hint = unknown_names(error.seen)
         raise

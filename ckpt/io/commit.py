@@ -20,8 +20,7 @@ from ckpt.text import show, size_text
 
 SUFFIX = ".ckpt-tmp"
 NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
-BLOCK = 4 << 20
-"""Bytes that one read or write moves."""
+BLOCK = 4 << 20  # bytes that one read or write moves
 _SMALL = 64 << 10
 """Ranges up to this size are gathered, because one system call for each would cost more than the copy."""
 _KERNEL_COPY = 256 << 20
@@ -46,15 +45,15 @@ class Target(NamedTuple):
         return None
 
 
-def target(path: str, *, force: bool) -> Target:
+def target(path: str, *, force: bool, parents: bool = False) -> Target:
     """A path to write to, checked before anything is read. Raises UsageError, WriteError.
 
-    Links are followed; one that leads nowhere only with `force`, because what it would create is not what it names.
+    Links are followed; one that leads nowhere only with `force`, which would create what it does not name. With
+    `parents` the folders of the target need not be there yet.
     """
     if not path or path.endswith("/") or os.path.isdir(path):
         raise UsageError("a directory, not a file to write to", path=path or "-o")
-    real = os.path.realpath(path)
-    folder = os.path.dirname(real)
+    folder = os.path.dirname(real := os.path.realpath(path))
     try:
         status = os.stat(real)
     except FileNotFoundError:
@@ -71,6 +70,8 @@ def target(path: str, *, force: bool) -> Target:
             raise UsageError("already exists", path=path, hint="--force to replace")
         if not os.access(real, os.W_OK):
             raise WriteError("read-only: ckpt does not replace it", path=path)
+    while parents and not os.path.lexists(folder):
+        folder = os.path.dirname(folder)
     if not os.path.isdir(folder):
         raise WriteError("there is no such folder", path=os.path.dirname(path) or folder)
     if not os.access(folder, os.W_OK | os.X_OK):

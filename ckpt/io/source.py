@@ -108,6 +108,30 @@ class BaseSource:
             raise CutOffError(f"cut off: {span}, it ends at {self.size:,}", path=path)
 
 
+def _opened(path: str, flags: int) -> int:
+    """A descriptor. A checkpoint of a thousand ranks has more files than a process may open until it asks for more."""
+    try:
+        return os.open(path, flags)
+    except OSError as error:
+        if error.errno != errno.EMFILE or not _more_files():
+            raise
+    return os.open(path, flags)
+
+
+def _more_files() -> bool:
+    """Raise the soft limit on open files to the hard one. False where it is there already."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return False
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError):  # macOS allows fewer than it says
+        return False
+    return True
+
+
 class File(BaseSource):
     """A regular file, opened for reading. Raises NotOpenedError for anything else.
 
@@ -122,7 +146,7 @@ class File(BaseSource):
         try:
             # O_NONBLOCK: opening a FIFO without a writer must not hang.
             flags = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0)
-            self._fd = os.open(path, flags) if fd is None else fd
+            self._fd = _opened(path, flags) if fd is None else fd
         except OSError as error:
             raise NotOpenedError(reason(error)) from None
         except ValueError:

@@ -77,7 +77,7 @@ def _apart(node: Node, plain: Callable[[Node], bool], dense: bool) -> Apart | No
     if isinstance(tensor, TensorRef):
         return _subclass(node, tensor, plain)
     if tensor.layout == "wrapper":
-        parts = {} if (tensor.detail or "").endswith(_SHARDS) else _wrapper(node, tensor)
+        parts = {} if (tensor.detail or "").partition(" ")[0].endswith(_SHARDS) else _wrapper(node, tensor)
         return Apart(f"a tensor of {tensor.detail or 'a class'}", {**parts, **kept}) if parts else None
     if tensor.layout == "jagged":
         given = _given((_inner_args(node) or (None,))[0])

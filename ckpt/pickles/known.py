@@ -71,6 +71,8 @@ upsampling: Upsample UpsamplingBilinear2d UpsamplingNearest2d
 """
 
 _OTHERS = """
+deepspeed.runtime.fp16.loss_scaler: DynamicLossScaler LossScaler
+deepspeed.utils.tensor_fragment: fragment_address
 _codecs: encode
 _io: BytesIO StringIO
 itertools: count
@@ -138,6 +140,7 @@ torch.distributed._tensor.placement_types: DTensorSpec Partial Replicate Shard T
 torch.distributed._tensor._dtensor_spec: DTensorSpec TensorMeta
 torch.distributed._mesh_layout: _FlatLayout _MeshLayout
 torch.distributed.device_mesh: DeviceMesh
+torch.distributed.remote_device: _remote_device
 torch.distributed.tensor: DTensor
 torch.distributed.tensor._api: DTensor
 torch.distributed.tensor._dtensor_spec: DTensorSpec ShardOrderEntry TensorMeta

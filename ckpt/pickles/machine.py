@@ -123,7 +123,7 @@ _UNHASHABLE = frozenset(
 
 
 # What the machine makes: every node except tensors. `rebuild` makes those later, from calls; a TensorRef is a tuple.
-_Made: TypeAlias = (
+Made: TypeAlias = (
     "bool | int | float | str | bytes | bytearray | list[Node] | tuple[Node, ...]"
     " | Dict | Set | Global | PersistentId | Opaque | None"
 )
@@ -173,17 +173,25 @@ class TruncatedPickleError(MachineError):
         super().__init__("unexpected end", offset)
 
 
+Skim: TypeAlias = Callable[[list["Made"], dict[int, "Made"], int, int], tuple[int, int]]
+"""Is called after an object got a state, with the stack above the last MARK, the memo, the offset after it and the number of slots that
+earlier calls left empty in the memo. It may read what follows by itself, leave pairs of keys and values on the stack
+and entries in the memo, and returns the offset from which the machine goes on and the new number of empty slots.
+"""
+
+
 def run(
     data: bytes | bytearray,
     limits: Limits,
     start: int = 0,
     budget: Budget | None = None,
     feed: Callable[[Opaque, int], None] | None = None,
+    skim: Skim | None = None,
 ) -> Pickle:
     """The pickle that begins at byte `start` of `data`, as an inert tree.
 
     `budget` is what is left for the file of the pickle; without one the pickle counts alone. `feed` is called with each
-    object that got a state and the offset after it, and may append to `data`. Raises TruncatedPickleError when `data` ends first, MachineError when the pickle is malformed, LimitError
+    object that got a state and the offset after it, and may append to `data`. `skim` may read on from there. Raises TruncatedPickleError when `data` ends first, MachineError when the pickle is malformed, LimitError
     when it costs more than `limits` allow.
     """
     out = Pickle()
@@ -191,7 +199,7 @@ def run(
         budget = Budget(limits, len(data) - start)
     budget.parse(len(data) - start)
     try:
-        _run(data, limits, start, out, budget, feed)
+        _run(data, limits, start, out, budget, feed, skim)
     except MachineError as failure:
         failure.seen = list(out.globals.values())
         raise
@@ -205,11 +213,13 @@ def _run(
     out: Pickle,
     budget: Budget,
     feed: Callable[[Opaque, int], None] | None,
+    skim: Skim | None,
 ) -> None:
-    stack: list[_Made] = []
-    outer: list[list[_Made]] = []  # the stacks below the open MARKs
+    stack: list[Made] = []
+    outer: list[list[Made]] = []  # the stacks below the open MARKs
     push, pop = stack.append, stack.pop
-    memo: dict[int, _Made] = {}
+    memo: dict[int, Made] = {}
+    skipped = 0  # slots of the memo that were skimmed over and left empty
     size = len(data)
     memory = budget.memory
     deep: dict[
@@ -364,6 +374,10 @@ def _run(
                     budget.memory = memory
                     feed(stack[-1], pos)
                     memory, size = budget.memory, len(data)
+                if skim is not None:
+                    budget.memory = memory
+                    pos, skipped = skim(stack, memo, pos, skipped)
+                    memory = budget.memory
             elif op == NEWOBJ:
                 args = pop()
                 push(_call(out, at, "newobj", pop(), args))
@@ -403,7 +417,7 @@ def _run(
             else:
                 out.foreign_opcodes.setdefault(op, at)
                 if op == MEMOIZE:
-                    memo[len(memo)] = stack[-1]
+                    memo[len(memo) + skipped] = stack[-1]
                 elif op == SHORT_BINUNICODE:
                     end = pos + 1 + data[pos]
                     if end > size:
@@ -515,7 +529,7 @@ def _nested(deep: dict[int, tuple[int, Node]], at: int, items: tuple[Node, ...])
     return items
 
 
-def _call(out: Pickle, at: int, how: str, func: Node, args: _Made, kwargs: Dict | None = None) -> Opaque:
+def _call(out: Pickle, at: int, how: str, func: Node, args: Made, kwargs: Dict | None = None) -> Opaque:
     if type(func) not in _CALLABLE:
         raise MachineError(f"cannot call {_kind(func)}", at)
     if type(args) is not tuple:
@@ -525,7 +539,7 @@ def _call(out: Pickle, at: int, how: str, func: Node, args: _Made, kwargs: Dict 
     return call
 
 
-def _add_items(at: int, target: _Made, items: Sequence[Node], sets: bool = False) -> None:
+def _add_items(at: int, target: Made, items: Sequence[Node], sets: bool = False) -> None:
     if type(target) is list:
         target.extend(items)
     elif type(target) is Opaque or (sets and type(target) is Set and not target.frozen):
@@ -534,7 +548,7 @@ def _add_items(at: int, target: _Made, items: Sequence[Node], sets: bool = False
         raise MachineError(f"cannot append items to {_kind(target)}", at)
 
 
-def _set_items(out: Pickle, at: int, target: _Made, items: Sequence[Node]) -> None:
+def _set_items(out: Pickle, at: int, target: Made, items: Sequence[Node]) -> None:
     if len(items) % 2:
         raise MachineError("a key has no value", at)
     if type(target) is not Dict and type(target) is not Opaque:
@@ -601,7 +615,7 @@ def _python2_string(op: int, data: bytes | bytearray, pos: int, at: int) -> tupl
         raise MachineError("invalid escape in a string", at) from None
 
 
-def _literal(op: int, data: bytes | bytearray, pos: int, at: int) -> tuple[_Made, int]:
+def _literal(op: int, data: bytes | bytearray, pos: int, at: int) -> tuple[Made, int]:
     """The value of an opcode that only pushes a value, and the offset after it."""
     if op in (SHORT_BINBYTES, BINBYTES, BINBYTES8, BYTEARRAY8, BINUNICODE8, LONG4):
         width = {SHORT_BINBYTES: 1, BINBYTES: 4, LONG4: 4}.get(op, 8)

@@ -118,7 +118,10 @@ class Rebuilder:
             return None
         attributes = _attributes(state)
         if isinstance(made, Composite) and made.layout == "wrapper":
-            made = replace(made, parts=_inner_tensors(attributes))
+            if made.detail in _SHARDED:
+                made = _with_shards(made, state)
+            else:
+                made = replace(made, parts=_inner_tensors(attributes))
             if made.detail in DTENSORS:
                 made = as_piece(made, attributes.get("_spec"), self._meshes)
         is_parameter = made.is_parameter or attributes.get("_is_param") is True
@@ -417,11 +420,61 @@ def _inner_tensors(attributes: dict[str, Node]) -> tuple[tuple[str, TensorRef], 
     return tuple(parts)
 
 
+def _with_shards(whole: Composite, state: Node) -> Composite:
+    """A ShardedTensor with the shards that its file holds, by where they begin in the tensor of all ranks.
+
+    State: (local shards, metadata, process group, spec, flag), torch/distributed/_shard/sharded_tensor/api.py.
+    """
+    shards = state[0] if is_tuple(state) and state else None
+    parts: list[tuple[str, TensorRef]] = []
+    places: list[str] = []
+    ranks: dict[str, None] = {}
+    for shard in shards if type(shards) is list else ():
+        fields = _attributes(shard.states[0]) if type(shard) is Opaque and shard.states else {}
+        metadata = fields.get("metadata")
+        at = _attributes(metadata.states[0]) if type(metadata) is Opaque and metadata.states else {}
+        tensor = _meaning(fields.get("tensor"))
+        if not isinstance(tensor, TensorRef) or not at:
+            raise _BadCallError("a shard has no tensor or no place")
+        offsets, sizes = _sizes(at.get("shard_offsets")), _sizes(at.get("shard_sizes"))
+        if sizes != tensor.shape or len(offsets) != len(whole.shape) or len(sizes) != len(whole.shape):
+            raise _BadCallError("the size of a shard is not that of its tensor")
+        ends = [first + size for first, size in zip(offsets, sizes, strict=True)]
+        if any(end > size for end, size in zip(ends, whole.shape, strict=True)):
+            raise _BadCallError(
+                f"a shard at {_brief(offsets)} of size {_brief(sizes)} lies outside of its tensor"
+            )
+        label = "_".join(["shard", *map(str, offsets)])
+        if any(label == other for other, _ in parts):
+            raise _BadCallError("two shards begin at one place")
+        parts.append((label, tensor))
+        places.append(", ".join(f"{first}:{end}" for first, end in zip(offsets, ends, strict=True)))
+        placement = at.get("placement")
+        rank = (
+            _attributes(placement.states[0]).get("_rank")
+            if type(placement) is Opaque and placement.states
+            else 0
+        )
+        if type(placement) is Opaque and type(rank) is int and 0 <= rank < 1 << 32:
+            ranks[str(rank)] = None
+    detail = f"{whole.detail} {' '.join(f'[{place}]' for place in places[:2]) or 'without a shard'}"
+    if len(places) > 2:
+        detail += f" and {len(places) - 2} more"
+    if len(ranks) == 1:
+        detail += f" of rank {next(iter(ranks))}"
+    held = sum(part.numel for _, part in parts)
+    return replace(whole, parts=tuple(parts), elements=held, detail=detail)
+
+
 def _brief(numbers: tuple[int, ...]) -> str:
     shown = [f"{n}" if n.bit_length() < 80 else f"(int of {n.bit_length()} bits)" for n in numbers[:8]]
     return f"[{', '.join(shown)}{', …' if len(numbers) > 8 else ''}]"
 
 
+_SHARDED = tuple(
+    f"torch.distributed.{module}.ShardedTensor"
+    for module in ("_shard.sharded_tensor.api", "_sharded_tensor.api", "_shard.sharded_tensor")
+)
 _Builder = Callable[[Rebuilder, tuple[Node, ...], Opaque], Tensor | Nested | None]
 
 _BUILDERS: dict[str, _Builder] = {

@@ -10,7 +10,7 @@ from ckpt.jobs.diff.modules import depth_that_fits, modules
 from ckpt.jobs.diff.ranks import ranks_of
 from ckpt.jobs.diff.rows import STATUSES, Row, ValueRow
 from ckpt.render.findings import findings_lines
-from ckpt.render.text import NAME, Line, cells, columns, flowed, height_of, hung, shortened
+from ckpt.render.text import NAME, Line, cells, columns, flowed, height_of, hung, shortened, spread, whole
 from ckpt.text import folded, plural, show, show_literal
 from ckpt.tree.literals import brief
 
@@ -283,15 +283,21 @@ def _values(report: DiffReport, width: int | None) -> list[Line]:
     for row in report.values[:_VALUES]:
         letter = LETTERS[row.status]
         name = shortened(show(row.name, 80), _name_cells(width))
-        out += hung([(f"{letter} ", _COLOURS.get(letter, "")), (f"{name}  ", "")], _value(row), width, 4)
+        head: Line = [(f"{letter} ", _COLOURS.get(letter, "")), (f"{whole(name)}  ", "")]
+        out += spread([*head, *_value(row)], width, 4)
     if len(report.values) > _VALUES:
         out.append([(f"… {len(report.values) - _VALUES:,} more values (--json)", "dim")])
     return out
 
 
-def _value(row: ValueRow) -> str:
-    sides = [show_literal(brief(side.node, 40)) for side in (row.before, row.after) if side is not None]
-    return " → ".join(sides)
+def _value(row: ValueRow) -> Line:
+    """The old value and the new one, in the colours of git."""
+    sides = [
+        (show_literal(brief(side.node, 40)), style)
+        for side, style in ((row.before, "removed"), (row.after, "added"))
+        if side is not None
+    ]
+    return [*sides[:1], *([(" → ", ""), sides[1]] if len(sides) > 1 else [])]
 
 
 def _verdict(report: DiffReport) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ckpt.jobs.explain.pages import Page
-from ckpt.render.text import Line, columns, cut, wrapped
+from ckpt.render.text import Line, hung, wrapped
 from ckpt.text import and_more
 
 _WIDEST = 100
@@ -51,14 +51,14 @@ def _hung(text: str, width: int) -> list[str]:
 
 def list_lines(pages: Sequence[Page], width: int | None) -> list[Line]:
     """Every page: the codes with their levels, then the errors."""
-    rows = [["CODE", "LEVEL", "FINDING"]]
-    rows += [[page.code.code, page.code.level, page.title] for page in pages if page.code is not None]
-    out = columns(rows, width=width, give=2)
-    for line, page in zip(out[1:], pages, strict=False):
-        assert page.code is not None
-        line[0] = (line[0][0], page.code.level)
+    codes = [page.code for page in pages if page.code is not None]
+    size = max((len(row.code) for row in codes), default=4) + 2
+    out: list[Line] = [[(f"{'CODE':<{size}}{'LEVEL':<9}FINDING", "head")]]
+    for row in codes:
+        head: Line = [(row.code, row.level), (" " * (size - len(row.code)), ""), (f"{row.level:<9}", "")]
+        out += hung(head, row.title, width)
     out += [[], [("ERRORS OF PYTORCH", "head")]]
     for page in pages:
         if page.code is None:
-            out.append([(cut(page.word, width or len(page.word)), "")])
+            out += hung([], page.word, width, 2)
     return out

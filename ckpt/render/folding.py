@@ -6,7 +6,7 @@ chains join, small groups of leaves move up, and the deepest uniform depth that 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 
 LINES = 40
@@ -286,3 +286,44 @@ def _sum(folds: list[Fold], label: str) -> Fold:
         sum(fold.numel for fold in folds),
         sum(fold.nbytes for fold in folds),
     )
+
+
+def alike(rows: Sequence[tuple[str, Hashable]]) -> list[tuple[str, tuple[int, ...]]]:
+    """Rows of a dotted name and a look: those of one look whose names differ in one part become one row.
+
+    Numbers become ranges, other parts braces: `layers.0-5.self_attn.{q,k,v,o}_proj.weight`. A row is its name and the
+    indices of what it stands for, at the place of its first one.
+    """
+    groups: list[_Group] = [
+        (tuple(name.split(".", _PARTS)), look, (index,)) for index, (name, look) in enumerate(rows)
+    ]
+    depth = max((len(parts) for parts, _, _ in groups), default=0)
+    for numbers in (True, False):
+        for at in reversed(range(depth)):
+            groups = _met(groups, at, numbers)
+    return [(".".join(parts), indices) for parts, _, indices in groups]
+
+
+_Group = tuple[tuple[str, ...], Hashable, tuple[int, ...]]
+
+
+def _met(groups: list[_Group], at: int, numbers: bool) -> list[_Group]:
+    """Groups that differ in the part `at` alone, as one: in their number, or in a word that stands for itself yet."""
+    met: dict[Hashable, list[_Group]] = {}
+    for group in groups:
+        parts, look, indices = group
+        word = parts[at] if at < len(parts) else ""
+        is_number = _is_number(word) and word == str(int(word))
+        fits = word and "{" not in word and (is_number if numbers else _range(word) is None)
+        key: Hashable = (parts[:at], parts[at + 1 :], look) if fits else indices
+        met.setdefault(key, []).append(group)
+    out: list[_Group] = []
+    for same in met.values():
+        parts, look, indices = same[0]
+        if len(same) > 1:
+            words = [group[0][at] for group in same]
+            label = _ranges(sorted(words, key=int)) if numbers else _braced(words)
+            parts = (*parts[:at], label, *parts[at + 1 :])
+            indices = tuple(sorted(index for group in same for index in group[2]))
+        out.append((parts, look, indices))
+    return sorted(out, key=lambda group: group[2][0])

@@ -8,9 +8,9 @@ from ckpt.evidence.roles import Role
 from ckpt.jobs.inspect.get import Item
 from ckpt.jobs.inspect.inspect import Row
 from ckpt.nodes import ByteStr, Node
-from ckpt.render.text import Line, cells, cut
-from ckpt.tensors import Tensor, TensorRef
-from ckpt.text import count_text, plural, show, show_literal, size_text
+from ckpt.render.text import Line, cells, cut, hung, shortened
+from ckpt.tensors import Tensor, TensorRef, sharding_of
+from ckpt.text import and_more, count_text, plural, show, show_literal, size_text
 from ckpt.tree.find import named
 from ckpt.tree.literals import Repeats, brief, pieces, scalar_text
 from ckpt.tree.view import View, look
@@ -48,13 +48,13 @@ def is_short(node: Node) -> bool:
 
 def get_lines(name: str, node: Node, width: int | None = None) -> list[Line]:
     """A value that is no scalar as a tree: a name, its type, and its children below, bounded."""
-    lines: list[Line] = [[(show(name, None), "name"), (f"  {_summary(look(node))}", "")]]
+    lines = hung([(show(name, None), "name"), ("  ", "")], _summary(look(node)), width, 2)
     return [*lines, *_below(_children(look(node)), width, 1, LINES)]
 
 
 def content_lines(path: str, label: str, items: Sequence[Item], width: int | None = None) -> list[Line]:
     """What a checkpoint holds at the top: each name with its type, its tensors and their bytes."""
-    head: Line = [(show(path, None), "head"), (f"  {label}, {plural(len(items), 'name')} at the top", "")]
+    head: Line = [(show(path, None), "head"), ("  ", "")]
     rows = []
     for item in items:
         view = look(item.node)
@@ -64,10 +64,18 @@ def content_lines(path: str, label: str, items: Sequence[Item], width: int | Non
             if item.tensors:
                 text += f", {plural(item.tensors, 'tensor')}, {size_text(item.nbytes)}"
         rows.append((item.name, text))
-    return [head, *_aligned(rows[:CHILDREN], len(rows), width, 1)]
+    return [
+        *hung(head, f"{label}, {plural(len(items), 'name')} at the top", width, 2),
+        *_aligned(rows[:CHILDREN], len(rows), width, 1),
+    ]
 
 
-def tensor_lines(row: Row, role: Role, values: Sequence[bool | int | float | complex] | None) -> list[Line]:
+def tensor_lines(
+    row: Row,
+    role: Role,
+    values: Sequence[bool | int | float | complex] | None,
+    width: int | None = None,
+) -> list[Line]:
     """The row of a tensor with labels, and its first elements where they were read."""
     tensor = row.tensor
     elements = (
@@ -81,11 +89,22 @@ def tensor_lines(row: Row, role: Role, values: Sequence[bool | int | float | com
         ("device", show(tensor.device or "", None)),
         ("role", f"{role.role}{certainty}"),
         ("storage", show(_storage(tensor))),
+        ("sharded", _sharded(tensor)),
     ]
     if values:
         facts.append(("values", _values(values, tensor.numel)))
     shown: list[Line] = [[(show(row.entry.name, None), "name")]]
-    return shown + [[("  ", ""), (f"{label:<9}", "dim"), (text, "")] for label, text in facts if text]
+    for label, text in facts:
+        shown += hung([("  ", ""), (f"{label:<9}", "dim")], text, width) if text else []
+    return shown
+
+
+def _sharded(tensor: Tensor) -> str:
+    sharding = sharding_of(tensor)
+    if sharding is None:
+        return ""
+    dims = and_more([str(dim) for dim in sharding.dims], 8)
+    return f"{sharding.parts:,} parts along dimension{'' if len(sharding.dims) == 1 else 's'} {dims}"
 
 
 def _storage(tensor: Tensor) -> str:
@@ -152,7 +171,9 @@ def _below(
 
 def _aligned(rows: Sequence[tuple[str, str]], count: int, width: int | None, depth: int) -> list[Line]:
     """Names and texts as two columns, and a line for those of `count` that are not among the rows."""
+    most = None if width is None else max(width // 2 - 2 * depth, 16)
     shown = [(show(name) or "''", text) for name, text in rows]
+    shown = [(name if most is None else shortened(name, most), text) for name, text in shown]
     column = max((size for size in (cells(name) for name, _ in shown) if size <= _KEY), default=0)
     lines: list[Line] = []
     for name, text in shown:

@@ -96,7 +96,7 @@ def headline(report: InspectReport, width: int | None = None) -> list[Line]:
         if not any(part.path for part in report.sections) or not rows:
             pieces.append(plural(len(rows), "tensor"))
         dtypes = {}
-        chosen = _parameters(report)
+        chosen = [report.survey.tensors[index].tensor for index in report.survey.parameters]
         if chosen:
             count = sum(tensor.numel for tensor in chosen)
             pieces.append(f"{count_text(count)} {'parameter' if count == 1 else 'parameters'}")
@@ -112,18 +112,6 @@ def headline(report: InspectReport, width: int | None = None) -> list[Line]:
         pieces.append(and_more(list(dtypes), 3))
     pieces += _places(report)
     return flowed([(show(checkpoint.path, None), "name"), ("   ", "")], pieces, width, 2)
-
-
-def _parameters(report: InspectReport) -> list[Tensor]:
-    """The parameters of the models, or of their averages where these are all that there is."""
-    survey = report.survey
-    models = survey.models or [section for section in survey.sections if section.kind == "ema"]
-    return [
-        survey.tensors[index].tensor
-        for section in models
-        for index in section.indices
-        if survey.roles[index].role in ("parameter", "unknown")
-    ]
 
 
 def _places(report: InspectReport) -> list[str]:
@@ -144,7 +132,7 @@ def _places(report: InspectReport) -> list[str]:
     return [f"saved on {and_more(texts, 4)}"] if texts else []
 
 
-def index_lines(found: ParameterIndex) -> list[Line]:
+def index_lines(found: ParameterIndex, width: int | None = None) -> list[Line]:
     """Parameters by DDP's numbers, then how sure the numbers are."""
     rows = []
     for number, entries in found.rows:
@@ -152,12 +140,12 @@ def index_lines(found: ParameterIndex) -> list[Line]:
         shapes = {show_shape(entry.tensor): None for entry in entries}
         dtypes = {entry.tensor.dtype.name: None for entry in entries}
         rows.append([str(number), names, and_more(list(shapes), 2, " or "), " or ".join(dtypes)])
-    out = columns([["INDEX", "NAME", "SHAPE", "DTYPE"], *rows], right=frozenset((0,)), give=1)
+    out = columns([["INDEX", "NAME", "SHAPE", "DTYPE"], *rows], right=frozenset((0,)), width=width, give=(1,))
     assumes = f"; assumes that {found.assumes}" if found.assumes else ""
     counted = plural(found.parameters, "parameter")
     counted = counted if found.least == found.parameters else f"{found.least:,} to {counted}"
     text = f"of {counted}; {found.trust}: {found.why}{assumes}"
-    return [*out, [(text, "dim")]]
+    return [*out, *hung([], text, width, 2, "dim")]
 
 
 def show_shape(tensor: Tensor) -> str:

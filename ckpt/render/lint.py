@@ -10,7 +10,7 @@ from ckpt import __version__
 from ckpt.findings import CATALOGUE, LEVELS, Finding
 from ckpt.jobs.check.lint import LintReport
 from ckpt.render.findings import safe
-from ckpt.render.text import Line, wrapped
+from ckpt.render.text import Line, hung, wrapped
 from ckpt.text import Json, plural, show, show_line
 
 _MARKS = {"error": "error", "warning": "warning", "info": "notice"}
@@ -38,20 +38,17 @@ def lint_lines(reports: Iterable[LintReport], width: int | None) -> list[Line]:
     return out
 
 
-def statistics_lines(reports: Sequence[LintReport]) -> list[Line]:
+def statistics_lines(reports: Sequence[LintReport], width: int | None) -> list[Line]:
     """How often each code was found, and in how many files; the most serious first."""
     counts = Counter(finding.code for report in reports for finding in report.findings)
     files = Counter(code for report in reports for code in {finding.code for finding in report.findings})
     size = max((len(f"{count:,}") for count in counts.values()), default=0)
-    return [
-        [
-            (f"{counts[code]:>{size},}  ", ""),
-            (code, row.level),
-            (f"  in {plural(files[code], 'file')}: {row.title}", ""),
-        ]
-        for code, row in CATALOGUE.items()
-        if counts[code]
-    ]
+    out: list[Line] = []
+    for code, row in CATALOGUE.items():
+        if counts[code]:
+            head: Line = [(f"{counts[code]:>{size},}  ", ""), (code, row.level), ("  ", "")]
+            out += hung(head, f"in {plural(files[code], 'file')}: {row.title}", width, size + 4)
+    return out
 
 
 def summary(reports: Sequence[LintReport]) -> str:
@@ -80,7 +77,7 @@ def github(reports: Iterable[LintReport]) -> list[str]:
             (_MARKS[finding.level], f"{finding.code} {safe(finding.message)}") for finding in report.findings
         ]
         if report.error is not None:
-            rows.append(("error", f"unreadable {safe(report.error)}"))
+            rows.append(("error", f"unreadable {safe(str(report.error))}"))
         for mark, text in rows:
             out.append(f"::{mark} file={name}::{show_line(text).replace('%', '%25')}")
     return out
@@ -109,7 +106,7 @@ def sarif(reports: Sequence[LintReport]) -> dict[str, Json]:
         for finding in report.findings
     ]
     unread: list[Json] = [
-        {"level": "error", "message": {"text": safe(report.error)}, "locations": [_place(report.path)]}
+        {"level": "error", "message": {"text": safe(str(report.error))}, "locations": [_place(report.path)]}
         for report in reports
         if report.error is not None
     ]
@@ -138,7 +135,7 @@ def junit(reports: Sequence[LintReport]) -> list[str]:
         opening = f"<testcase classname={quoteattr('ckpt.lint')} name={quoteattr(show(report.path, None))}"
         failures = _failures(report)
         if report.error is not None:
-            out += [f"{opening}>", f"<error message={quoteattr(safe(report.error))}/>", "</testcase>"]
+            out += [f"{opening}>", f"<error message={quoteattr(safe(str(report.error)))}/>", "</testcase>"]
         elif failures:
             texts = [f"{finding.level} {finding.code} {safe(finding.message)}" for finding in failures]
             kind, message = quoteattr(failures[0].code), quoteattr(" | ".join(texts))

@@ -43,7 +43,7 @@ def ls_lines(rows: Sequence[LsRow], width: int | None = None, folder: str = "") 
         at = others.index(_LOADS)
         line[at] = (line[at][0], _STYLES.get(row.loads, ""))
         if row.error is not None:  # its other columns are empty
-            line, cell = [line[0], (UNREADABLE, _STYLES[UNREADABLE])], show_literal(row.error)
+            line, cell = [line[0], (UNREADABLE, _STYLES[UNREADABLE])], show_literal(str(row.error))
         indent = sum(cells(text) for text, _ in line) + 2
         first, *more = wrapped(cell, None if width is None else max(width - indent, _LAST), 0)
         out.append([*line, (f"  {first}", "")])
@@ -103,7 +103,7 @@ def ls_table(rows: Sequence[LsRow]) -> list[list[str]]:
                 show(",".join(row.devices), None),
                 show(row.loads, None),
                 ",".join(dict.fromkeys(finding.code for finding in row.findings)),
-                show_literal(row.error or ""),
+                "" if row.error is None else show_literal(str(row.error)),
             ]
         )
     return table

@@ -16,7 +16,7 @@ from ckpt.pickles.imports import runs_anything
 from ckpt.render.findings import safe
 from ckpt.render.tables import value_text
 from ckpt.render.text import Line, cells, cut, flowed, hung, pasted_line, shortened
-from ckpt.tensors import Composite
+from ckpt.tensors import Composite, sharding_of
 from ckpt.text import and_more, folded, listed, plural, show, size_text
 from ckpt.tree.literals import scalar_text
 from ckpt.tree.steps import REGISTERED
@@ -33,7 +33,8 @@ def part_lines(report: InspectReport, width: int | None) -> list[Line]:
     """How the file loads, then a line for each part where there is more than the weights, then its values."""
     sections = [] if report.selected else _sections(report)
     labels = [shortened(show(name, None), _LABEL) for name, _ in sections[:_SECTIONS]]
-    size = max(cells(label) for label in ("loads", "values", *labels))
+    sharded = _sharded(report)
+    size = max(cells(label) for label in ("loads", "values", *(["sharded"] if sharded else []), *labels))
 
     def head(label: str) -> Line:
         return [(f"  {label}{' ' * (size - cells(label))}  ", "name")]
@@ -43,6 +44,8 @@ def part_lines(report: InspectReport, width: int | None) -> list[Line]:
         out += hung(head(label), text, width)
     if len(sections) > _SECTIONS:
         out.append([(f"  … {len(sections) - _SECTIONS:,} more (--json)", "dim")])
+    if sharded:
+        out += hung(head("sharded"), sharded, width)
     pieces = _pieces(report)
     if pieces:
         out += hung(head("rank"), pieces, width)
@@ -93,6 +96,22 @@ def _pieces(report: InspectReport) -> str:
     )
 
 
+def _sharded(report: InspectReport) -> str:
+    """How many tensors are cut, along which dimensions, and into how many parts."""
+    every = [sharding for row in report.rows if (sharding := sharding_of(row.tensor)) is not None]
+    if not every:
+        return ""
+    dims = sorted({dim for sharding in every for dim in sharding.dims})
+    along = (
+        f"dimension {dims[0]}" if len(dims) == 1 else f"dimensions {and_more([str(dim) for dim in dims], 8)}"
+    )
+    most = max(sharding.parts for sharding in every)
+    parts = (
+        f"{most:,} parts" if all(sharding.parts == most for sharding in every) else f"up to {most:,} parts"
+    )
+    return f"{len(every):,} of {plural(len(report.rows), 'tensor')} along {along}, in {parts}"
+
+
 def _loading(report: InspectReport, head: Line, width: int | None) -> list[Line]:
     """Whether loading is safe, and the expression that does it, on a line of its own to be pasted."""
     load, indent = report.load, sum(cells(text) for text, _ in head)
@@ -127,7 +146,7 @@ def _verdict(report: InspectReport) -> str:
             note = "weights_only=False needed"
         return f"{note} (all that it imports is known, harmless)" if known and said else note
     if checkpoint.traits.names_are_code:
-        return "a TorchScript program, which torch.jit.load reads"
+        return f"a {checkpoint.traits.label} program, which {checkpoint.traits.load.partition('(')[0]} reads"
     opened = [member.checkpoint for member in checkpoint.members if member.is_model] or [checkpoint]
     if not any(each.traits.is_pickle for each in opened):
         return "safe: a format without code"

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 from ckpt.formats.save import SavedFile
 from ckpt.jobs.rewrite.report import Change, Leftover, RewriteReport
-from ckpt.render.text import Line, cells
-from ckpt.text import pasted_path, plural, show, show_literal, size_text
+from ckpt.render.text import NAME, Line, cells, pasted_line, spread, whole
+from ckpt.text import listed, pasted_path, plural, show, show_literal, size_text
 
 DRY_RUN = "nothing was written (--dry-run)"
 _CHANGES = 12
 _LEFT = 20
 
 
-def rewrite_lines(report: RewriteReport, saved: SavedFile | None, *, dry_run: bool) -> list[Line]:
-    """The report as a person reads it; `saved` is None when nothing was written."""
+def rewrite_lines(
+    report: RewriteReport, saved: SavedFile | None, *, dry_run: bool, width: int | None = None
+) -> list[Line]:
+    """The report as a person reads it, broken to fit `width`; `saved` is None when nothing was written."""
+    return [line for row in _lines(report, saved, dry_run, width) for line in spread(row, width)]
+
+
+def _lines(report: RewriteReport, saved: SavedFile | None, dry_run: bool, width: int | None) -> list[Line]:
     out: list[Line] = []
     rows = [(_arrow(change), _what(change)) for change in report.changes[:_CHANGES]]
-    width = max((cells(head) for head, _ in rows), default=0)
+    size = max((cells(head) for head, _ in rows if cells(head) <= NAME), default=0)
     for head, what in rows:
-        out.append([(head + " " * (width - cells(head) + 3), "name"), (what, "")])
+        out.append([(head + " " * (max(size - cells(head), 0) + 3), "name"), (what, "")])
     if len(report.changes) > _CHANGES:
         out.append([(f"… {len(report.changes) - _CHANGES:,} more (--json)", "dim")])
     if not report.changes:
-        out.append([(f"{show(report.source.path, None)}: {report.nothing}", "")])
+        out.append([(f"{whole(show(report.source.path, None))}: {report.nothing}", "")])
     out += _left("left out", report.left_out)
     out += _left("left alone", report.left_alone)
     overflowed = 0 if saved is None else saved.overflowed
@@ -32,14 +38,14 @@ def rewrite_lines(report: RewriteReport, saved: SavedFile | None, *, dry_run: bo
         text = f"{plural(overflowed, 'element')} became infinite, because {names} cannot represent them"
         out.append([(text, "warning")])
     if saved is not None:
-        out += _wrote(report, saved)
+        out += _wrote(report, saved, width)
     elif dry_run:
         out.append([(DRY_RUN, "dim")])
     return out
 
 
 def _arrow(change: Change) -> str:
-    names = [show(text, 80) for text in (change.before, change.after) if text is not None]
+    names = [whole(show(text, 80)) for text in (change.before, change.after) if text is not None]
     return " → ".join(names)
 
 
@@ -52,19 +58,23 @@ def _what(change: Change) -> str:
 
 def _left(title: str, rows: tuple[Leftover, ...]) -> list[Line]:
     out: list[Line] = []
+    unset = [row for row in rows if row.is_value and row.what == "None" and not row.hint]
+    if len(unset) > 1:  # nothing that anybody misses: one line
+        rows = tuple(row for row in rows if row not in unset)
+        out.append([(f"{title}: {listed([row.name for row in unset], 6)} = None", "")])
     for row in rows[:_LEFT]:
         size = f", {size_text(row.nbytes)}" if row.nbytes else ""
         hint = f"  ({row.hint})" if row.hint else ""
         said = show_literal(row.what)
         what = f" = {said}" if row.is_value else f": {said}" if said else ""
-        out.append([(f"{title}: {show(row.name, 80)}{what}{size}", ""), (hint, "dim")])
+        out.append([(f"{title}: {whole(show(row.name, 80))}{what}{size}", ""), (hint, "dim")])
     if len(rows) > _LEFT:
         out.append([(f"{title}: {len(rows) - _LEFT:,} more (--json)", "dim")])
     return out
 
 
-def _wrote(report: RewriteReport, saved: SavedFile) -> list[Line]:
-    path = show(saved.path, None)
+def _wrote(report: RewriteReport, saved: SavedFile, width: int | None) -> list[Line]:
+    path = whole(show(saved.path, None))
     same = ", every tensor byte unchanged" if report.unchanged_bytes else ""
     checks = "".join(
         f", {name} verified in {seconds:.2f} s" for name, seconds in saved.checks if name in ("crc", "torch")
@@ -75,15 +85,12 @@ def _wrote(report: RewriteReport, saved: SavedFile) -> list[Line]:
         text = (
             f"rewrote {path} in place: {size_text(saved.appended)} added to {size_text(before)}{same}{checks}"
         )
-        return [
-            [(text, "")],
-            [
-                (
-                    f"  the old pickle stays in the file as dead bytes (to take it back: ckpt rehome --undo {name})",
-                    "dim",
-                )
-            ],
-        ]
+        kept = "  the old pickle stays in the file as dead bytes"
+        undo = f"ckpt rehome --undo {name}"
+        line = kept if name is None else f"{kept} (to take it back: {undo})"
+        if name is None or width is None or cells(line) <= width:
+            return [[(text, "")], [(line, "dim")]]
+        return [[(text, "")], [(f"{kept}; to take it back:", "dim")], pasted_line(whole(undo), width)]
     if saved.shards is not None:
         path += f" and {saved.shards} shards"
     won = report.source.nbytes - saved.nbytes if report.command == "slim" else 0

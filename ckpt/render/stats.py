@@ -1,4 +1,4 @@
-"""`ckpt stats` as text: one line per tensor, dead channels, the share of zeros."""
+"""`ckpt stats` as text: a line for each tensor, or for several that are alike, dead channels, the share of zeros."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ckpt.jobs.check.stats import Row, StatsReport
 from ckpt.render.findings import findings_lines
+from ckpt.render.folding import alike
 from ckpt.render.text import Line, cells, columns, flowed, hung
 from ckpt.text import percent, plural, show
 
@@ -16,11 +17,10 @@ _HEADER = ["name", "dtype", "shape", "min", "max", "mean", "std", "rms", "zeros"
 def stats_lines(
     report: StatsReport, *, width: int | None = None, everything: bool = False, modules: bool = False
 ) -> list[Line]:
-    """The report as a person reads it."""
+    """The report as a person reads it. Tensors of which all that is shown is equal are one row; `everything` parts them."""
     count = plural(len(report.rows), "tensor")
     section = f" of {show(report.section.name, 60)}" if report.section.name else ""
-    rows = report.rows if everything else report.rows[:_ROWS]
-    prefix = _prefix([row.label for row in rows])
+    prefix = _prefix([row.label for row in report.rows])
     pieces = [f"{count}{section}"] + ([f"names begin with {show(prefix, None)}"] if prefix else [])
     out = flowed([(f"{show(report.checkpoint.path, None)}   ", "name")], pieces, width, 2)
     out.append([])
@@ -29,24 +29,29 @@ def stats_lines(
     header = ["NAME", "SHAPE", "MIN", "MAX", "MEAN", "STD", "RMS", "ZEROS"]
     header += [name for name, shown in zip(("NAN", "INF"), bad, strict=True) if shown]
     header += ["DEAD"] if with_channels else []
-    table = [header]
-    for row in rows:
-        label = show(row.label[len(prefix) :], None)
-        texts = [label or "(the root)", str(list(row.entry.tensor.shape))]
+    body: list[list[str]] = []
+    for row in report.rows:
+        texts = [show(row.label[len(prefix) :], None) or "(the root)", str(list(row.entry.tensor.shape))]
         found = row.found
         if found is None:
-            table.append([*texts, *[""] * (len(header) - 3), show(row.why, 60)])
+            body.append([*texts, *[""] * (len(header) - 3), show(row.why, 60)])
             continue
         texts += [_number(value) for value in (found.low, found.high, row.mean, row.std, row.rms)]
         texts.append(percent(found.zeros, found.numel))
         texts += [f"{count:,}" for count, shown in zip((found.nan, found.inf), bad, strict=True) if shown]
         texts += [_dead(row)] if with_channels else []
-        table.append(texts)
+        body.append(texts)
+    left = 0
+    if not everything:
+        folds = alike([(row[0], tuple(row[1:])) for row in body])
+        left = len(body) - sum(len(indices) for _, indices in folds[:_ROWS])
+        body = [[name, *body[indices[0]][1:]] for name, indices in folds[:_ROWS]]
+    table = [header, *body]
     table = _narrowed(table, width)
     right = frozenset(i for i, name in enumerate(table[0]) if name not in ("NAME", "SHAPE"))
     out += columns(table, right=right, width=width)
-    if len(report.rows) > len(rows):
-        out.append([(f"… {len(report.rows) - len(rows):,} more (--all, --tsv, --json)", "dim")])
+    if left:
+        out.append([(f"… {left:,} more (--all, --tsv, --json)", "dim")])
     if modules:
         sparse = sorted(report.modules(), key=lambda row: -(row[1] / row[2] if row[2] else 0))
         body = [
@@ -70,12 +75,13 @@ _GIVEN_UP = ("RMS", "SHAPE", "MEAN", "MAX", "MIN")
 
 
 def _narrowed(table: list[list[str]], width: int | None) -> list[list[str]]:
-    """The table without columns that would take the room of the names."""
+    """The table without columns that would take the room of the names, which is five eighths of the screen at most."""
+    if width is None:
+        return table
     for name in _GIVEN_UP:
-        if (
-            width is None
-            or sum(max(map(cells, column)) + 2 for column in zip(*table, strict=True)) - 2 <= width
-        ):
+        sizes = [max(map(cells, column)) for column in zip(*table, strict=True)]
+        sizes[0] = min(sizes[0], width * 5 // 8)
+        if sum(sizes) + 2 * (len(sizes) - 1) <= width:
             break
         at = table[0].index(name)
         table = [row[:at] + row[at + 1 :] for row in table]

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from ckpt.checkpoint import Value
 from ckpt.evidence.roles import Role
 from ckpt.jobs.inspect.inspect import InspectReport, Row
+from ckpt.pickles.known import python3_name
+from ckpt.render.folding import alike
 from ckpt.text import plural, show, show_literal
 from ckpt.tree.literals import BRACKETS, scalar_text
 from ckpt.tree.view import look
@@ -59,6 +61,28 @@ def storage_table(report: InspectReport) -> list[list[str]]:
     return rows
 
 
+def folded_storages(report: InspectReport) -> list[list[str]]:
+    """As `storage_table`, for people: storages that are alike are one row, with their number and the sum of their bytes.
+
+    Alike are those of one tensor each, on one device, of one size, whose names differ in a number or a word.
+    """
+    rows = storage_table(report)
+    uses = report.storages
+    looks = [
+        (row[1:5] if len(use.tensors) == 1 else number)
+        for number, (row, use) in enumerate(zip(rows[1:], uses, strict=True))
+    ]
+    out = [["storage", "device", "bytes", "used", "kind", "tensors"]]
+    for name, indices in alike([(row[5], str(key)) for row, key in zip(rows[1:], looks, strict=True)]):
+        first = rows[indices[0] + 1]
+        if len(indices) > 1:
+            nbytes = sum(uses[index].storage.nbytes for index in indices)
+            used = sum(uses[index].used for index in indices)
+            first = [f"×{len(indices)}", first[1], str(nbytes), str(used), first[4], name]
+        out.append(first)
+    return out
+
+
 def value_table(report: InspectReport) -> list[list[str]]:
     """One value a row: the view `--values`."""
     rows = [["name", "type", "value"]]
@@ -84,6 +108,24 @@ def import_table(report: InspectReport) -> list[list[str]]:
         rows.append([row.group, show(name, None), verdict, _listed(row.where), show(calls, None)])
     rows += [["", show(reason, None), "refused", _listed(where), ""] for reason, where in refused.items()]
     return rows
+
+
+def folded_imports(report: InspectReport) -> list[list[str]]:
+    """As `import_table`, for people: a name of Python 3 and its name in Python 2 are one row, which tells both."""
+    header, *rows = import_table(report)
+    stored = {show(f"{row.module}.{row.name}", None): row for row in report.checkpoint.imports}
+    met: dict[tuple[str, str], list[list[str]]] = {}
+    for row in rows:
+        known = stored.get(row[1])
+        name = row[1] if known is None else python3_name(known.module, known.name)
+        met.setdefault((row[0], name), []).append(row)
+    out = [header]
+    for same in met.values():
+        names = dict.fromkeys(row[1] for row in same)
+        more = f" (also stored as {', '.join(list(names)[1:])})" if len(names) > 1 else ""
+        rest = [", ".join(dict.fromkeys(filter(None, cells))) for cells in list(zip(*same, strict=True))[2:]]
+        out.append([same[0][0], same[0][1] + more, *rest])
+    return out
 
 
 def _listed(places: Sequence[str]) -> str:

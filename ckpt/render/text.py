@@ -10,7 +10,7 @@ Span = tuple[str, str]
 Line = list[Span]
 NAME = 60
 """Cells of a name in a table, where no screen says how wide it may be."""
-_LEAST = 16
+_LEAST, _HANGS = 16, 4
 
 
 def plain_text(lines: Sequence[Line]) -> str:
@@ -24,20 +24,25 @@ def columns(
     right: frozenset[int] = frozenset(),
     styles: dict[int, str] | None = None,
     width: int | None = None,
-    give: int = 0,
+    give: Sequence[int] = (0,),
 ) -> list[Line]:
-    """Rows as aligned columns; the first row is the header. Column `give`, of names, gives way to fit `width`.
+    """Rows as aligned columns; the first row is the header. The columns `give` give way to fit `width`, the widest first.
 
-    Without a width it takes at most `NAME` cells: nobody's long key pushes the numbers away.
+    Without a width they take at most `NAME` cells: nobody's long key pushes the numbers away.
     """
     widths = [max((cells(row[i]) for row in rows), default=0) for i in range(len(rows[0]))]
-    rest = sum(widths) - widths[give] + 2 * (len(widths) - 1)
-    widths[give] = min(widths[give], NAME if width is None else max(width - rest, _LEAST))
+    if width is None:
+        level = NAME
+    else:
+        room = width - 2 * (len(widths) - 1) - sum(size for i, size in enumerate(widths) if i not in give)
+        level = max(_level([widths[i] for i in give], room), _LEAST)
+    for i in give:
+        widths[i] = min(widths[i], level)
     lines: list[Line] = []
     for number, row in enumerate(rows):
         line: Line = []
         for i, text in enumerate(row):
-            if i == give:
+            if i in give:
                 text = shortened(text, widths[i])
             pad = " " * (widths[i] - cells(text))
             style = "head" if number == 0 else (styles or {}).get(i, "")
@@ -45,6 +50,80 @@ def columns(
             line.append((padded + ("  " if i < len(row) - 1 else ""), style))
         lines.append(line)
     return lines
+
+
+def _level(widths: Sequence[int], room: int) -> int:
+    """The most cells that each of some columns may take, so that all together take `room`."""
+    for left, size in enumerate(sorted(widths)):
+        if size * (len(widths) - left) >= room:
+            return room // (len(widths) - left)
+        room -= size
+    return max(widths)
+
+
+def ragged(
+    rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset(), width: int | None = None
+) -> list[Line]:
+    """Rows as columns in which no text is shortened; the first row is the header.
+
+    Where they do not all fit, a column is as wide as most of its cells, and a wider cell moves what is behind it, or is
+    broken at blanks.
+    """
+    kept = [i for i in range(len(rows[0])) if any(row[i] for row in rows[1:])] or [0]
+    rows, right = (
+        [[row[i] for i in kept] for row in rows],
+        frozenset(kept.index(i) for i in right if i in kept),
+    )
+    widths = _ragged_widths([[cells(row[i]) for row in rows] for i in range(len(kept))], width)
+    lines: list[Line] = []
+    for number, row in enumerate(rows):
+        style = "" if number else "head"
+        line, used, start = "", 0, 0
+        for i, text in enumerate(row):
+            size = cells(text)
+            begin = max(start + (widths[i] - size if i in right else 0), used + 2 if used else 0)
+            start += widths[i] + 2
+            if not text:
+                continue
+            if width is None or begin + size <= width:
+                line, used = line + " " * (begin - used) + text, begin + size
+                continue
+            if not number:
+                break  # no room for the names of columns whose texts have lines of their own
+            hangs = begin if begin + max(map(cells, text.split(" "))) <= width else _HANGS
+            first, *more = wrapped(text, width - hangs, 0)
+            if hangs == begin:
+                first = line + " " * (begin - used) + first
+            else:
+                lines += [[(line, style)]] if line else []
+                first = " " * hangs + first
+            *full, line = [first, *(" " * hangs + further for further in more)]
+            lines += [[(further, style)] for further in full]
+            used = cells(line)
+        lines.append([(line, style)])
+    return lines
+
+
+def _ragged_widths(sizes: Sequence[Sequence[int]], width: int | None) -> list[int]:
+    """Widths of columns, whose cells have these sizes: all of each, or where that is too much, what most of it needs."""
+    widest = [max(column) for column in sizes]
+    if width is None:
+        return [min(size, NAME) for size in widest]
+    most = [
+        size if size <= _LEAST else max(_most(column[1:]), column[0])
+        for column, size in zip(sizes, widest, strict=True)
+    ]
+    left = width - sum(most) - 2 * (len(most) - 1)
+    for i, size in enumerate(widest):
+        more = max(min(size - most[i], width // 2 - most[i], left), 0)
+        most[i], left = most[i] + more, left - more
+    return [min(size, width) for size in most]
+
+
+def _most(sizes: Sequence[int]) -> int:
+    """What three of four sizes are at most, of those that are not 0."""
+    some = sorted(size for size in sizes if size)
+    return some[(3 * len(some)) // 4 - (len(some) % 4 == 0)] if some else 0
 
 
 def cells(text: str) -> int:
@@ -138,11 +217,50 @@ def pasted_line(command: str, width: int | None, indent: int = 2) -> Line:
     return [(" " * indent, ""), (command, "command")]
 
 
+_KEPT = "\0"
+"""Stands for a blank where no line is broken. No text that is safe to print holds it."""
+
+
+def whole(text: str) -> str:
+    """A text that is not broken at its blanks: a path, a name, a command. For `wrapped`, `hung` and `spread`."""
+    return text.replace(" ", _KEPT)
+
+
+def spread(line: Line, width: int | None, indent: int = 2) -> list[Line]:
+    """A line broken at blanks to fit `width`, with its styles; the lines after the first are indented."""
+    if width is None or sum(cells(text) for text, _ in line) <= width:
+        return [[(text.replace(_KEPT, " "), style) for text, style in line]]
+    words: list[Line] = [[]]
+    for text, style in line:
+        for number, part in enumerate(text.split(" ")):
+            if number:
+                words.append([])
+            if part:
+                words[-1].append((part.replace(_KEPT, " "), style))
+    out: list[Line] = [[]]
+    used = blanks = 0
+    for number, word in enumerate(words):
+        blanks += bool(number)
+        size = sum(cells(text) for text, _ in word)
+        if not size:
+            continue  # more blanks: between columns they stay, at the begin of a line they do not
+        if used and used + blanks + size > width:
+            out.append([(" " * indent, "")])
+            used, blanks = indent, 0
+        out[-1] += [(" " * blanks, ""), *word] if blanks else word
+        used, blanks = used + blanks + size, 0
+    return out
+
+
 def wrapped(text: str, width: int | None, indent: int = 2) -> list[str]:
     """A text broken at spaces into lines of at most `width` cells, those after the first to be indented.
 
     A word that is longer than a line stays whole. Without a width there is one line.
     """
+    return [line.replace(_KEPT, " ") for line in _broken(text, width, indent)]
+
+
+def _broken(text: str, width: int | None, indent: int) -> list[str]:
     if width is None or cells(text) <= width:
         return [text]
     lines: list[str] = []

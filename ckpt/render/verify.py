@@ -1,22 +1,23 @@
-"""`ckpt verify` as text: one line per file, the verdict first."""
+"""`ckpt verify` as text: one line per file, the verdict first, broken to fit a screen."""
 
 from __future__ import annotations
 
 from ckpt.jobs.check.verify import Problem, VerifyReport
-from ckpt.render.text import Line
+from ckpt.render.text import Line, spread, whole
 from ckpt.text import and_more, listed, plural, show, show_literal
 
 _LISTED = 6
 _STYLES = {"intact": "name", "damaged": "error", "unreadable": "warning"}
 
 
-def verify_line(report: VerifyReport) -> Line:
-    """The report in one line."""
-    return [
-        (f"{show(report.path, None)}: ", ""),
+def verify_lines(report: VerifyReport, width: int | None = None) -> list[Line]:
+    """The report in one line, broken where it does not fit `width`."""
+    line = [
+        (f"{whole(show(report.path, None))}: ", ""),
         (report.verdict, _STYLES[report.verdict]),
         (f": {show_literal(_text(report))}", ""),
     ]
+    return spread(line, width)
 
 
 def _text(report: VerifyReport) -> str:

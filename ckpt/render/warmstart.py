@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ckpt.jobs.rewrite.coverage import Coverage, Pairing
-from ckpt.render.text import Line, columns, wrapped
+from ckpt.render.folding import alike
+from ckpt.render.text import Line, columns, hung, shortened, whole, wrapped
 from ckpt.text import and_more, folded, percent, plural, show
 
 _LISTED = 6
@@ -35,8 +36,9 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
     if aligned:
         met = coverage.component
         count = f", {plural(met.met, 'tensor')}" if met is not None else ""
-        out.append([(f"aligned: {', '.join(aligned)}{count}", "dim")])
-    out += [[(each.advice, "warning")] for each in coverage.suggested]
+        out += hung([], f"aligned: {', '.join(aligned)}{count}", width, 2, "dim")
+    for each in coverage.suggested:
+        out += hung([], each.advice, width, 2, "warning")
     modules = coverage.modules()
     if len(modules) > 1:
         table = [["MODULE", "TENSORS", "ELEMENTS"]]
@@ -45,9 +47,10 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
         out += [[], *columns(table, right=frozenset((1, 2)), width=width)]
         if len(modules) > _MODULES:
             out.append([(f"… {len(modules) - _MODULES:,} more (--json)", "dim")])
-    out += _listed("not in PRETRAINED, kept as they were", coverage.of("missing"))
-    out += _listed("not in the target, ignored", coverage.of("unexpected"))
-    out += [[(f"! {note}", "warning")] for note in coverage.notes]
+    out += _listed("not in PRETRAINED, kept as they were", coverage.of("missing"), width)
+    out += _listed("not in the target, ignored", coverage.of("unexpected"), width)
+    for note in coverage.notes:
+        out += hung([("! ", "")], note, width, 2, "warning")
     return out
 
 
@@ -70,7 +73,10 @@ def _why(row: Pairing) -> str:
     return row.why
 
 
-def _listed(title: str, rows: Sequence[Pairing]) -> list[Line]:
+def _listed(title: str, rows: Sequence[Pairing], width: int | None) -> list[Line]:
     if not rows:
         return []
-    return [[(f"{title}: {folded([row.name for row in rows], _LISTED)}", "")]]
+    names = [name for name, _ in alike([(show(row.name, 80), None) for row in rows])]
+    if width is not None:
+        names = [shortened(name, max(width - 3, 16)) for name in names]  # the indent, and a comma
+    return hung([], f"{title}: {and_more(list(map(whole, names)), _LISTED)}", width, 2)

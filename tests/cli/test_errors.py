@@ -173,7 +173,7 @@ def test_forgotten_command(tmp_path: Path) -> None:
     assert "ckpt inspect x.pth" in line
 
 
-@pytest.mark.parametrize("word", ["inspct", "nope.pth", "__init__", "os", "diff", "convert"])
+@pytest.mark.parametrize("word", ["inspct", "nope.pth", "__init__", "os", "diff", "warmstart"])
 def test_unknown_command(word: str, tmp_path: Path) -> None:
     done = ckpt(word, cwd=tmp_path)
     assert (done.code, done.out) == (2, b"")

@@ -176,7 +176,7 @@ tied_and_bloated.pth   PyTorch zip · 72.1 KiB · 9 tensors · 2.40 K parameters
 STORAGE  DEVICE  BYTES  USED  KIND         TENSORS
 0        cpu      4096  4096  tied         emb.weight head.weight
 1        cpu     65536  1024  own          queue
-2        cpu       896   896  packed       …weight_hh_l0 lstm.bias_ih_l0 lstm.bias_hh_l0
+2        cpu       896   896  packed       lstm.weight_ih_l0 lstm.weight_hh_l0 lstm.bias_ih_l0 lstm.bias_hh_l0
 3        cpu       384   384  overlapping  window.left window.right
 """,
     "hostile.pth --imports": """\

@@ -156,7 +156,8 @@ def test_json_and_tsv_agree_with_inspect(ckpt: Run, samples: Path) -> None:
     ]
     for row in (dict(zip(table[0], cells, strict=True)) for cells in table[1:]):
         document = documents[row["file"]]
-        assert document["error"] == (row["error"] or None)
+        error = document["error"]
+        assert row["error"] == ("" if error is None else f"{error['message']} ({error['hint']})")
         if document["error"] is None:
             shown = json.loads(ckpt("inspect", row["file"], "--json").stdout)
             assert document["findings"] == shown["findings"]

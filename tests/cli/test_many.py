@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import io
+import json
+import os
+import re
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from inside import inside
-from process import check_error
+from process import SAMPLES, check_error
+
+from ckpt.cli import walk
+from ckpt.cli.app import program
+from ckpt.cli.commands import slim
+from ckpt.cli.start import Signal
 
 WRITERS = {
     "slim": (),
@@ -99,3 +110,266 @@ def test_quiet_verify_prints_what_is_not_intact(folder: Path) -> None:
 
     assert done.code == 1 and [line.partition(":")[0] for line in done.lines] == ["b.pth"]
     assert inside("verify", "-q", "a.pth", cwd=folder).out == b""
+
+
+# ------------------------------------------------------------------------------------------------------ folders
+
+
+LOOKERS = ("stats", "verify", "sum", "lint", "ls")
+
+
+@pytest.fixture
+def runs(folder: Path) -> Path:
+    """`runs` with more files than one process reads, a web page, and what never was a checkpoint."""
+    (folder / "runs" / "deep").mkdir(parents=True)
+    for number in (*range(9), 10):
+        torch.save({"l.weight": torch.full((2,), float(number))}, folder / f"runs/e{number}.pth")
+    torch.save({"l.weight": torch.ones(2)}, folder / "runs/deep/e1.pth")
+    (folder / "runs" / "page.pt").write_bytes(b"<!doctype html><html></html>")
+    (folder / "runs" / "words.pkl").write_bytes(b"no pickle at all")
+    (folder / "runs" / ".hidden.pth").write_bytes(b"")
+    return folder
+
+
+@pytest.mark.parametrize("command", LOOKERS)
+def test_commands_that_look_walk_folders(command: str, runs: Path) -> None:
+    done = inside(command, "runs", cwd=runs)
+
+    text = done.out.decode() + done.err.decode()
+    assert "deep/e1.pth" in text or command == "lint"  # which prints findings alone
+    text = text.replace("deep/e1.pth", "")
+    assert done.code == 2 and "page.pt" in text and "hidden" not in text, done
+    assert "words.pkl: skipped: " in done.err.decode() or (command == "ls" and "words" not in text)
+    if command != "lint":
+        names = [f"e{number}.pth" for number in (*range(9), 10)]
+        places = [re.search(rf"\b{re.escape(name)}", text) for name in names]
+        assert all(places) and [place.start() for place in places if place] == sorted(
+            place.start() for place in places if place
+        )
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+@pytest.mark.parametrize("command", LOOKERS)
+def test_any_number_of_processes_prints_the_same(command: str, form: tuple[str, ...], runs: Path) -> None:
+    form = () if command == "sum" else form
+    one, two, nine = (inside(command, "runs", *form, "-j", number, cwd=runs) for number in ("1", "2", "9"))
+
+    assert one == two == nine == inside(command, "runs", *form, cwd=runs)
+    check_error(inside(command, "runs", "-j", "0", cwd=runs), "--jobs: ")
+
+
+@pytest.mark.parametrize("number", ["1", "3"])
+def test_the_number_of_processes(number: str, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int | None] = []
+    plain = walk.Forks
+    monkeypatch.setattr(walk, "Forks", lambda count=None: asked.append(count) or plain(1))
+
+    for command in LOOKERS:
+        inside(command, "runs", "-j", number, cwd=runs)
+
+    assert asked == [int(number)] * len(LOOKERS)
+
+
+@pytest.mark.parametrize("command", ["stats", "verify", "sum", "lint"])
+def test_a_folder_without_a_checkpoint(command: str, folder: Path) -> None:
+    (folder / "out" / "notes.txt").write_text("x")
+    (folder / "out" / "words.pkl").write_bytes(b"no pickle at all")
+
+    done = inside(command, "out", cwd=folder)
+
+    assert (done.code == 2 and b"no checkpoint" in done.out + done.err) or command == "lint", done
+
+
+def test_a_folder_that_is_a_checkpoint_is_one_path() -> None:
+    for command in ("stats", "verify", "sum"):
+        done = inside(command, "sharded", cwd=SAMPLES)
+        assert done.code == 0 and b"index.json" not in done.out and b"# file" not in done.out
+    assert inside("verify", "sharded", cwd=SAMPLES).lines[0].startswith("sharded: intact")
+
+
+def test_verify_sums_its_verdicts_up(runs: Path) -> None:
+    (runs / "runs" / "e3.pth").write_bytes((runs / "a.pth").read_bytes()[:-40])
+
+    done = inside("verify", "runs", cwd=runs)
+
+    assert done.complaints[-1] == "12 files: 10 intact, 1 damaged, 1 unreadable"
+    assert done.code == 2
+    quiet = inside("verify", "runs", "-q", cwd=runs)
+    assert len(quiet.lines) == 2 and b"files:" not in quiet.err
+
+
+@pytest.mark.parametrize("command", ["inspect", "stats"])
+def test_quiet_leaves_the_answer_to_the_exit_code(command: str, folder: Path) -> None:
+    torch.save({"w": torch.tensor([float("nan")])}, folder / "nan.pth")
+    torch.save({"module.w": torch.ones(3)}, folder / "ddp.pth")
+    bad, code = ("nan.pth", "nan") if command == "stats" else ("ddp.pth", "prefix")
+
+    done = inside(command, bad, "a.pth", "-q", "--fail-on", code, cwd=folder)
+
+    assert (done.code, done.out, done.err) == (1, b"", b"")
+    assert inside(command, bad, "-q", cwd=folder).code == 0
+    check_error(inside(command, bad, "-q", "--json", cwd=folder), "--json and --quiet exclude each other")
+
+
+def test_sums_of_several_files_know_their_file(folder: Path) -> None:
+    torch.save({"module.l.weight": torch.zeros(2), "module.l.bias": torch.ones(2)}, folder / "b.pth")
+    (folder / "sums").write_bytes(inside("sum", "a.pth", "b.pth", cwd=folder).out)
+
+    assert inside("verify", "a.pth", "b.pth", "--sums", "sums", cwd=folder).code == 0
+    (folder / "b.pth").write_bytes((folder / "a.pth").read_bytes())
+    done = inside("verify", "a.pth", "./b.pth", "sub/a.pth", "--sums", "sums", cwd=folder)
+    assert [line.partition(": ")[2].partition(";")[0] for line in done.lines] == [
+        "intact: 2 stored sums match",
+        "damaged: 1 tensor with another sum (module.l.weight)",
+        "unreadable: --sums has no sums of this file",
+    ]
+    assert inside("sum", "a.pth", cwd=folder).out.startswith(b"# file") is False
+
+
+# ---------------------------------------------------------------------------------------- folders of results
+
+
+@pytest.mark.parametrize("command", WRITERS)
+def test_writers_keep_the_paths_below_a_folder(command: str, runs: Path) -> None:
+    words = (command, "runs", *WRITERS[command])
+    refused = inside(*words, "-o", "made", cwd=runs)
+    assert (
+        refused.code == 2 and "(-r takes them all)" in refused.err.decode() and not (runs / "made").exists()
+    )
+
+    done = inside(*words, "-r", "-o", "made/new", cwd=runs)
+
+    assert done.code == 2 and "page.pt: not a checkpoint" in done.err.decode()
+    assert "words.pkl: skipped: " in done.err.decode()
+    made = sorted(str(path.relative_to(runs / "made/new")) for path in (runs / "made").rglob("*.pth"))
+    assert made == sorted(["deep/e1.pth", *(f"e{number}.pth" for number in (*range(9), 10))])
+    assert next(iter(torch.load(runs / "made/new/deep/e1.pth", weights_only=True).values())).tolist() == [
+        1,
+        1,
+    ]
+
+
+def test_earlier_results_are_no_input(folder: Path) -> None:
+    for expected in (3, 3):
+        done = inside("slim", ".", "-r", "-o", "out", "--force", cwd=folder)
+        assert done.code == 0 and len(list((folder / "out").rglob("*.pth"))) == expected, done
+    assert not (folder / "out" / "out").exists()
+
+
+def test_folders_whose_results_meet(folder: Path) -> None:
+    done = inside("slim", ".", "sub", "-r", "-o", "new", cwd=folder)
+
+    check_error(done, "new/a.pth: a.pth would be written there too")
+    assert not (folder / "new").exists()
+    (folder / "a.pth").unlink()
+    assert inside("slim", ".", "sub", "-r", "-o", "new", cwd=folder).code == 0
+    assert (folder / "new/a.pth").is_file() and (folder / "new/sub/a.pth").is_file()
+
+
+def test_a_dry_run_makes_no_folder(folder: Path) -> None:
+    done = inside("slim", "sub", "-r", "-o", "new", "--dry-run", cwd=folder)
+
+    assert done.code == 0 and not (folder / "new").exists()
+
+
+def test_the_result_of_a_recursive_run_is_a_folder(folder: Path) -> None:
+    check_error(
+        inside("slim", "sub", "-r", "-o", "b.pth", cwd=folder), "b.pth: not a folder, which -r asks for"
+    )
+    check_error(inside("slim", "sub", "-r", cwd=folder), "where to write? (-o dir)")
+    assert (
+        inside("slim", "a.pth", "-r", "-o", "new", cwd=folder).code == 0 and (folder / "new/a.pth").is_file()
+    )
+
+
+def test_in_place_below_a_folder(runs: Path) -> None:
+    before = (runs / "runs/deep/e1.pth").read_bytes()
+
+    assert inside("rename", "runs", "-r", "--sub", "s/l/m/", "--in-place", cwd=runs).code == 2  # the web page
+    assert "m.weight" in torch.load(runs / "runs/deep/e1.pth", weights_only=True)
+    assert inside("rehome", "runs/deep", "-r", "--undo", cwd=runs).code == 0
+    assert (runs / "runs/deep/e1.pth").read_bytes() == before
+
+
+def test_a_folder_that_is_a_checkpoint_has_a_result_with_an_ending(folder: Path) -> None:
+    done = inside("slim", SAMPLES / "sharded", "a.pth", "-o", "out", cwd=folder)
+
+    assert done.code == 0 and (folder / "out" / "sharded.safetensors").is_file(), done
+
+
+@pytest.mark.parametrize("command", WRITERS)
+def test_writers_take_a_list(command: str, folder: Path) -> None:
+    (folder / "list").write_text("a.pth\nb.pth\n")
+
+    done = inside(command, *WRITERS[command], "--files-from", "list", "-o", "out", cwd=folder)
+
+    assert done.code == 0 and sorted(os.listdir(folder / "out")) == ["a.pth", "b.pth"]
+
+
+class Pipe(io.StringIO):
+    """A stream that knows what has left its buffer: an interrupt drops the rest."""
+
+    arrived = ""
+
+    def flush(self) -> None:
+        self.arrived = self.getvalue()
+
+
+def test_an_interrupt_says_what_was_not_done(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    plain, calls = slim.slim, []
+
+    def interrupted(*args: Any, **options: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 2:
+            raise Signal
+        return plain(*args, **options)
+
+    pipe = Pipe()
+    monkeypatch.setattr(slim, "slim", interrupted)
+    monkeypatch.setattr(sys, "stdout", pipe)
+    torch.save({"w": torch.ones(2)}, folder / "c.pth")
+    with pytest.raises(Signal):
+        program(["slim"])(["slim", "a.pth", "b.pth", "c.pth", "-o", "out"], standalone_mode=False)
+
+    talk = capsys.readouterr().err
+    assert "stopped at b.pth, 1 of 3 before it are through; not begun: c.pth" in talk
+    assert "wrote out/a.pth" in pipe.arrived
+    assert os.listdir(folder / "out") == ["a.pth"]
+    assert len(torch.load(folder / "out/a.pth", weights_only=True)) == 2
+
+
+# ------------------------------------------------------------------------------------------- errors as documents
+
+
+@pytest.mark.parametrize(
+    ("command", "more"),
+    [
+        *((name, ()) for name in ("inspect", "ls", "get", "stats", "lint", "verify")),
+        *((name, (*more, "--dry-run")) for name, more in WRITERS.items()),
+        ("diff", ("weights.safetensors",)),
+        ("warmstart", ("--into", "weights.safetensors", "--dry-run")),
+    ],
+)
+@pytest.mark.parametrize(
+    ("file", "code"),
+    [("lfs_pointer.pth", "stand-in"), ("truncated.pth", "cut-off"), ("gone.pth", "not-opened")],
+)
+def test_an_unreadable_path_is_a_document(command: str, more: tuple[str, ...], file: str, code: str) -> None:
+    done = inside(command, file, *more, "--json", cwd=SAMPLES)
+    document = json.loads(done.lines[0])
+    if command == "verify" and code == "cut-off":  # whose verdict is about this file
+        assert done.code == 1 and document["error"] is None
+        return
+    entry = document["files"][0] if command == "lint" else document
+
+    assert done.code == 2 and len(done.lines) == 1
+    assert (entry["path"] if command == "lint" else entry["file"]["path"]) == file
+    assert entry["error"]["code"] == code and set(entry["error"]) == {"code", "message", "hint"}
+    good = [word for word in more if word.startswith("weights")] or []
+    read = inside(
+        command, "weights.safetensors", *(good if command == "diff" else more), "--json", cwd=SAMPLES
+    )
+    assert document["schema"] == json.loads(read.lines[0])["schema"], read

@@ -103,7 +103,7 @@ def test_the_help_is_that_of_the_page_whichever_typer_prints_it(command: str) ->
             "ckpt diff [OPTIONS] BEFORE AFTER",
             ["BEFORE  A checkpoint.  [required]", "AFTER   A checkpoint.  [required]"],
         ),
-        ("ls", "ckpt ls [OPTIONS] [PATH...]", ["PATH...  Files, or folders of files."]),
+        ("ls", "ckpt ls [OPTIONS] [PATH...]", ["PATH...  Checkpoint files, indexes of shards, or folders."]),
     ],
 )
 def test_arguments_are_shown_by_their_metavar(command: str, usage: str, arguments: list[str]) -> None:

@@ -58,7 +58,8 @@ LINES = {
     "get epoch args.lr train_cuda.pth": "epoch: no such file (ckpt get train_cuda.pth epoch args.lr)",
     "diff ddp_after.pth": "diff: AFTER is missing (ckpt diff --help)",
     "inspect": "nothing to look at (PATH..., or --files-from FILE)",
-    "sum legacy.pth weights.safetensors": "sum: weights.safetensors is too much (ckpt sum --help)",
+    "slim": "nothing to change (PATH..., or --files-from FILE)",
+    "warmstart legacy.pth weights.safetensors": "warmstart: weights.safetensors is too much (-o weights.safetensors writes there)",
     # commands
     "info legacy.pth": "no command info (did you mean ckpt inspect?)",
     "show legacy.pth": "no command show (did you mean ckpt inspect?)",

@@ -111,7 +111,7 @@ def test_a_ready_line_for_every_command(tmp_path: Path) -> None:
 def test_help_says_what_it_does(command: str) -> None:
     done = ckpt(command, "-h")
 
-    assert done.code == 0 and done.lines[0].startswith(f"Usage: ckpt {command} [OPTIONS] PATH")
+    assert done.code == 0 and done.lines[0].startswith(f"Usage: ckpt {command} [OPTIONS] [PATH...]")
     assert all(
         option in done.out.decode() for option in ("--dry-run", "--force", "--json", "--verify", "--limit")
     )

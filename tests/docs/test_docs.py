@@ -59,14 +59,18 @@ def refresher() -> ModuleType:
     return module
 
 
-def test_pages_show_what_the_commands_print() -> None:
-    refresh = refresher()
-    names = refresh.pages()
+REFRESH = refresher()
+SHOWING = REFRESH.pages()
 
-    assert {"README.md", "docs/ddp.md", "docs/errors.md", "docs/commands/inspect.md"} <= set(names)
-    assert sum(page(name).count("<!-- run: ") for name in names) >= 80
-    stale = [name for name, text in refresh.refreshed_pages(names).items() if text != page(name)]
-    assert stale == [], "make docs"
+
+def test_pages_show_commands() -> None:
+    assert {"README.md", "docs/ddp.md", "docs/errors.md", "docs/commands/inspect.md"} <= set(SHOWING)
+    assert sum(page(name).count("<!-- run: ") for name in SHOWING) >= 80
+
+
+@pytest.mark.parametrize("name", SHOWING)
+def test_pages_show_what_the_commands_print(name: str) -> None:
+    assert REFRESH.refreshed_pages([name]) == {name: page(name)}, "make docs"
 
 
 COMMAND_PAGES = [f"docs/commands/{command}.md" for command in app.COMMANDS]
@@ -300,7 +304,8 @@ def test_every_format_stands_on_its_page() -> None:
     assert {row[0] for row in rows_of(not_read)[1:]} == {f"`{name}`" for name in NOT_YET}
     names, *rows = rows_of(kept)
     said = {row[0]: [cell.partition(",")[0] == "yes" for cell in row[1:]] for row in rows}
-    single = {f"`{format.NAME}`": format for format in FORMATS if format.NAME not in ("folder", "sharded")}
+    several = ("deepspeed", "folder", "sharded")
+    single = {f"`{format.NAME}`": format for format in FORMATS if format.NAME not in several}
     traits = [single[name].TRAITS for name in names[1:]]
     assert set(names[1:]) == set(single)
     assert said == {

@@ -18,7 +18,7 @@ from ckpt.elements.blocks import blocks, elements, little, place_of, pour, same_
 from ckpt.errors import CutOffError, DamagedDataError, NotOpenedError
 from ckpt.io import commit
 from ckpt.io.source import File, Memory
-from ckpt.tensors import Computed, Overlaid, Patched, Place, Storage
+from ckpt.tensors import Computed, Overlaid, Patched, Place, Range, Storage
 
 VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "whole": lambda t: t,
@@ -193,6 +193,27 @@ def test_a_deflated_record_with_another_crc_is_not_written(nbytes: int) -> None:
     with pytest.raises(DamagedDataError):
         pour(storage, commit.MemorySink(), crc=True)
     assert pour(storage._replace(crc=zlib.crc32(data)), commit.MemorySink(), crc=True) == zlib.crc32(data)
+
+
+@pytest.mark.parametrize("crc", [True, False])
+def test_pouring_pieces_of_a_file(crc: bool, nbytes: int, tmp_path: Path) -> None:
+    """Large pieces are copied by the kernel, also where one begins in the middle because another covers it."""
+    data = bytes(number * 7 % 251 for number in range(nbytes))
+    (tmp_path / "in").write_bytes(data)
+    source = File(str(tmp_path / "in"))
+    third = nbytes // 3
+    pieces: list[tuple[int, Place]] = [
+        (third, Range(source, 5, nbytes - third)),
+        (2 * third, Range(source, 11, 3)),
+        (-4, Range(source, 0, third + 4)),
+    ]
+    storage = Storage("s", "cpu", None, nbytes, Patched(None, nbytes, pieces))
+    expected = bytearray(data[4 : third + 4] + data[5 : 5 + nbytes - third])
+    expected[2 * third : 2 * third + 3] = data[11:14]
+    with commit.writing(commit.target(str(tmp_path / "out"), force=False), nbytes) as sink:
+        found = pour(storage, sink, crc=crc)
+    assert (tmp_path / "out").read_bytes() == expected
+    assert found == (zlib.crc32(expected) if crc else 0)
 
 
 @pytest.mark.parametrize("change", [-1, 1, -70, 70])

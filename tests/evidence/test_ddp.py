@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import train_ddp
-from process import ROOT, TIMEOUT, ckpt, environment
+from process import ROOT, ckpt, environment, python
 
 RUNS = [*((kind, 1) for kind in train_ddp.KINDS), ("spare", 2), ("tied", 3)]
 
 
-@pytest.fixture(scope="module", params=RUNS, ids=lambda run: f"{run[0]}-{run[1]}")
-def run(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of all runs, which the first of the suite's processes makes for all."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "ddp"
+    with open(f"{folder}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            made = tmp_path_factory.mktemp("ddp")
+            script = ROOT / "tests" / "lib" / "train_ddp.py"
+            env = environment(TORCH_DISTRIBUTED_DEBUG="INFO", GLOO_SOCKET_IFNAME="lo")
+            done = python(script, made, *(f"{kind}-{seed}" for kind, seed in RUNS), env=env)
+            assert done.code == 0, done.err.decode()
+            made.rename(folder)
+    return folder
+
+
+@pytest.fixture(params=RUNS, ids=lambda run: f"{run[0]}-{run[1]}")
+def run(request: Any, runs: Path) -> tuple[Path, str]:
     """The folder of a run that died of DDP's own error, and its kind."""
     kind, seed = request.param
-    folder = tmp_path_factory.mktemp(kind)
-    script = ROOT / "tests" / "lib" / "train_ddp.py"
-    done = subprocess.run(
-        [sys.executable, str(script), str(folder), kind, str(seed)],
-        env=environment(),
-        timeout=TIMEOUT,
-        capture_output=True,
-    )
-    assert done.returncode == 1, done.stderr.decode()
-    return folder, kind
+    return runs / f"{kind}-{seed}", kind
 
 
 def error(folder: Path, rank: int) -> tuple[str, set[str]]:

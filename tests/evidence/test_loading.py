@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
 import zipfile
@@ -290,3 +291,25 @@ def test_what_todays_torch_cannot_load_gets_the_way_through_plain(tmp_path: Path
             assert Survey(checkpoint).load.expression is not None
         made = inside("convert", f"{name}.pth", "--plain", "-o", "plain.pth", "--force", cwd=tmp_path)
         assert made.code == 0 and torch.load(tmp_path / "plain.pth") is not None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["sûr2.pth", "模型.pth", "a…b→c.pth", 'it\'s "so".pth', "n\nl\\.pth", "e\u202ee.pth", "s\udcff.pth"],
+)
+def test_the_path_is_readable_and_the_expression_loads_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.save({"w": torch.ones(2)}, tmp_path / "plain.pth")
+    os.rename(tmp_path / "plain.pth", tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    expression = look(name).load.expression
+
+    assert expression is not None and expression.isprintable()
+    assert torch.equal(run(expression)["w"], torch.ones(2))
+    assert ("û" in name) == ("û" in expression) and ("模型" in name) == ("模型" in expression)
+    for encoding in ("utf-8", "ascii", "latin-1"):
+        done = process.ckpt("inspect", name, PYTHONIOENCODING=encoding, cwd=tmp_path)
+        line = next(line for line in done.out.decode(encoding).splitlines() if "torch.load(" in line)
+        assert torch.equal(run(line.strip())["w"], torch.ones(2)), encoding
+    assert json.loads(inside("inspect", name, "--json", cwd=tmp_path).out)["load"] == expression

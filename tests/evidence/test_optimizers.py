@@ -29,3 +29,12 @@ def test_family(fields: tuple[str, ...], family: str, tmp_path: Path) -> None:
     with formats.open(str(rewriting.saved(thing, tmp_path / "a.pt"))) as checkpoint:
         (section,) = Survey(checkpoint).sections
         assert optimizer(section) == (family, 2, 1, (0.1,))
+
+
+def test_a_rate_that_no_float_holds(tmp_path: Path) -> None:
+    thing = {
+        "optimizer": {"state": {}, "param_groups": [{"lr": 10**400, "params": [0]}, {"lr": 1, "params": [1]}]}
+    }
+    with formats.open(str(rewriting.saved(thing, tmp_path / "a.pt"))) as checkpoint:
+        (section,) = Survey(checkpoint).sections
+        assert optimizer(section) == (None, 2, 0, (1.0,))

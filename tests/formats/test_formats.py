@@ -9,6 +9,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import deepspeeds
+import exported
+import hostile
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -24,35 +27,76 @@ from ckpt.limits import Limits
 from ckpt.tensors import Composite, TensorRef
 
 EXAMPLES = {
+    "deepspeed": "",
     "torch-zip": "ddp_after.pth",
     "torch-legacy": "legacy.pth",
     "torchscript": "scripted.pt",
     "safetensors": "weights.safetensors",
+    "dcp": "dcp",
     "folder": "sharded",
     "sharded": "sharded/model.safetensors.index.json",
     "archive": "agent.zip",
     "pickle": "zoo.pkl",
     "foreign": "html_page.pth",
 }
+MADE = {
+    "pt2": exported.pt2,
+    "torch-package": exported.package,
+    "torch-tar": lambda: hostile_data("tar/good.pt"),
+    "torch-zip-1.4": lambda: hostile_data("foreign/torch14.pt"),
+}
+"""Formats without a sample, and what makes a file of each."""
+
+
+def hostile_data(name: str) -> bytes:
+    data = next(case.data for case in hostile.CASES if case.name == name)
+    assert isinstance(data, bytes)
+    return data
+
+
+OF_RANKS = {"dcp-hf": "hf", "fsdp-ranks": "accelerate"}
+"""Formats that only several ranks write: the folders of train_ranks.py."""
+
+
+def example(name: str, samples: Path, folder: Path, request: pytest.FixtureRequest) -> Path:
+    """A file of a format: a sample, or one that is made in the folder."""
+    if name in OF_RANKS:
+        trained: Path = request.getfixturevalue("ranks")
+        return trained / OF_RANKS[name]
+    if name == "deepspeed":
+        return deepspeeds.write(folder / "run", 2)
+    if name in MADE:
+        return exported.written(folder, "made", MADE[name]())
+    return samples / EXAMPLES[name]
 
 
 def test_every_format_has_an_example() -> None:
     assert [reader.NAME for reader in FORMATS] == [
+        "dcp",
+        "deepspeed",
         "folder",
+        "dcp-hf",
+        "fsdp-ranks",
         "sharded",
         "torchscript",
         "torch-zip",
+        "torch-zip-1.4",
         "torch-legacy",
         "safetensors",
+        "pt2",
+        "torch-package",
+        "torch-tar",
         "archive",
         "pickle",
     ]
-    assert set(EXAMPLES) == {reader.NAME for reader in (*FORMATS, foreign)}
+    assert {*EXAMPLES, *MADE, *OF_RANKS, "deepspeed"} == {reader.NAME for reader in (*FORMATS, foreign)}
 
 
 @pytest.mark.parametrize("reader", (*FORMATS, foreign), ids=lambda reader: reader.NAME)
-def test_recognises_its_own_whatever_it_is_called(reader: Format, samples: Path, tmp_path: Path) -> None:
-    source = samples / EXAMPLES[reader.NAME]
+def test_recognises_its_own_whatever_it_is_called(
+    reader: Format, samples: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    source = example(reader.NAME, samples, tmp_path, request)
     stays = source.is_dir() or source.suffix == ".json"  # an index is known by its name
     path = source if stays else tmp_path / "renamed.data"
     if not stays:
@@ -70,9 +114,11 @@ def test_recognises_its_own_whatever_it_is_called(reader: Format, samples: Path,
             assert checkpoint.path == str(path)
 
 
-@pytest.mark.parametrize("name", sorted(set(EXAMPLES) - {"foreign"}))
-def test_storages_are_known_and_hold_their_tensors(name: str, samples: Path) -> None:
-    with formats.open(str(samples / EXAMPLES[name])) as checkpoint:
+@pytest.mark.parametrize("name", sorted({*EXAMPLES, *MADE, *OF_RANKS, "deepspeed"} - {"foreign"}))
+def test_storages_are_known_and_hold_their_tensors(
+    name: str, samples: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    with formats.open(str(example(name, samples, tmp_path, request))) as checkpoint:
         known = {id(storage) for storage in checkpoint.storages}
         ids = [storage.id for storage in checkpoint.storages]
 
@@ -323,10 +369,32 @@ def test_torchscript_tells_parameters_from_buffers(samples: Path) -> None:
 
 
 def test_formats_to_come_say_so(tmp_path: Path) -> None:
-    (tmp_path / ".metadata").write_bytes(b"\x80\x04")
-    with pytest.raises(UnsupportedError, match=r"a distributed checkpoint \(DCP\) is not supported yet"):
+    (tmp_path / "latest_checkpointed_iteration.txt").write_bytes(b"7")
+    with pytest.raises(UnsupportedError, match=r"a Megatron checkpoint is not supported yet"):
         formats.open(str(tmp_path))
     assert not set(foreign.NOT_YET) & {reader.NAME for reader in FORMATS}
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("_CHECKPOINT_METADATA", "a JAX checkpoint"),
+        ("ocdbt.process_0", "a JAX checkpoint"),
+        ("manifest.ocdbt", "a JAX checkpoint"),
+        (".zarray", "a zarr array or group"),
+        (".zgroup", "a zarr array or group"),
+        ("zarr.json", "a zarr array or group"),
+    ],
+)
+def test_folders_of_other_worlds_are_named(name: str, problem: str, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / name).write_bytes(b"{}")
+    (folder / "params.pt").touch()
+
+    for path in (folder, folder / name):
+        with pytest.raises(UnsupportedError, match=problem):
+            formats.open(str(path))
 
 
 def test_a_directory_names_what_it_holds(tmp_path: Path) -> None:

@@ -380,7 +380,11 @@ def loads(file: Written) -> None:
 
     try:
         with folder_of(file.folder), contextlib.redirect_stdout(io.StringIO()):
-            value = eval(report["load"], LOADERS)
+            names = dict(LOADERS)
+            needed = (report["load_note"] or "").partition(";")[0]
+            if needed.startswith("from "):
+                exec(needed, names)
+            value = eval(report["load"], names)
     except Exception as error:
         wrong.check("load", False, f"{report['load']}: {type(error).__name__}: {str(error)[:200]}")
         return

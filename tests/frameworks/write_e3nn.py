@@ -7,6 +7,7 @@ from e3nn import o3
 from e3nn.nn import BatchNorm, FullyConnectedNet, Gate
 from recorder import Case
 from torch import nn
+from zoo import two_epochs
 
 
 class Net(nn.Module):
@@ -27,20 +28,7 @@ class Net(nn.Module):
 def trained(case: Case) -> None:
     net = case.watch("net", Net())
     optimizer = torch.optim.Adam(net.parameters(), 1e-2, amsgrad=True)
-    before = None
-    for epoch in range(2):
-        optimizer.zero_grad()
-        net(torch.randn(5, 9)).backward()
-        optimizer.step()
-        path = case.path(f"epoch{epoch}.pt")
-        torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}, path)
-        case.wrote(
-            path,
-            {"model": ("model", "net", ""), "optimizer": "optimizer"},
-            values={"epoch": epoch},
-            after=before,
-        )
-        before = path
+    two_epochs(case, optimizer, lambda: net(torch.randn(5, 9)), net, ".pt")
 
 
 def whole(case: Case) -> None:

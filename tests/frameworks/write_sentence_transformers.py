@@ -7,18 +7,12 @@ from sentence_transformers import SentenceTransformer, models
 from tokenizers import Tokenizer, pre_tokenizers
 from tokenizers import models as tokens
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+from zoo import BERT
 
 
 def folder(case: Case) -> None:
     base = case.path("base")
-    config = BertConfig(
-        vocab_size=30,
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=16,
-    )
+    config = BertConfig(**{**BERT, "num_hidden_layers": 1})
     BertModel(config).save_pretrained(str(base))
     words = Tokenizer(tokens.WordLevel({"[PAD]": 0, "[UNK]": 1, "a": 2, "b": 3}, unk_token="[UNK]"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()

@@ -7,6 +7,7 @@ from recorder import Case
 from torch import nn
 from torchao.optim import AdamW8bit, AdamWFp8
 from torchao.quantization import Int8WeightOnlyConfig, quantize_
+from zoo import two_epochs
 
 
 def int8(case: Case) -> None:
@@ -37,20 +38,7 @@ class Wide(nn.Module):
 def optimizer(case: Case, make: type) -> None:
     net = case.watch("net", Wide())
     optimizer = make(net.parameters(), lr=1e-2)
-    before = None
-    for epoch in range(2):
-        optimizer.zero_grad()
-        net(torch.randn(4, 64)).square().mean().backward()
-        optimizer.step()
-        path = case.path(f"epoch{epoch}.pth")
-        torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}, path)
-        case.wrote(
-            path,
-            {"model": ("model", "net", ""), "optimizer": "optimizer"},
-            values={"epoch": epoch},
-            after=before,
-        )
-        before = path
+    two_epochs(case, optimizer, lambda: net(torch.randn(4, 64)).square().mean(), net, ".pth")
 
 
 def adamw8bit(case: Case) -> None:

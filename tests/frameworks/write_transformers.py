@@ -20,6 +20,7 @@ from transformers import (
     ViTConfig,
     ViTForImageClassification,
 )
+from zoo import BERT, LLAMA
 
 WORDS = [{"input_ids": torch.randint(0, 30, (6,)), "labels": torch.randint(0, 30, (6,))} for _ in range(16)]
 LABELS = [{"input_ids": torch.randint(0, 30, (6,)), "labels": torch.tensor(1)} for _ in range(16)]
@@ -71,27 +72,11 @@ def fit(
 
 
 def bert(case: Case) -> None:
-    config = BertConfig(
-        vocab_size=30,
-        hidden_size=8,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=16,
-    )
-    fit(case, BertForSequenceClassification(config), LABELS)
+    fit(case, BertForSequenceClassification(BertConfig(**BERT)), LABELS)
 
 
 def bert_frozen(case: Case) -> None:
-    config = BertConfig(
-        vocab_size=30,
-        hidden_size=8,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=16,
-    )
-    model = BertForSequenceClassification(config)
+    model = BertForSequenceClassification(BertConfig(**BERT))
     model.bert.embeddings.requires_grad_(False)
     fit(case, model, LABELS)
 
@@ -104,26 +89,12 @@ def gpt2(case: Case) -> None:
 
 
 def llama(case: Case) -> None:
-    config = LlamaConfig(
-        vocab_size=30,
-        hidden_size=8,
-        intermediate_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-    )
+    config = LlamaConfig(**LLAMA, num_key_value_heads=1)
     fit(case, LlamaForCausalLM(config), WORDS)
 
 
 def llama_compiled(case: Case) -> None:
-    config = LlamaConfig(
-        vocab_size=30,
-        hidden_size=8,
-        intermediate_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-    )
+    config = LlamaConfig(**LLAMA, num_key_value_heads=2)
     fit(
         case,
         LlamaForCausalLM(config),
@@ -135,16 +106,11 @@ def llama_compiled(case: Case) -> None:
 
 
 def llama_bf16(case: Case) -> None:
-    config = LlamaConfig(
-        vocab_size=30, hidden_size=8, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2
-    )
-    fit(case, LlamaForCausalLM(config), WORDS, bf16=True)
+    fit(case, LlamaForCausalLM(LlamaConfig(**LLAMA)), WORDS, bf16=True)
 
 
 def adafactor(case: Case) -> None:
-    config = LlamaConfig(
-        vocab_size=30, hidden_size=8, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
-    )
+    config = LlamaConfig(**{**LLAMA, "num_hidden_layers": 1})
     fit(case, LlamaForCausalLM(config), WORDS, optim="adafactor")
 
 

@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
+from recorder import Case
 from torch import nn
+
+LLAMA = {
+    "vocab_size": 30,
+    "hidden_size": 8,
+    "intermediate_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+}
+BERT = {**LLAMA, "max_position_embeddings": 16}
+"""The sizes of language models of transformers."""
 
 
 class Net(nn.Module):
@@ -72,3 +85,27 @@ def decay_groups(model: nn.Module, frozen: bool = False) -> list[dict[str, objec
         {"params": [p for _, p in named if p.ndim >= 2], "weight_decay": 0.1},
         {"params": [p for _, p in named if p.ndim < 2], "weight_decay": 0.0},
     ]
+
+
+def two_epochs(
+    case: Case,
+    optimizer: torch.optim.Optimizer,
+    loss: Callable[[], torch.Tensor],
+    net: nn.Module,
+    ending: str,
+) -> None:
+    """Two files of one run of a model that the case watches as `net`, a step each."""
+    before = None
+    for epoch in range(2):
+        optimizer.zero_grad()
+        loss().backward()
+        optimizer.step()
+        path = case.path(f"epoch{epoch}{ending}")
+        torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}, path)
+        case.wrote(
+            path,
+            {"model": ("model", "net", ""), "optimizer": "optimizer"},
+            values={"epoch": epoch},
+            after=before,
+        )
+        before = path

@@ -144,7 +144,14 @@ def clean(text: str, allowed: str = "\n") -> None:
 # ---------------------------------------------------------------------------------------------- what must not happen
 
 _HARMLESS = frozenset(
-    ("sys._getframe", "sys._getframemodulename", "gc.get_objects", "builtins.id", "object.__getattr__")
+    (
+        "sys._getframe",
+        "sys._getframemodulename",
+        "gc.get_objects",
+        "builtins.id",
+        "object.__getattr__",
+        "array.__new__",  # columns of numbers
+    )
 )
 _watching = False
 _events: list[str] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import pickle
 import warnings
 import zipfile
 from collections.abc import Iterator
@@ -31,6 +32,12 @@ def samples() -> dict[str, bytes]:
     """The sample checkpoints, by their names."""
     found = {path.name: path.read_bytes() for path in sorted(SAMPLES.iterdir()) if path.is_file()}
     return {name: data for name, data in found.items() if not name.endswith((".py", ".md"))}
+
+
+@cache
+def distributed() -> dict[str, bytes]:
+    """The data files of the distributed checkpoint among the samples."""
+    return {path.name: path.read_bytes() for path in sorted((SAMPLES / "dcp").glob("*.distcp"))}
 
 
 @cache
@@ -213,3 +220,13 @@ def allowed() -> Iterator[bytes]:
                 yield data
         except CkptError:
             continue
+
+
+def metadata() -> Iterator[bytes]:
+    """`.metadata` of distributed checkpoints: that of the sample, and others whose files are not there."""
+    import metadata as made
+
+    yield (SAMPLES / "dcp/.metadata").read_bytes()
+    for seed in range(60):
+        for protocol in (2, 4):
+            yield pickle.dumps(made.made(seed, 2 + seed % 9), protocol)

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, NamedTuple
 from unittest import mock
 
+import containers
 import mutate
 import opcodes as op
 import seeds
@@ -27,7 +28,11 @@ from ckpt.evidence.survey import Survey
 from ckpt.findings import Rules
 from ckpt.formats import listing, save, verify
 from ckpt.formats.archive import Archive, Record
+from ckpt.formats.dcp.metadata import metadata_of
+from ckpt.formats.dcp.skim import read_metadata
 from ckpt.formats.draft import Keys
+from ckpt.formats.format import ChecksumReport
+from ckpt.formats.pickled import run
 from ckpt.formats.torch_zip.read import read_from
 from ckpt.formats.written import compare
 from ckpt.io.executor import Serial
@@ -39,7 +44,7 @@ from ckpt.jobs.inspect.get import contents, first_values, get
 from ckpt.jobs.inspect.index import index, numbers
 from ckpt.jobs.rewrite.rehome import moves
 from ckpt.jobs.rewrite.rename import substitution
-from ckpt.limits import Limits, number_of
+from ckpt.limits import Budget, Limits, number_of
 from ckpt.live import factory
 from ckpt.names import Globs
 from ckpt.nodes import Node
@@ -50,7 +55,7 @@ from ckpt.render.inspect import index_lines
 from ckpt.render.lint import lint_lines
 from ckpt.render.tables import row_table
 from ckpt.render.text import plain_text
-from ckpt.render.verify import verify_line
+from ckpt.render.verify import verify_lines
 from ckpt.tensors import TensorRef
 
 
@@ -151,7 +156,7 @@ def _verified(data: bytes, survey: Survey | None) -> None:
             structure(survey.checkpoint), survey.checkpoint, report.damage, report.nbytes, report.unchecked
         )
         written(whole.to_json())
-        clean(plain_text([verify_line(whole)]))
+        clean(plain_text(verify_lines(whole)))
 
 
 def legacy(data: bytes) -> None:
@@ -227,6 +232,47 @@ def shards(data: bytes) -> None:
         looked(lambda: formats._open(InMemory("m/", files), LIMITS, False, ""))
 
 
+def metadata(data: bytes) -> None:
+    """The `.metadata` of a distributed checkpoint beside the data of the sample, which it may name; read with and without columns."""
+    files = {**seeds.distributed(), ".metadata": data}
+    with watched():
+        survey = looked(lambda: formats._open(InMemory("c/", files), LIMITS, False, ""))
+        if survey is not None:
+            for entry in survey.tensors[:3]:
+                try:
+                    first_values(entry.tensor, 8)
+                except CkptError as error:
+                    refused(error)
+            try:
+                with mock.patch.object(verify, "locate", lambda path: InMemory("c/", files)):
+                    report = verify.checksums("c/", LIMITS, executor=Serial())
+            except CkptError as error:
+                refused(error)
+                return
+            checked = structure(survey.checkpoint)
+            written(with_checksums(checked, survey.checkpoint, *_rest(report)).to_json())
+        check(
+            _columns(data, skimmed=True) == _columns(data, skimmed=False), "columns differ from the machine"
+        )
+
+
+def _rest(report: ChecksumReport) -> tuple[Any, int, int]:
+    return report.damage, report.nbytes, report.unchecked
+
+
+def _columns(data: bytes, *, skimmed: bool) -> object:
+    try:
+        budget = Budget(LIMITS, len(data))
+        found = read_metadata(data, LIMITS, budget) if skimmed else metadata_of(run(data, LIMITS, budget))
+    except CkptError:
+        return None
+    rows = [
+        (row[:4], list(row.chunks.boxes()), list(row.chunks.begins), list(row.chunks.lengths))
+        for row in found.tensors.values()
+    ]
+    return rows, found.objects, found.paths, sorted(found.files), found.unused
+
+
 @cache
 def _sample() -> Checkpoint:
     return opened("x.pt", seeds.samples()["lightning.ckpt"])
@@ -288,6 +334,22 @@ def _script_parts(data: bytes, random: Any) -> bytes:
     else:
         code = random.choice((mutate.texts, mutate.plain, mutate.lines))(code, random)
     return len(pickle).to_bytes(2, "big") + pickle + code
+
+
+def pt2(data: bytes) -> None:
+    """The lists and the graph of a PT2 archive."""
+    _container("x.pt2", containers.pt2(data))
+
+
+def tar(data: bytes) -> None:
+    """The three members of a tar archive of torch 0.1."""
+    _container("x.pth", containers.tar(data))
+
+
+def _container(name: str, data: bytes) -> None:
+    with watched():
+        survey = looked(lambda: opened(name, data))
+        _verified(data, survey)
 
 
 def snapshot(data: bytes) -> None:
@@ -502,8 +564,11 @@ TARGETS: dict[str, Target] = {
     "legacy": Target(legacy, seeds.legacy, mutate.streams),
     "safetensors": Target(safetensors, seeds.safetensors, mutate.headers),
     "index": Target(shards, seeds.indexes, mutate.documents),
+    "metadata": Target(metadata, seeds.metadata, mutate.pickles, needs_torch=True),
     "listing": Target(listed, seeds.listings, mutate.documents),
     "torchscript": Target(torchscript, seeds.scripts, _script_parts),
+    "pt2": Target(pt2, containers.lists, mutate.documents),
+    "tar": Target(tar, containers.members, containers.member_parts),
     "snapshot": Target(snapshot, seeds.snapshots, mutate.documents),
     "language": Target(language, seeds.phrases, _phrase),
     "torch": Target(torch, seeds.allowed, mutate.values, needs_torch=True),

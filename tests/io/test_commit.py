@@ -20,7 +20,7 @@ from typing import Any
 import kills
 import pytest
 import torch
-from process import ROOT, TIMEOUT, Done, as_nobody, check_error, ckpt, environment
+from process import ROOT, TIMEOUT, Done, as_nobody, check_error, ckpt, environment, python
 
 from ckpt import formats
 from ckpt.cli import app, output
@@ -386,16 +386,10 @@ def test_signals_clean_up(number: int, code: int, folder: Path) -> None:
         "os.fsync = fsync\n"
         "app.main()\n"
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", script, "rehome", "in.pth", "-o", "out.pth"],
-        cwd=folder,
-        env=environment(),
-        capture_output=True,
-        timeout=TIMEOUT,
-    )
+    ran = python("-c", script, "rehome", "in.pth", "-o", "out.pth", cwd=folder)
 
-    assert ran.returncode == code
-    assert ran.stderr.count(b"\n") == 1
+    assert ran.code == code
+    assert ran.err.count(b"\n") == 1
     assert sorted(os.listdir(folder)) == ["in.pth"]
 
 
@@ -412,15 +406,9 @@ def test_a_job_that_was_told_to_outlive_its_terminal(folder: Path) -> None:
         "os.fsync = fsync\n"
         "app.main()\n"
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", script, "rehome", "in.pth", "-o", "out.pth"],
-        cwd=folder,
-        env=environment(),
-        capture_output=True,
-        timeout=TIMEOUT,
-    )
+    ran = python("-c", script, "rehome", "in.pth", "-o", "out.pth", cwd=folder)
 
-    assert ran.returncode == 0 and (folder / "out.pth").exists()
+    assert ran.code == 0 and (folder / "out.pth").exists()
 
 
 # --- limits of the disk ---------------------------------------------------------------------------------------------

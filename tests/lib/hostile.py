@@ -485,15 +485,32 @@ def _torch_relatives() -> Iterator[Case]:
     yield Case(
         "foreign/torch_package.pt",
         op.zip_file({**package, "p/.data/version": b"6\n"}),
-        "error",
-        "torch.package",
+        "ok",
     )
     yield Case(
-        "foreign/pt2.pt2",
-        op.zip_file({"p/archive_format": b"pt2", "p/archive_version": b"0", "p/models/model.json": b"{}"}),
-        "error",
-        "pt2",
+        "foreign/torch_package_evil.pt",
+        op.zip_file({**package, "p/m/x": pickled(MALICIOUS), "p/m.py": PYTHON.encode()}),
+        "note",
+        "",
+        "a payload under a name that does not end in .pkl",
     )
+    yield Case(
+        "foreign/torch_package_shadow.pt",
+        op.zip_file(
+            {**package, "p/w.pkl": W, "p/.data/0.storage": op.SIX, "p/collections.py": PYTHON.encode()}
+        ),
+        "note",
+        "",
+        "a module of the package stands before the one of Python",
+    )
+    yield Case(
+        "foreign/torch_package_up.pt",
+        op.zip_file({**package, "p/../../tmp/x.pkl": pickled({})}),
+        "any",
+        "",
+        "nothing is unpacked",
+    )
+    yield from _exports()
     yield Case(
         "foreign/torch14.pt",
         op.zip_file({"archive/version": b"1\n", "archive/data.pkl": W, "archive/tensors/0": op.SIX}),
@@ -501,6 +518,59 @@ def _torch_relatives() -> Iterator[Case]:
         "",
         "torch 1.4: storages under tensors/; no newer torch reads it",
     )
+
+
+def _exports() -> Iterator[Case]:
+    """PT2 archives: lists of tensors that lie, pickles in them, native code beside them."""
+    meta = {
+        "dtype": 7,
+        "sizes": [{"as_int": 2}, {"as_int": 3}],
+        "strides": [{"as_int": 3}, {"as_int": 1}],
+        "storage_offset": {"as_int": 0},
+        "layout": 7,
+        "device": {"type": "cpu", "index": None},
+        "requires_grad": False,
+    }
+
+    def built(extra: dict[str, bytes] | None = None, **changes: Any) -> bytes:
+        """One tensor of six floats; `changes` are those of its row or of its geometry."""
+        row = {"path_name": "weight_0", "is_param": True, "use_pickle": False}
+        row |= {key: value for key, value in changes.items() if key in row}
+        row["tensor_meta"] = {**meta, **{key: value for key, value in changes.items() if key in meta}}
+        graph = {"graph_module": {"graph": {"nodes": []}, "signature": {"input_specs": []}}}
+        records = {
+            "archive_format": b"pt2",
+            "models/model.json": json.dumps(graph).encode(),
+            "data/weights/model_weights_config.json": json.dumps({"config": {"w": row}}).encode(),
+            "data/constants/model_constants_config.json": b'{"config": {}}',
+            "data/weights/weight_0": op.SIX,
+            **(extra or {}),
+        }
+        return op.zip_file({f"p/{name}": data for name, data in records.items()})
+
+    huge = [{"as_int": 2**62}, {"as_int": 2**62}]
+    yield Case("foreign/pt2.pt2", built(), "ok")
+    yield Case("foreign/pt2_empty.pt2", op.zip_file({"p/archive_format": b"pt2"}), "any")
+    yield Case("foreign/pt2_up.pt2", built(path_name="../../models/model.json"), "error", "plain name")
+    yield Case("foreign/pt2_beyond.pt2", built(storage_offset={"as_int": 1}), "error", "its record has 24")
+    yield Case("foreign/pt2_huge.pt2", built(sizes=huge), "error", "do not fit")
+    yield Case(
+        "foreign/pt2_negative.pt2", built(sizes=[{"as_int": -2}, {"as_int": 3}]), "error", "whole number"
+    )
+    yield Case("foreign/pt2_symbol.pt2", built(sizes=[{"as_expr": "s0"}]), "error", "whole number")
+    yield Case("foreign/pt2_dims.pt2", built(sizes=[{"as_int": 1}] * 10_000), "error", "do not fit")
+    native = {"data/aotinductor/model/a.so": b"\x7fELF"}
+    yield Case("foreign/pt2_native.pt2", built(native), "note", "", "torch maps and runs it")
+    sample = torch_zip(pickled(MALICIOUS))
+    yield Case("foreign/pt2_evil.pt2", built({"data/sample_inputs/model.pt": sample}), "note")
+    weights = {"data/weights/model.pt": torch_zip(pickled({"w": MALICIOUS}))}
+    yield Case("foreign/pt2_evil_weights.pt2", built(weights), "note", "", "the layout of torch 2.8")
+    yield Case(
+        "foreign/pt2_deep.pt2", built({"models/model.json": b"[" * 200_000}), "error", "nested too deep"
+    )
+    claim = b'{"config":{' + b",".join(b'"%d":{"path_name":"a"}' % n for n in range(100_000)) + b"}}"
+    listed = {"data/weights/model_weights_config.json": claim}
+    yield Case("foreign/pt2_many.pt2", built(listed), "error")
 
 
 def _tar(members: dict[str, bytes], *special: tarfile.TarInfo) -> bytes:

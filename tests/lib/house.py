@@ -20,7 +20,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("tensors",),
     ("nodes",),
     ("checkpoint",),
-    ("io.commit", "io.inplace", "io.leftover", "io.beside", "io.executor"),
+    ("io.commit", "io.folders", "io.inplace", "io.leftover", "io.beside", "io.executor"),
     ("elements",),
     ("tree",),
     ("pickles",),

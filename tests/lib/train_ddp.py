@@ -1,7 +1,7 @@
-"""A tiny training run under DistributedDataParallel, two ranks over gloo, that DDP stops: `python train_ddp.py DIR KIND SEED`.
+"""Tiny training runs under DistributedDataParallel, two ranks over gloo, that DDP stops: `python train_ddp.py DIR KIND-SEED...`.
 
-It does what a user does who looks for the reason: a snapshot before the first step, one after each step.
-DIR gets `before.rankN.pth`, `after.rankN.pth` and `error.rankN.txt`.
+They do what a user does who looks for the reason: a snapshot before the first step, one after each step.
+DIR/KIND-SEED gets `before.rankN.pth`, `after.rankN.pth` and `error.rankN.txt`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import os
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
 import torch
+import torch._dynamo  # an optimizer imports it: here for all ranks at once
 import torch.distributed as dist
 from process import TIMEOUT
 from torch import nn
@@ -90,34 +91,33 @@ def train(folder: Path, kind: str, seed: int) -> None:
         raise
 
 
-def main() -> None:
-    """Starts a process for each rank, and waits for them."""
-    folder, kind, seed = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-    rank = os.environ.get("TRAIN_RANK")
-    if rank is not None:
+def rank(number: int, folder: Path, kind: str, seed: int) -> NoReturn:
+    """The process of one rank, which ends with 1 where DDP stopped it."""
+    code = 2
+    try:
         store = dist.FileStore(str(folder / "store"), 2)
         dist.init_process_group(
-            "gloo", store=store, rank=int(rank), world_size=2, timeout=timedelta(seconds=TIMEOUT)
+            "gloo", store=store, rank=number, world_size=2, timeout=timedelta(seconds=TIMEOUT)
         )
         torch.set_num_threads(1)
         train(folder, kind, seed)
-        return
-    import subprocess
+        code = 0
+    except RuntimeError:
+        code = 1
+    finally:
+        os._exit(code)
 
-    environment: dict[str, Any] = {
-        **os.environ,
-        "TORCH_DISTRIBUTED_DEBUG": "INFO",
-        "GLOO_SOCKET_IFNAME": "lo",
-    }
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, __file__, *sys.argv[1:]],
-            env={**environment, "TRAIN_RANK": str(number)},
-            stderr=subprocess.DEVNULL,
-        )
-        for number in range(2)
-    ]
-    sys.exit(max(abs(process.wait()) for process in ranks))
+
+def main() -> None:
+    """Forks the ranks of each run, so that all share one import of torch, and waits for them."""
+    for run in sys.argv[2:]:
+        folder = Path(sys.argv[1]) / run
+        folder.mkdir()
+        kind, _, seed = run.partition("-")
+        ranks = [os.fork() or rank(number, folder, kind, int(seed)) for number in range(2)]
+        codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]
+        if codes != [1, 1]:
+            sys.exit(f"{run}: the ranks ended with {codes}")
 
 
 if __name__ == "__main__":

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from quantized import MODELS, contents, static
 from torch import nn
 
 import ckpt
@@ -16,59 +16,6 @@ from ckpt import formats
 from ckpt.live import state
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(deprecated|storage class).*")
-quantization = torch.ao.quantization
-
-
-class Recurrent(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(8, 4)
-        self.lstm = nn.LSTM(4, 3)
-        self.norm = nn.LayerNorm(3)
-
-
-class Static(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.q = quantization.QuantStub()
-        self.conv = nn.Conv2d(3, 4, 3)
-        self.fc = nn.Linear(4, 2, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.fc(self.conv(self.q(x)).mean((2, 3)))  # type: ignore[no-any-return]
-
-
-def static(backend: str) -> nn.Module:
-    model = Static().eval()
-    model.qconfig = quantization.get_default_qconfig(backend)  # type: ignore[assignment]
-    prepared = quantization.prepare(model)
-    prepared(torch.randn(2, 3, 5, 5))
-    return quantization.convert(prepared)  # type: ignore[no-any-return]
-
-
-def embedding() -> nn.Module:
-    model = nn.Sequential(nn.EmbeddingBag(10, 4, mode="sum"))
-    model.qconfig = quantization.float_qparams_weight_only_qconfig  # type: ignore[assignment]
-    return quantization.convert(quantization.prepare(model))  # type: ignore[no-any-return]
-
-
-MODELS: dict[str, Callable[[], nn.Module]] = {
-    "dynamic": lambda: quantization.quantize_dynamic(Recurrent(), {nn.Linear, nn.LSTM}, torch.qint8),
-    "per channel": lambda: static("fbgemm"),
-    "per tensor": lambda: static("qnnpack"),
-    "embedding": embedding,
-}
-
-
-def contents(value: Any) -> Any:
-    """A value of a state dict, with what packed parameters hold instead of them, and the scheme of quantized ones."""
-    if isinstance(value, torch.ScriptObject):
-        return contents(value.__getstate__()[0])
-    if isinstance(value, (list, tuple)):
-        return [contents(item) for item in value]
-    if isinstance(value, torch.Tensor) and value.is_quantized:
-        return str(value.dtype), value.int_repr().tolist(), value.dequantize().tolist(), str(value.qscheme())
-    return value.tolist() if isinstance(value, torch.Tensor) else value
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from process import ckpt as run
 from torch import nn
-from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 
 import ckpt
@@ -105,13 +104,6 @@ NEWER = pytest.mark.skipif(torch.__version__.startswith("2.0."), reason="uses wh
 
 
 # --- what the file is -------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def group() -> Any:
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 @pytest.mark.usefixtures("group")

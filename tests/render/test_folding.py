@@ -10,7 +10,7 @@ from architectures import Shapes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpt.render.folding import Leaf, fold, lines
+from ckpt.render.folding import Leaf, alike, fold, lines
 
 
 def leaves(shapes: Shapes) -> list[Leaf]:
@@ -91,3 +91,37 @@ def test_no_tensor_is_lost(shapes: Shapes) -> None:
     assert sum(one.nbytes for one in folds) == sum(4 * prod(shape) for shape in shapes.values())
     opened = lines(folds, depth=64)
     assert sum(line.fold.tensors for line in opened if not line.fold.children) == len(shapes)
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (["a.0.w", "a.1.w", "a.2.w"], ["a.0-2.w"]),
+        (["a.2.w", "a.0.w", "a.1.w", "a.10.w"], ["a.{0-2,10}.w"]),
+        (["a.0.q.w", "a.0.k.w", "a.1.q.w", "a.1.k.w"], ["a.0-1.{q,k}.w"]),
+        (["a.0.q.w", "a.0.k.w", "a.1.q.w"], ["a.0-1.q.w", "a.0.k.w"]),
+        (["q_proj.w", "k_proj.w"], ["{q,k}_proj.w"]),
+        (["a.0.w", "a.w", "b.0"], ["a.0.w", "a.w", "b.0"]),
+        (["a.0.w", "a.01.w", "a.1.w"], ["a.0-1.w", "a.01.w"]),
+        (["a.{x}.w", "a.y.w"], ["a.{x}.w", "a.y.w"]),
+        (["", "."], ["", "."]),
+        (["7", "8"], ["7-8"]),
+    ],
+)
+def test_rows_that_are_alike(names: list[str], shown: list[str]) -> None:
+    assert [name for name, _ in alike([(name, None) for name in names])] == shown
+
+
+def test_rows_of_another_look_stay_apart_and_in_order() -> None:
+    rows = [("a.0.w", 1), ("a.1.w", 2), ("a.2.w", 1), ("b", 1)]
+
+    assert alike(rows) == [("a.{0,2}.w", (0, 2)), ("a.1.w", (1,)), ("b", (3,))]
+
+
+@given(st.lists(st.tuples(st.text("ab01.{-", max_size=7), st.integers(0, 2)), max_size=30))
+def test_every_row_stands_in_one_that_is_alike(rows: list[tuple[str, int]]) -> None:
+    found = alike(rows)
+
+    assert sorted(index for _, indices in found for index in indices) == list(range(len(rows)))
+    assert all(len({rows[index][1] for index in indices}) == 1 for _, indices in found)
+    assert [indices[0] for _, indices in found] == sorted(indices[0] for _, indices in found)

@@ -21,7 +21,15 @@ from ckpt.render.inspect import inspect_lines
 from ckpt.render.text import plain_text
 from ckpt.text import show
 
-DANGER = {"called-on-load", "unknown-import", "container", "trailing-data", "shards", "ambiguous-name"}
+DANGER = {
+    "called-on-load",
+    "code-inside",
+    "unknown-import",
+    "container",
+    "trailing-data",
+    "shards",
+    "ambiguous-name",
+}
 """Findings that a good file must not have."""
 
 MEMORY = 256_000_000

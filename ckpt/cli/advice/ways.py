@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ckpt import formats
+from ckpt.cli.advice.suffixes import SUFFIXES
 from ckpt.errors import CkptError, LossError
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import strips
@@ -104,7 +105,7 @@ class Ways:
     def _out(self, words: Sequence[str]) -> str | None:
         if "-o" in words:
             return words[-1]
-        suffix = ".plain" if "--plain" in words else _SUFFIXES[words[0]]
+        suffix = SUFFIXES["convert --plain" if "--plain" in words else words[0]]
         return formats.out_beside(self._survey.checkpoint, suffix, same_format=words[0] != "convert")
 
 
@@ -117,9 +118,6 @@ def advise(error: CkptError, survey: Survey, limits: Limits) -> None:
     """Give an error the command that works instead, where it names one."""
     if error.way is not None:
         error.hint = Ways(survey, limits).way(error.way).text
-
-
-_SUFFIXES = {"slim": ".slim", "rehome": ".cpu", "strip": ".stripped", "convert": ".converted"}
 
 
 def _is_plain(survey: Survey, words: tuple[str, ...]) -> bool:

@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
+from ckpt.cli.advice.suffixes import SUFFIXES
 from ckpt.cli.options import DropOther, Exclude, Include, Paths, SectionOption
-from ckpt.cli.writing import WriteOptions, rewrite, writing
+from ckpt.cli.outputs import WriteOptions
+from ckpt.cli.writing import rewrite, writing
 from ckpt.errors import UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save, writer_of
@@ -20,7 +22,7 @@ from ckpt.names import Globs
 
 @writing(in_place=False)
 def command(
-    paths: Paths,
+    paths: Paths = None,
     format: Annotated[
         str | None,
         typer.Option(
@@ -47,6 +49,12 @@ def command(
         str | None,
         typer.Option("--shard-size", metavar="BYTES", help="Write safetensors shards with an index, as 5GB."),
     ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            "--weights", metavar="NAME", help="Take DeepSpeed's weights from fp32 (default) or module."
+        ),
+    ] = None,
     include: Include = None,
     exclude: Exclude = None,
     section: SectionOption = None,
@@ -65,6 +73,8 @@ def command(
     ckpt convert model.pth -o model.safetensors
     ckpt convert train.pth --plain -o train.plain.pth
     """
+    if weights is not None and section is not None:
+        raise UsageError("--weights and --section exclude each other")
     globs = Globs(include or (), exclude or ())
     options = _with_format(options, format, shard_size, plain=plain)
 
@@ -81,6 +91,7 @@ def command(
             encoding=encoding,
             section=section,
             select=globs,
+            weights=weights,
             drop_other=drop_other,
         )
 
@@ -92,15 +103,14 @@ def _with_format(
 ) -> WriteOptions:
     """The options with the format that --format, --shard-size and the ending of OUT ask for. Raises UsageError."""
     is_pickle = to is not None and save.traits_of(save.format_for("", to)).is_pickle
-    suffix = ".plain" if plain else ".converted" if is_pickle else ""
+    suffix = SUFFIXES["convert --plain" if plain else "convert"] if plain or is_pickle else ""
     ending = None if plain or is_pickle else ".safetensors"
     options = options._replace(suffix=suffix, ending=ending, plain=plain)
     out = options.output
     if shard_size is None:
         if out is None and to is None:
             return options
-        is_folder = out is not None and os.path.isdir(out)
-        return options._replace(format=save.format_for("" if is_folder else out or "", to))
+        return options._replace(format=save.format_for("" if options.is_folder else out or "", to))
     shard_bytes = number_of(shard_size)
     if not shard_bytes:
         raise UsageError(f"--shard-size {shard_size}: not a number of bytes", hint="as in 5GB")

@@ -70,7 +70,7 @@ def _write(item: Lookup) -> None:
     """Print what goes by one name: one line where that is all of it."""
     if item.row is not None and item.role is not None:
         values = first_values(item.row.tensor, _FIRST)
-        output.write_lines(tensor_lines(item.row, item.role, values))
+        output.write_lines(tensor_lines(item.row, item.role, values, output.screen_width()))
     elif is_short(item.node):
         output.write_text(get_text(item.node))
     else:

@@ -21,9 +21,10 @@ from ckpt.cli.options import (
     LimitOption,
     Model,
     NoHeader,
-    PathsOrList,
+    Paths,
     SectionOption,
     Select,
+    Silent,
     Table,
     Tsv,
     check_table,
@@ -52,9 +53,9 @@ _VIEWS = ("--storages", "--values", "--imports")
 
 
 @excluding(
-    Exclusion(("--json", "--tsv", "--table")),
+    Exclusion(("--json", "--tsv", "--table", "--quiet")),
     Exclusion(("--json", "--index"), _VIEWS),
-    Exclusion(("--index",), ("--tsv", "--table")),
+    Exclusion(("--index",), ("--tsv", "--table", "--quiet")),
     Exclusion(
         ("--textconv",),
         (
@@ -67,11 +68,12 @@ _VIEWS = ("--storages", "--values", "--imports")
             "--exclude",
             "--section",
             "--fail-on",
+            "--quiet",
         ),
     ),
 )
 def command(
-    paths: PathsOrList = None,
+    paths: Paths = None,
     json: Json = False,
     tsv: Tsv = False,
     table: Table = None,
@@ -100,7 +102,7 @@ def command(
         bool,
         typer.Option(
             "--storages",
-            help="Show one row per storage: device, bytes, kind, tensors.",
+            help="Show storages: device, bytes, kind, tensors.",
             rich_help_panel=OUTPUT,
         ),
     ] = False,
@@ -129,6 +131,7 @@ def command(
     level: LevelOption = None,
     fail_on: FailOn = None,
     files_from: FilesFrom = None,
+    quiet: Silent = False,
     limit: LimitOption = None,
 ) -> int:
     """Show what a checkpoint holds: tensors, devices, sharing, prefixes, values, imports, and how to load it.
@@ -165,7 +168,7 @@ def command(
         return max(_write_textconv(path, limits) for path in names)
     rows = output.Tables(len(names) > 1, tsv=tsv, table=table, header=not no_header)
 
-    as_list = not (json or rows.asked or views or indices or section or gate.fails or live)
+    as_list = not (json or rows.asked or views or indices or section or gate.fails or live or quiet)
 
     def one(path: str) -> int:
         refuse_factory(path, "--model")
@@ -184,7 +187,9 @@ def command(
             survey = Survey(checkpoint, live)
             report = inspect(survey, globs, section, None if rows.asked else planning(survey))
             report = report._replace(findings=gate.rules.kept(report.findings))
-            if numbers is not None:
+            if quiet:
+                pass  # the exit code answers
+            elif numbers is not None:
                 _write_index(survey, report, numbers, section, json=json)
             elif json:
                 output.write_json(report.to_json())
@@ -218,7 +223,7 @@ def _write_index(
     if json:
         output.write_json({**report.to_json(), "index": found.to_json()})
     else:
-        output.write_lines(render.index_lines(found))
+        output.write_lines(render.index_lines(found, output.screen_width()))
 
 
 def _write_text(report: InspectReport, views: Sequence[_Table], depth: int | None, everything: bool) -> None:
@@ -230,8 +235,14 @@ def _write_text(report: InspectReport, views: Sequence[_Table], depth: int | Non
         )
         return
     output.write_lines([*render.calls(report, width), *render.headline(report, width)])
+    folded: dict[_Table, _Table] = {
+        tables.storage_table: tables.folded_storages,
+        tables.import_table: tables.folded_imports,
+    }
     for view in views:
         output.write_lines([[]])
+        if not everything:
+            view = folded.get(view, view)
         output.write_table(view(report), tsv=False, table=None)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
 import typer
@@ -18,8 +18,10 @@ from ckpt.cli.options import (
     FilesFrom,
     Gate,
     Ignore,
+    Jobs,
     LevelOption,
     LimitOption,
+    Paths,
     Quiet,
     RewriteJson,
     Select,
@@ -35,7 +37,7 @@ from ckpt.cli.options import (
 from ckpt.cli.paths import TROUBLE, worst
 from ckpt.cli.settings import LintSettings, lint_settings
 from ckpt.cli.signature import GATE, OUTPUT, Exclusion, excluding
-from ckpt.cli.walk import Found, found, is_concern, listed, many
+from ckpt.cli.walk import Found, empty, found, is_concern, listed, many, nothing_in
 from ckpt.errors import CkptError, UsageError, about
 from ckpt.evidence.survey import Survey
 from ckpt.findings import CATALOGUE, Finding, Rules
@@ -53,10 +55,7 @@ _FORMS = ("text", "json", "github", "sarif", "junit")
     Exclusion(("--json", "--output-format")), Exclusion(("--statistics",), ("--json", "--output-format"))
 )
 def command(
-    paths: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="PATH...", help="Files, or folders of files.", show_default=False),
-    ] = None,
+    paths: Paths = None,
     select: Select = None,
     ignore: Ignore = None,
     level: LevelOption = None,
@@ -88,6 +87,7 @@ def command(
         typer.Option("--statistics", help="Print how often each code was found.", rich_help_panel=OUTPUT),
     ] = False,
     quiet: Quiet = False,
+    jobs: Jobs = None,
     no_config: Annotated[
         bool,
         typer.Option(
@@ -115,13 +115,14 @@ def command(
     gate = FileGate(_with_settings(asked.rules, settings, level), asked.rules)
     live = model_of(model, arg)
     names = listed(paths, files_from) if paths or files_from or live is None else []
-    reports = _reports(names, _Reading(limits, gate, read_values or settings.values, form == "json"))
+    reading = _Reading(limits, gate, read_values or settings.values, form == "json")
+    reports = _reports(names, reading, jobs)
     if model is not None and live is not None:
         reports.append(_judged(model, gate, lint_model(live)))
     reports.sort(key=lambda report: natural(report.path))
     for report in reports:
         if report.error is not None and form == "text":
-            output.talk(f"ckpt: {show(report.path, None)}: {show_literal(report.error)}")
+            output.talk(f"ckpt: {show(report.path, None)}: {show_literal(str(report.error))}")
         elif report.skipped is not None:
             output.talk(f"ckpt: {show(report.path, None)}: skipped: {show_literal(report.skipped)}")
     _tell_switched_off(settings.path, reports)
@@ -140,7 +141,7 @@ def _write(reports: Sequence[LintReport], form: str, *, statistics: bool) -> Non
         lines = github(reports) if form == "github" else junit(reports)
         sys.stdout.writelines(f"{line}\n" for line in lines)
     elif statistics:
-        output.write_lines(statistics_lines(reports))
+        output.write_lines(statistics_lines(reports, output.screen_width()))
     else:
         output.write_lines(lint_lines(reports, output.screen_width()))
 
@@ -177,24 +178,16 @@ class _Reading(NamedTuple):
     commands: bool
 
 
-def _reports(names: Sequence[str], reading: _Reading) -> list[LintReport]:
+def _reports(names: Sequence[str], reading: _Reading, jobs: int | None) -> list[LintReport]:
     """The reports on what the names lead to, which several processes make when there are many."""
     for name in names:
         refuse_factory(name, "--model")
     items = list(found(names))
     tasks = [Task(_report, (item, reading), 1) for item in items]
     with output.progress("checking", len(tasks), "files") as progress:
-        reports = many(tasks).run(tasks, progress)
-    seen = {os.path.normpath(report.path) for report in reports}
-    empty = [name for name in names if os.path.isdir(name) and not _below(name, seen)]
-    return reports + [LintReport(name, (), "no checkpoint in this folder") for name in empty]
-
-
-def _below(folder: str, paths: Iterable[str]) -> bool:
-    """Whether one of the paths is the folder or lies in it."""
-    folder = os.path.normpath(folder)
-    start = "" if folder == os.curdir else os.path.join(folder, "")
-    return any(path == folder or path.startswith(start) for path in paths)
+        reports = many(tasks, jobs).run(tasks, progress)
+    bare = empty(names, [report.path for report in reports])
+    return reports + [LintReport(name, (), nothing_in(name).failure(name)) for name in bare]
 
 
 def _judged(path: str, gate: FileGate, findings: Sequence[Finding]) -> LintReport:
@@ -205,7 +198,8 @@ def _judged(path: str, gate: FileGate, findings: Sequence[Finding]) -> LintRepor
 def _report(item: Found, reading: _Reading) -> LintReport:
     """The findings of one file. A file in a folder that never was a checkpoint is skipped."""
     if item.error is not None or item.skipped is not None:
-        return LintReport(item.path, (), item.error, skipped=item.skipped)
+        error = None if item.error is None else item.error.failure(item.path)
+        return LintReport(item.path, (), error, skipped=item.skipped)
     try:
         with about(item.path), formats.open(item.path, reading.limits) as checkpoint:
             survey = Survey(checkpoint)
@@ -215,5 +209,5 @@ def _report(item: Found, reading: _Reading) -> LintReport:
             return report
     except CkptError as error:
         if is_concern(item, error):
-            return LintReport(item.path, (), explained(error, item.path).said_of(item.path))
+            return LintReport(item.path, (), explained(error, item.path).failure(item.path))
         return LintReport(item.path, (), skipped=error.problem)

@@ -15,9 +15,11 @@ from ckpt.cli.options import (
     FilesFrom,
     Gate,
     Ignore,
+    Jobs,
     LevelOption,
     LimitOption,
     NoHeader,
+    Paths,
     Quiet,
     Select,
     SkipUnreadable,
@@ -55,10 +57,7 @@ _ORDERS: dict[str, Callable[[LsRow], tuple[int, object]]] = {
 
 @excluding(Exclusion(("--json", "--tsv", "--table")))
 def command(
-    paths: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="PATH...", help="Files, or folders of files.", show_default=False),
-    ] = None,
+    paths: Paths = None,
     sort: Annotated[
         str,
         typer.Option(
@@ -78,6 +77,7 @@ def command(
     level: LevelOption = None,
     fail_on: FailOn = None,
     quiet: Quiet = False,
+    jobs: Jobs = None,
     limit: LimitOption = None,
 ) -> int:
     """List checkpoints, one row each: format, size, parameters, dtype, device, how to load them, findings.
@@ -102,7 +102,7 @@ def command(
         _write(sorted(rows, key=order), names, json=json, tsv=tsv, table=table, header=not no_header)
 
     try:
-        rows.extend(rows_of(names, limits, gate.rules, commands=json))
+        rows.extend(rows_of(names, limits, gate.rules, commands=json, jobs=jobs))
     except Signal:  # who interrupts sees the rows so far
         write()
         sys.stdout.flush()
@@ -123,7 +123,14 @@ def show_folder(path: str, limits: Limits) -> int:
     return worst(TROUBLE if row.error is not None else 0 for row in rows)
 
 
-def rows_of(names: Sequence[str], limits: Limits, rules: Rules, *, commands: bool = False) -> Iterator[LsRow]:
+def rows_of(
+    names: Sequence[str],
+    limits: Limits,
+    rules: Rules,
+    *,
+    commands: bool = False,
+    jobs: int | None = None,
+) -> Iterator[LsRow]:
     """The row of each checkpoint with the findings that count, in the order in which they are found.
 
     With `commands` findings name the commands that help, as JSON has them.
@@ -131,7 +138,7 @@ def rows_of(names: Sequence[str], limits: Limits, rules: Rules, *, commands: boo
     items = [item for item in found(names) if item.skipped is None]
     tasks = [Task(_row, (item, limits, commands)) for item in items]
     with output.progress("reading", len(tasks), "files") as progress:
-        for row in many(tasks).each(tasks):
+        for row in many(tasks, jobs).each(tasks):
             if progress is not None:
                 progress(1)
             if row is not None:
@@ -141,7 +148,7 @@ def rows_of(names: Sequence[str], limits: Limits, rules: Rules, *, commands: boo
 def _row(item: Found, limits: Limits, commands: bool) -> LsRow | None:
     """The row of one file; None for a file in a folder that is no checkpoint."""
     if item.error is not None:
-        return LsRow(item.path, error=item.error)
+        return LsRow(item.path, error=item.error.failure(item.path))
     try:
         with about(item.path), opened(item.path, limits, tell=False) as checkpoint:
             survey = Survey(checkpoint)
@@ -149,7 +156,7 @@ def _row(item: Found, limits: Limits, commands: bool) -> LsRow | None:
             checkpoint.check_unchanged()
             return row
     except CkptError as error:
-        return LsRow(item.path, error=error.advice) if is_concern(item, error) else None
+        return LsRow(item.path, error=error.failure(item.path)) if is_concern(item, error) else None
 
 
 def _write(

@@ -7,9 +7,11 @@ from typing import Annotated
 import typer
 
 from ckpt.cli import output
+from ckpt.cli.advice.suffixes import SUFFIXES
 from ckpt.cli.options import Paths
+from ckpt.cli.outputs import WriteOptions, items_of
 from ckpt.cli.paths import each
-from ckpt.cli.writing import WriteOptions, rewrite, warn, writing
+from ckpt.cli.writing import rewrite, warn, writing
 from ckpt.errors import UsageError
 from ckpt.formats import save
 from ckpt.jobs.rewrite.rehome import moves, rehome
@@ -20,7 +22,7 @@ from ckpt.text import show, size_text
 
 @writing()
 def command(
-    paths: Paths,
+    paths: Paths = None,
     to: Annotated[
         str | None,
         typer.Option("--to", metavar="TAG", help="Move all tensors to this device.", show_default="cpu"),
@@ -49,15 +51,17 @@ def command(
     ckpt rehome runs/*.pth --in-place
     """
     if undo:
-        if options._replace(limits=Limits(), dry_run=False) != WriteOptions() or to or map or objects:
+        alone = options._replace(limits=Limits(), dry_run=False, recursive=False, files_from=None)
+        if alone != WriteOptions() or to or map or objects:
             raise UsageError("--undo goes alone, or with --dry-run")
-        return each(paths, lambda path: _undo(path, options))
+        names = [item.path for item in items_of(paths or (), options)]
+        return each(names, lambda path: _undo(path, options), tell_rest=True)
     asked = moves(to, map or [])
-    tag = (to or "cpu").replace(":", "") if not map else "moved"
+    tag = "moved" if map else (to or "cpu").replace(":", "")
     return rewrite(
         paths,
         lambda survey, limits: rehome(survey, asked, limits, objects=objects),
-        options._replace(suffix=f".{tag}", weights_file=True),
+        options._replace(suffix=SUFFIXES["rehome"] if tag == "cpu" else f".{tag}", weights_file=True),
     )
 
 

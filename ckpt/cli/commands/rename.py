@@ -6,21 +6,23 @@ from typing import Annotated
 
 import typer
 
+from ckpt.cli.advice.suffixes import SUFFIXES
 from ckpt.cli.options import Exclude, Include, Paths, SectionOption
-from ckpt.cli.writing import WriteOptions, rewrite, writing
+from ckpt.cli.outputs import WriteOptions
+from ckpt.cli.writing import rewrite, writing
 from ckpt.jobs.rewrite.rename import rename, substitution
 from ckpt.names import Globs
 
 
 @writing()
 def command(
-    paths: Paths,
     sub: Annotated[
         list[str],
         typer.Option(
             "--sub", metavar="S/A/B/", help="Substitute a regular expression, as in sed. Repeatable."
         ),
     ],
+    paths: Paths = None,
     include: Include = None,
     exclude: Exclude = None,
     section: SectionOption = None,
@@ -39,5 +41,5 @@ def command(
     return rewrite(
         paths,
         lambda survey, limits: rename(survey, subs, limits, section=section, select=globs),
-        options._replace(suffix=".renamed", weights_file=True),
+        options._replace(suffix=SUFFIXES["rename"], weights_file=True),
     )

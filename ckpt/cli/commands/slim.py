@@ -6,16 +6,18 @@ from typing import Annotated
 
 import typer
 
+from ckpt.cli.advice.suffixes import SUFFIXES
 from ckpt.cli.options import DropOther, Exclude, Include, Paths, SectionOption
+from ckpt.cli.outputs import WriteOptions
 from ckpt.cli.signature import FILTER
-from ckpt.cli.writing import WriteOptions, rewrite, writing
+from ckpt.cli.writing import rewrite, writing
 from ckpt.jobs.rewrite.slim import slim
 from ckpt.names import Globs
 
 
 @writing(in_place=False, keep_code=False)
 def command(
-    paths: Paths,
+    paths: Paths = None,
     keep: Annotated[
         list[str] | None,
         typer.Option(
@@ -46,5 +48,5 @@ def command(
         lambda survey, limits: slim(
             survey, limits, section=section, select=globs, keep=keep or (), drop_other=drop_other
         ),
-        options._replace(suffix=".slim", plain=True),
+        options._replace(suffix=SUFFIXES["slim"], plain=True),
     )

@@ -13,32 +13,36 @@ from ckpt.cli.options import (
     FilesFrom,
     Ignore,
     Include,
+    Jobs,
     Json,
     LevelOption,
     LimitOption,
     NoHeader,
-    PathsOrList,
+    Paths,
     SectionOption,
     Select,
+    Silent,
     Table,
     Tsv,
     check_table,
     gate_of,
     limits_of,
+    notices,
     opened,
+    plugins_allowed,
 )
-from ckpt.cli.paths import each
+from ckpt.cli.paths import Answer, look, worst
 from ckpt.cli.signature import FILTER, OUTPUT, Exclusion, excluding
-from ckpt.cli.walk import listed
+from ckpt.cli.walk import Found, listed, looked
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.check.stats import stats
 from ckpt.names import Globs
 from ckpt.render.stats import stats_lines, stats_table
 
 
-@excluding(Exclusion(("--json", "--tsv", "--table")))
+@excluding(Exclusion(("--json", "--tsv", "--table", "--quiet")))
 def command(
-    paths: PathsOrList = None,
+    paths: Paths = None,
     json: Json = False,
     tsv: Tsv = False,
     table: Table = None,
@@ -83,6 +87,8 @@ def command(
     level: LevelOption = None,
     fail_on: FailOn = None,
     files_from: FilesFrom = None,
+    quiet: Silent = False,
+    jobs: Jobs = None,
     limit: LimitOption = None,
 ) -> int:
     """Measure tensors: min, max, mean, std, RMS, zeros, NaN, Inf, and dead channels.
@@ -91,7 +97,7 @@ def command(
 
     \b
     ckpt stats model.pth --channels
-    ckpt stats last.ckpt --fail-on nan,inf
+    ckpt stats runs/ --fail-on nan,inf -q
     ckpt stats model.safetensors --sort rms --tsv
     """
     limits = limits_of(limit)
@@ -101,10 +107,14 @@ def command(
     globs = Globs(include or (), exclude or ())
     wanted = gate.fails | gate.rules.select
     asked = threshold if channels or "dead-channels" in wanted else None
-    rows = output.Tables(len(names) > 1, tsv=tsv, table=table, header=not no_header)
+    items = looked(names, limits, plugins=plugins_allowed())
+    several = len(items) > 1 or items[0].path not in names
+    rows = output.Tables(several, tsv=tsv, table=table, header=not no_header)
 
-    def one(path: str) -> int:
-        with opened(path, limits) as checkpoint:
+    def answer(item: Found) -> Answer:
+        if item.error is not None:
+            raise item.error
+        with opened(item.path, limits, tell=False) as checkpoint:
             with output.progress("measuring", checkpoint.nbytes) as progress:
                 report = stats(
                     Survey(checkpoint),
@@ -117,14 +127,16 @@ def command(
                 )
             checkpoint.check_unchanged()
         report = report._replace(findings=gate.rules.kept(report.findings))
+        made = Answer(gate.code(report.findings), talk=notices(checkpoint))
+        if quiet:
+            return made
         if json:
-            output.write_json(report.to_json())
-        elif rows.asked:
-            rows.write(path, stats_table(report))
-        else:
-            output.between()
-            width = output.screen_width()
-            output.write_lines(stats_lines(report, width=width, everything=everything, modules=modules))
-        return gate.code(report.findings)
+            return made._replace(document=report.to_json())
+        if rows.asked:
+            return made._replace(rows=stats_table(report))
+        width = output.screen_width()
+        return made._replace(lines=stats_lines(report, width=width, everything=everything, modules=modules))
 
-    return each(names, one, json="ckpt.stats" if json else None)
+    schema = "ckpt.stats" if json else None
+    codes = look(names, items, answer, json=schema, jobs=jobs, doing="measuring", tables=rows, apart=True)
+    return worst(codes)

@@ -6,15 +6,17 @@ from typing import Annotated
 
 import typer
 
+from ckpt.cli.advice.suffixes import SUFFIXES
 from ckpt.cli.options import Exclude, Include, Paths, SectionOption
-from ckpt.cli.writing import WriteOptions, rewrite, writing
+from ckpt.cli.outputs import WriteOptions
+from ckpt.cli.writing import rewrite, writing
 from ckpt.jobs.rewrite.strip import strip
 from ckpt.names import Globs
 
 
 @writing()
 def command(
-    paths: Paths,
+    paths: Paths = None,
     prefix: Annotated[
         str | None,
         typer.Option(
@@ -39,5 +41,5 @@ def command(
     return rewrite(
         paths,
         lambda survey, limits: strip(survey, limits, prefix=prefix, section=section, select=globs),
-        options._replace(suffix=".stripped", weights_file=True),
+        options._replace(suffix=SUFFIXES["strip"], weights_file=True),
     )

@@ -7,15 +7,29 @@ from typing import Annotated
 import typer
 
 from ckpt.cli import output
-from ckpt.cli.options import Exclude, Include, LimitOption, OnePath, SectionOption, limits_of, opened
+from ckpt.cli.options import (
+    Exclude,
+    FilesFrom,
+    Include,
+    Jobs,
+    LimitOption,
+    Paths,
+    SectionOption,
+    limits_of,
+    notices,
+    opened,
+    plugins_allowed,
+)
+from ckpt.cli.paths import Answer, look, worst
 from ckpt.cli.signature import FILTER
+from ckpt.cli.walk import Found, listed, looked
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.check.sums import lines, sums
 from ckpt.names import Globs
 
 
 def command(
-    path: OnePath,
+    paths: Paths = None,
     include: Include = None,
     exclude: Exclude = None,
     section: SectionOption = None,
@@ -25,21 +39,32 @@ def command(
             "--all", help="Print every tensor of the file, by its full name.", rich_help_panel=FILTER
         ),
     ] = False,
+    files_from: FilesFrom = None,
+    jobs: Jobs = None,
     limit: LimitOption = None,
 ) -> int:
     """Print the SHA-256 of each tensor. Equal dtype, shape and values give equal sums in every format.
 
     Without --section or --all, the tensors of the model are printed, or of a file without a model, all.
-    `ckpt verify --sums` checks them.
+    Of several files, the sums of each stand below a line with its name. `ckpt verify --sums` checks them.
 
     \b
     ckpt sum model.pth > model.sums
+    ckpt sum runs/ > runs.sums; ckpt verify runs/ --sums runs.sums
     """
-    with opened(path, limits_of(limit)) as checkpoint:
-        with output.progress("hashing", checkpoint.nbytes) as progress:
-            globs = Globs(include or (), exclude or ())
-            found = sums(Survey(checkpoint), section, globs, everything=everything, progress=progress)
-        checkpoint.check_unchanged()
-    for line in lines(found):
-        output.write_text(line)
-    return 0
+    limits = limits_of(limit)
+    names = listed(paths, files_from)
+    globs = Globs(include or (), exclude or ())
+    items = looked(names, limits, plugins=plugins_allowed())
+    several = len(items) > 1 or items[0].path not in names
+
+    def answer(item: Found) -> Answer:
+        if item.error is not None:
+            raise item.error
+        with opened(item.path, limits, tell=False) as checkpoint:
+            with output.progress("hashing", checkpoint.nbytes) as progress:
+                found = sums(Survey(checkpoint), section, globs, everything=everything, progress=progress)
+            checkpoint.check_unchanged()
+        return Answer(texts=lines(found, item.path if several else None), talk=notices(checkpoint))
+
+    return worst(look(names, items, answer, jobs=jobs, doing="hashing"))

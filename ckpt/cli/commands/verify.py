@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -11,17 +13,18 @@ from ckpt.cli.options import (
     Exclude,
     FilesFrom,
     Include,
+    Jobs,
     Json,
     LimitOption,
-    PathsOrList,
+    Paths,
     SectionOption,
     limits_of,
     opened,
     plugins_allowed,
 )
-from ckpt.cli.paths import each
+from ckpt.cli.paths import TROUBLE, Answer, look, worst
 from ckpt.cli.signature import OUTPUT, Exclusion, excluding
-from ckpt.cli.walk import listed
+from ckpt.cli.walk import Found, is_concern, listed, looked
 from ckpt.errors import CkptError, CutOffError, NotOpenedError, UnreadableError, UsageError, about
 from ckpt.evidence.survey import Survey
 from ckpt.formats.verify import checksums, salvage
@@ -31,14 +34,15 @@ from ckpt.jobs.check.sums import Sum, parse, sums_now
 from ckpt.jobs.check.verify import VerifyReport
 from ckpt.limits import Limits
 from ckpt.names import Globs
-from ckpt.render.verify import verify_line
+from ckpt.render.verify import verify_lines
+from ckpt.text import plural
 
-_CODES = {"intact": 0, "damaged": 1, "unreadable": 2}
+_CODES = {"intact": 0, "damaged": 1, "unreadable": TROUBLE}
 
 
 @excluding(Exclusion(("--quick", "--sums")), Exclusion(("--json", "--quiet")))
 def command(
-    paths: PathsOrList = None,
+    paths: Paths = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Check the structure only; read no tensors.")
     ] = False,
@@ -57,6 +61,7 @@ def command(
         typer.Option("-q", "--quiet", help="Print only files that are not intact.", rich_help_panel=OUTPUT),
     ] = False,
     files_from: FilesFrom = None,
+    jobs: Jobs = None,
     limit: LimitOption = None,
 ) -> int:
     """Check whether files are intact: structure, checksums, shards. Exit code 0 intact, 1 damaged, 2 unreadable.
@@ -65,7 +70,7 @@ def command(
     that is cut off, it names the tensors that are lost.
 
     \b
-    ckpt verify ./*.pth
+    ckpt verify runs/
     ckpt sum model.pth > model.sums; ckpt verify copy.safetensors --sums model.sums
     """
     limits = limits_of(limit)
@@ -75,15 +80,26 @@ def command(
         raise UsageError("--include, --exclude and --section go with --sums")
     expected = None if stored is None else _stored(stored, limits, globs)
 
-    def one(path: str) -> int:
-        report = _report(path, limits, quick, expected, section)
+    def answer(item: Found) -> Answer:
+        report = _report(item, limits, quick, expected, section)
+        code = _CODES[report.verdict]
         if json:
-            output.write_json(report.to_json())
-        elif not (quiet and report.verdict == "intact"):
-            output.write_lines([verify_line(report)])
-        return _CODES[report.verdict]
+            return Answer(code, document=report.to_json())
+        shown = [] if quiet and not code else verify_lines(report, output.screen_width())
+        return Answer(code, lines=shown)
 
-    return each(names, one)
+    items = looked(names, limits, plugins=plugins_allowed())
+    codes = look(names, items, answer, json="ckpt.verify" if json else None, jobs=jobs, doing="checking")
+    if len(codes) > 1 and not json and not quiet:
+        output.conclude(_summary(codes))
+    return worst(codes)
+
+
+def _summary(codes: Sequence[int]) -> str:
+    """`5 files: 3 intact, 1 damaged, 1 unreadable`."""
+    counts = [(codes.count(code), verdict) for verdict, code in _CODES.items()]
+    parts = ", ".join(f"{count:,} {verdict}" for count, verdict in counts if count)
+    return f"{plural(len(codes), 'file')}: {parts}"
 
 
 def _stored(path: str, limits: Limits, globs: Globs) -> list[Sum]:
@@ -100,13 +116,26 @@ def _stored(path: str, limits: Limits, globs: Globs) -> list[Sum]:
         return chosen
 
 
+def _of(path: str, stored: list[Sum]) -> list[Sum]:
+    """The stored sums of one file: those below its name, and those below none. Raises UsageError without any."""
+    own = [row for row in stored if row.file is None or os.path.normpath(row.file) == os.path.normpath(path)]
+    if not own:
+        raise UsageError("--sums has no sums of this file")
+    return own
+
+
 def _report(
-    path: str, limits: Limits, quick: bool, expected: list[Sum] | None, section: str | None = None
+    item: Found, limits: Limits, quick: bool, expected: list[Sum] | None, section: str | None = None
 ) -> VerifyReport:
+    """The verdict on one file. Raises CkptError for a file in a folder that need not be a checkpoint."""
+    path = item.path
     try:
+        if item.error is not None:
+            raise item.error
         with about(path), opened(path, limits, tell=False) as checkpoint:
             with output.progress("checking", checkpoint.nbytes) as progress:
                 if expected is not None:
+                    expected = _of(path, expected)
                     now = sums_now(Survey(checkpoint), expected, section, progress=progress)
                     report = verify.against(checkpoint, expected, now)
                 else:
@@ -118,11 +147,11 @@ def _report(
                         )
             checkpoint.check_unchanged()
             return report
-    except NotOpenedError as error:
-        return verify.unreadable(path, error.said_of(path))
-    except UnreadableError as error:
+    except CkptError as error:
+        if not is_concern(item, error):
+            raise
+        if not isinstance(error, UnreadableError) or isinstance(error, NotOpenedError):
+            return verify.unreadable(path, error.failure(path))
         found = salvage(error.path or path, limits) if isinstance(error, CutOffError) else None
         names = (None, None) if found is None else (found.whole, found.lost)
         return verify.damaged(path, error.said_of(path), *names)
-    except CkptError as error:
-        return verify.unreadable(path, error.said_of(path))

@@ -8,10 +8,12 @@ from typing import Annotated, Literal
 import typer
 
 from ckpt.checkpoint import Checkpoint
+from ckpt.cli.advice.suffixes import SUFFIXES
 from ckpt.cli.options import Arg, NoAlign, opened, refuse_factory
+from ckpt.cli.outputs import WriteOptions
 from ckpt.cli.paths import documented
 from ckpt.cli.signature import FILTER, GATE, Exclusion, excluding
-from ckpt.cli.writing import WriteOptions, rewrite, writing
+from ckpt.cli.writing import rewrite, writing
 from ckpt.errors import UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save
@@ -23,7 +25,7 @@ _MISMATCH: tuple[Literal["keep", "slice", "error"], ...] = ("keep", "slice", "er
 
 
 @excluding(Exclusion(("--into", "--into-model")))
-@writing(in_place=False)
+@writing(many=False, in_place=False)
 def command(
     pretrained: Annotated[
         str,
@@ -110,7 +112,7 @@ def command(
     refuse_factory(into or "", "--into-model")
     rules = [substitution(text).apply for text in sub or ()]
     asked = Options(way, rules, section, into_section, align=not no_align)
-    options = options._replace(suffix=".warm", min_coverage=coverage, weights_file=True)
+    options = options._replace(suffix=SUFFIXES["warmstart"], min_coverage=coverage, weights_file=True)
     if into_model is not None and options.output is not None and not os.path.isdir(options.output):
         options = options._replace(format=save.format_for(options.output, None))
 

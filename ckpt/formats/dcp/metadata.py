@@ -8,12 +8,14 @@ Every number in it is checked here, since torch checks none on load.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from math import prod
 from typing import NamedTuple
 
 from ckpt.dtypes import BY_NAME, DType
 from ckpt.errors import UnreadableError
+from ckpt.formats.pickled import unknown_names
 from ckpt.names import Path
 from ckpt.nodes import Dict, Global, Node, Opaque, is_tuple
 from ckpt.pickles.machine import Pickle
@@ -73,6 +75,13 @@ class Chunks:
         at = index * self.dims
         return tuple(self.offsets[at : at + self.dims]), tuple(self.sizes[at : at + self.dims])
 
+    def grid(self) -> tuple[int, ...]:
+        """How many parts with elements begin along each dimension."""
+        if len(self) == 1:
+            return (1,) * self.dims
+        full = [offsets for offsets, sizes in self.boxes() if 0 not in sizes]
+        return tuple(len({offsets[dim] for offsets in full}) for dim in range(self.dims))
+
     def boxes(self) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
         """`box` of each chunk."""
         return map(self.box, range(len(self)))
@@ -122,20 +131,42 @@ class Metadata(NamedTuple):
         )
 
 
-def metadata_of(pickle: Pickle) -> Metadata:
-    """The content of a `.metadata` file. Raises UnreadableError where it contradicts itself."""
-    fields = _fields(pickle.root, "Metadata", "the pickle")
+class FoundItem(NamedTuple):
+    """An entry of `storage_data`: the name, the index of a chunk (None for an object), and where the item lies."""
+
+    name: str
+    offsets: tuple[int, ...] | None
+    file: str
+    begin: int
+    length: int
+    codecs: tuple[str, ...] = ()
+
+    @property
+    def item(self) -> Item:
+        return Item(self.file, self.begin, self.length, self.codecs)
+
+
+def metadata_of(pickle: Pickle, skimmed: Sequence[FoundItem] = ()) -> Metadata:
+    """The content of a `.metadata` file, with items that `skim` has read. Raises UnreadableError where it contradicts itself."""
+    try:
+        fields = _fields(pickle.root, "Metadata", "the pickle")
+    except UnreadableError as error:
+        error.hint = unknown_names(pickle.globals.values())
+        raise
     tensors: dict[str, TensorRow] = {}
     objects: dict[str, Item | None] = {}
     for key, row in _pairs(fields.get("state_dict_metadata"), "state_dict_metadata"):
         name = _text(key, "a name")
         if name in tensors or name in objects:
             raise UnreadableError(f".metadata: {show(name, 80)} is listed twice")
-        if _class(row) == "BytesStorageMetadata":
+        if class_of(row) == "BytesStorageMetadata":
             objects[name] = None
+        elif isinstance(row, TensorRow):  # skimmed
+            tensors[name] = checked(row)
         else:
             tensors[name] = _tensor(name, row)
-    files, unused = _items(fields.get("storage_data"), tensors, objects)
+    items = chain(_found_items(fields.get("storage_data")), skimmed)
+    files, unused = _placed(items, tensors, objects)
     version = fields.get("version")
     return Metadata(
         tensors,
@@ -153,8 +184,6 @@ def _tensor(name: str, node: Node) -> TensorRow:
     fields = _fields(node, "TensorStorageMetadata", what)
     shape = _size(fields.get("size"), what)
     dtype, requires_grad = _properties(fields.get("properties"), what)
-    if dtype.nbytes(prod(shape)) >= _MOST:
-        raise UnreadableError(f".metadata: {what} has an impossible size")
     chunks = Chunks(len(shape))
     listed = fields.get("chunks")
     if type(listed) is not list:
@@ -164,18 +193,28 @@ def _tensor(name: str, node: Node) -> TensorRow:
         offsets, sizes = _size(parts.get("offsets"), what), _size(parts.get("sizes"), what)
         if len(offsets) != len(shape) or len(sizes) != len(shape):
             raise UnreadableError(f".metadata: a chunk of {what} has other dimensions than the tensor")
-        for offset, size, whole in zip(offsets, sizes, shape, strict=True):
+        chunks.add(offsets, sizes)
+    return checked(TensorRow(name, dtype, shape, requires_grad, chunks))
+
+
+def checked(row: TensorRow) -> TensorRow:
+    """The row. Raises UnreadableError where it is larger than memory can be, or a chunk leaves the tensor."""
+    what = f"tensor {show(row.name, 80)}"
+    if len(row.shape) > _DIMENSIONS or row.dtype.nbytes(prod(row.shape)) >= _MOST:
+        raise UnreadableError(f".metadata: {what} has an impossible size")
+    chunks, dims = row.chunks, len(row.shape)
+    for dim, whole in enumerate(row.shape):
+        for offset, size in zip(chunks.offsets[dim::dims], chunks.sizes[dim::dims], strict=True):
             if offset + size > whole:
                 raise UnreadableError(
                     f".metadata: a chunk of {what} reaches index {offset + size:,} of a dimension of {whole:,}"
                 )
-        chunks.add(offsets, sizes)
-    return TensorRow(name, dtype, shape, requires_grad, chunks)
+    return row
 
 
 def _properties(node: Node, what: str) -> tuple[DType, bool]:
     """(dtype, requires_grad) of a `TensorProperties`, whose state is a tuple."""
-    if _class(node) != "TensorProperties" or type(node) is not Opaque or len(node.states) != 1:
+    if class_of(node) != "TensorProperties" or type(node) is not Opaque or len(node.states) != 1:
         raise UnreadableError(f".metadata: {what} has no properties")
     (state,) = node.states
     if not is_tuple(state) or len(state) < 3:
@@ -187,42 +226,58 @@ def _properties(node: Node, what: str) -> tuple[DType, bool]:
     return found, state[2] is True
 
 
-def _items(
-    node: Node, tensors: dict[str, TensorRow], objects: dict[str, Item | None]
+def _found_items(node: Node) -> Iterator[FoundItem]:
+    for key, value in _pairs(node, "storage_data"):
+        index = _fields(key, "MetadataIndex", "storage_data")
+        name = _text(index.get("fqn"), "a name")
+        what = f"the item of {show(name, 80)}"
+        at = index.get("offset")
+        yield FoundItem(name, None if at is None else _size(at, what), *_item(value, what))
+
+
+def _placed(
+    items: Iterable[FoundItem], tensors: dict[str, TensorRow], objects: dict[str, Item | None]
 ) -> tuple[tuple[str, ...], int]:
     """Put the items into their chunks and objects; return the files, and the number of items that nothing names."""
     files: dict[str, int] = {}
     numbers: dict[str, dict[tuple[int, ...], int]] = {}
     unused = 0
-    for key, value in _pairs(node, "storage_data"):
-        index = _fields(key, "MetadataIndex", "storage_data")
-        name = _text(index.get("fqn"), "a name")
-        what = f"the item of {show(name, 80)}"
-        item = _item(value, what)
-        number = files.setdefault(item.file, len(files))
+    for found in items:
+        name, offsets, file, begin, length, codecs = found
+        number = files.get(file)
+        if number is None:
+            number = files[file] = len(files)
         row = tensors.get(name)
         if row is None:
             if name not in objects:
                 unused += 1
             elif objects[name] is not None:
-                raise UnreadableError(f".metadata: {what} is recorded twice")
+                raise UnreadableError(f".metadata: the item of {show(name, 80)} is recorded twice")
             else:
-                objects[name] = item
+                objects[name] = found.item
             continue
         chunks = row.chunks
-        if name not in numbers:  # an empty chunk may begin where another one does
-            boxes = sorted(enumerate(chunks.boxes()), key=lambda row: prod(row[1][1]) > 0)
-            numbers[name] = {offsets: place for place, (offsets, _) in boxes}
-        at = index.get("offset")
-        offsets = _size(at, what) if at is not None else (0,) * chunks.dims
-        place = numbers[name].get(offsets, -1)
-        if place < 0:
+        known = numbers.get(name)
+        if known is None:
+            known = numbers[name] = _by_offsets(chunks)
+        place = known.get((0,) * chunks.dims if offsets is None else offsets)
+        if place is None:
             unused += 1
             continue
         if chunks.files[place] >= 0:
-            raise UnreadableError(f".metadata: {what} is recorded twice")
-        chunks.place(place, number, item)
+            raise UnreadableError(f".metadata: the item of {show(name, 80)} is recorded twice")
+        chunks.files[place], chunks.begins[place], chunks.lengths[place] = number, begin, length
+        if codecs:
+            chunks.codecs[place] = codecs
     return tuple(files), unused
+
+
+def _by_offsets(chunks: Chunks) -> dict[tuple[int, ...], int]:
+    """The number of the chunk at each index. An empty chunk may begin where another one does: that one counts."""
+    boxes = list(enumerate(chunks.boxes()))
+    found = {offsets: place for place, (offsets, sizes) in boxes if 0 in sizes}
+    found.update((offsets, place) for place, (offsets, sizes) in boxes if 0 not in sizes)
+    return found
 
 
 def _item(node: Node, what: str) -> Item:
@@ -266,7 +321,7 @@ _MODULES = (
 )
 
 
-def _class(node: Node) -> str:
+def class_of(node: Node) -> str:
     """The name of the class of a node, where it is one of the classes of a `.metadata` file; else empty."""
     if type(node) is not Opaque or node.how != "newobj":
         return ""
@@ -276,7 +331,7 @@ def _class(node: Node) -> str:
 
 def _fields(node: Node, name: str, what: str) -> dict[str, Node]:
     """The attributes of an object of a class. Raises UnreadableError for anything else."""
-    if _class(node) != name or type(node) is not Opaque or len(node.states) > 1:
+    if class_of(node) != name or type(node) is not Opaque or len(node.states) > 1:
         raise UnreadableError(f".metadata: {what} is not a {name} of torch.distributed.checkpoint")
     (state,) = node.states or (None,)
     return {str(key): value for key, value in _pairs(state, what)} if node.states else {}

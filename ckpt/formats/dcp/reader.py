@@ -17,10 +17,11 @@ from ckpt.formats.dcp import DATA, METADATA, NAME, TRAITS
 from ckpt.formats.dcp.coverage import Fault, fault, indices
 from ckpt.formats.dcp.items import Bytes, TensorItem, read_object
 from ckpt.formats.dcp.merge import merged, shared_spans
-from ckpt.formats.dcp.metadata import Item, Metadata, TensorRow, metadata_of
+from ckpt.formats.dcp.metadata import Item, Metadata, TensorRow
 from ckpt.formats.dcp.names import folder_of, is_metadata
+from ckpt.formats.dcp.skim import read_metadata
 from ckpt.formats.dcp.tree import tree_of
-from ckpt.formats.pickled import Contents, run, unknown_names
+from ckpt.formats.pickled import Contents
 from ckpt.formats.probe import Probe
 from ckpt.formats.torch_legacy.read import read_nested
 from ckpt.io.location import Location, is_plain_name
@@ -48,6 +49,7 @@ class Files:
             self.metadata = self._read(budget)
             for file in self.metadata.files:
                 self._open(file)
+            self.opened = tuple(self.sources.values())
             self._sizes = {name: source.size for name, source in self.sources.items()}
         except BaseException:
             self.close()
@@ -56,18 +58,13 @@ class Files:
     def _read(self, budget: Budget) -> Metadata:
         found = sorted(filter(is_metadata, self.names), key=natural)
         if not found:
-            raise _interrupted(self.names)
+            raise _interrupted(self.folder, self.names)
         ranks: list[Metadata] = []
         for name in [METADATA] if METADATA in found else found:
             source = self.sources[name] = self.folder.child(name, "no").open()
             data = read_limited(source, self._limits.metadata_bytes, "metadata-bytes", name)
             budget.hold(len(data))
-            pickle = run(data, self._limits, budget)
-            try:
-                ranks.append(metadata_of(pickle))
-            except UnreadableError as error:
-                error.hint = error.hint or unknown_names(pickle.globals.values())
-                raise
+            ranks.append(read_metadata(data, self._limits, budget))
         return merged(ranks)
 
     def _open(self, file: str) -> None:
@@ -118,10 +115,35 @@ class Files:
             source.close()
 
 
-def _interrupted(names: Sequence[str]) -> UnreadableError:
+_BESIDE = 1000
+"""How many folders beside an interrupted save are looked at."""
+
+
+def _interrupted(folder: Location, names: Sequence[str]) -> UnreadableError:
     data = [name for name in names if name.endswith(DATA)]
-    text = f"an interrupted save: {plural(len(data), 'data file')} without {METADATA}"
-    return UnreadableError(text, hint="it is written last; the save before this one is whole")
+    text = f"an interrupted save: {plural(len(data), 'data file')} without {METADATA}, which is written last"
+    own = folder.name.replace("\\", "/").rstrip("/").rpartition("/")[2]
+    whole = [name for name in _beside(folder) if name != own]
+    earlier = [name for name in whole if natural(name) < natural(own)]
+    newest = (earlier or whole)[-1:]
+    return UnreadableError(
+        text, hint=f"{show(newest[0], 80)} beside it has its {METADATA}" if newest else None
+    )
+
+
+def _beside(folder: Location) -> Iterator[str]:
+    """The names of the distributed checkpoints in the folder around one, in natural order."""
+    try:
+        around = folder.parent()
+        names = [name.removesuffix("/") for name in around.names() if name.endswith("/")]
+    except UnreadableError:
+        return
+    for name in sorted(names, key=natural)[-_BESIDE:]:
+        try:
+            if any(map(is_metadata, around.child(name).names())):
+                yield name
+        except UnreadableError:
+            continue
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
@@ -213,7 +235,7 @@ def _ref(row: TensorRow, mark: str, files: Files, problem: str | None, limits: L
             )
         return boxes
 
-    place = Boxes(row.dtype, row.shape, cut, tuple(files.sources.values()), problem)
+    place = Boxes(row.dtype, row.shape, cut, files.opened, problem, row.chunks.grid())
     storage = Storage(mark + row.name, None, row.dtype, place.size, place)
     return tensor_ref(
         storage, row.dtype, row.shape, contiguous(row.shape), 0, True if row.requires_grad else None

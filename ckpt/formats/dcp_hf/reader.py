@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ckpt.checkpoint import Checkpoint, Entry, Notice, Value
 from ckpt.dtypes import DType, contiguous
 from ckpt.errors import CkptError, LimitError, UnreadableError
-from ckpt.formats.dcp.coverage import fault
+from ckpt.formats.dcp.coverage import fault, grid_of
 from ckpt.formats.dcp_hf import NAME, SHARDING, TRAITS, VERSION
 from ckpt.formats.dcp_hf.names import Shard, shards_in
 from ckpt.formats.probe import Probe
@@ -185,7 +185,7 @@ def _ref(
     boxes = [Box(piece.offsets, piece.tensor.shape, piece.tensor) for piece in pieces]
     places = [piece.tensor.storage.place for piece in pieces]
     sources = dict.fromkeys(source for place in places for source in sources_of(place))
-    place = Boxes(dtype, shape, lambda: boxes, tuple(sources), problem)
+    place = Boxes(dtype, shape, lambda: boxes, tuple(sources), problem, grid_of(boxes))
     return tensor_ref(Storage(id, None, dtype, place.size, place), dtype, shape, contiguous(shape), 0)
 
 

@@ -16,6 +16,8 @@ from ckpt.text import Json, show
 
 DIFFUSERS = "model_index.json"
 SENTENCE_TRANSFORMERS = "modules.json"
+DEEPSPEED_TAG = re.compile(r"global_step\d+(?:_universal)?/")
+"""A folder of DeepSpeed, as the Trainer has it beside its own files: a checkpoint of its own."""
 
 
 class Part(NamedTuple):
@@ -68,7 +70,11 @@ def plan_of(probe: Probe) -> Plan | None:
             if found is not None:
                 index = [Part(name, folder.child(name), "model_index", "json")] if facts else []
                 return found._replace(layout=layout, parts=(*found.parts, *index), facts=facts)
-    return _flat(folder, files)
+    found = _flat(folder, files)
+    if found is None or "latest" not in files:
+        return found
+    below = [name.rstrip("/") for name in names if DEEPSPEED_TAG.fullmatch(name)]
+    return found._replace(unread=(*found.unread, *((name, found.parts[0].file) for name in below)))
 
 
 def _flat(folder: Location, files: list[str]) -> Plan | None:

@@ -9,6 +9,6 @@ from ckpt.checkpoint import Traits
 
 NAME = "fsdp-ranks"
 SUFFIXES: tuple[str, ...] = ()
-TRAITS = Traits("FSDP ranks", is_pickle=True, keeps_devices=True, has_checksums=True, is_of_ranks=True)
+TRAITS = Traits("FSDP ranks", is_pickle=True, keeps_devices=True, has_checksums=True, is_set=True)
 WRITER = ""
 VERIFIER = "ckpt.formats.fsdp.verify"

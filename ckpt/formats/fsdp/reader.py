@@ -16,7 +16,7 @@ from ckpt.checkpoint import Checkpoint, Import, Notice, Origin
 from ckpt.dtypes import contiguous
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.formats import pickled
-from ckpt.formats.dcp.coverage import fault
+from ckpt.formats.dcp.coverage import fault, grid_of
 from ckpt.formats.fsdp import NAME, TRAITS
 from ckpt.formats.fsdp.names import RankSet
 from ckpt.formats.fsdp.places import boxes_of
@@ -314,7 +314,7 @@ class _Set:
         problem = f"{show(name, 80)} lacks {found.where}" if found is not None else None
         places = [box.tensor().storage.place for box in boxes]
         sources = tuple(dict.fromkeys(source for place in places for source in sources_of(place)))
-        place = Boxes(first.dtype, first.shape, lambda: boxes, sources, problem)
+        place = Boxes(first.dtype, first.shape, lambda: boxes, sources, problem, grid_of(boxes))
         storage = Storage(id, first.device, first.dtype, place.size, place)
         ref = tensor_ref(storage, first.dtype, first.shape, contiguous(first.shape), 0, first.requires_grad)
         ref = ref._replace(is_parameter=first.is_parameter, is_buffer=first.is_buffer)

@@ -52,10 +52,10 @@ class Swap:
 
     def _new(self, node: Node) -> Node:
         """What takes the place of a node; its own content is looked at later."""
+        made = self._made.get(id(node)) if type(node) is Opaque or type(node) is PersistentId else None
+        if made is not None:
+            return made
         if type(node) is Opaque:
-            made = self._made.get(id(node))
-            if made is not None:
-                return made
             if type(node.meaning) is Nested:
                 return self._new(node.meaning.root)
         elif type(node) is PersistentId and type(node.pid) is int and type(node.meaning) is Storage:

@@ -140,13 +140,21 @@ class StorageFolder:
     """The storages of one folder of records (`data/KEY`). Each is made when a persistent id names it."""
 
     def __init__(
-        self, archive: Archive, folder: str, contents: Contents, prefix: str = "", *, big: bool = False
+        self,
+        archive: Archive,
+        folder: str,
+        contents: Contents,
+        prefix: str = "",
+        *,
+        big: bool = False,
+        suffix: str = "",
     ) -> None:
         self._source = archive.source
         self._records = archive.records
         self._folder = f"{archive.root}/{folder}/"
         self._contents = contents
         self._prefix = prefix
+        self._suffix = suffix
         self._big = big
         self._types: dict[Node, DType | None] = {}
         self._made: dict[str, Storage] = {}
@@ -173,9 +181,11 @@ class StorageFolder:
             return storage  # as in torch, the first id that names a storage decides its device
         if not (text.isdigit() and text.isascii()) and not KEY.fullmatch(text):
             raise UnreadableError(f"invalid storage key {show(text, 80)}")
-        record = self._records.get(self._folder + text)
+        record = self._records.get(self._folder + text + self._suffix)
         if record is None:
-            raise UnreadableError(f"storage {text} has no record {show(self._folder, 80)}{text}")
+            raise UnreadableError(
+                f"storage {text} has no record {show(self._folder, 80)}{text}{self._suffix}"
+            )
         if record.size < nbytes:
             raise UnreadableError(f"storage {text} has {record.size:,} bytes, its tensors need {nbytes:,}")
         if record.size > nbytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from ckpt.errors import Failure
 from ckpt.evidence.modules import Hook
 from ckpt.evidence.record import ModelRecord
 from ckpt.evidence.survey import Survey
@@ -24,7 +25,7 @@ class LintReport(NamedTuple):
 
     path: str
     findings: tuple[Finding, ...]
-    error: str | None = None
+    error: Failure | None = None
     switched_off: tuple[Finding, ...] = ()
     """Findings that only the rules of a file left out."""
     skipped: str | None = None
@@ -33,7 +34,7 @@ class LintReport(NamedTuple):
         """An entry of `files[]` of the document `ckpt.lint`."""
         return {
             "path": self.path,
-            "error": self.error,
+            "error": None if self.error is None else self.error._asdict(),
             "skipped": self.skipped,
             "findings": [finding.to_json() for finding in self.findings],
         }
@@ -44,7 +45,7 @@ def document(reports: Sequence[LintReport]) -> dict[str, Json]:
     from ckpt import __version__
 
     return {
-        "schema": {"name": "ckpt.lint", "version": 1},
+        "schema": {"name": "ckpt.lint", "version": 2},
         "ckpt": __version__,
         "files": [report.to_json() for report in reports],
     }

@@ -23,6 +23,8 @@ class Sum(NamedTuple):
 
     name: str
     digest: str
+    file: str | None = None
+    """The file of the tensor, where a list holds the sums of several."""
 
 
 def sums(
@@ -136,9 +138,14 @@ _ESCAPE = re.compile(r"\\(n|r|t|\\|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
 _PLAIN = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}
 
 
-def lines(found: Sequence[Sum]) -> list[str]:
-    """The sums as text, a line each, as `sha256sum` has them; names escaped."""
-    return [f"{row.digest}  {show(row.name, None)}" for row in found]
+_FILE = "# file: "
+"""What stands before the name of a file, above its sums."""
+
+
+def lines(found: Sequence[Sum], file: str | None = None) -> list[str]:
+    """The sums as text, a line each, as `sha256sum` has them, below the name of their `file`; names escaped."""
+    head = [] if file is None else [f"{_FILE}{show(file, None)}"]
+    return head + [f"{row.digest}  {show(row.name, None)}" for row in found]
 
 
 def _unescaped(match: re.Match[str]) -> str:
@@ -152,7 +159,10 @@ def _unescaped(match: re.Match[str]) -> str:
 def parse(text: str) -> list[Sum]:
     """The sums of a text as `lines` makes it. Raises UnreadableError."""
     found = []
+    file = None
     for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith(_FILE):
+            file = _ESCAPE.sub(_unescaped, line.removeprefix(_FILE))
         if not line.strip() or line.startswith("#"):
             continue
         match = _LINE.fullmatch(line)
@@ -160,7 +170,7 @@ def parse(text: str) -> list[Sum]:
             raise UnreadableError(
                 f"line {number:,} is no SHA-256 and a name", hint="expected the lines of ckpt sum"
             )
-        found.append(Sum(_ESCAPE.sub(_unescaped, match[2]), match[1]))
+        found.append(Sum(_ESCAPE.sub(_unescaped, match[2]), match[1], file))
     if not found:
         raise UnreadableError("holds no sums", hint="expected the lines of ckpt sum")
     return found

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from ckpt.checkpoint import Checkpoint
+from ckpt.errors import Failure
 from ckpt.jobs.check.sums import Sum
 from ckpt.tensors import parts_of
 from ckpt.text import Json, plural, size_text
@@ -35,6 +36,8 @@ class VerifyReport(NamedTuple):
     lost: tuple[str, ...] | None = None
     called: tuple[str, ...] = ()
     """What loading the file calls beyond what ckpt knows. An intact file can do harm."""
+    error: Failure | None = None
+    """Why it is unreadable."""
 
     def to_json(self) -> dict[str, Json]:
         """The document `ckpt.verify`; docs/json.md is its contract."""
@@ -45,6 +48,7 @@ class VerifyReport(NamedTuple):
             "ckpt": __version__,
             "file": {"path": self.path, "format": self.format},
             "verdict": self.verdict,
+            "error": None if self.error is None else self.error._asdict(),
             "problems": [{"what": row.what, "tensors": list(row.tensors)} for row in self.problems],
             "checked": list(self.checked),
             "not_checked": list(self.not_checked),
@@ -73,6 +77,8 @@ def structure(checkpoint: Checkpoint) -> VerifyReport:
     odd = [notice.message for notice in checkpoint.notices if notice.code in ODD]
     if checkpoint.traits.is_archive:
         checked.append(f"all of {plural(len(checkpoint.parts), 'member')} read")
+    elif checkpoint.traits.is_set:
+        checked.append(f"{plural(len(checkpoint.parts), 'file')} of ranks")
     elif checkpoint.members:
         checked.append(plural(len(checkpoint.parts), "file"))
     indexed = [
@@ -80,10 +86,8 @@ def structure(checkpoint: Checkpoint) -> VerifyReport:
         for one in (checkpoint, *_files(checkpoint))
         if one.parts
         and not one.members
-        and not (one.traits.is_archive or one.traits.fills_a_state or one.traits.is_of_ranks)
+        and not (one.traits.is_archive or one.traits.is_set or one.traits.fills_a_state)
     ]
-    if checkpoint.traits.is_of_ranks and not lost:
-        checked.append(f"the files of {plural(len(checkpoint.parts), 'rank')} agree")
     if checkpoint.traits.fills_a_state and not lost:
         checked.append(f"the metadata and {plural(len(checkpoint.parts), 'data file')} agree")
     if indexed:
@@ -180,9 +184,9 @@ def damaged(path: str, problem: str, whole: Sequence[str] | None, lost: Sequence
     )
 
 
-def unreadable(path: str, problem: str) -> VerifyReport:
+def unreadable(path: str, error: Failure) -> VerifyReport:
     """The report on a file about which nothing is known."""
-    return VerifyReport(path, None, "unreadable", (Problem(problem),))
+    return VerifyReport(path, None, "unreadable", (Problem(str(error)),), error=error)
 
 
 def _judged(

@@ -180,8 +180,9 @@ def _pairs(before: Survey, after: Survey, options: Options) -> tuple[list[Pair],
     ours, theirs = ([part for part in side.sections if part.kind != "snapshot"] for side in (before, after))
     if options.section is not None:
         ours, theirs = ([part for part in side if part.name == options.section] for side in (ours, theirs))
-        if not ours and not theirs:
-            before.section(options.section)  # which raises, with the names that there are
+        for side, parts in ((before, ours), (after, theirs)):
+            if not parts:
+                side.section(options.section)  # which raises, with the names that there are
     pairs = [*_by_path(ours, theirs), *_by_kind(ours, theirs)]
     if not any(pair.after.kind in _WEIGHTS for pair in pairs):
         pairs += _only_weights(ours, theirs)

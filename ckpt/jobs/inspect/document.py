@@ -10,7 +10,7 @@ from ckpt.checkpoint import Value
 from ckpt.errors import UnreadableError
 from ckpt.evidence.roles import Role
 from ckpt.pickles.weights_only import TORCH
-from ckpt.tensors import Composite, Piece, TensorRef
+from ckpt.tensors import Composite, Piece, TensorRef, sharding_of
 from ckpt.text import Json
 from ckpt.tree.json import path_json, plain, scalar_json
 from ckpt.tree.literals import Repeats
@@ -145,6 +145,9 @@ def tensor_json(row: Row, role: Role, in_optimizer: bool | None) -> dict[str, Js
         "registered": entry.registered,
         "persistent": entry.persistent,
     }
+    sharding = sharding_of(tensor)
+    if sharding is not None:
+        found["sharding"] = {"parts": sharding.parts, "dims": list(sharding.dims)}
     if plain_ref and (plain_ref.conj or plain_ref.neg):
         found |= {"conj": plain_ref.conj, "neg": plain_ref.neg}
     if isinstance(tensor, Composite):

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
+from ckpt.errors import Failure
 from ckpt.evidence.survey import Survey
 from ckpt.findings import Finding, Plan
 from ckpt.jobs.inspect.inspect import inspect
 from ckpt.pickles.imports import runs_anything
 from ckpt.text import Json
 
-SCHEMA: dict[str, Json] = {"name": "ckpt.ls", "version": 1}
+SCHEMA: dict[str, Json] = {"name": "ckpt.ls", "version": 2}
 RUNS_CODE, UNREADABLE = "RUNS CODE", "unreadable"
 
 
@@ -32,7 +33,7 @@ class LsRow(NamedTuple):
     devices: tuple[str, ...] = ()
     loads: str = UNREADABLE
     findings: tuple[Finding, ...] = ()
-    error: str | None = None
+    error: Failure | None = None
 
     def to_json(self) -> dict[str, Json]:
         """The document `ckpt.ls`; docs/json.md is its contract."""
@@ -42,8 +43,9 @@ class LsRow(NamedTuple):
         return {
             "schema": SCHEMA,
             "ckpt": __version__,
+            "file": {"path": self.path},
             "path": self.path,
-            "error": self.error,
+            "error": None if self.error is None else self.error._asdict(),
             "format": self.format if known else None,
             "bytes": self.nbytes if known else None,
             "tensors": self.tensors if known else None,
@@ -58,9 +60,8 @@ class LsRow(NamedTuple):
 def ls(survey: Survey, plan: Plan | None = None) -> LsRow:
     """The row of a checkpoint. With a `plan`, findings name the commands that help."""
     checkpoint = survey.checkpoint
-    models = survey.models or [section for section in survey.sections if section.kind == "ema"]
-    indices = [index for section in models for index in section.indices]
-    parameters = [index for index in indices if survey.roles[index].role in ("parameter", "unknown")]
+    indices = [index for section in survey.main for index in section.indices]
+    parameters = survey.parameters
     tensors = [entry.tensor for entry in survey.tensors]
     dtypes: Counter[str] = Counter()
     devices: Counter[str] = Counter()
@@ -86,8 +87,10 @@ def ls(survey: Survey, plan: Plan | None = None) -> LsRow:
 def _loads(survey: Survey) -> str:
     """What it takes to load the file: one word, or `needs` and the package of the author's code."""
     checkpoint = survey.checkpoint
+    if any(notice.code == "code-inside" for notice in checkpoint.notices):
+        return RUNS_CODE
     if checkpoint.traits.names_are_code:
-        return "torch.jit"  # which imports nothing
+        return checkpoint.traits.load.partition("(")[0].rpartition(".")[0]  # torch.jit, which imports nothing
     unknown = [row for row in checkpoint.imports if row.group != "known"]
     if any(row.group == "called" and runs_anything(row.module, row.name) for row in unknown):
         return RUNS_CODE  # whichever file of a folder does

@@ -12,19 +12,19 @@ from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.cast import Cast, CastRefs, dtype_of
 from ckpt.jobs.rewrite.decode import ENCODINGS, Decode
-from ckpt.jobs.rewrite.names import not_selected
+from ckpt.jobs.rewrite.names import attributes_left, not_selected
 from ckpt.jobs.rewrite.plain import Plain
 from ckpt.jobs.rewrite.report import (
     Change,
     Leftover,
     RewriteReport,
-    attributes_left,
     droppable,
     edited,
     keys_beside,
     losses_of,
     made_plain,
     refuse_empty,
+    refuse_incomplete,
     rest_of,
     storages_of,
     uninitialized,
@@ -38,11 +38,14 @@ from ckpt.nodes import Dict, Node, Opaque, PersistentId, is_tuple
 from ckpt.pickles.edit import Edit
 from ckpt.tensors import TensorRef
 from ckpt.text import and_more, show
+from ckpt.tree.find import children
 from ckpt.tree.metadata import METADATA, is_metadata, metadata_of, with_metadata
 from ckpt.tree.quantized import is_quantized
 from ckpt.tree.steps import REGISTERED
 
 Unfit = Callable[[Entry], str | None]
+WEIGHTS = ("fp32", "module")
+"""The weights of DeepSpeed: those that its optimizer keeps, and those that the model computes with."""
 
 
 def convert(
@@ -57,19 +60,45 @@ def convert(
     encoding: str | None = None,
     section: str | None = None,
     select: Globs | None = None,
+    weights: str | None = None,
     drop_other: bool = False,
 ) -> RewriteReport:
     """The checkpoint as `format`, which has these traits, holds it.
 
     A format that is not a pickle gets the only model, or `section`, under its own names; `unfit` says why it cannot hold
     a tensor. `dtype` casts the floating tensors of models, `encoding`
-    reads texts of Python 2. Raises UsageError, and LossError for what the format or plain classes cannot say,
+    reads texts of Python 2. `weights` is `fp32` or `module` where a checkpoint holds both. Raises UsageError, and LossError for what the format or plain classes cannot say,
     unless it may be dropped.
     """
     if encoding is not None and encoding not in ENCODINGS:
         raise UsageError(f"--encoding {show(encoding, 40)}: not one of {' '.join(ENCODINGS)}")
+    refuse_incomplete(survey.checkpoint, weights or section, "--weights", drop_other)
+    survey, section = _chosen_weights(survey, weights, section, traits, limits)
     asked = _Asked(format, traits, plain, dtype_of(dtype), encoding, section, select)
     return droppable(lambda drop: _converted(survey, asked, limits, unfit, drop), drop_other)
+
+
+def _chosen_weights(
+    survey: Survey, weights: str | None, section: str | None, traits: Traits, limits: Limits
+) -> tuple[Survey, str | None]:
+    """The checkpoint with the weights that were asked for as its model, and the section to take."""
+    if weights is None:
+        return survey, section
+    if weights not in WEIGHTS:
+        raise UsageError(f"--weights {show(weights, 40)}: not one of {' '.join(WEIGHTS)}")
+    checkpoint = survey.checkpoint
+    if weights not in checkpoint.copies:
+        if weights != WEIGHTS[0]:
+            raise UsageError(f"holds no weights of its {weights} beside those in fp32", path=checkpoint.path)
+        return survey, section
+    if not traits.is_pickle:
+        return survey, weights
+    root = Dict()
+    nodes = dict(children(checkpoint.root))
+    swapped = {"model": nodes[weights], weights: nodes["model"]}
+    for key, child in nodes.items():
+        root.set([key], [swapped.get(str(key), child)])
+    return Survey(edited(checkpoint, root, limits)), section
 
 
 class _Asked(NamedTuple):

@@ -17,12 +17,12 @@ from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.report import Leftover, edited
 from ckpt.limits import Limits
 from ckpt.names import Globs, Path
-from ckpt.nodes import Dict, Node, Opaque
+from ckpt.nodes import Dict, Node, Opaque, is_tuple
 from ckpt.pickles.edit import Edit
 from ckpt.text import plural, show
 from ckpt.tree.find import node_at
 from ckpt.tree.metadata import METADATA
-from ckpt.tree.view import look
+from ckpt.tree.view import attributes, look
 
 NewName = Callable[[str], str]
 """A name inside its section -> the new one."""
@@ -261,3 +261,26 @@ class _Rename(Edit):
             return item
         new = self.known.get(str(item))
         return item if new is None else type(item)(new)
+
+
+def attributes_left(root: Node) -> list[Leftover]:
+    """Attributes that Python code put on tensors: only pickles of classes hold them."""
+    names: dict[str, int] = {}
+    seen: dict[int, Node] = {}
+    todo = [root]
+    while todo:
+        node = todo.pop()
+        if id(node) in seen or type(node) not in (Opaque, Dict, list, tuple):
+            continue
+        seen[id(node)] = node
+        if type(node) is Opaque and node.meaning is not None:
+            for name in attributes(node):
+                names[name] = names.get(name, 0) + 1
+            todo += node.args
+        elif type(node) is Opaque:
+            todo += (*node.args, *node.values, *node.items, *node.states)
+        else:
+            todo += (
+                node.values if type(node) is Dict else node if type(node) is list or is_tuple(node) else ()
+            )
+    return [Leftover(name, f"an attribute of {plural(count, 'tensor')}") for name, count in names.items()]

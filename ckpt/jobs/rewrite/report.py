@@ -13,14 +13,14 @@ from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.coverage import Coverage
 from ckpt.jobs.rewrite.plain import LAZY, Plain
 from ckpt.limits import Limits
-from ckpt.nodes import Dict, Node, Opaque, is_tuple
+from ckpt.nodes import Dict, Node
 from ckpt.pickles.state_dict import state_dict, without_gradient
 from ckpt.tensors import Storage, parts_of
 from ckpt.text import Json, and_more, plural, show
 from ckpt.tree.find import children, node_at, places_of, with_unique_names
 from ckpt.tree.literals import brief
 from ckpt.tree.metadata import aliases, is_metadata, metadata_of, with_metadata
-from ckpt.tree.view import UNINITIALIZED, attributes, look
+from ckpt.tree.view import UNINITIALIZED, look
 from ckpt.tree.walk import flatten
 
 
@@ -197,7 +197,7 @@ def weights_of(survey: Survey, section: Section) -> Node:
     if checkpoint.traits.names_are_code:
         script = Dict()
         for entry in section.entries:
-            if entry.kind:
+            if entry.kind and entry.persistent:
                 node = without_gradient(node_at(checkpoint.root, entry.path))
                 script.set([section.relative(entry.name)], [node])
         return script
@@ -231,36 +231,14 @@ def rest_of(survey: Survey, chosen: Section) -> list[Leftover]:
     return rows
 
 
-def attributes_left(root: Node) -> list[Leftover]:
-    """Attributes that Python code put on tensors: only pickles of classes hold them."""
-    names: dict[str, int] = {}
-    seen: dict[int, Node] = {}
-    todo = [root]
-    while todo:
-        node = todo.pop()
-        if id(node) in seen or type(node) not in (Opaque, Dict, list, tuple):
-            continue
-        seen[id(node)] = node
-        if type(node) is Opaque and node.meaning is not None:
-            for name in attributes(node):
-                names[name] = names.get(name, 0) + 1
-            todo += node.args
-        elif type(node) is Opaque:
-            todo += (*node.args, *node.values, *node.items, *node.states)
-        else:
-            todo += (
-                node.values if type(node) is Dict else node if type(node) is list or is_tuple(node) else ()
-            )
-    return [Leftover(name, f"an attribute of {plural(count, 'tensor')}") for name, count in names.items()]
-
-
 def weightless(checkpoint: Checkpoint, section: Section) -> list[Leftover]:
     """What a module holds beside its state dict: unregistered tensors, buffers that are not saved, attributes."""
     if checkpoint.traits.names_are_code:
+        what = "neither parameter nor buffer of the program", "a buffer that is not saved"
         return [
-            Leftover(entry.name, "neither parameter nor buffer of the script", entry.tensor.nbytes)
+            Leftover(entry.name, what[entry.kind is not None], entry.tensor.nbytes)
             for entry in section.entries
-            if not entry.kind
+            if not entry.kind or not entry.persistent
         ]
     if not section.is_module:
         return []
@@ -329,14 +307,39 @@ def droppable(make: Callable[[bool], RewriteReport], drop_other: bool) -> Rewrit
 def with_unread(report: RewriteReport) -> RewriteReport:
     """The report with what was not read of the source, and a new file therefore lacks: bytes behind the end, damage."""
     source = report.source
-    if report.result is source:
+    if report.result is source and not source.traits.is_set:
         return report  # nothing changes, so the file is copied
     rows = [
         Leftover("(unread)", notice.message)
         for notice in source.notices
-        if notice.code in ("trailing-data", "damaged-file")
+        if notice.code in ("trailing-data", "damaged-file", "incomplete")
     ]
     return report._replace(left_out=(*report.left_out, *rows))
+
+
+def without_copies(report: RewriteReport, limits: Limits) -> RewriteReport:
+    """The report without weights that the result holds a second time, in another precision."""
+    result = report.result
+    gone = [key for key in result.copies if type(result.root) is Dict and key in result.root.keys]
+    if not gone:
+        return report
+    root, rows = Dict(), []
+    for key, child in children(result.root):
+        if key in gone:
+            rows.append(Leftover(str(key), "the weights in another precision"))
+        else:
+            root.set([key], [child])
+    made = replace(edited(result, root, limits), copies=())
+    return report._replace(result=made, left_out=(*report.left_out, *rows))
+
+
+def refuse_incomplete(checkpoint: Checkpoint, section: str | None, option: str, drop_other: bool) -> None:
+    """Raise LossError where weights to be written are missing. `option` chooses others that are whole."""
+    lost = next((row for row in checkpoint.notices if row.code == "incomplete"), None)
+    if lost is None or drop_other or section in checkpoint.copies:
+        return
+    hint = f"{option} {checkpoint.copies[0]}" if checkpoint.copies else "--drop-other"
+    raise LossError(lost.message, path=checkpoint.path, hint=hint)
 
 
 def weights_file(checkpoint: Checkpoint) -> Checkpoint:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.dtypes import UINT8, contiguous
@@ -20,6 +21,7 @@ from ckpt.jobs.rewrite.report import (
     losses_of,
     made_plain,
     refuse_empty,
+    refuse_incomplete,
     rest_of,
     weightless,
     weights_of,
@@ -68,6 +70,7 @@ def _weights(
     survey = with_ties(survey, limits)
     checkpoint = survey.checkpoint
     chosen = survey.only_model(section)
+    refuse_incomplete(checkpoint, chosen.name, "--section", drop_other)
     kept = [_kept(checkpoint, name, limits) for name in keep]
     picked = set(map(id, chosen.selected(select, checkpoint.path)))
     others = [entry for entry in chosen.entries if id(entry) not in picked]
@@ -94,7 +97,7 @@ def _weights(
     dropped = [*losses_of(checkpoint, edit, objects, True), *losses_of(checkpoint, edit, tensors, drop_other)]
     edit.leave_out(weights, objects)
     traits = checkpoint.traits._replace(names_are_code=False)  # the code stays behind
-    result = edited(checkpoint, root, limits, traits=traits, origin=None)
+    result = replace(edited(checkpoint, root, limits, traits=traits, origin=None), copies=())
     held = sum(entry.tensor.nbytes for entry in result.tensors)
     changes = [Change("kept", f"kept {chosen.name or 'model'}", None, len(result.tensors), "tensor", held)]
     if edit.packed:

@@ -335,11 +335,29 @@ def test_links_and_fifos_are_refused(kind: str, copy: Path) -> None:
     assert done.code in (1, 2) and b"FIFO" in done.out + done.err, done
 
 
-def test_an_interrupted_save_is_named(copy: Path) -> None:
+@pytest.mark.parametrize(
+    ("beside", "newest"),
+    [
+        ((), None),
+        (("step-100", "step-900"), "step-900"),
+        (("step-900", "step-2000"), "step-900"),
+        (("step-2000",), "step-2000"),
+    ],
+)
+def test_an_interrupted_save_is_named(
+    beside: tuple[str, ...], newest: str | None, copy: Path, tmp_path: Path
+) -> None:
+    for name in beside:
+        shutil.copytree(copy, tmp_path / "runs" / name)
     (copy / ".metadata").rename(copy / ".metadata.tmp")
-    done = inside("inspect", str(copy), cwd=copy)
+    shutil.copytree(copy, tmp_path / "runs/step-1000")
+    shutil.copytree(copy, tmp_path / "runs/step-950")  # interrupted too
+    (tmp_path / "runs/step-960").symlink_to(tmp_path / "nowhere")
+    done = inside("inspect", "runs/step-1000", cwd=tmp_path)
     assert done.code == 2
-    assert "an interrupted save: 1 data file without .metadata" in done.err.decode()
+    hint = f" ({newest} beside it has its .metadata)" if newest else ""
+    said = f"an interrupted save: 1 data file without .metadata, which is written last{hint}\n"
+    assert done.err.decode() == f"ckpt: runs/step-1000: {said}"
 
 
 def test_a_missing_file_of_a_rank(trained: Path, tmp_path: Path) -> None:

@@ -174,3 +174,18 @@ def test_ls_shows_one_row_for_each(trained: Path) -> None:
     for name in train_dcp.NAMES:
         assert rows[name][1] == "dcp", rows
     assert not [name for name in rows if "distcp" in name]
+
+
+def test_how_a_tensor_is_cut_is_told(trained: Path) -> None:
+    document = ckpt.inspect(trained / "grids").to_json()
+    rows: Any = document["tensors"]
+    cuts = {row["name"]: row.get("sharding") for row in rows}
+    assert cuts["grid"] == {"parts": 4, "dims": [0, 1]}
+    assert cuts["same dim"] == {"parts": 4, "dims": [0]}
+    assert cuts["columns"] == {"parts": 4, "dims": [1]}
+    assert cuts["empty parts"] == {"parts": 2, "dims": [0]}
+    assert cuts["replicated"] is None and cuts["number"] is None and cuts["none"] is None
+    shown = inside("inspect", str(trained / "fsdp2"), cwd=trained).out.decode()
+    assert "\n  sharded  25 of 36 tensors along dimension 0, in up to 4 parts\n" in shown, shown
+    shown = inside("get", str(trained / "grids"), "grid", cwd=trained).out.decode()
+    assert "sharded  4 parts along dimensions 0, 1" in shown, shown

@@ -72,7 +72,11 @@ def test_a_missing_copy_loses_nothing(ranks: Path, tmp_path: Path) -> None:
     (tmp_path / "c" / file(2)).unlink()
     text, names = findings(tmp_path / "c")["incomplete"]
     assert text == "the file of rank 2 is missing: the other ranks hold all of every tensor" and not names
-    assert inside("convert", "c", "-o", "o.pth", cwd=tmp_path).code == 0
+    assert inside("convert", "c", "-o", "o.pth", cwd=tmp_path).code == 2
+    assert inside("convert", "c", "-o", "o.pth", "--drop-other", cwd=tmp_path).code == 0
+    found = torch.load(tmp_path / "o.pth", weights_only=True)["model"]["up.weight"]
+    full = torch.load(ranks / "hsdp.full.pt", weights_only=False)["model"]["up.weight"]
+    assert torch.equal(found, full)
 
 
 def test_without_a_world_in_the_name_the_mesh_tells_it(ranks: Path, tmp_path: Path) -> None:

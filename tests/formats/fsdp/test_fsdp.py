@@ -114,7 +114,7 @@ def test_no_tensor_data_is_read(ranks: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (("verify", "fsdp2"), 0, "intact: 35 tensors, the files of 4 ranks agree, all checksums match"),
+        (("verify", "fsdp2"), 0, "intact: 35 tensors, 4 files of ranks, all checksums match"),
         (("verify", "hsdp"), 0, "intact"),
         (("diff", "fsdp2", "fsdp2.full.pt"), 0, "same: 35 tensors"),
         (("diff", "fsdp2", "fsdp2_of_two"), 0, "same: 35 tensors"),

@@ -296,7 +296,7 @@ def test_shards_are_one_file() -> None:
 
 def test_forms(folder: Path) -> None:
     document = json.loads(ckpt("lint", "runs", "--json", cwd=folder).out)
-    assert document["schema"] == {"name": "ckpt.lint", "version": 1}
+    assert document["schema"] == {"name": "ckpt.lint", "version": 2}
     assert [
         (row["path"], [f["code"] for f in row["findings"]]) for row in document["files"] if row["findings"]
     ] == [("runs/deep/dp.pth", ["prefix"])]

@@ -26,6 +26,7 @@ from torch import nn
 
 from ckpt import formats
 from ckpt.cli.commands.verify import _report
+from ckpt.cli.walk import Found
 from ckpt.formats.verify import salvage
 from ckpt.jobs.check.sums import Sum, digest, lines, parse
 from ckpt.jobs.check.verify import VerifyReport
@@ -36,7 +37,7 @@ pytestmark = oracle.QUIET
 
 
 def verified(path: Path, **options: Any) -> VerifyReport:
-    return _report(str(path), Limits(), options.get("quick", False), options.get("expected"))
+    return _report(Found(str(path)), Limits(), options.get("quick", False), options.get("expected"))
 
 
 WHOLE = [
@@ -67,7 +68,7 @@ def test_the_words_of_each_verdict() -> None:
         "verify", SAMPLES / "llama_bf16.pth", SAMPLES / "weights.safetensors", SAMPLES / "truncated.pth"
     )
 
-    assert done.code == 1 and done.err == b""
+    assert done.code == 1 and done.err == b"3 files: 2 intact, 1 damaged\n"
     assert done.lines[0].endswith("llama_bf16.pth: intact: 57 tensors, all checksums match")
     assert "not checked: values of 12.3 KiB (safetensors has no checksums)" in done.lines[1]
     assert "12 of 18 tensors are whole, lost: fc1.weight" in done.lines[2]
@@ -295,6 +296,16 @@ def test_a_missing_shard(shards: Path) -> None:
     )
 
 
+def damage(path: Path) -> None:
+    """Change one bit of the first storage of a file."""
+    with formats.open(str(path)) as checkpoint:
+        place = checkpoint.storages[0].place
+        assert isinstance(place, Range)
+    data = bytearray(path.read_bytes())
+    data[place.offset] ^= 1
+    path.write_bytes(data)
+
+
 def test_a_damaged_shard_of_pickles(tmp_path: Path) -> None:
     state = {"a.weight": torch.randn(50), "b.weight": torch.randn(50)}
     for number, name in enumerate(state, 1):
@@ -305,12 +316,7 @@ def test_a_damaged_shard_of_pickles(tmp_path: Path) -> None:
     )
     assert verified(tmp_path).verdict == "intact"
     path = tmp_path / "pytorch_model-00002-of-00002.bin"
-    with formats.open(str(path)) as checkpoint:
-        place = checkpoint.storages[0].place
-        assert isinstance(place, Range)
-    data = bytearray(path.read_bytes())
-    data[place.offset] ^= 1
-    path.write_bytes(data)
+    damage(path)
 
     report = verified(tmp_path)
 
@@ -461,12 +467,7 @@ def test_the_shard_that_is_damaged(tmp_path: Path) -> None:
     weight_map = {name: f"pytorch_model-0000{number}-of-00002.bin" for name, number in names.items()}
     (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": weight_map}))
     path = tmp_path / "pytorch_model-00001-of-00002.bin"
-    with formats.open(str(path)) as checkpoint:
-        place = checkpoint.storages[0].place
-        assert isinstance(place, Range)
-    data = bytearray(path.read_bytes())
-    data[place.offset] ^= 1
-    path.write_bytes(data)
+    damage(path)
 
     assert verified(tmp_path).problems[0].tensors == ("a.weight",)
 

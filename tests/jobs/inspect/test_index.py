@@ -16,7 +16,6 @@ import torch
 import torch.distributed as dist
 from process import check_error, ckpt
 from torch import nn
-from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 
 from ckpt import formats
@@ -56,13 +55,6 @@ class Net(nn.Module):
         for block, is_used in zip(self.blocks, self.used, strict=True):
             x = block(x) if is_used else x
         return self.head(x)
-
-
-@pytest.fixture
-def group() -> Any:
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 @pytest.mark.usefixtures("group")

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from ckpt import formats
+from ckpt.errors import Failure
 from ckpt.evidence.survey import Survey
 from ckpt.findings import CATALOGUE
 from ckpt.jobs.inspect.ls import LsRow, ls
@@ -108,6 +109,6 @@ def test_a_row_goes_to_another_process_and_into_json(samples: Path) -> None:
     document = row.to_json()
 
     assert pickle.loads(pickle.dumps(row)) == row
-    assert document["schema"] == {"name": "ckpt.ls", "version": 1}
+    assert document["schema"] == {"name": "ckpt.ls", "version": 2}
     assert {finding["code"] for finding in document["findings"]} <= set(CATALOGUE)  # type: ignore[union-attr, index, call-overload]
-    assert LsRow("x", error="why").to_json()["parameters"] is None
+    assert LsRow("x", error=Failure("unreadable", "why")).to_json()["parameters"] is None

@@ -804,7 +804,7 @@ def test_tensors_of_a_script_that_are_no_weights_are_listed(command: str, out: s
     assert done.code == 0, done
     left = [line.split(": ")[1:] for line in done.lines if line.startswith("left out: ")]
     assert sorted(name for name, _ in left) == NEITHER
-    assert all(what.startswith("neither parameter nor buffer of the script, ") for _, what in left)
+    assert all(what.startswith("neither parameter nor buffer of the program, ") for _, what in left)
     with formats.open(str(tmp_path / out)) as written:
         assert {entry.name for entry in written.tensors} == set(SCRIPTED)
     if out == "b.pth":

@@ -30,6 +30,7 @@ import rewriting
 import torch
 from inside import inside
 from process import ROOT, check_error
+from quantized import MODELS, contents, dynamic, static
 from torch import nn
 from torch.nn import functional
 from torch.testing._internal.two_tensor import TwoTensor
@@ -380,70 +381,10 @@ def test_scales_on_the_parameters_of_a_module_are_kept(command: str, tmp_path: P
 # --- quantized modules ------------------------------------------------------------------------------------------------
 
 
-class Recurrent(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(8, 4)
-        self.lstm = nn.LSTM(4, 3)
-        self.norm = nn.LayerNorm(3)
-
-
-class Static(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.q = torch.ao.quantization.QuantStub()
-        self.conv = nn.Conv2d(3, 4, 3)
-        self.fc = nn.Linear(4, 2, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.fc(self.conv(self.q(x)).mean((2, 3)))  # type: ignore[no-any-return]
-
-
-def static(backend: str) -> nn.Module:
-    model = Static().eval()
-    model.qconfig = torch.ao.quantization.get_default_qconfig(backend)  # type: ignore[assignment]
-    prepared = torch.ao.quantization.prepare(model)
-    prepared(torch.randn(2, 3, 5, 5))
-    return torch.ao.quantization.convert(prepared)  # type: ignore[no-any-return]
-
-
-def embedding() -> nn.Module:
-    model = nn.Sequential(nn.EmbeddingBag(10, 4, mode="sum"))
-    model.qconfig = torch.ao.quantization.float_qparams_weight_only_qconfig  # type: ignore[assignment]
-    return torch.ao.quantization.convert(torch.ao.quantization.prepare(model))  # type: ignore[no-any-return]
-
-
-def dynamic(dtype: torch.dtype = torch.qint8) -> nn.Module:
-    return torch.ao.quantization.quantize_dynamic(Recurrent(), {nn.Linear, nn.LSTM}, dtype)  # type: ignore[no-any-return]
-
-
-QUANTIZED: dict[str, Callable[[], nn.Module]] = {
-    "dynamic": dynamic,
-    "float16": lambda: torch.ao.quantization.quantize_dynamic(
-        nn.Sequential(nn.Linear(8, 4)), {nn.Linear}, torch.float16
-    ),
-    "per channel": lambda: static("fbgemm"),
-    "per tensor": lambda: static("qnnpack"),
-    "embedding": embedding,
-}
-
-
-def contents(value: Any) -> Any:
-    """A value of a state dict with what packed parameters hold instead of them, and quantized tensors as numbers."""
-    if isinstance(value, torch.ScriptObject):
-        return contents(value.__getstate__()[0])
-    if isinstance(value, (list, tuple)):
-        return [contents(item) for item in value]
-    if isinstance(value, torch.Tensor):
-        numbers = value.int_repr().tolist() if value.is_quantized else value.detach().tolist()
-        return str(value.dtype), tuple(value.shape), numbers, value.dequantize().tolist()
-    return value
-
-
 @pytest.mark.parametrize("command", ["slim", "convert --plain"])
-@pytest.mark.parametrize("name", QUANTIZED)
+@pytest.mark.parametrize("name", MODELS)
 def test_quantized_modules_give_their_state_dict(name: str, command: str, tmp_path: Path) -> None:
-    model = QUANTIZED[name]()
+    model = MODELS[name]()
     rewriting.saved(model, tmp_path / "a.pt")
 
     done = inside(*command.split(), "a.pt", "-o", "b.pt", cwd=tmp_path)
@@ -457,15 +398,15 @@ def test_quantized_modules_give_their_state_dict(name: str, command: str, tmp_pa
     assert "not in the state dict" not in done.out.decode()
     assert found._metadata == {key: expected._metadata[key] for key in found._metadata} and found._metadata
     if name != "dynamic":  # an LSTM loads only the packed objects of torch itself
-        QUANTIZED[name]().load_state_dict(found)
+        MODELS[name]().load_state_dict(found)
 
 
-@pytest.mark.parametrize("name", QUANTIZED)
+@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("is_module", [True, False])
 def test_safetensors_hold_quantized_tensors_in_parts(name: str, is_module: bool, tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
-    model = QUANTIZED[name]()
+    model = MODELS[name]()
     state = model.state_dict()
     rewriting.saved(model if is_module else state, tmp_path / "a.pt")
 

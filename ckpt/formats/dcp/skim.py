@@ -1,0 +1,385 @@
+"""Reading a large `.metadata` in columns: 100,000 chunks are 7 million opcodes, and nearly all are the same.
+
+The pickle machine reads the first entry of each kind. Where the entries that follow have the same opcodes, they are
+matched by regular expressions, and the machine goes on at the first that has others. The result is the same.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from struct import Struct
+from typing import NamedTuple, TypeAlias, cast
+
+from ckpt.dtypes import BY_NAME, DType
+from ckpt.errors import UnreadableError
+from ckpt.formats.dcp.metadata import Chunks, FoundItem, Metadata, TensorRow, class_of, metadata_of
+from ckpt.formats.pickled import run
+from ckpt.limits import Budget, Limits
+from ckpt.nodes import Dict, Global, Node, Opaque, is_tuple
+from ckpt.pickles.machine import MachineError, Made
+
+Memo: TypeAlias = dict[int, Made]
+
+_UINT32 = Struct("<I").unpack_from
+_SHORT, _LONG, _MARK, _MEMOIZE, _GET, _LONG_GET = (
+    0x8C,
+    0x58,
+    0x28,
+    0x94,
+    0x68,
+    0x6A,
+)  # opcodes: see Lib/pickletools.py
+_NUMBER = rb"(?:K.|M..|J....|\x8a\x05.{5}|\x8a\x06.{6}|\x8a\x07.{7}|\x8a\x08.{8})"
+_NUMBERS = rb"(?:\)|(" + _NUMBER + rb"+)[\x85-\x87]\x94|\((" + _NUMBER + rb"+)t\x94)"
+_GOT = rb"(h.|j....)"
+_TEXT = rb"(?:(h.|j....)|\x8c(.)([ -~]*)\x94)"
+_ROW, _CHUNK, _ITEM = 700, 60, 240
+"""Bytes of memory of a tensor, of a chunk, and of an item."""
+
+
+class _Patterns(NamedTuple):
+    """Regular expressions for the parts of one kind of entry. They name the slots of the memo that all entries use."""
+
+    first: re.Pattern[bytes]
+    second: re.Pattern[bytes]
+
+
+class Skimmer:
+    """Reads on for the machine (`machine.Skim`) in the bytes of a `.metadata` without frames. `items` is what it found."""
+
+    def __init__(self, data: bytes, budget: Budget) -> None:
+        self.items: list[FoundItem] = []
+        self.data = data
+        self._budget = budget
+        self._tensors: _Patterns | None = None
+        self._places: re.Pattern[bytes] | None = None
+        self._charged = 0
+        self._tries = 8  # each looks at the whole memo
+
+    def __call__(self, stack: list[Made], memo: Memo, at: int, skipped: int) -> tuple[int, int]:
+        made, below = stack[-1], stack[-2] if len(stack) > 1 else None
+        if type(made) is not Opaque:
+            return at, skipped
+        kind = class_of(made)
+        if kind == "TensorStorageMetadata" and type(below) is str:
+            if self._tensors is None and self._tries:
+                self._tensors = _tensor_patterns(made, memo)
+                self._tries -= self._tensors is None
+            return self._skim_tensors(self._tensors, stack, memo, at, skipped)
+        if kind == "_StorageInfo" and type(below) is Opaque and class_of(below) == "MetadataIndex":
+            if self._places is None and self._tries and _fields(below).get("offset") is not None:
+                self._places = _place_pattern(below, made, memo)
+                self._tries -= self._places is None
+            return self._skim_places(self._places, memo, at, skipped)
+        return at, skipped
+
+    # --- what follows an entry ----------------------------------------------------------------------------------------
+
+    def _skim_tensors(
+        self, patterns: _Patterns | None, stack: list[Made], memo: Memo, at: int, skipped: int
+    ) -> tuple[int, int]:
+        """Leave a name and a TensorRow on the stack for each entry that has the usual opcodes."""
+        if patterns is None:
+            return at, skipped
+        slot = len(memo) + skipped
+        while True:
+            found = self._tensor(patterns, memo, self._next(at), slot)
+            if found is None:
+                return at, slot - len(memo)
+            row, at, end = found
+            stack += [row.name, cast("Made", row)]
+            memo[slot] = row.name
+            slot = end
+            self._budget.charge(_ROW + _CHUNK * len(row.chunks), ".metadata")
+
+    def _next(self, at: int) -> int:
+        """The offset of the next entry: the pickler ends a list of pairs after a thousand, and begins another one."""
+        return at + 2 if self.data[at : at + 2] == b"u(" else at
+
+    def _tensor(
+        self, patterns: _Patterns, memo: Memo, at: int, slot: int
+    ) -> tuple[TensorRow, int, int] | None:
+        """(the entry at an offset, the offset after it, the next slot of the memo); None for other opcodes."""
+        data = self.data
+        text = _text(data, at)
+        head = None if text is None else patterns.first.match(data, text[1])
+        if text is None or head is None:
+            return None
+        dtype, shape = _dtype(memo, head[1]), _sizes(head, 3)
+        if dtype is None:
+            return None
+        chunks = Chunks(len(shape))
+        at = head.end()
+        slot += 6 + (3 if shape else 2)
+        each = 2 + (6 if shape else 4)
+        many = data[at] == _MARK
+        kept: dict[int, tuple[int, ...]] = {}
+        at += many
+        while (chunk := patterns.second.match(data, at)) is not None:
+            offsets, sizes = _sizes(chunk, 1), _sizes(chunk, 3)
+            if len(offsets) != len(shape) or len(sizes) != len(shape):
+                return None
+            kept[slot + 4 if shape else slot + 3] = offsets
+            chunks.add(offsets, sizes)
+            slot += each
+            at = chunk.end()
+            if not many:
+                break
+            if data[at : at + 2] == b"e(":
+                at += 2
+        end = b"eub" if many else b"aub" if len(chunks) else b"ub"
+        if data[at : at + len(end)] != end:
+            return None
+        memo.update(kept)  # only now: an entry that is left to the machine fills these slots itself
+        return TensorRow(text[0], dtype, shape, head[2] == b"\x88", chunks), at + len(end), slot
+
+    def _skim_places(
+        self, pattern: re.Pattern[bytes] | None, memo: Memo, at: int, skipped: int
+    ) -> tuple[int, int]:
+        """Add to `items` each entry that has the usual opcodes."""
+        if pattern is None:
+            return at, skipped
+        data, slot = self.data, len(memo) + skipped
+        while (found := pattern.match(data, self._next(at))) is not None:
+            name, new = _named(memo, found, 1)
+            file, other = _named(memo, found, 8)
+            if name is None or file is None:
+                break
+            offsets: tuple[int, ...] | None = None
+            used = 2 + new
+            if found[5] is not None:
+                offsets = _sizes(found, 6)
+                used += 3 if offsets else 2
+            elif found[4] is not None:
+                known = memo.get(_slot(found[4]))
+                if not is_tuple(known) or not all(type(number) is int for number in known):
+                    break
+                offsets = cast("tuple[int, ...]", known)
+            if new:
+                memo[slot + 2] = name
+            slot += used + 2
+            if other:
+                memo[slot] = file
+                slot += 1
+            at = found.end()
+            self.items.append(FoundItem(name, offsets, file, _number(found[11]), _number(found[12])))
+        self._budget.charge(_ITEM * (len(self.items) - self._charged), ".metadata")
+        self._charged = len(self.items)
+        return at, slot - len(memo)
+
+
+def _named(memo: Memo, found: re.Match[bytes], group: int) -> tuple[str | None, int]:
+    """(the text that an entry names, the slots that it takes in the memo); None for anything else."""
+    if (got := found[group]) is not None:
+        known = memo.get(_slot(got))
+        return (known, 0) if type(known) is str else (None, 0)
+    text = found[group + 2]
+    return (text.decode(), 1) if len(text) == found[group + 1][0] else (None, 0)
+
+
+def _tensor_patterns(made: Opaque, memo: Memo) -> _Patterns | None:
+    """The patterns of entries like this one; None where it is unusual."""
+    fields = _fields(made)
+    properties, size, chunks = (fields.get(name) for name in ("properties", "size", "chunks"))
+    if list(fields) != ["properties", "size", "chunks"] or type(properties) is not Opaque:
+        return None
+    chunk = chunks[0] if type(chunks) is list and chunks else None
+    if type(size) is not Opaque or type(chunk) is not Opaque or list(_fields(chunk)) != ["offsets", "sizes"]:
+        return None
+    (state,) = properties.states or (None,)
+    if type(state) is not tuple or len(state) != 5:
+        return None
+    keys, inner = made.states[0].keys, chunk.states[0].keys  # type: ignore[union-attr]
+    names = {id(value): number for number, value in memo.items()}
+    try:
+        get = {
+            id(node): _get(names[id(node)])
+            for node in (made.func, properties.func, size.func, chunk.func, state[1], state[3], *keys, *inner)
+        }
+    except KeyError:
+        return None
+
+    def of(node: Node) -> bytes:
+        return get[id(node)]
+
+    sizes = of(size.func) + _NUMBERS + rb"\x85\x94R\x94"
+    first = (
+        rb"\x94"
+        + of(made.func)
+        + rb"\)\x81\x94\}\x94\("
+        + of(keys[0])
+        + of(properties.func)
+        + rb"\)\x81\x94\("
+        + _GOT
+        + of(state[1])
+        + rb"([\x88\x89])"
+        + of(state[3])
+        + rb"[\x88\x89]t\x94b"
+        + of(keys[1])
+        + sizes
+        + of(keys[2])
+        + rb"\]\x94"
+    )
+    second = of(chunk.func) + rb"\)\x81\x94\}\x94\(" + of(inner[0]) + sizes + of(inner[1]) + sizes + rb"ub"
+    return _Patterns(re.compile(first, re.DOTALL), re.compile(second, re.DOTALL))
+
+
+def _place_pattern(key: Opaque, made: Opaque, memo: Memo) -> re.Pattern[bytes] | None:
+    """The pattern of entries like this one; None where it is unusual."""
+    place, at = _fields(key), _fields(made)
+    if list(place) != ["fqn", "index", "offset"] or list(at) != ["relative_path", "offset", "length"]:
+        return None
+    size = place["offset"]
+    keys, inner = key.states[0].keys, made.states[0].keys  # type: ignore[union-attr]
+    if type(size) is not Opaque:
+        return None
+    names = {id(value): number for number, value in memo.items()}
+    try:
+        get = {id(node): _get(names[id(node)]) for node in (key.func, made.func, size.func, *keys, *inner)}
+    except KeyError:
+        return None
+
+    def of(node: Node) -> bytes:
+        return get[id(node)]
+
+    pattern = (
+        of(key.func)
+        + rb"\)\x81\x94\}\x94\("
+        + of(keys[0])
+        + _TEXT
+        + of(keys[1])
+        + rb"(?:N|"
+        + _NUMBER
+        + rb")"
+        + of(keys[2])
+        + rb"(?:N|"
+        + _GOT
+        + rb"|("
+        + of(size.func)
+        + _NUMBERS
+        + rb"\x85\x94R\x94))ub"
+        + of(made.func)
+        + rb"\)\x81\x94\}\x94\("
+        + of(inner[0])
+        + _TEXT
+        + of(inner[1])
+        + rb"("
+        + _NUMBER
+        + rb")"
+        + of(inner[2])
+        + rb"("
+        + _NUMBER
+        + rb")ub"
+    )
+    return re.compile(pattern, re.DOTALL)
+
+
+def _fields(made: Opaque) -> dict[str, Node]:
+    state = made.states[0] if len(made.states) == 1 else None
+    if type(state) is not Dict or not all(type(key) is str for key in state.keys):
+        return {}
+    return dict(zip(map(str, state.keys), state.values, strict=True))
+
+
+def _get(slot: int) -> bytes:
+    """A regular expression for the opcode that pushes a slot of the memo."""
+    return re.escape(b"h%c" % slot if slot < 256 else b"j" + slot.to_bytes(4, "little"))
+
+
+def _slot(got: bytes) -> int:
+    return int.from_bytes(got[1:], "little")
+
+
+def _dtype(memo: Memo, got: bytes) -> DType | None:
+    node = memo.get(_slot(got))
+    return BY_NAME.get(node.name) if type(node) is Global and node.module == "torch" else None
+
+
+def _text(data: bytes, at: int) -> tuple[str, int] | None:
+    """(the string at an offset, the offset after it); None where no string is pushed."""
+    op = data[at] if at < len(data) else 0
+    if op == _SHORT and at + 1 < len(data):
+        begin, count = at + 2, data[at + 1]
+    elif op == _LONG and at + 5 <= len(data):
+        begin, count = at + 5, _UINT32(data, at + 1)[0]
+    else:
+        return None
+    if begin + count >= len(data):
+        return None
+    try:
+        return data[begin : begin + count].decode("utf-8", "surrogatepass"), begin + count
+    except UnicodeDecodeError:
+        return None
+
+
+def _sizes(match: re.Match[bytes], group: int) -> tuple[int, ...]:
+    """The numbers of a torch.Size."""
+    return _size(match[group] or match[group + 1] or b"")
+
+
+@lru_cache(maxsize=10_000)
+def _size(data: bytes) -> tuple[int, ...]:
+    """The numbers of a torch.Size, none of them negative. Most sizes occur again and again."""
+    numbers = _numbers(data)
+    if numbers and min(numbers) < 0:
+        raise UnreadableError(".metadata: a size has an invalid number")
+    return numbers
+
+
+def _number(data: bytes) -> int:
+    """The number that an opcode pushes."""
+    op = data[0]
+    if op == 0x4A:
+        return int.from_bytes(data[1:], "little", signed=True)
+    if op == 0x4B:
+        return data[1]
+    return int.from_bytes(data[1:] if op == 0x4D else data[2:], "little", signed=op != 0x4D)
+
+
+def _numbers(data: bytes) -> tuple[int, ...]:
+    """The numbers that some opcodes push."""
+    numbers: list[int] = []
+    at = 0
+    while at < len(data):
+        op = data[at]
+        if op == 0x4B:
+            numbers.append(data[at + 1])
+            at += 2
+        elif op == 0x4D:
+            numbers.append(data[at + 1] | data[at + 2] << 8)
+            at += 3
+        elif op == 0x4A:
+            numbers.append(int.from_bytes(data[at + 1 : at + 5], "little", signed=True))
+            at += 5
+        else:
+            end = at + 2 + data[at + 1]
+            numbers.append(int.from_bytes(data[at + 2 : end], "little", signed=True))
+            at = end
+    return tuple(numbers)
+
+
+def without_frames(data: bytes) -> bytes:
+    """The same pickle without FRAME opcodes, which only tell a reader how much to read. Other bytes stay as they are."""
+    if data[:1] != b"\x80" or data[2:3] != b"\x95":
+        return data
+    parts, at = [data[:2]], 2
+    while data[at : at + 1] == b"\x95" and at + 9 <= len(data):
+        end = at + 9 + int.from_bytes(data[at + 1 : at + 9], "little")
+        if end > len(data):
+            return data
+        parts.append(data[at + 9 : end])
+        at = end
+    if at < len(data):
+        parts.append(data[at:])
+    return b"".join(parts)
+
+
+def read_metadata(data: bytes, limits: Limits, budget: Budget) -> Metadata:
+    """The content of a `.metadata` file. Raises UnreadableError, LimitError."""
+    skimmer = Skimmer(without_frames(data), budget)
+    try:
+        pickle = run(skimmer.data, limits, budget, skimmer)
+    except MachineError:  # it may name a slot of the memo that was left empty
+        return metadata_of(run(data, limits, budget))
+    return metadata_of(pickle, skimmer.items)

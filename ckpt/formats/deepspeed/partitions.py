@@ -1,0 +1,385 @@
+"""The partitions of all ranks, compared with each other and with the shapes, and the parameters that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ckpt.checkpoint import Notice
+from ckpt.errors import LimitError, UnreadableError
+from ckpt.formats.deepspeed.rebuild import Cut, Pieces, Vector, rebuilt, shared_cuts, whole_cuts
+from ckpt.formats.deepspeed.states import ModelState, OptimizerState, is_flat, same_dtype
+from ckpt.limits import Limits
+from ckpt.nodes import Dict, Node
+from ckpt.tensors import TensorRef
+from ckpt.text import and_more, plural, show
+from ckpt.tree.view import look, tensor_of
+
+_LISTED = 8
+
+
+class Partitions:
+    """The flat weights of all ranks. Raises UnreadableError where files contradict each other or the shapes.
+
+    `names` are the parameters that are rebuilt, `lost` those of which a rank's elements are missing.
+    """
+
+    def __init__(
+        self, models: dict[int, ModelState], optimizers: dict[int, OptimizerState], limits: Limits
+    ) -> None:
+        self._models = models
+        self._optimizers = optimizers
+        self._main = models[min(models)]
+        self._first = optimizers[min(optimizers)] if optimizers else None
+        shapes = self._main.shapes or ()
+        self.is_shared = self._first is not None and not self._first.is_whole
+        if self._first is None:
+            module = self._main.module or {}
+            self.is_shared = any(
+                name in module and not module[name].numel and _numel(shape)
+                for rows in shapes
+                for name, shape in rows.items()
+            )
+        self.world = self._first.counts[0] if self._first is not None and self._first.counts else len(models)
+        self.saved_by: int | None = self.world
+        """Ranks of the save."""
+        self._compare()
+        self._shapes = {name: shape for rows in shapes for name, shape in rows.items()}
+        self._home = {name: group for group, rows in enumerate(shapes) for name in rows}
+        self._cuts: dict[str, Cut]
+        if self.is_shared:
+            self._cuts, self._need = shared_cuts(shapes, self.world)
+        else:
+            alignments = None if self._first is None else self._first.alignments
+            self._cuts, self._ends = whole_cuts(shapes, alignments)
+        self._sizes = self._partition_sizes()
+        self._compare_shapes()
+        self._vectors = self._vectors_of(
+            [{rank: row.groups[group] for rank, row in optimizers.items()} for group in self._groups]
+        )
+        self.names = tuple(self._shapes)
+        whole = {name for name, cut in self._cuts.items() if self._pieces(self._vectors, cut).is_whole()}
+        self.lost = frozenset(name for name in self.names if name not in whole)
+        self._lost_frozen: set[str] = set()
+        self._frozen = self._frozen_weights()
+        self.notices = self._missing()
+        self.unplaced: dict[str, None] = {}
+        """Names of state that has no element for each element of a partition."""
+
+    @staticmethod
+    def stale(optimizers: dict[int, OptimizerState], limits: Limits) -> list[int]:
+        """The ranks of an older save with more ranks. Raises UnreadableError for a claim that cannot be true."""
+        if not optimizers:
+            return []
+        first = optimizers[min(optimizers)]
+        world = max(first.counts, default=0)
+        if world > limits.shards:
+            raise LimitError("partition_count claims too many ranks", "shards", limits.shards)
+        return [rank for rank in sorted(optimizers) if rank >= world]
+
+    @property
+    def stage(self) -> int:
+        if self._first is not None and self._first.stage is not None and 0 <= self._first.stage <= 3:
+            return self._first.stage
+        return 3 if self.is_shared else 1
+
+    @property
+    def has_optimizer(self) -> bool:
+        return self._first is not None and any(self._first.state)
+
+    @property
+    def rest(self) -> dict[str, Node]:
+        """The other fields of the first rank."""
+        return {} if self._first is None else self._first.rest
+
+    @property
+    def _groups(self) -> range:
+        return range(len(self._first.groups) if self._first is not None else 0)
+
+    # --- the checks -----------------------------------------------------------------------------------------------
+
+    def _compare(self) -> None:
+        """The files of the ranks against each other."""
+        first = self._first
+        for rank, row in self._optimizers.items():
+            assert first is not None
+            for what, one, two in (
+                ("partition_count", first.counts, row.counts),
+                ("ZeRO stage", first.stage, row.stage),
+                ("layout", first.is_whole, row.is_whole),
+                ("groups of weights", len(first.groups), len(row.groups)),
+                ("ds_version", first.version, row.version),
+            ):
+                if one != two:
+                    here, there = show(str(one), 40), show(str(two), 40)
+                    raise UnreadableError(
+                        f"the files are of several saves: {what} is {here} for rank"
+                        f" {min(self._optimizers)}, {there} for rank {rank}"
+                    )
+        for rank, model in self._models.items():
+            if (model.shapes, model.frozen_shapes) != (self._main.shapes, self._main.frozen_shapes):
+                raise UnreadableError(
+                    f"the files are of several saves: rank {rank} has other parameters than rank"
+                    f" {min(self._models)}"
+                )
+        groups = len(self._main.shapes or ())
+        if first is not None and len(first.groups) != groups and (first.is_whole or not groups):
+            raise UnreadableError(
+                f"the optimizer has {plural(len(first.groups), 'group')} of weights, param_shapes has {groups}"
+            )
+        versions = {self._main.version, first.version if first is not None else self._main.version}
+        if len(versions) > 1:
+            listed = " and ".join(sorted(show(str(version), 40) for version in versions))
+            raise UnreadableError(f"the files are of several saves: DeepSpeed {listed}")
+
+    def _partition_sizes(self) -> list[int]:
+        """Elements of a partition of each group. Files leave the padding of the last ranks out."""
+        sizes: list[int] = []
+        for group in self._groups:
+            rows = self._optimizers.values()
+            numels = [row.groups[group].numel for row in rows]
+            padded = {
+                row.groups[group].numel + row.paddings[group]
+                for row in rows
+                if row.paddings is not None and group < len(row.paddings)
+            }
+            sizes.append(padded.pop() if len(padded) == 1 and max(numels) <= min(padded) else max(numels))
+        return sizes
+
+    def _compare_shapes(self) -> None:
+        """The flat weights against the shapes, and where the ranks say that each fragment lies."""
+        is_complete = len(self._optimizers) == self.world
+        for group, size in enumerate(self._sizes):
+            if self.is_shared:
+                continue
+            have = sum(row.groups[group].numel for row in self._optimizers.values())
+            need, align = self._ends[group], 2 * self.world
+            if is_complete and -(-have // align) != -(-need // align):
+                raise UnreadableError(f"group {group} holds {have:,} elements, its parameters need {need:,}")
+            if size * self.world < need:
+                raise UnreadableError(
+                    f"{plural(self.world, 'partition')} of {size:,} elements are too few for the {need:,} of group {group}"
+                )
+        for rank, row in self._optimizers.items():
+            have = sum(ref.numel for ref in row.groups)
+            if self.is_shared and have != self._need:
+                raise UnreadableError(
+                    f"rank {rank} holds {have:,} elements, its parts of the parameters need {self._need:,}"
+                )
+            for group, rows in enumerate(row.slices or ()):
+                self._compare_slices(rank, group, rows)
+        for name, tensor in (self._main.module or {}).items():
+            shape = self._shapes.get(name)
+            if not self.is_shared and shape is not None and shape != tensor.shape:
+                raise UnreadableError(
+                    f"{show(name, 80)} has shape {list(shape)} in param_shapes, {list(tensor.shape)} in the module"
+                )
+
+    def _compare_slices(self, rank: int, group: int, rows: dict[str, tuple[int, int]]) -> None:
+        if group >= len(self._sizes) or self.is_shared:
+            return
+        begin, size = rank * self._sizes[group], self._sizes[group]
+        computed: dict[str, tuple[int, int]] = {}
+        for name, cut in self._cuts.items():
+            low, high = max(cut.first, begin), min(cut.first + cut.numel, begin + size)
+            if cut.group == group and low < high:
+                computed[name] = (high - low, low - begin)
+        if rows != computed:
+            name = next(name for name in (*rows, *computed) if rows.get(name) != computed.get(name))
+            told, found = _told(rows.get(name)), _told(computed.get(name))
+            raise UnreadableError(
+                f"rank {rank} puts {show(name, 80)} at {told}, by the shapes it lies at {found}"
+            )
+
+    # --- the weights ----------------------------------------------------------------------------------------------
+
+    def _vectors_of(self, groups: Sequence[dict[int, TensorRef]]) -> list[Vector]:
+        """The vectors over flat tensors by rank: one for each group, or one for each rank in ZeRO-3."""
+        for rows in groups:
+            if rows:
+                same_dtype(list(rows.values()))
+        if not self.is_shared:
+            return [
+                Vector([(rank * size, ref) for rank, ref in sorted(rows.items())])
+                for rows, size in zip(groups, self._sizes, strict=True)
+            ]
+        vectors = []
+        for rank in range(self.world):
+            at, parts = 0, []
+            for group, rows in enumerate(groups):
+                if rank in rows:
+                    parts.append((at, rows[rank]))
+                at += self._numel_of(rank, group)
+            vectors.append(Vector(parts))
+        return vectors
+
+    def _numel_of(self, rank: int, group: int) -> int:
+        row = self._optimizers.get(rank)
+        return 0 if row is None else row.groups[group].numel
+
+    def _pieces(self, vectors: Sequence[Vector], cut: Cut) -> Pieces:
+        chosen = vectors if self.is_shared else vectors[cut.group : cut.group + 1]
+        return Pieces(chosen, cut.first, cut.step, cut.numel)
+
+    def weights(self, prefix: str) -> dict[str, Node]:
+        """The whole parameters by name, and frozen ones that the ranks share."""
+        made: dict[str, Node] = {}
+        first = self._first
+        for name, cut in self._cuts.items():
+            if name not in self.lost and first is not None:
+                ref = first.groups[0 if self.is_shared else cut.group]
+                pieces = self._pieces(self._vectors, cut)
+                made[name] = rebuilt(
+                    f"{prefix}{name}", ref.device, ref.dtype, self._shapes[name], pieces
+                )._replace(is_parameter=False)
+        for name, (ref, pieces) in self._frozen.items():
+            shape = self._main.frozen_shapes[name]
+            made[name] = rebuilt(f"{prefix}{name}", ref.device, ref.dtype, shape, pieces)
+        return made
+
+    def _frozen_weights(self) -> dict[str, tuple[TensorRef, Pieces]]:
+        """Frozen parameters of ZeRO-3: each rank's file of model states has a fragment."""
+        found: dict[str, tuple[TensorRef, Pieces]] = {}
+        if not self.is_shared:
+            return found
+        for name, shape in self._main.frozen_shapes.items():
+            numel = _numel(shape)
+            step = max(-(-numel // self.world), 1)
+            rows = {rank: row.frozen[name] for rank, row in self._models.items() if name in row.frozen}
+            rows = {rank: ref for rank, ref in rows.items() if is_flat(ref) and ref.storage.place is not None}
+            if rows:
+                same_dtype(list(rows.values()))
+            vectors = [Vector([(0, rows[rank])] if rank in rows else []) for rank in range(self.world)]
+            pieces = Pieces(vectors, 0, step, numel)
+            if rows and pieces.is_whole():
+                found[name] = (rows[min(rows)], pieces)
+            else:
+                self._lost_frozen.add(name)
+        self.lost |= self._lost_frozen
+        return found
+
+    def _missing(self) -> list[Notice]:
+        """What is lost with the files of ranks that are not there."""
+        gone = [rank for rank in range(self.world) if rank not in self._optimizers]
+        notices = []
+        if gone:
+            lost = [name for name in self.names if name in self.lost]
+            of = f"the optimizer states of {_ranks(gone)} of {self.world} are missing"
+            if self._first is None:
+                of = "all files of optimizer states are missing"
+            what = f"the fp32 weights of {len(lost):,} of {plural(len(self.names), 'parameter')} are lost"
+            names = and_more([show(name, 60) for name in lost], 3)
+            notices.append(Notice("incomplete", f"{of}: {what}: {names}", tuple(lost)))
+        if self._lost_frozen:
+            names = and_more([show(name, 60) for name in sorted(self._lost_frozen)], 3)
+            text = f"fragments of frozen parameters are missing: {names}"
+            notices.append(Notice("incomplete", text, tuple(sorted(self._lost_frozen))))
+        return notices
+
+    # --- the optimizer --------------------------------------------------------------------------------------------
+
+    def optimizer(self, prefix: str) -> Dict:
+        """The optimizer as torch keeps it, with the names of the parameters in place of numbers."""
+        node, state = Dict(), Dict()
+        rows = self._state_rows(prefix)
+        for name, row in rows.items():
+            held = Dict()
+            held.set(list(row), list(row.values()))
+            state.set([name], [held])
+        # A parameter without state is one that never had a gradient, and no file of ZeRO says that.
+        named = [name for name in self.names if not rows or name in rows]
+        node.set(["state", "param_groups"], [state, self._param_groups(frozenset(named))])
+        return node
+
+    def _state_rows(self, prefix: str) -> dict[str, dict[str, Node]]:
+        """The state of each parameter that has any."""
+        assert self._first is not None
+        states: dict[str, dict[str, Node]] = {name: {} for name in self.names if name not in self.lost}
+        for key in {key: None for row in self._first.state for key in row}:
+            self._add_state(key, prefix, states)
+        return {name: row for name, row in states.items() if row}
+
+    def _base_groups(self) -> tuple[Node, ...]:
+        return () if self._first is None else self._first.param_groups
+
+    def _add_state(self, key: str, prefix: str, states: dict[str, dict[str, Node]]) -> None:
+        groups: list[dict[int, TensorRef]] = []
+        for group in self._groups:
+            rows: dict[int, TensorRef] = {}
+            for rank, row in self._optimizers.items():
+                ref = tensor_of(row.state[group].get(key))
+                if type(ref) is TensorRef and self._is_elementwise(ref, row.groups[group], group):
+                    rows[rank] = ref
+                elif ref is not None and ref.shape:
+                    self.unplaced[key] = None
+            groups.append(rows)
+        vectors = self._vectors_of(groups)
+        for name, held in states.items():
+            cut = self._cuts[name]
+            pieces = self._pieces(vectors, cut)
+            refs = groups[self._group_of(name)]
+            if cut.numel and refs and pieces.is_whole():
+                ref = refs[min(refs)]
+                made = rebuilt(f"{prefix}{name}.{key}", ref.device, ref.dtype, self._shapes[name], pieces)
+                held[key] = made
+                continue
+            assert self._first is not None
+            node = self._first.state[self._group_of(name)].get(key)
+            tensor = tensor_of(node)
+            if type(tensor) is TensorRef and not tensor.shape:
+                # A counter of the group. Each parameter gets its own, as torch's optimizers count in place.
+                own = tensor.storage._replace(id=f"{prefix}{name}.{key}")
+                held[key] = tensor._replace(storage=own)
+            elif tensor is None and look(node).kind == "scalar" and node is not None:
+                held[key] = node
+
+    def _is_elementwise(self, ref: TensorRef, flat: TensorRef, group: int) -> bool:
+        """Whether a state has an element for each element of its partition. It may keep the padding."""
+        if not is_flat(ref) or ref.storage.place is None:
+            return False
+        if self.is_shared:
+            return ref.numel == flat.numel
+        return flat.numel <= ref.numel <= self._sizes[group]
+
+    def _group_of(self, name: str) -> int:
+        """The group of a parameter, by the shapes."""
+        return min(self._home[name], len(self._groups) - 1)
+
+    def _param_groups(self, named: frozenset[str]) -> list[Node]:
+        """The groups with names for the numbers of the flat tensors, of these parameters."""
+        shapes = self._main.shapes or ()
+        groups: list[Node] = []
+        for node in self._base_groups():
+            view = look(node)
+            if view.kind != "mapping":
+                groups.append(node)
+                continue
+            group = Dict()
+            for key, child in zip(view.keys, view.children, strict=True):
+                if key == "params":
+                    numbers = [number for number in look(child).children if type(number) is int]
+                    rows = [shapes[number] for number in numbers if 0 <= number < len(shapes)]
+                    child = [name for row in rows for name in row if name in named]
+                group.set([key], [child])
+            groups.append(group)
+        if not groups:  # elastic checkpoints keep none
+            every: list[Node] = [name for name in self.names if name in named]
+            group = Dict()
+            group.set(["params"], [every])
+            groups.append(group)
+        return groups
+
+
+def _numel(shape: tuple[int, ...]) -> int:
+    numel = 1
+    for size in shape:
+        numel *= size
+    return numel
+
+
+def _told(row: tuple[int, int] | None) -> str:
+    return "no place" if row is None else f"elements {row[1]:,} to {row[1] + row[0]:,}"
+
+
+def _ranks(numbers: Sequence[int]) -> str:
+    noun = "rank" if len(numbers) == 1 else "ranks"
+    return f"{noun} {and_more([str(number) for number in numbers], _LISTED)}"

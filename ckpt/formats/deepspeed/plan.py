@@ -1,0 +1,202 @@
+"""Which files of a folder are the checkpoint: the tag that `latest` names, and the files of its ranks.
+
+DeepSpeed names them (runtime/engine.py): `[zero_pp_rank_D_]mp_rank_TT_model_states.pt` and
+`[bf16_]zero_pp_rank_D_mp_rank_TT_optim_states.pt`. No link is followed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ckpt.errors import LimitError, NotOpenedError, UnreadableError
+from ckpt.formats.folder.layouts import weights_in
+from ckpt.formats.folder.plan import DEEPSPEED_TAG
+from ckpt.formats.probe import Probe
+from ckpt.io.location import Location, is_plain_name
+from ckpt.io.source import read_limited
+from ckpt.limits import Limits
+from ckpt.names import natural
+from ckpt.text import and_more, show
+
+POINTERS = ("latest", "latest_universal")
+"""Text files that hold the tag. DeepSpeed loads the first, and the second with `load_universal`."""
+SCRIPTS = ("zero_to_fp32.py", "zero_to_torch.py")
+UNIVERSAL = "zero/"
+"""The folder of a universal checkpoint: one folder for each parameter."""
+
+_STATES = ("_model_states.pt", "_optim_states.pt")
+_MODEL = re.compile(r"(?:zero_pp_rank_(\d{1,9})_)?mp_rank_(\d{2,9})_model_states\.pt")
+_OPTIMIZER = re.compile(r"(?:bf16_)?zero_pp_rank_(\d{1,9})_mp_rank_(\d{2,9})_optim_states\.pt")
+_TAG_BYTES = 1_000
+
+
+class Plan(NamedTuple):
+    """The files of a checkpoint, by their names in the folder `at`.
+
+    `models` and `optimizers` are those of the data-parallel ranks, by the number of the rank. `others` are files of
+    tensor and pipeline parallel ranks and of experts; with any of them, the files are shown side by side.
+    """
+
+    path: str
+    """The folder that stands for the checkpoint: the one with `latest`, or the folder of the tag."""
+    at: Location
+    prefix: str
+    """`TAG/` when the path is the folder above."""
+    pointer: str
+    """`latest`, when the path is the folder above."""
+    models: dict[int, str]
+    optimizers: dict[int, str]
+    others: tuple[str, ...]
+    universal: tuple[str, ...] | None = None
+    """The files below `zero/` of a universal checkpoint, by their paths from `at`."""
+
+    def file(self, name: str) -> Location:
+        """The location of a file. Raises UnreadableError for a link."""
+        at = self.at
+        for part in name.split("/"):
+            at = at.child(part, "no")
+        return at
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All files of states, in natural order."""
+        every = {*self.models.values(), *self.optimizers.values(), *self.others}
+        return (*sorted(every, key=natural), *(self.universal or ()))
+
+
+def is_deepspeed(probe: Probe) -> bool:
+    """Whether a location leads to a DeepSpeed checkpoint.
+
+    A folder of the Trainer with weights of its own is not one: the checkpoint of DeepSpeed is a part of it.
+    """
+    if not probe.is_folder:
+        is_pointer = os.path.basename(probe.path) in POINTERS and probe.size <= _TAG_BYTES
+        return is_pointer and _has_tag(probe.location.parent())
+    if any(name.endswith(_STATES) for name in _names(probe.location)):
+        return True
+    return _has_tag(probe.location) and not _has_weights(_names(probe.location))
+
+
+def _has_tag(folder: Location) -> bool:
+    """Whether a folder has the folder of a tag. One that cannot be read is found too, for the error."""
+    names = _names(folder)
+    pointer = next((name for name in POINTERS if name in names), "")
+    if any(name in names for name in (*POINTERS, *SCRIPTS)) and any(map(DEEPSPEED_TAG.fullmatch, names)):
+        return True
+    if not pointer:
+        return False
+    try:
+        tag = _tag(folder, pointer)
+        below = _names(folder.child(tag, "no")) if f"{tag}/" in names else []
+    except UnreadableError:
+        below = []
+    return any(name.endswith(_STATES) for name in below) or any(name in names for name in SCRIPTS)
+
+
+def _has_weights(names: Sequence[str]) -> bool:
+    try:
+        return weights_in([name for name in names if not name.endswith("/")]) is not None
+    except UnreadableError:
+        return True
+
+
+def _names(folder: Location) -> list[str]:
+    try:
+        return folder.names()
+    except NotOpenedError:
+        return []
+
+
+def plan_of(probe: Probe, limits: Limits) -> Plan:
+    """The files of a checkpoint. Raises UnreadableError, LimitError."""
+    folder = probe.location if probe.is_folder else probe.location.parent()
+    names = folder.names()
+    if any(name.endswith(_STATES) for name in names):
+        return _planned(folder.name, folder, "", "", names, limits)
+    pointer = os.path.basename(probe.path) if not probe.is_folder else ""
+    pointer = pointer or next((name for name in POINTERS if name in names), "")
+    if not pointer:
+        tags = [name.rstrip("/") for name in names if DEEPSPEED_TAG.fullmatch(name)]
+        newest = folder.child(max(tags, key=natural)).name if tags else None
+        hint = None if newest is None else f"name a tag: {show(newest, 200)}"
+        raise UnreadableError(
+            "no file latest, which DeepSpeed writes last: the save was interrupted", hint=hint
+        )
+    tag = _tag(folder, pointer)
+    if f"{tag}/" not in names:
+        there = and_more([show(name.rstrip("/"), 80) for name in names if DEEPSPEED_TAG.fullmatch(name)], 4)
+        hint = f"the folder holds {there}" if there else None
+        raise UnreadableError(f"{pointer} names {show(tag, 80)}, which is not a folder here", hint=hint)
+    try:
+        at = folder.child(tag, "no")
+    except UnreadableError:
+        raise UnreadableError(f"{pointer} names {show(tag, 80)}, which is a link") from None
+    return _planned(folder.name, at, f"{tag}/", pointer, at.names(), limits)
+
+
+def _tag(folder: Location, pointer: str) -> str:
+    source = folder.child(pointer, "no").open()
+    try:
+        data = read_limited(source, _TAG_BYTES, "", pointer)
+    except LimitError:
+        raise UnreadableError(f"{pointer} is not the name of a folder") from None
+    finally:
+        source.close()
+    try:
+        tag = data.decode("utf-8").strip()
+    except UnicodeDecodeError:
+        raise UnreadableError(f"{pointer} is not the name of a folder") from None
+    if not is_plain_name(tag):
+        raise UnreadableError(f"{pointer} names {show(tag, 80)}, which is not a plain name")
+    return tag
+
+
+def _planned(
+    path: str, at: Location, prefix: str, pointer: str, names: Sequence[str], limits: Limits
+) -> Plan:
+    models: dict[int, str] = {}
+    optimizers: dict[int, str] = {}
+    others: list[str] = []
+    for name in names:
+        if not name.endswith(_STATES):
+            continue
+        model, optimizer = _MODEL.fullmatch(name), _OPTIMIZER.fullmatch(name)
+        match = model or optimizer
+        if match is None or int(match[2]):
+            others.append(name)
+            continue
+        ranks, rank = (models if model else optimizers), int(match[1] or 0)
+        if rank in ranks:
+            raise UnreadableError(
+                f"two files for rank {rank}: {show(ranks[rank], 80)} and {show(name, 80)}",
+                hint="two saves in one folder?",
+            )
+        ranks[rank] = name
+    if len(models) + len(optimizers) + len(others) > limits.shards:
+        raise LimitError("the folder holds too many files", "shards", limits.shards)
+    if not (models or optimizers or others):
+        raise UnreadableError("the folder of the tag holds no file of a rank: the save was interrupted")
+    universal = _universal(at, limits) if UNIVERSAL in names and not optimizers else None
+    return Plan(path, at, prefix, pointer, models, optimizers, tuple(others), universal)
+
+
+def _universal(at: Location, limits: Limits) -> tuple[str, ...]:
+    """The files of each parameter of a universal checkpoint. Raises LimitError."""
+    zero = at.child(UNIVERSAL.rstrip("/"), "no")
+    found: list[str] = []
+    for name in sorted(zero.names(), key=natural):
+        inside = zero.child(name.rstrip("/"), "no").names() if name.endswith("/") else [""]
+        found += [UNIVERSAL + name + file for file in inside if (name + file).endswith(".pt")]
+        if len(found) > limits.shards:
+            raise LimitError("the folder holds too many files", "shards", limits.shards)
+    return tuple(found)
+
+
+def files_in(probe: Probe, limits: Limits) -> tuple[str, ...]:
+    """The files of the checkpoint by their paths below the folder. Raises CkptError."""
+    plan = plan_of(probe, limits)
+    pointers = [plan.pointer] if plan.pointer else []
+    return (*pointers, *(f"{plan.prefix}{name}" for name in plan.names))

@@ -1,0 +1,322 @@
+"""A DeepSpeed checkpoint as one tree: the fp32 weights rebuilt, the optimizer's state by parameter, and the rest.
+
+`model` holds the fp32 weights, `module` what the file of model states has, in the precision of training. No tensor
+data is read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ckpt.checkpoint import Checkpoint, Entry, Import, Member, Notice, Refusal, Traits
+from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
+from ckpt.formats.deepspeed import NAME, TRAITS
+from ckpt.formats.deepspeed.partitions import Partitions
+from ckpt.formats.deepspeed.plan import Plan, plan_of
+from ckpt.formats.deepspeed.states import (
+    ModelState,
+    OptimizerState,
+    model_state,
+    optimizer_state,
+    plain_fields,
+)
+from ckpt.formats.folder.merge import merged
+from ckpt.formats.pickled import Contents, checkpoint
+from ckpt.formats.probe import Probe
+from ckpt.limits import Limits
+from ckpt.nodes import Dict, Node
+from ckpt.text import and_more, show
+
+MODEL, MODULE, OPTIMIZER = "model", "module", "optimizer"
+_LOSSES = ("incomplete", "damaged-file")
+_REBUILT = 1_500
+"""Bytes of memory of a tensor that is made of pieces."""
+
+
+def mark(probe: Probe, name: str) -> str:
+    """The prefix of the ids of the storages of a file."""
+    return f"{probe.mark}{name.removesuffix('.pt')}:"
+
+
+def read(probe: Probe, limits: Limits) -> Checkpoint:
+    plan = plan_of(probe, limits)
+    files = Files(probe, plan)
+    try:
+        if plan.universal is not None:
+            from ckpt.formats.deepspeed.universal import Universal  # here: others pay nothing for it
+
+            models = models_of(files)
+            return assembled(files, models[min(models)], Universal(files, models, limits), limits)
+        if plan.others:
+            return side_by_side(files, "tensor, pipeline or expert parallel")
+        return _merged(files, limits)
+    except BaseException:
+        files.close()
+        raise
+
+
+class Files:
+    """The opened files of the ranks. A damaged one of the optimizer is a notice."""
+
+    def __init__(self, probe: Probe, plan: Plan) -> None:
+        self.probe = probe
+        self.plan = plan
+        self.opened: dict[str, Checkpoint] = {}
+        self.notices: list[Notice] = []
+        self.damaged: set[str] = set()
+
+    def open(self, name: str) -> Checkpoint | None:
+        """A file; None where it is damaged. Raises LimitError, NotOpenedError."""
+        try:
+            found = self.probe.open(self.plan.file(name), mark(self.probe, name))
+        except (LimitError, NotOpenedError):
+            raise
+        except CkptError as error:
+            self.damaged.add(name)
+            self.notices.append(Notice("damaged-file", f"{show(name, 80)} was not read: {error.advice}"))
+            return None
+        self.opened[name] = found
+        return found
+
+    def drop(self, name: str) -> None:
+        """Close a file that does not belong to the checkpoint."""
+        self.opened.pop(name).close()
+
+    def close(self) -> None:
+        for found in self.opened.values():
+            found.close()
+
+
+# --- files of other kinds ---------------------------------------------------------------------------------------------
+
+
+def side_by_side(files: Files, why: str) -> Checkpoint:
+    """Every file under its own name: ckpt does not know how these parts make a whole."""
+    plan = files.plan
+    for name in plan.names:
+        if name not in files.opened and name not in files.damaged:
+            files.open(name)
+    members = [Member(name, name.removesuffix(".pt"), found) for name, found in files.opened.items()]
+    if not members:
+        raise UnreadableError(files.notices[0].message)
+    whole = merged(plan.path, NAME, members)
+    return replace(
+        whole,
+        traits=TRAITS._replace(load=""),
+        parts=tuple(f"{plan.prefix}{member.file}" for member in members),
+        layout=f"DeepSpeed checkpoint ({why} ranks, side by side)",
+        members=(),
+        notices=(*files.notices, *whole.notices),
+        imports=_imports(files),
+        weights_only=_refusals(files),
+    )
+
+
+# --- one model --------------------------------------------------------------------------------------------------------
+
+
+def _merged(files: Files, limits: Limits) -> Checkpoint:
+    models = models_of(files)
+    optimizers = _optimizers(files)
+    main = models[min(models)]
+    parallel = main.rest.get("mp_world_size")
+    if type(parallel) is int and parallel > 1:  # the files of the other ranks have numbers of their own
+        text = f"the files of {parallel - 1:,} of {parallel:,} model-parallel ranks are missing"
+        files.notices.append(Notice("incomplete", text))
+        return side_by_side(files, "tensor or pipeline parallel")
+    if optimizers and _is_mixed(optimizers):
+        return side_by_side(files, "expert parallel")
+    if not optimizers and main.shapes is None:
+        return assembled(files, main, None, limits)
+    stale = Partitions.stale(optimizers, limits)
+    for rank in stale:
+        del optimizers[rank]
+        files.drop(files.plan.optimizers[rank])
+    if stale:
+        text = f"files of {_ranks(stale)} are left from a save with more ranks and were not read"
+        files.notices.append(Notice("unread-file", text))
+    partitions = Partitions(models, optimizers, limits)
+    files.notices += partitions.notices
+    return assembled(files, main, partitions, limits)
+
+
+def models_of(files: Files) -> dict[int, ModelState]:
+    names = files.plan.models
+    if not names:
+        raise UnreadableError(
+            "no file of model states, which names the parameters",
+            hint="mp_rank_00_model_states.pt, or zero_pp_rank_0_mp_rank_00_model_states.pt",
+        )
+    found = {}
+    for rank, name in sorted(names.items()):
+        opened = files.open(name)
+        if opened is not None:
+            found[rank] = model_state(opened.root, show(name, 80))
+    if not found:
+        raise UnreadableError(files.notices[0].message)
+    return found
+
+
+def _optimizers(files: Files) -> dict[int, OptimizerState]:
+    found = {}
+    for rank, name in sorted(files.plan.optimizers.items()):
+        opened = files.open(name)
+        if opened is not None:
+            found[rank] = optimizer_state(opened.root, show(name, 80))
+    return found
+
+
+def _is_mixed(optimizers: dict[int, OptimizerState]) -> bool:
+    """Whether groups have several numbers of partitions, as experts make them."""
+    return any(
+        len(set(row.counts)) > 1 or "ds_zero_partition_groups" in row.rest for row in optimizers.values()
+    )
+
+
+def _ranks(numbers: Sequence[int]) -> str:
+    noun = "rank" if len(numbers) == 1 else "ranks"
+    return f"{noun} {and_more([str(number) for number in numbers], 4)}"
+
+
+def assembled(files: Files, main: ModelState, partitions: Partitions | None, limits: Limits) -> Checkpoint:
+    """The checkpoint over the model states of the first rank, and what the partitions make."""
+    probe, plan = files.probe, files.plan
+    root = Dict()
+    weights = _weights(main, partitions, probe)
+    model = Dict()
+    model.set(list(weights), list(weights.values()))
+    model.set(list(main.extra), list(main.extra.values()))
+    root.set([MODEL], [model])
+    rest = dict(main.rest)
+    if partitions is not None:
+        if main.module is not None and not partitions.is_shared and not plan.others:
+            root.set([MODULE], [main.node])
+        if partitions.has_optimizer:
+            root.set([OPTIMIZER], [partitions.optimizer(f"{probe.mark}optimizer.")])
+        files.notices += [
+            Notice("unread-file", f"state {show(name, 80)} is not kept by parameter and was not read")
+            for name in partitions.unplaced
+        ]
+        root.set(["zero"], [_zero(partitions)])
+    _put_rest(root, rest)
+    contents = Contents(files.notices, None, probe.mark, probe.budget)
+    stage = 0 if partitions is None else partitions.stage
+    kind = "universal checkpoint" if plan.universal is not None else f"ZeRO-{stage} checkpoint"
+    is_whole = not any(row.code in _LOSSES for row in files.notices)
+    traits = _traits(plan, stage, main)
+    whole = checkpoint(plan.path, NAME, traits, root, contents, limits)
+    ranks = main.rest.get("dp_world_size") if partitions is None else partitions.saved_by
+    facts: list[tuple[str, Node]] = [("step", main.rest.get("global_steps")), ("ranks", ranks)]
+    facts.append(("DeepSpeed", main.version))
+    return replace(
+        whole,
+        nbytes=sum(found.nbytes for found in files.opened.values()),
+        tensors=tuple(_roled(entry, main) for entry in whole.tensors),
+        parts=tuple(f"{plan.prefix}{name}" for name in files.opened),
+        layout=f"DeepSpeed {kind}",
+        copies=(MODULE,) if MODULE in root.keys else (),
+        not_loadable=None if is_whole else "files of ranks are missing or damaged",
+        is_edited=True,  # no file holds this tree
+        facts=tuple((label, node) for label, node in facts if isinstance(node, (int, str))),
+        sources=tuple(source for found in files.opened.values() for source in found.sources),
+        imports=_imports(files),
+        weights_only=_refusals(files),
+    )
+
+
+def _weights(main: ModelState, partitions: Partitions | None, probe: Probe) -> dict[str, Node]:
+    """The model: rebuilt parameters, and what the module alone has; in the order of the module."""
+    module: dict[str, Node] = dict(main.module or {})
+    if partitions is None:
+        return module
+    probe.budget.claim(len(partitions.names))
+    probe.budget.charge(_REBUILT * len(partitions.names), "the rebuilt weights")
+    made = partitions.weights(f"{probe.mark}fp32.")
+    for name in main.frozen:
+        if name not in made and name not in module and not partitions.is_shared:
+            made[name] = main.frozen[name]
+    weights: dict[str, Node] = {}
+    for name in dict.fromkeys((*module, *partitions.names, *made, *main.shared)):
+        owner = main.shared.get(name, name)
+        if owner in made:
+            weights[name] = made[owner]
+        elif name in module and owner not in partitions.names and owner not in partitions.lost:
+            weights[name] = module[name]
+    return weights
+
+
+def _zero(partitions: Partitions) -> Dict:
+    """What DeepSpeed keeps beside the partitions: the stage, and the state of the loss scaler."""
+    node = Dict()
+    node.set(["stage", "ranks"], [partitions.stage, partitions.saved_by])
+    for name, child in partitions.rest.items():
+        node.set([name], [plain_fields(child)])
+    return node
+
+
+def _put_rest(root: Dict, rest: dict[str, Node]) -> None:
+    """Put the other fields at the root. One whose name is taken goes below `client_state`."""
+    taken = {key for key in root.keys if isinstance(key, str)}
+    moved = Dict()
+    for name, node in rest.items():
+        if name in taken:
+            moved.set([name], [node])
+        else:
+            root.set([name], [node])
+    if moved.keys:
+        at = "client_state"
+        while at in rest:
+            at += "_"
+        root.set([at], [moved])
+
+
+def _roled(entry: Entry, main: ModelState) -> Entry:
+    """A tensor of the model with its role: `buffer_names` lists all buffers."""
+    if main.buffers is None or len(entry.path) != 2 or entry.path[0] != MODEL:
+        return entry
+    kind = "buffer" if entry.path[1] in main.buffers else "parameter"
+    return entry._replace(kind=kind, source=NAME)  # type: ignore[arg-type]
+
+
+def _traits(plan: Plan, stage: int, main: ModelState) -> Traits:
+    """The traits with the expression that loads this folder.
+
+    DeepSpeed's own function leaves the frozen parameters of ZeRO 1 out, which the module has.
+    """
+    tag = plan.prefix.rstrip("/") or "."  # the folder of the tag itself
+    name = next(iter(plan.models.values()))
+    if any(letter in f"{tag}{name}" for letter in "{}"):
+        return TRAITS._replace(load="")
+    inside = f" + {json.dumps('/' + plan.prefix + name)}"
+    if stage == 0:
+        return TRAITS._replace(load=f'torch.load({{path}}{inside}, {{options}})["module"]')
+    if plan.universal is not None:
+        return TRAITS._replace(load="")
+    call = f"get_fp32_state_dict_from_zero_checkpoint({{path}}, tag={json.dumps(tag)})"
+    trained = {name for rows in main.shapes or () for name in rows}
+    frozen = (main.module or {}).keys() - trained - main.shared.keys() - (main.buffers or set())
+    if frozen and not main.frozen:
+        module = f'torch.load({{path}}{inside}, map_location="cpu")["module"]'
+        call = f"{{{{**{module}, **{call}}}}}"
+    return TRAITS._replace(load=call)
+
+
+def _imports(files: Files) -> tuple[Import, ...]:
+    """What loading the files imports, each said once though every rank repeats it."""
+    rows: dict[tuple[object, ...], Import] = {}
+    for name, found in files.opened.items():
+        for row in found.imports:
+            rows.setdefault((row.module, row.name, row.group, row.calls), row._replace(file=name))
+    return tuple(rows.values())
+
+
+def _refusals(files: Files) -> tuple[Refusal, ...]:
+    """What weights_only refuses, each reason once, with the file in front of its places."""
+    rows: dict[str, Refusal] = {}
+    for name, found in files.opened.items():
+        for row in found.weights_only or ():
+            where = tuple(f"{name}: {place}" for place in row.where)
+            rows.setdefault(row.reason, row._replace(where=where))
+    return tuple(rows.values())

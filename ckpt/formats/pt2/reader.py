@@ -1,0 +1,264 @@
+"""PT2 archives: the tensors of exported programs under their names in the module, sample inputs, facts of the graph.
+
+Three layouts. Torch 2.1 to 2.6 writes four flat records. Later ones write `models/NAME.json`, first with the weights
+as one file of torch.save, then with one record of bytes per storage and a list (torch/export/pt2_archive/_package.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ckpt.checkpoint import Checkpoint, Entry, Notice, Refusal
+from ckpt.errors import LimitError, UnreadableError
+from ckpt.formats.archive import Archive, Record
+from ckpt.formats.contained.member import of_record
+from ckpt.formats.pickled import Contents, checkpoint, interpret, run
+from ckpt.formats.probe import Probe
+from ckpt.formats.pt2 import NAME, TRAITS
+from ckpt.formats.pt2.payload import Payload, payloads, view
+from ckpt.formats.pt2.program import Kind, Program, program_of
+from ckpt.formats.torch_legacy.read import read_nested
+from ckpt.formats.torch_zip.inside import tree_inside
+from ckpt.formats.torch_zip.read import byteorder_of
+from ckpt.limits import Limits
+from ckpt.names import Path
+from ckpt.nodes import Dict, Global, Node, PersistentId
+from ckpt.tensors import Storage
+from ckpt.text import and_more, show, size_text
+from ckpt.tree.view import look, tensor_of
+from ckpt.tree.walk import flatten
+
+_WEIGHTS, _CONSTANTS, _SAMPLES = "data/weights/", "data/constants/", "data/sample_inputs/"
+_AOTI, _EXTRA = "data/aotinductor/", "extra/"
+_NATIVE = (".so", ".dll", ".dylib", ".pyd")
+_CUSTOM, _OPAQUE = "custom_obj_", "opaque_obj_"
+_TEXT = 1 << 16
+_ROW = 500
+"""Bytes of memory of a tensor and its storage."""
+
+
+def read(probe: Probe, limits: Limits) -> Checkpoint:
+    archive = probe.archive
+    assert archive is not None
+    return _Reader(probe, archive, limits).read()
+
+
+class _Parts(NamedTuple):
+    """The records of one program: its graph, tensors, constants and sample inputs. `below` is the folder of each."""
+
+    graph: Record
+    weights: Record
+    constants: Record
+    samples: Record | None
+
+
+class _Reader:
+    def __init__(self, probe: Probe, archive: Archive, limits: Limits) -> None:
+        self._probe = probe
+        self._archive = archive
+        self._limits = limits
+        self._budget = probe.budget
+        self._contents = Contents(archive.notices, read_nested, probe.mark, probe.budget)
+        self._storages: dict[str, Storage] = {}
+        self._kinds: dict[Path, Kind] = {}
+
+    def read(self) -> Checkpoint:
+        archive, budget = self._archive, self._budget
+        budget.hold(archive.nbytes)
+        if archive.find("archive_format") is not None:
+            text = self._text("archive_format")
+            if text != "pt2":
+                raise UnreadableError(f"unknown archive format {show(text, 40)}")
+        root = Dict()
+        programs = dict(self._programs())
+        for name, parts in programs.items():
+            tree = root
+            path: Path = ()
+            if len(programs) > 1:
+                tree, path = Dict(), (name,)
+                root.set([name], [tree])
+            self._program(tree, path, parts)
+        self._beside(root)
+        flat = flatten(root, self._limits, budget)
+        flat.tensors = [self._told(entry) for entry in flat.tensors]
+        modules = {path[:-1] for path in self._kinds}
+        flat.containers = [row._replace(is_module=row.path in modules) for row in flat.containers]
+        return checkpoint(
+            self._probe.path,
+            NAME,
+            TRAITS,
+            root,
+            self._contents,
+            self._limits,
+            source=self._probe.file,
+            byteorder=byteorder_of(archive),
+            refusals=(Refusal("a PT2 archive, which torch.export.load opens", ()),),
+            flat=flat,
+        )
+
+    def _programs(self) -> Iterator[tuple[str, _Parts]]:
+        """Each program by its name, in the order of the archive. Raises UnreadableError when one lacks a record."""
+        flat = self._archive.records.get("serialized_exported_program.json")
+        if flat is not None:
+            yield "model", _Parts(flat, self._flat("state_dict"), self._flat("constants"), self._samples())
+            return
+        start = f"{self._archive.root}/models/"
+        for name, record in self._archive.records.items():
+            if name.startswith(start) and name.endswith(".json"):
+                model = name[len(start) : -5]
+                weights = self._list_of(_WEIGHTS, model, "weights")
+                constants = self._list_of(_CONSTANTS, model, "constants")
+                samples = self._archive.find(f"{_SAMPLES}{model}.pt")
+                yield model, _Parts(record, weights, constants, samples)
+
+    def _flat(self, name: str) -> Record:
+        for ending in (".pt", ".json"):  # torch 2.1 wrote the same bytes under .json
+            record = self._archive.records.get(f"serialized_{name}{ending}")
+            if record is not None:
+                return record
+        raise UnreadableError(f"the PT2 archive lacks serialized_{name}.pt")
+
+    def _samples(self) -> Record | None:
+        return self._archive.records.get("serialized_example_inputs.pt")
+
+    def _list_of(self, folder: str, model: str, what: str) -> Record:
+        whole = self._archive.find(f"{folder}{model}.pt")
+        record = whole or self._archive.find(f"{folder}{model}_{what}_config.json")
+        if record is None:
+            raise UnreadableError(f"the PT2 archive lacks the {what} of {show(model, 80)}")
+        return record
+
+    def _program(self, tree: Dict, path: Path, parts: _Parts) -> None:
+        program = program_of(self._read(parts.graph), parts.graph.name, self._budget)
+        self._tensors(tree, path, parts.weights, _WEIGHTS, program)
+        self._tensors(tree, path, parts.constants, _CONSTANTS, program)
+        if parts.samples is not None and parts.samples.size:
+            self._put(tree, "sample_inputs", self._saved(parts.samples))
+        self._put(tree, "program", program.facts)
+
+    def _tensors(self, tree: Dict, path: Path, record: Record, folder: str, program: Program) -> None:
+        if record.name.endswith("_config.json"):
+            rows = [
+                (row.name, self._payload(row, folder), Kind("parameter" if row.is_param else "buffer"))
+                for row in payloads(self._read(record), record.name, self._budget)
+            ]
+        else:
+            found = look(self._saved(record))
+            if found.kind != "mapping":
+                raise UnreadableError(f"record {show(record.name, 80)} does not map names to tensors")
+            rows = [
+                (str(key), child, Kind("buffer"))
+                for key, child in zip(found.keys, found.children, strict=True)
+                if isinstance(key, str)
+            ]
+        for name, node, kind in rows:
+            if folder == _CONSTANTS:
+                kind = Kind(None)
+            if (*path, name) in self._kinds:
+                raise UnreadableError(f"the PT2 archive holds {show(name, 80)} twice")
+            self._kinds[(*path, name)] = program.kinds.get(name, kind)
+            tree.set([name], [node])
+
+    def _payload(self, row: Payload, folder: str) -> Node:
+        self._budget.charge(_ROW, "the PT2 archive")
+        record = self._archive.find(folder + row.record)
+        if record is None:
+            raise UnreadableError(
+                f"tensor {show(row.name, 80)} has no record {show(folder + row.record, 80)}"
+            )
+        if row.geometry is not None:
+            return view(row.name, row.geometry, self._storage(row, record, folder))
+        if row.record.startswith(_OPAQUE):
+            return self._pickled(record)
+        node = self._saved(record)
+        if row.is_tensor and tensor_of(node) is None:
+            raise UnreadableError(f"record {show(record.name, 80)} does not hold a tensor")
+        return node
+
+    def _storage(self, row: Payload, record: Record, folder: str) -> Storage:
+        """The bytes of a record. The first tensor that names it decides its device, as in a file of torch.save."""
+        assert row.geometry is not None
+        id = f"{self._contents.mark}{folder.removeprefix('data/')}{row.record}"
+        storage = self._storages.get(id)
+        if storage is None:
+            dtype, device = row.geometry.dtype, row.geometry.device
+            whole = dtype if record.size * 8 % dtype.bits == 0 else None
+            big = byteorder_of(self._archive) == "big"
+            place = record.place(self._archive.source, big=big)
+            storage = Storage(id, device, whole, record.size, place, record.crc)
+            self._storages[id] = self._contents.storages[id] = storage
+        return storage
+
+    def _saved(self, record: Record) -> Node:
+        """The tree of a record of torch.save."""
+        prefix = f"{record.name.removeprefix(f'{self._archive.root}/data/')}:"
+        return tree_inside(self._archive, record, self._contents, self._limits, self._budget, prefix)
+
+    def _pickled(self, record: Record) -> Node:
+        """An object that was pickled alone."""
+        pickle = run(
+            self._archive.read_pickle(record, self._limits, self._budget), self._limits, self._budget
+        )
+        interpret(pickle, self._contents, self._limits, _no_storage, 0)
+        return pickle.root
+
+    # --- what lies beside the programs ---------------------------------------------------------------------------
+
+    def _beside(self, root: Dict) -> None:
+        """Compiled models and extra files by their names. Nothing of them is loaded."""
+        compiled, extra = Dict(), Dict()
+        native: list[str] = []
+        for name, record in self._archive.records.items():
+            inner = name.removeprefix(f"{self._archive.root}/")
+            if inner.startswith(_AOTI):
+                self._budget.charge(_ROW, "the PT2 archive")
+                compiled.set([inner.removeprefix(_AOTI)], [size_text(record.size)])
+                if inner.lower().endswith(_NATIVE):
+                    native.append(show(inner, 80))
+            elif inner.startswith(_EXTRA):
+                self._budget.charge(_ROW, "the PT2 archive")
+                extra.set([inner.removeprefix(_EXTRA)], [self._extra(record)])
+        if compiled.keys:
+            self._put(root, "aotinductor", compiled)
+        if extra.keys:
+            self._put(root, "extra", extra)
+        if native:
+            text = f"DANGER: loading this file runs native code: {and_more(native, 2)}."
+            self._contents.notices.append(Notice("code-inside", text))
+
+    def _extra(self, record: Record) -> Node:
+        if record.size <= _TEXT:
+            try:
+                return self._read(record).decode("utf-8")
+            except UnicodeDecodeError:
+                pass
+        return size_text(record.size)
+
+    def _put(self, tree: Dict, name: str, node: Node) -> None:
+        """Add what is no tensor of the module, under a name that no tensor has."""
+        while name in tree.keys:
+            name += "_"
+        tree.set([name], [node])
+
+    def _told(self, entry: Entry) -> Entry:
+        """The entry with what the program says of it. Sample inputs are no part of the module."""
+        kind = self._kinds.get(entry.path)
+        if kind is None or kind.role is None:
+            return entry._replace(kind=None, source=NAME, registered=False)
+        return entry._replace(kind=kind.role, source=NAME, persistent=kind.persistent)
+
+    def _read(self, record: Record) -> bytes:
+        if record.size > self._limits.index_bytes:
+            what = f"record {show(record.name, 80)} has {record.size:,} bytes"
+            raise LimitError(what, "index-bytes", self._limits.index_bytes)
+        return of_record(self._archive.source, record).read(self._limits, self._budget)
+
+    def _text(self, name: str) -> str:
+        record = self._archive.find(name)
+        data = self._read(record) if record is not None and record.size <= 64 else b""
+        return data.decode("latin-1").strip()
+
+
+def _no_storage(persistent: PersistentId) -> Storage | Global:
+    raise UnreadableError("an object of the PT2 archive names a storage, which it has not")

@@ -1,0 +1,49 @@
+"""The zip format that torch 1.4 had as an option: storages are `tensors/KEY`. No other torch reads it."""
+
+from __future__ import annotations
+
+from ckpt.checkpoint import Checkpoint, Traits
+from ckpt.formats.pickled import Contents, checkpoint, interpret, run
+from ckpt.formats.probe import Probe
+from ckpt.formats.torch_legacy.read import read_nested
+from ckpt.formats.torch_zip.read import StorageFolder, is_torch_1_4
+from ckpt.limits import Limits
+
+NAME = "torch-zip-1.4"
+SUFFIXES: tuple[str, ...] = (".pth", ".pt", ".bin", ".ckpt", ".tar", ".pkl")
+TRAITS = Traits(
+    "PyTorch 1.4 zip", "torch.load({path}, {options})", is_pickle=True, keeps_devices=True, has_checksums=True
+)
+WRITER = ""
+VERIFIER = "ckpt.formats.torch_zip.verify"
+
+_ONLY = "only torch 1.4 loads its own optional zip format; ckpt convert writes one that all load"
+
+
+def sniff(probe: Probe) -> bool:
+    archive = probe.archive
+    return archive is not None and archive.find("data.pkl") is not None and is_torch_1_4(archive)
+
+
+def read(probe: Probe, limits: Limits) -> Checkpoint:
+    archive = probe.archive
+    assert archive is not None
+    budget = probe.budget
+    budget.hold(archive.nbytes)
+    record = archive.find("data.pkl")
+    assert record is not None
+    contents = Contents(archive.notices, read_nested, probe.mark, budget)
+    pickle = run(archive.read_pickle(record, limits, budget), limits, budget)
+    folder = StorageFolder(archive, "tensors", contents)
+    interpret(pickle, contents, limits, folder.resolve, 0)
+    contents.notices += folder.notices()
+    return checkpoint(
+        probe.path,
+        NAME,
+        TRAITS,
+        pickle.root,
+        contents,
+        limits,
+        source=probe.file,
+        not_loadable=_ONLY,
+    )

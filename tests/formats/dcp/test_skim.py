@@ -1,0 +1,121 @@
+"""Reading `.metadata` in columns gives what the machine gives, and is used where it matters."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import oracle
+import pytest
+import torch
+import train_dcp
+from metadata import made
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+
+from ckpt.errors import CkptError
+from ckpt.formats.dcp import skim
+from ckpt.formats.dcp.metadata import metadata_of
+from ckpt.formats.pickled import run
+from ckpt.limits import Budget, Limits
+
+pytestmark = oracle.QUIET
+
+
+def content(data: bytes, *, skimmed: bool) -> tuple[Any, ...]:
+    """All of the metadata, in plain values."""
+    limits = Limits()
+    budget = Budget(limits, len(data))
+    found = skim.read_metadata(data, limits, budget) if skimmed else metadata_of(run(data, limits, budget))
+    rows = [
+        (
+            row.name,
+            row.dtype.name,
+            row.shape,
+            row.requires_grad,
+            list(row.chunks.boxes()),
+            [found.item(row, at) if row.chunks.files[at] >= 0 else None for at in range(len(row.chunks))],
+        )
+        for row in found.tensors.values()
+    ]
+    return rows, found.objects, found.paths, sorted(found.files), found.unused, found.version
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+@pytest.mark.parametrize("seed", range(12))
+def test_it_is_what_the_machine_reads(seed: int, protocol: int) -> None:
+    data = pickle.dumps(made(seed), protocol)
+    assert content(data, skimmed=True) == content(data, skimmed=False)
+
+
+@pytest.mark.parametrize("name", [name for name in train_dcp.NAMES if name != "alone"])
+def test_it_is_what_the_machine_reads_of_real_ones(name: str, trained: Path) -> None:
+    data = (trained / name / ".metadata").read_bytes()
+    assert content(data, skimmed=True) == content(data, skimmed=False)
+
+
+def large() -> bytes:
+    """More than a thousand entries, so several lists of pairs and several frames."""
+    found = made(1, 0)
+    names = [f"model.layers.{number}.weight" for number in range(2500)]
+    for number, name in enumerate(names):
+        chunks = [
+            ChunkStorageMetadata(torch.Size([row * 8, 0]), torch.Size([8, 512]))
+            for row in range(2 + number % 2)
+        ]
+        if number == 7:
+            chunks *= 600  # more chunks than one list of items has
+        found.state_dict_metadata[name] = TensorStorageMetadata(
+            TensorProperties(dtype=torch.float32), torch.Size([8 * len(chunks), 512]), chunks
+        )
+        for place, chunk in enumerate(chunks[:3]):
+            index = MetadataIndex(name, chunk.offsets, place)
+            found.storage_data[index] = _StorageInfo("__0_0.distcp", number * 40_000 + place, 17_000)
+    return pickle.dumps(found, 4)
+
+
+def test_most_of_it_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = large()
+    assert data.count(b"\x95") > 2
+    limits = Limits()
+    budgets = [Budget(limits, len(data)) for _ in range(2)]
+    found = skim.read_metadata(data, limits, budgets[0])
+    metadata_of(run(data, limits, budgets[1]))
+    assert len(found.tensors) == 2500
+    skimmed, run_through = (limits.operations - budget.operations for budget in budgets)
+    assert run_through > 400_000 and skimmed < 0.1 * run_through, (skimmed, run_through)
+    assert content(data, skimmed=True) == content(data, skimmed=False)
+
+
+def test_it_costs_memory_of_the_budget() -> None:
+    data = large()
+    with pytest.raises(CkptError, match="too much memory"):
+        skim.read_metadata(data, Limits(), Budget(Limits(memory=1_000_000)))
+
+
+@pytest.mark.parametrize("at", range(0, 4000, 37))
+def test_a_cut_or_changed_file_is_an_error_or_the_same(at: int) -> None:
+    data = pickle.dumps(made(3, 12), 4)
+    at %= len(data)
+    for broken in (data[:at], data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]):
+        answers = []
+        for skimmed in (True, False):
+            try:
+                answers.append(content(broken, skimmed=skimmed))
+            except CkptError as error:
+                answers.append((type(error),))
+        assert answers[0] == answers[1], at
+
+
+def test_frames_are_taken_out_only_where_they_fit() -> None:
+    data = pickle.dumps(["x" * 70_000, "y" * 70_000, 5], 4)
+    bare = skim.without_frames(data)
+    assert pickle.loads(bare) == pickle.loads(data)
+    for odd in (b"", b"\x80\x04", data[:50_000], b"\x80\x02N.", b"\x80\x04\x95" + b"\xff" * 8 + b"N."):
+        assert skim.without_frames(odd) == odd

@@ -1,0 +1,137 @@
+"""torch.package archives: torch writes them, and nothing of their code runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import exported
+import opcodes as op
+import pytest
+import torch
+from process import ckpt
+
+from ckpt import formats
+from ckpt.checkpoint import Checkpoint
+from ckpt.errors import CkptError
+from ckpt.evidence.survey import Survey
+from ckpt.jobs.inspect.inspect import inspect
+
+FACTS = {".data/extern_modules": b"torch\n", ".data/python_version": b"3.11.7", ".data/version": b"6\n"}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return exported.written(tmp_path, "net.pkg", exported.package())
+
+
+def built(tmp_path: Path, **records: bytes) -> Checkpoint:
+    rows = {**FACTS, **records}
+    data = op.zip_file({f"p/{name}": content for name, content in rows.items()})
+    return formats.open(str(exported.written(tmp_path, "x.pkg", data)))
+
+
+def codes(checkpoint: Checkpoint) -> dict[str, str]:
+    return {row.code: row.message for row in inspect(Survey(checkpoint)).findings}
+
+
+def test_each_pickle_stands_under_its_name(file: Path) -> None:
+    with formats.open(str(file)) as checkpoint:
+        rows = {entry.name: entry.tensor for entry in checkpoint.tensors}
+        values = {value.name: value.node for value in checkpoint.values}
+        assert checkpoint.parts == ("models/net.pkl", "models/rest.pkl")
+        assert "code-inside" not in codes(checkpoint)  # no pickle imports what lies in it
+    assert {name.removeprefix("models/net.") for name in rows} - {"models/rest.same"} == set(
+        exported.Net().state_dict()
+    )
+    assert rows["models/rest.same"].storage is rows["models/net.fc.weight"].storage
+    assert values["files.notes/read.txt"] == "hello" and values["files.notes/blob"] == "3 B"
+    assert "code.my_code.py" in values and values["models/rest.lr"] == 0.1
+
+
+def test_the_commands_take_it(file: Path, tmp_path: Path) -> None:
+    assert ckpt("verify", file).code == ckpt("ls", file).code == ckpt("sum", file).code == 0
+    assert 'PackageImporter("' in ckpt("inspect", file).out.decode()
+    assert 'load_pickle("models", "net.pkl")' in ckpt("inspect", file).out.decode()
+    assert ckpt("get", file, "models/rest.lr").out == b"0.1\n"
+    assert ckpt("diff", file, file).code == 0
+    done = ckpt("slim", file, "--section", "models/net", "-o", tmp_path / "slim.pth")
+    assert done.code == 0, done.err
+
+    loaded = torch.load(tmp_path / "slim.pth", weights_only=True)
+
+    expected = exported.Net().state_dict()
+    assert loaded.keys() == expected.keys()
+    assert all(torch.equal(loaded[name], expected[name]) for name in expected)
+
+
+def test_damage_names_its_tensor(file: Path) -> None:
+    data = file.read_bytes()
+    weight = exported.Net().state_dict()["fc.weight"].numpy().tobytes()
+    at = data.index(weight)
+    file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+
+    done = ckpt("verify", file)
+
+    assert done.code == 1 and b"models/net.fc.weight" in done.out
+
+
+@pytest.mark.parametrize(
+    ("module", "record"),
+    [
+        ("my_code", "my_code.py"),
+        ("my.code", "my/code.py"),
+        ("my.code", "my/__init__.py"),
+        ("collections", "collections.py"),
+    ],
+)
+def test_code_that_a_pickle_imports_is_a_danger(module: str, record: str, tmp_path: Path) -> None:
+    thing = op.pickled(op.call(op.glob(module, "OrderedDict")), protocol=3)
+    with built(tmp_path, **{"m/x.pkl": thing, "other.py": b"1/0"}) as checkpoint:
+        assert "code-inside" not in codes(checkpoint)
+    with built(tmp_path, **{"m/x.pkl": thing, record: b"1/0"}) as checkpoint:
+        text = codes(checkpoint)["code-inside"]
+        assert f"DANGER: loading this file runs Python code in it, for {module}.OrderedDict" in text
+        assert "runs the code that it holds" in str(Survey(checkpoint).load.reason)
+
+
+def test_a_call_behind_a_persistent_id_is_named(tmp_path: Path) -> None:
+    pid = ("reduce_package", op.glob("posix", "system"), ("touch x",))
+    with built(tmp_path, **{"m/x.pkl": op.pickled(pid, op.binpersid(), protocol=3)}) as checkpoint:
+        assert "DANGER: loading this file runs posix.system('touch x')" in codes(checkpoint)["called-on-load"]
+
+
+def test_a_pickle_under_another_name_is_seen(tmp_path: Path) -> None:
+    evil = op.pickled(op.call(op.glob("posix", "system"), "touch x"), protocol=3)
+    with built(tmp_path, **{"m/weights": evil, "m/noise": b"\x80\x03not a pickle"}) as checkpoint:
+        assert "called-on-load" in codes(checkpoint)
+        assert {value.name for value in checkpoint.values} >= {"files.m/noise"}
+
+
+STORAGE = ("storage", op.glob("torch", "FloatStorage"), 0, "cpu", 6)
+TENSOR = op.call(
+    op.glob("torch._utils", "_rebuild_tensor_v2"),
+    op.value(STORAGE) + op.binpersid(),
+    0,
+    (2, 3),
+    (3, 1),
+    False,
+    op.ordered_dict(),
+)
+BAD = {
+    "a storage that is cut": ({"m/x.pkl": op.pickled(TENSOR), ".data/0.storage": op.SIX[:20]}, "20 bytes"),
+    "no storage": ({"m/x.pkl": op.pickled(TENSOR)}, "has no record"),
+    "two of one name": ({"m/x.pkl": op.pickled(1), "m/x": op.pickled(2)}, "twice"),
+    "a name that is no pickle": ({"m/x.pkl": b"hello"}, "damaged pickle"),
+    "a call without arguments": (
+        {"m/x.pkl": op.pickled(("reduce_package", op.glob("a", "b"), 1), op.binpersid())},
+        "is no call",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_damaged_one_is_refused(name: str, tmp_path: Path) -> None:
+    records, problem = BAD[name]
+
+    with pytest.raises(CkptError, match=problem):
+        built(tmp_path, **records)

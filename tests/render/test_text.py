@@ -1,0 +1,103 @@
+"""Lines and columns: what is broken at blanks, what stays whole, and which column gives way."""
+
+from __future__ import annotations
+
+import pytest
+
+from ckpt.render.text import cells, columns, hung, plain_text, ragged, spread, whole, wrapped
+
+
+def lines(text: list[list[tuple[str, str]]]) -> list[str]:
+    return plain_text(text).splitlines()
+
+
+def test_a_line_is_broken_at_blanks_with_its_styles() -> None:
+    line = [("left out: ", ""), ("one two", "name"), ("   three", "dim")]
+
+    assert spread(line, None) == [line]
+    first, second = spread(line, 24)
+    assert lines([first, second]) == ["left out: one two", "  three"]
+    assert [part for part in (*first, *second) if part[1]] == [
+        ("one", "name"),
+        ("two", "name"),
+        ("three", "dim"),
+    ]
+    assert lines(spread(line, 25)) == ["left out: one two   three"]
+
+
+def test_blanks_before_a_line_and_between_columns_stay() -> None:
+    assert lines(spread([("  a   b cc", "")], 7, 4)) == ["  a   b", "    cc"]
+
+
+def test_what_is_whole_is_not_broken_at_its_blanks() -> None:
+    path = whole("my runs/a b.pth")
+
+    assert lines(spread([(f"wrote {path}, 3 B", "")], 12)) == ["wrote", "  my runs/a b.pth,", "  3 B"]
+    assert lines(spread([(f"wrote {path}", "")], None)) == ["wrote my runs/a b.pth"]
+    assert lines(hung([], f"wrote {path}", 12, 2)) == ["wrote", "  my runs/a b.pth"]
+    assert wrapped(path, 5) == wrapped(path, None) == ["my runs/a b.pth"]
+
+
+def test_a_word_that_is_longer_than_a_line_is_never_broken() -> None:
+    assert lines(spread([("a " + "b" * 30 + " c", "")], 10)) == ["a", "  " + "b" * 30, "  c"]
+    assert lines(spread([("b" * 30, "")], 10)) == ["b" * 30]
+
+
+def test_columns_that_give_way_share_the_room() -> None:
+    rows = [["A", "B", "N"], ["a" * 50, "b" * 50, "1"], ["a", "b", "2"]]
+    both = lines(columns(rows, width=45, give=(0, 1)))
+
+    assert max(map(cells, both)) == 45
+    assert both[1] == "…" + "a" * 19 + "  …" + "b" * 19 + "  1"
+    assert lines(columns(rows, width=85, give=(0,)))[1].startswith("…" + "a" * 29 + "  " + "b" * 50)
+    assert lines(columns([["A", "B"], ["a" * 70, "b"]], give=(0, 1)))[1] == "…" + "a" * 59 + "  b"
+
+
+def test_a_narrow_column_keeps_its_width_beside_a_wide_one() -> None:
+    rows = [["A", "B"], ["aaaa", "b" * 50]]
+
+    assert lines(columns(rows, width=36, give=(0, 1)))[1] == "aaaa  …" + "b" * 29
+
+
+RAGGED = [
+    ["NAME", "TYPE", "BYTES", "WHERE"],
+    ["a", "int", "1", ""],
+    ["b", "a.very.long.type.of.object", "", "x y"],
+    ["c", "str", "1000", "one, two, three, four, five"],
+    ["d", "str", "7", "one, " + "w" * 30],
+]
+
+
+def test_ragged_columns_shorten_nothing() -> None:
+    assert lines(ragged(RAGGED, right=frozenset((2,)), width=40)) == [
+        "NAME  TYPE  BYTES  WHERE",
+        "a     int       1",
+        "b     a.very.long.type.of.object  x y",
+        "c     str    1000  one, two, three,",
+        "                   four, five",
+        "d     str       7",
+        "    one, " + "w" * 30,
+    ]
+
+
+@pytest.mark.parametrize("width", [20, 24, 40, 60, 80, None])
+def test_ragged_columns_fit_every_width(width: int | None) -> None:
+    out = lines(ragged(RAGGED, right=frozenset((2,)), width=width))
+    words = {word for row in RAGGED[1:] for cell in row for word in cell.split()}
+
+    assert words <= {word for line in out for word in line.split()}
+    assert all(cells(line) <= (width or 99) or len(line.split()) == 1 for line in out)
+    assert out[0].startswith("NAME  TYPE") and out[1].startswith("a ")
+    assert len({line.index("1") for line in out if line.startswith("a ")}) == 1
+
+
+def test_a_column_without_texts_is_left_out() -> None:
+    assert lines(ragged([["A", "B", "C"], ["1", "", "3"]], width=80)) == ["A  C", "1  3"]
+    assert lines(ragged([["A", "B"]], width=80)) == ["A"]
+
+
+def test_a_long_text_moves_its_own_row_alone_in_a_pipe() -> None:
+    out = lines(ragged([["A", "B"], ["a" * 205, "1"], ["a", "2"]]))
+
+    assert out[1] == "a" * 205 + "  1"
+    assert out[2] == "a" + " " * 61 + "2"
