@@ -17,14 +17,22 @@ def is_apart(row: Row) -> bool:
     one, two = row.before.tensor, row.after.tensor
     if (one.dtype, one.shape) != (two.dtype, two.shape):
         return False
-    pieces = _piece(one), _piece(two)
-    if not any(piece is not None and piece.is_cut for piece in pieces):
+    parts = _part(one), _part(two)
+    if parts == (None, None):
         return False
-    places = [
-        (piece.mesh, piece.placements, piece.place) if piece is not None and piece.place is not None else None
-        for piece in pieces
-    ]
-    return places[0] is None or places[0] != places[1]
+    return parts[0] != parts[1] or parts[0] == ""
+
+
+def _part(tensor: Tensor) -> object:
+    """What tells the parts of one tensor apart; None for a whole one, an empty text for a part of an unknown place."""
+    if not isinstance(tensor, Composite):
+        return None
+    piece = tensor.piece
+    if piece is not None and piece.is_cut:
+        return "" if piece.place is None else (piece.mesh, piece.placements, piece.place)
+    if ".ShardedTensor" in (tensor.detail or ""):
+        return tensor.detail  # the class, the indices of the shards, the rank
+    return None
 
 
 def are_pieces(rows: Iterable[Row]) -> bool:

@@ -221,6 +221,15 @@ def test_a_file_and_the_whole_are_not_compared(ranks: Path) -> None:
         assert done.code == 2 and "25 tensors cannot be compared" in done.err.decode(), done
 
 
+def test_sharded_tensors_of_two_ranks_are_not_compared(ranks: Path) -> None:
+    """Those of FSDP 1. Two shards of equal bytes are not the same part."""
+    done = inside("diff", file(0, 2), file(1, 2), cwd=ranks / "fsdp1")
+    text = done.out.decode() + done.err.decode()
+    assert done.code == 2 and "11 tensors cannot be compared" in text and "damaged" not in text, done
+    assert "same: 3 tensors" in text
+    assert inside("diff", file(0, 2), file(0, 2), cwd=ranks / "fsdp1").code == 0
+
+
 def test_what_is_replicated_is_no_part(ranks: Path) -> None:
     done = inside("diff", file(0), str(ranks / "grids"), cwd=ranks / "grids")
     assert "not compared: 18 tensors" in done.out.decode(), done
