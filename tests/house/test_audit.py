@@ -44,7 +44,9 @@ with open(listing) as file:
     good, paths = json.load(file)
 for path in good:
     look(path)
-HARMLESS = {"array.__new__", "sys._getframe", "sys._getframemodulename", "gc.get_objects", "builtins.id", "object.__getattr__"}
+HARMLESS = {"sys._getframe", "sys._getframemodulename", "gc.get_objects", "builtins.id", "object.__getattr__"} | {
+    "array.__new__"  # columns of numbers
+}
 seen, current, folder = [], None, None
 
 def hook(event, arguments):
@@ -152,7 +154,11 @@ def test_samples_raise_no_audit_event(good: list[Path], tmp_path: Path) -> None:
     ]
     assert len(paths) > 10
     found = _watch(good, paths, tmp_path)
-    assert {path: events for path, (_, events) in found.items() if events} == {}
+    bad = {path: events for path, (_, events) in found.items() if events}
+    # The names beside an interrupted save are read, for the newest that is whole; no file there is opened.
+    beside = bad.pop(str(SAMPLES / "dcp_interrupted"))
+    assert {event for event, _ in beside} == {"os.scandir"}
+    assert bad == {}
 
 
 @pytest.mark.parametrize("provoke", ["import", "open", "exec", "pickle"])

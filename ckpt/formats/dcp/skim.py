@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from itertools import pairwise
 from struct import Struct
 from typing import NamedTuple, TypeAlias, cast
 
@@ -55,9 +56,11 @@ class Skimmer:
         self._tensors: _Patterns | None = None
         self._places: re.Pattern[bytes] | None = None
         self._charged = 0
+        self._memo: Memo = {}
         self._tries = 8  # each looks at the whole memo
 
     def __call__(self, stack: list[Made], memo: Memo, at: int, skipped: int) -> tuple[int, int]:
+        self._memo = memo
         made, below = stack[-1], stack[-2] if len(stack) > 1 else None
         if type(made) is not Opaque:
             return at, skipped
@@ -74,6 +77,14 @@ class Skimmer:
             return self._skim_places(self._places, memo, at, skipped)
         return at, skipped
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether every slot of the memo has the number that it has for a machine that skims nothing.
+
+        It has not where a pickle fills slots by their number, which no pickler does that also counts them.
+        """
+        return all(one < two for one, two in pairwise(self._memo))
+
     # --- what follows an entry ----------------------------------------------------------------------------------------
 
     def _skim_tensors(
@@ -89,7 +100,6 @@ class Skimmer:
                 return at, slot - len(memo)
             row, at, end = found
             stack += [row.name, cast("Made", row)]
-            memo[slot] = row.name
             slot = end
             self._budget.charge(_ROW + _CHUNK * len(row.chunks), ".metadata")
 
@@ -110,7 +120,7 @@ class Skimmer:
         if dtype is None:
             return None
         chunks = Chunks(len(shape))
-        at = head.end()
+        at, begin = head.end(), slot
         slot += 6 + (3 if shape else 2)
         each = 2 + (6 if shape else 4)
         many = data[at] == _MARK
@@ -131,7 +141,8 @@ class Skimmer:
         end = b"eub" if many else b"aub" if len(chunks) else b"ub"
         if data[at : at + len(end)] != end:
             return None
-        memo.update(kept)  # only now: an entry that is left to the machine fills these slots itself
+        memo[begin] = text[0]  # only now: an entry that is left to the machine fills these slots itself
+        memo.update(kept)
         return TensorRow(text[0], dtype, shape, head[2] == b"\x88", chunks), at + len(end), slot
 
     def _skim_places(
@@ -381,5 +392,7 @@ def read_metadata(data: bytes, limits: Limits, budget: Budget) -> Metadata:
     try:
         pickle = run(skimmer.data, limits, budget, skimmer)
     except MachineError:  # it may name a slot of the memo that was left empty
+        pickle = None
+    if pickle is None or not skimmer.is_exact:
         return metadata_of(run(data, limits, budget))
     return metadata_of(pickle, skimmer.items)

@@ -33,7 +33,7 @@ FILES = [
     path.name
     for path in sorted(SAMPLES.iterdir())
     if path.suffix in (".pth", ".pt", ".ckpt", ".safetensors", "")
-    and path.name not in ("truncated.pth", "html_page.pth", "lfs_pointer.pth")
+    and path.name not in ("truncated.pth", "html_page.pth", "lfs_pointer.pth", "dcp_interrupted")
     and not path.name.startswith("_")
 ]
 
