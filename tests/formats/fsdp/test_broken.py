@@ -253,6 +253,8 @@ def test_whole_tensors_that_differ_are_told(zipped: bool, copy: Path) -> None:
     text = "bn.running_mean differs between rank 0 and rank 2"
     if zipped:
         assert findings(copy)["ranks-differ"] == (f"{text}: rank 0 is read", ("bn.running_mean",))
+        done = inside("convert", "c", "-o", "o.pth", cwd=copy.parent)
+        assert done.code == 0 and f"{text}: rank 0 is read" in done.out.decode(), done
     else:
         assert "ranks-differ" not in findings(copy)
     done = inside("verify", "c", cwd=copy.parent)
