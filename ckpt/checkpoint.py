@@ -132,7 +132,7 @@ class Traits(NamedTuple):
     is_archive: bool = False
     """Whether its parts are members of one file. `load` has the field `part` then, the name of a member."""
     is_set: bool = False
-    """Whether its parts are files of ranks, which its loader opens by their folder."""
+    """Whether its parts are files of ranks, which its loader, where it has one, opens by their folder."""
 
 
 class Origin:

@@ -37,7 +37,12 @@ CATALOGUE: dict[str, Code] = {
         Code("damaged-file", "error", "a file of a folder is damaged and was not read", _INSPECT),
         Code("incomplete", "error", "parts of a checkpoint are missing", _INSPECT),
         Code("overlap", "error", "two parts of a checkpoint hold the same elements", _INSPECT),
-        Code("ranks-differ", "error", "ranks hold different values where they should be equal", _DIFF),
+        Code(
+            "ranks-differ",
+            "error",
+            "ranks hold different values where they should be equal",
+            ("inspect", "diff"),
+        ),
         Code(
             "unknown-import", "warning", "loading the file imports a name that ckpt does not know", _INSPECT
         ),
@@ -56,6 +61,7 @@ CATALOGUE: dict[str, Code] = {
         Code("container", "warning", "loaders read the archive differently", _INSPECT),
         Code("shards", "warning", "the index and the shards disagree", _INSPECT),
         Code("dead-files", "warning", "files of a folder belong to nothing that it holds", _INSPECT),
+        Code("unverified-size", "info", "the sizes of the tensors are recorded nowhere", _INSPECT),
         Code("unread-file", "info", "a file of weights is beside the one that was read", _INSPECT),
         Code("private", "warning", "values hold home paths, hosts or tokens", ("lint",)),
         Code("hooks", "warning", "loading needs the code of hooks", ("lint",)),

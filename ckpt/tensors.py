@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Reversible, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from ckpt.dtypes import DType
 from ckpt.io.source import Source
@@ -248,6 +248,54 @@ def tensor_ref(
     )
 
 
+class Placement(NamedTuple):
+    """How a distributed tensor lies along one dimension of the mesh of ranks.
+
+    `shard` cuts dimension `dim` as torch.chunk does, `strided` cuts each of `split` chunks of it.
+    """
+
+    kind: Literal["shard", "strided", "replicate", "partial"]
+    dim: int = 0
+    split: int = 1
+
+    @property
+    def text(self) -> str:
+        if self.kind == "strided":
+            return f"_StridedShard({self.dim}, {self.split})"
+        return f"Shard({self.dim})" if self.kind == "shard" else self.kind.capitalize()
+
+
+class Piece(NamedTuple):
+    """What one rank holds of a distributed tensor: the mesh of ranks, and one placement for each of its dimensions.
+
+    `rank`, `coordinate` (its place in the mesh) and `ranks` (those of the whole run) are None or empty where the file
+    does not record them. Without `in_order` a dimension is cut by a later dimension of the mesh first.
+    """
+
+    mesh: tuple[int, ...]
+    placements: tuple[Placement, ...]
+    rank: int | None = None
+    coordinate: tuple[int, ...] | None = None
+    ranks: tuple[int, ...] = ()
+    in_order: bool = True
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it is less than the tensor."""
+        return any(
+            placement.kind != "replicate" and count > 1
+            for placement, count in zip(self.placements, self.mesh, strict=True)
+        )
+
+    @property
+    def place(self) -> tuple[int, ...] | None:
+        """The coordinates that choose the elements: equal for copies. None where they are not recorded."""
+        if self.coordinate is None:
+            return None
+        pairs = zip(self.placements, self.coordinate, strict=True)
+        return tuple(at for placement, at in pairs if placement.kind != "replicate")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Composite:
     """A tensor that consists of others: sparse, quantized, nested, a wrapper subclass, a bare storage.
@@ -266,7 +314,9 @@ class Composite:
     is_buffer: bool = False
     detail: str | None = None
     elements: int | None = None
-    """The number of elements, when the shape does not give it (ragged rows)."""
+    """The number of elements, when the shape does not give it (ragged rows, the piece of one rank)."""
+    piece: Piece | None = None
+    """Which part of it this is, for the DTensor of one rank: `shape` is that of the whole tensor then."""
 
     @property
     def numel(self) -> int:

@@ -64,9 +64,9 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     if outdated is not None:
         return Load(None, reason=outdated)
     if checkpoint.traits.fills_a_state:
+        runs = "; torch runs the pickle in .metadata" if checkpoint.traits.is_pickle else ""
         return Load(
-            template.format(path=literal(checkpoint.path)),
-            "state is the state dict of your model; torch runs the pickle in .metadata",
+            template.format(path=literal(checkpoint.path)), f"state is the state dict of your model{runs}"
         )
     if checkpoint.traits.is_set and not template:
         return Load(None, reason="only the program that wrote it puts its parts together")

@@ -17,9 +17,11 @@ from ckpt.formats import foreign, torchscript
 from ckpt.formats.archive import LOCAL_MAGIC
 from ckpt.formats.contained import read as contained
 from ckpt.formats.dcp import read as dcp
+from ckpt.formats.dcp_hf import read as dcp_hf
 from ckpt.formats.deepspeed import read as deepspeed
 from ckpt.formats.folder import read as folder
 from ckpt.formats.format import CanAppend, CanVerify, CanWrite, Format
+from ckpt.formats.fsdp import read as fsdp
 from ckpt.formats.plain_pickle import read as plain_pickle
 from ckpt.formats.probe import Probe
 from ckpt.formats.pt2 import read as pt2
@@ -38,6 +40,8 @@ FORMATS: tuple[Format, ...] = (
     dcp,
     deepspeed,
     folder,
+    dcp_hf,
+    fsdp,
     sharded,
     torchscript,
     torch_zip,
@@ -110,6 +114,7 @@ def refusal(path: str, limits: Limits, *, plugins: bool = False) -> CkptError | 
 def files_of_folder(path: str, limits: Limits) -> tuple[str, ...] | None:
     """The files, by their paths below a folder, of the one checkpoint that the folder is; None for any other folder."""
     from ckpt.formats.dcp.names import is_part  # here: only who searches folders pays for them
+    from ckpt.formats.dcp_hf.names import shards_in
     from ckpt.formats.deepspeed.plan import POINTERS, SCRIPTS, files_in, is_deepspeed
     from ckpt.formats.folder.plan import plan_of
 
@@ -123,9 +128,11 @@ def files_of_folder(path: str, limits: Limits) -> tuple[str, ...] | None:
         return (*POINTERS, *SCRIPTS)  # one item, whose error says what is wrong
     try:
         plan = plan_of(probe)
+        if plan is None:
+            shards = tuple(shard.name for shard in shards_in(probe.location.names()))
+            ranks = None if shards else fsdp.sets_of(probe)
+            return shards or (ranks and tuple(name for each in ranks[0] for name in each.files.values()))
     except CkptError:
-        return None
-    if plan is None:
         return None
     return (*(part.file for part in plan.parts), *(file for file, _ in plan.unread))
 

@@ -17,6 +17,7 @@ from ckpt.errors import UnreadableError
 from ckpt.limits import Budget
 from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, is_tuple
 from ckpt.pickles.machine import Pickle
+from ckpt.pickles.sharded.dtensor import DTENSORS, Mesh, as_piece
 from ckpt.tensors import Composite, Range, Storage, Tensor, TensorRef, tensor_ref
 from ckpt.text import show
 from ckpt.tree.arrays import array, as_bytes
@@ -40,6 +41,7 @@ class Rebuilder:
         self._nested = nested
         self._budget = budget
         self._meta = 0
+        self._meshes: dict[int, Mesh | None] = {}
 
     def annotate(self, pickle: Pickle) -> None:
         """Set `meaning` of every call that torch would turn into a tensor. Raises UnreadableError."""
@@ -120,6 +122,8 @@ class Rebuilder:
                 made = _with_shards(made, state)
             else:
                 made = replace(made, parts=_inner_tensors(attributes))
+            if made.detail in DTENSORS:
+                made = as_piece(made, attributes.get("_spec"), self._meshes)
         is_parameter = made.is_parameter or attributes.get("_is_param") is True
         if type(subclass) is Global and subclass.name in ("Parameter", "UninitializedParameter"):
             is_parameter = True

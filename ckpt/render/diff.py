@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ckpt.elements.compare import Change
 from ckpt.jobs.diff.diff import DiffReport
 from ckpt.jobs.diff.modules import depth_that_fits, modules
+from ckpt.jobs.diff.ranks import ranks_of
 from ckpt.jobs.diff.rows import STATUSES, Row, ValueRow
 from ckpt.render.findings import findings_lines
 from ckpt.render.text import NAME, Line, cells, columns, flowed, height_of, hung, shortened, spread, whole
@@ -58,7 +59,7 @@ def diff_lines(
     if report.findings:
         out += [[], *findings_lines(report.findings, width)]
     end = _values(report, width)
-    notes = [show(note, 200) for note in report.notes[:_ROWS]]
+    notes = [*_apart(report), *(show(note, 200) for note in report.notes[:_ROWS])]
     notes += [f"not compared: {show(name, 120)} (not in the other file)" for name in report.not_compared]
     end += [[]] if notes else []
     end += [line for note in notes for line in hung([], note, width, 2)]
@@ -68,6 +69,16 @@ def diff_lines(
         used = height_of([*out, *end], width) + 3  # a blank, how many more, and the prompt
         out += _changes(report, show_rows, width, _ROWS if height is None else max(height - used, _LEAST))
     return out + end
+
+
+def _apart(report: DiffReport) -> list[str]:
+    """That the files hold other parts of tensors, which are not compared."""
+    apart = [row for row in report.rows if row.apart]
+    if not apart:
+        return []
+    numbers = ranks_of(apart)
+    whose = f"rank {numbers[0]} and rank {numbers[1]} of one mesh" if numbers else "other ranks, or the whole"
+    return [f"not compared: {plural(len(apart), 'tensor')} of which each file holds another part ({whose})"]
 
 
 def _headline(report: DiffReport, width: int | None) -> list[Line]:
@@ -297,8 +308,9 @@ def _verdict(report: DiffReport) -> str:
         elif report.options.quick:
             what = "same sizes and checksums; values were not read"
         unchecked = report.count("unchecked")
-        if unchecked:
-            what = f"undecided: {plural(unchecked, 'tensor')} have no checksum; {what}"
+        apart = sum(row.apart for row in report.rows)
+        if unchecked > apart:
+            what = f"undecided: {plural(unchecked - apart, 'tensor')} have no checksum; {what}"
         return f"{what}: {plural(report.count('same'), 'tensor')}"
     parts = [
         f"{report.count(status):,} {status}"

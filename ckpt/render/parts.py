@@ -16,7 +16,7 @@ from ckpt.pickles.imports import runs_anything
 from ckpt.render.findings import safe
 from ckpt.render.tables import value_text
 from ckpt.render.text import Line, cells, cut, flowed, hung, pasted_line, shortened
-from ckpt.tensors import sharding_of
+from ckpt.tensors import Composite, sharding_of
 from ckpt.text import and_more, folded, listed, plural, show, size_text
 from ckpt.tree.literals import scalar_text
 from ckpt.tree.steps import REGISTERED
@@ -46,6 +46,9 @@ def part_lines(report: InspectReport, width: int | None) -> list[Line]:
         out.append([(f"  … {len(sections) - _SECTIONS:,} more (--json)", "dim")])
     if sharded:
         out += hung(head("sharded"), sharded, width)
+    pieces = _pieces(report)
+    if pieces:
+        out += hung(head("rank"), pieces, width)
     values = _values(report)
     if values:
         out += flowed(head("values"), values, width)
@@ -64,6 +67,33 @@ def part_lines(report: InspectReport, width: int | None) -> list[Line]:
         text = f"uninitialized, for their lazy modules have not run: {folded(lazy, 6)}"
         out += hung(head("lazy"), text, width)
     return out
+
+
+def _pieces(report: InspectReport) -> str:
+    """Which rank of which mesh wrote the file, where its tensors are parts, and how they are cut."""
+    pieces = [
+        row.entry.tensor.piece
+        for row in report.rows
+        if isinstance(row.entry.tensor, Composite) and row.entry.tensor.piece is not None
+    ]
+    if not pieces:
+        return ""
+    ranks = {piece.rank for piece in pieces}
+    meshes = list(dict.fromkeys(" × ".join(map(str, piece.mesh)) for piece in pieces))
+    rank = next(iter(ranks)) if len(ranks) == 1 else None
+    whose = f"{rank} of a mesh" if rank is not None else "not recorded; a mesh"
+    cut: dict[str, int] = {}
+    for piece in pieces:
+        if piece.is_cut:
+            text = ", ".join(placement.text for placement in piece.placements)
+            cut[text] = cut.get(text, 0) + 1
+    how = and_more([f"{plural(count, 'tensor')} by {text}" for text, count in cut.items()], 3)
+    whole = f"; {plural(len(report.rows) - sum(cut.values()), 'tensor')} whole"
+    return (
+        f"{whose} of {and_more(meshes, 3)} ranks; parts of {how}{whole}"
+        if cut
+        else f"{whose} of {and_more(meshes, 3)} ranks{whole}"
+    )
 
 
 def _sharded(report: InspectReport) -> str:

@@ -157,6 +157,8 @@ class _Table:
 def shape_text(tensor: Tensor) -> str:
     """The shape in brackets, with what is unusual about the tensor."""
     text = f"[{', '.join(map(str, tensor.shape))}]"
+    if isinstance(tensor, Composite) and tensor.piece is not None and tensor.piece.is_cut:
+        text = f"[{', '.join(map(str, tensor.parts[0][1].shape))}] of {text}"
     if isinstance(tensor, Composite) and tensor.layout == "wrapper" and tensor.detail:
         text += f" {show(tensor.detail.rpartition('.')[2], 40)}"  # the class that wraps
     elif tensor.layout != "strided":

@@ -54,8 +54,15 @@ def hostile_data(name: str) -> bytes:
     return data
 
 
-def example(name: str, samples: Path, folder: Path) -> Path:
+OF_RANKS = {"dcp-hf": "hf", "fsdp-ranks": "accelerate"}
+"""Formats that only several ranks write: the folders of train_ranks.py."""
+
+
+def example(name: str, samples: Path, folder: Path, request: pytest.FixtureRequest) -> Path:
     """A file of a format: a sample, or one that is made in the folder."""
+    if name in OF_RANKS:
+        trained: Path = request.getfixturevalue("ranks")
+        return trained / OF_RANKS[name]
     if name == "deepspeed":
         return deepspeeds.write(folder / "run", 2)
     if name in MADE:
@@ -68,6 +75,8 @@ def test_every_format_has_an_example() -> None:
         "dcp",
         "deepspeed",
         "folder",
+        "dcp-hf",
+        "fsdp-ranks",
         "sharded",
         "torchscript",
         "torch-zip",
@@ -80,12 +89,14 @@ def test_every_format_has_an_example() -> None:
         "archive",
         "pickle",
     ]
-    assert {*EXAMPLES, *MADE, "deepspeed"} == {reader.NAME for reader in (*FORMATS, foreign)}
+    assert {*EXAMPLES, *MADE, *OF_RANKS, "deepspeed"} == {reader.NAME for reader in (*FORMATS, foreign)}
 
 
 @pytest.mark.parametrize("reader", (*FORMATS, foreign), ids=lambda reader: reader.NAME)
-def test_recognises_its_own_whatever_it_is_called(reader: Format, samples: Path, tmp_path: Path) -> None:
-    source = example(reader.NAME, samples, tmp_path)
+def test_recognises_its_own_whatever_it_is_called(
+    reader: Format, samples: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    source = example(reader.NAME, samples, tmp_path, request)
     stays = source.is_dir() or source.suffix == ".json"  # an index is known by its name
     path = source if stays else tmp_path / "renamed.data"
     if not stays:
@@ -103,9 +114,11 @@ def test_recognises_its_own_whatever_it_is_called(reader: Format, samples: Path,
             assert checkpoint.path == str(path)
 
 
-@pytest.mark.parametrize("name", sorted({*EXAMPLES, *MADE, "deepspeed"} - {"foreign"}))
-def test_storages_are_known_and_hold_their_tensors(name: str, samples: Path, tmp_path: Path) -> None:
-    with formats.open(str(example(name, samples, tmp_path))) as checkpoint:
+@pytest.mark.parametrize("name", sorted({*EXAMPLES, *MADE, *OF_RANKS, "deepspeed"} - {"foreign"}))
+def test_storages_are_known_and_hold_their_tensors(
+    name: str, samples: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    with formats.open(str(example(name, samples, tmp_path, request))) as checkpoint:
         known = {id(storage) for storage in checkpoint.storages}
         ids = [storage.id for storage in checkpoint.storages]
 

@@ -206,27 +206,27 @@ WORLDS: dict[int, dict[str, Callable[[Path], None]]] = {
 NAMES = tuple(name for world in WORLDS.values() for name in world)
 
 
-def rank(number: int, world: int, folder: Path) -> None:
+def rank(number: int, world: int, folder: Path, writers: dict[str, Callable[[Path], None]]) -> None:
     torch.set_num_threads(1)
     store = dist.FileStore(str(folder / f"store{world}"), world)
     dist.init_process_group(
         "cpu:gloo", store=store, rank=number, world_size=world, timeout=timedelta(seconds=TIMEOUT)
     )
-    for name, write in WORLDS[world].items():
+    for name, write in writers.items():
         write(folder / name)
         dist.barrier()
     dist.destroy_process_group()
 
 
-def main(folder: Path) -> None:
-    for world in WORLDS:
+def main(folder: Path, worlds: dict[int, dict[str, Callable[[Path], None]]] | None = None) -> None:
+    for world, writers in (worlds or WORLDS).items():
         children = []
         for number in range(world):
             pid = os.fork()
             if not pid:
                 code = 1
                 try:
-                    rank(number, world, folder)
+                    rank(number, world, folder, writers)
                     code = 0
                 except BaseException:
                     traceback.print_exc()

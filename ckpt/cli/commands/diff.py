@@ -40,7 +40,7 @@ from ckpt.jobs.rewrite.rename import substitution
 from ckpt.limits import Limits
 from ckpt.names import Globs
 from ckpt.render.diff import diff_lines, diff_table, name_lines
-from ckpt.text import listed, show
+from ckpt.text import listed, plural, show
 
 _DIFFER = "differ"
 """What `--fail-on` takes beside the codes of findings."""
@@ -226,8 +226,12 @@ def _refuse_damage(report: DiffReport) -> None:
 
 
 def _refuse_doubt(report: DiffReport) -> None:
-    """Raise UsageError where `--quick` lacks the checksums to decide what was asked."""
+    """Raise UsageError where what was asked cannot be decided: without checksums, or of parts of several ranks."""
     after = report.after.path
+    apart = sum(row.apart for row in report.rows)
+    if apart:
+        problem = f"{plural(apart, 'tensor')} cannot be compared: each file holds another part"
+        raise UsageError(problem, path=after, hint="the folder with the files of all ranks is one checkpoint")
     if report.options.quick and report.count("unchecked"):
         raise UsageError("--quick cannot decide: checksums are missing", path=after, hint="without --quick")
 

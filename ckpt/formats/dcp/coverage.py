@@ -8,6 +8,8 @@ from itertools import pairwise
 from math import prod
 from typing import Literal, NamedTuple
 
+from ckpt.tensors import Box
+
 BoxShape = tuple[tuple[int, ...], tuple[int, ...]]
 """(first index in each dimension, size in each dimension)"""
 
@@ -45,6 +47,12 @@ def indices(offsets: Sequence[int], sizes: Sequence[int], shape: Sequence[int]) 
         for offset, size, whole in zip(offsets, sizes, shape, strict=True)
     ]
     return f"[{', '.join(parts)}]"
+
+
+def grid_of(boxes: Sequence[Box]) -> tuple[int, ...]:
+    """The number of cuts of each dimension, as `Boxes` takes it."""
+    full = [box.offsets for box in boxes if prod(box.sizes)]
+    return tuple(len(set(row)) for row in zip(*full, strict=True))
 
 
 def _is_grid(boxes: Sequence[BoxShape]) -> bool:

@@ -7,6 +7,7 @@ import json
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.blocks import elements, place_of, pour, same_bytes
 from ckpt.errors import LimitError, WriteError
+from ckpt.formats.dcp_hf import SHARDING, VERSION
 from ckpt.formats.draft import Draft
 from ckpt.formats.safetensors.read import is_text
 from ckpt.formats.written import differs
@@ -19,6 +20,10 @@ from ckpt.tree.metadata import METADATA, aliases, is_alias, is_metadata, metadat
 
 _EXPANDED = 1 << 30
 """The most bytes to which a tensor that repeats its storage (stride 0) may expand."""
+
+_OF_PARTS = (SHARDING, VERSION)
+"""Where the tensors of one file of a distributed save begin. That is wrong of any other file; torch takes them as whole
+without it."""
 
 
 def losses(checkpoint: Checkpoint) -> list[str]:
@@ -76,7 +81,8 @@ def held(checkpoint: Checkpoint) -> tuple[list[tuple[str, TensorRef]], dict[str,
 def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
     """The file of a checkpoint that has no losses. Raises LimitError."""
     tensors, others = held(checkpoint)
-    metadata = {"format": "pt", **metadata_of(checkpoint.root), **others}
+    texts = {key: text for key, text in metadata_of(checkpoint.root).items() if key not in _OF_PARTS}
+    metadata = {"format": "pt", **texts, **others}
     # The library's order: the widest dtypes first, so that each tensor is aligned.
     tensors.sort(key=lambda item: (-item[1].dtype.bits, item[0]))
     header: dict[str, Json] = {METADATA: metadata}

@@ -60,8 +60,8 @@ class VerifyReport(NamedTuple):
 
 LOST = ("incomplete", "overlap")
 """Findings about tensors that cannot be read as a whole."""
-ODD = ("trailing-data", "unread-file", "dead-files")
-"""Findings about bytes that no loader reads."""
+ODD = ("trailing-data", "unread-file", "dead-files", "unverified-size")
+"""Findings about bytes that no loader reads, and about what nothing in the checkpoint can show."""
 
 
 def structure(checkpoint: Checkpoint) -> VerifyReport:
@@ -69,7 +69,7 @@ def structure(checkpoint: Checkpoint) -> VerifyReport:
     lost = [notice for notice in checkpoint.notices if notice.code in LOST]
     problems = [
         Problem(notice.message, notice.tensors)
-        for code in ("shards", *LOST, "damaged-file")
+        for code in ("shards", *LOST, "ranks-differ", "damaged-file")
         for notice in checkpoint.notices
         if notice.code == code
     ]

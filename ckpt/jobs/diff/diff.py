@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry
@@ -16,11 +16,11 @@ from ckpt.findings import Finding, order
 from ckpt.io.executor import Executor, Threads
 from ckpt.jobs.diff.findings import are_ranks, findings
 from ckpt.jobs.diff.moved import with_moves
+from ckpt.jobs.diff.ranks import is_apart, strict_notes
 from ckpt.jobs.diff.reasons import Side, doubt_contradictions, with_reason
 from ckpt.jobs.diff.rows import DIFFERS, Pair, Row, Status, ValueRow
 from ckpt.jobs.diff.values import differing_values
 from ckpt.names import Globs
-from ckpt.tensors import TensorRef
 from ckpt.text import Json, show
 
 
@@ -135,7 +135,7 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
     sides = Side(before), Side(after)
     doubt_contradictions(rows, *sides)
     everything_asked = not options.select and options.section is None
-    if not are_ranks(*sides):
+    if not are_ranks(*sides, rows):
         rows = [with_reason(row, *sides) for row in rows]
     values: list[ValueRow] = []
     if not options.select and not options.structure:
@@ -144,7 +144,7 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
     differs = any(row.status in DIFFERS for row in rows) or bool(values)
     notes: list[str] = []
     if options.strict:
-        notes = [f"only on one side: {name}" for name in alone] + _strict(rows)
+        notes = [f"only on one side: {name}" for name in alone] + strict_notes(rows)
         notes += [
             f"renamed: {pair.component.one}* to {pair.component.two}*" for pair in aligned if pair.component
         ]
@@ -334,12 +334,13 @@ def _compared(rows: list[Row], options: Options, path: str) -> list[Row]:
     """The rows with what differs in the values of those of one shape; `path` is that of the file after."""
     if options.structure:
         return rows
+    rows = [row._replace(status="unchecked", apart=True) if is_apart(row) else row for row in rows]
     if options.quick:
         return [_recorded(row) for row in rows]
 
     plans = {}
     for index, row in enumerate(rows):
-        if row.before is None or row.after is None or row.status == "reshaped":
+        if row.before is None or row.after is None or row.status in ("reshaped", "unchecked"):
             continue
         try:
             plans[index] = plan(row.before.tensor, row.after.tensor, options.tolerance, always=options.norms)
@@ -385,16 +386,3 @@ def _refuse_nothing(
         for side in (before, after)
     ]
     raise UsageError("nothing to compare", path=after.path, hint="; ".join(listed))
-
-
-def _strict(rows: Iterable[Row]) -> list[str]:
-    """Differences that do not count otherwise: devices, strides."""
-    notes = []
-    for row in rows:
-        if row.before is not None and row.after is not None:
-            one, two = row.before.tensor, row.after.tensor
-            if one.device != two.device and None not in (one.device, two.device):
-                notes.append(f"{row.label}: on {one.device}, then on {two.device}")
-            elif isinstance(one, TensorRef) and isinstance(two, TensorRef) and one.stride != two.stride:
-                notes.append(f"{row.label}: stride {list(one.stride)}, then {list(two.stride)}")
-    return notes

@@ -75,6 +75,7 @@ def _row(row: Row) -> dict[str, Json]:
         "shape": [None if tensor is None else list(tensor.shape) for tensor in sides],
         "device": [None if tensor is None else tensor.device for tensor in sides],
         "change": None if row.change is None else _change(row.change),
+        **({"apart": True} if row.apart else {}),
         "reason": row.reason,
         "cause": row.cause,
     }

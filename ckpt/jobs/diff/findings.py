@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ckpt.findings import Finding
+from ckpt.jobs.diff import ranks
 from ckpt.jobs.diff.reasons import Side
 from ckpt.jobs.diff.rows import Row
 from ckpt.jobs.inspect.unused import STOPS, UNLESS_FROZEN, UNUSED
@@ -19,7 +20,9 @@ _CANNOT_TELL = (
 
 def findings(rows: Sequence[Row], before: Side, after: Side, *, same: bool, whole: bool) -> Iterable[Finding]:
     """The findings of a comparison; `same` says that nothing at all differs, `whole` that nothing was left aside."""
-    if are_ranks(before, after):
+    if ranks.are_pieces(rows):
+        yield from ranks.findings(rows)
+    elif are_ranks(before, after, rows):
         yield from _ranks(rows, before, after)
     else:
         yield from _frozen(rows)
@@ -171,8 +174,10 @@ def _not_finite(rows: Sequence[Row]) -> Iterable[Finding]:
 # --- ranks ------------------------------------------------------------------------------------------------------------
 
 
-def are_ranks(before: Side, after: Side) -> bool:
-    """Whether the two files are snapshots of two ranks of one run."""
+def are_ranks(before: Side, after: Side, rows: Sequence[Row]) -> bool:
+    """Whether the two files are snapshots of two ranks of one run, or hold other parts of their tensors."""
+    if ranks.are_pieces(rows):
+        return True
     one, two = before.record, after.record
     if one is None or two is None or one.source != "snapshot" or two.source != "snapshot":
         return False
@@ -185,7 +190,7 @@ def _ranks(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding]:
     Buffers are not: the statistics of BatchNorm follow each rank's own data.
     """
     assert before.record is not None and after.record is not None
-    ranks = before.record.rank, after.record.rank
+    numbers = before.record.rank, after.record.rank
     propagated = before.record.has_gradients and after.record.has_gradients
     other: list[Row] = []
     only: tuple[list[Row], list[Row]] = ([], [])
@@ -198,9 +203,9 @@ def _ranks(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding]:
         if propagated and (one.gradient is None) != (two.gradient is None):
             only[one.gradient is None].append(row)
     if other:
-        text = f"{_listed(other)} ({plural(len(other), 'parameter')}) differ between rank {ranks[0]} and rank {ranks[1]}."
+        text = f"{_listed(other)} ({plural(len(other), 'parameter')}) differ between rank {numbers[0]} and rank {numbers[1]}."
         yield Finding("ranks-differ", text, _names(other))
-    for rank, rows in zip(ranks, only, strict=True):
+    for rank, rows in zip(numbers, only, strict=True):
         if rows:
             text = f"{_listed(rows)} ({plural(len(rows), 'parameter')}) have a gradient on rank {rank} only."
             yield Finding(

@@ -21,7 +21,7 @@ STATUSES: tuple[Status, ...] = (
     "unchecked",
     "same",
 )
-"""`unchecked` comes from `--quick` only: the file records no checksum."""
+"""`unchecked`: the files hold other parts of the tensor, or with `--quick` a file records no checksum."""
 DIFFERS = frozenset(("changed", "reshaped", "retyped", "added", "removed"))
 
 
@@ -60,6 +60,8 @@ class Row(NamedTuple):
     """What text calls it, before and after: inside of the only model, where it lies in one."""
     kind: str = "model"
     """The kind of the section that it lies in."""
+    apart: bool = False
+    """Whether the files hold other parts of it, as those of two ranks do."""
 
     @property
     def moved(self) -> bool:

@@ -10,7 +10,7 @@ from ckpt.checkpoint import Value
 from ckpt.errors import UnreadableError
 from ckpt.evidence.roles import Role
 from ckpt.pickles.weights_only import TORCH
-from ckpt.tensors import Composite, TensorRef, sharding_of
+from ckpt.tensors import Composite, Piece, TensorRef, sharding_of
 from ckpt.text import Json
 from ckpt.tree.json import path_json, plain, scalar_json
 from ckpt.tree.literals import Repeats
@@ -152,6 +152,8 @@ def tensor_json(row: Row, role: Role, in_optimizer: bool | None) -> dict[str, Js
         found |= {"conj": plain_ref.conj, "neg": plain_ref.neg}
     if isinstance(tensor, Composite):
         found["detail"] = tensor.detail
+        if tensor.piece is not None:
+            found["piece"] = _piece(tensor.piece)
         found["parts"] = [
             {
                 "name": label,
@@ -166,6 +168,16 @@ def tensor_json(row: Row, role: Role, in_optimizer: bool | None) -> dict[str, Js
             for label, part in tensor.parts
         ]
     return found
+
+
+def _piece(piece: Piece) -> dict[str, Json]:
+    """Which part of a distributed tensor a rank holds: `shape` of the tensor is that of the whole."""
+    return {
+        "rank": piece.rank,
+        "mesh": list(piece.mesh),
+        "coordinate": None if piece.coordinate is None else list(piece.coordinate),
+        "placements": [placement.text for placement in piece.placements],
+    }
 
 
 def _values(values: Iterable[Value]) -> list[Json]:

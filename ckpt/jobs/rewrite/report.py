@@ -314,7 +314,7 @@ def with_unread(report: RewriteReport) -> RewriteReport:
     rows = [
         Leftover("(unread)", notice.message)
         for notice in source.notices
-        if notice.code in ("trailing-data", "damaged-file", "incomplete")
+        if notice.code in ("trailing-data", "damaged-file", "incomplete", "ranks-differ")
     ]
     rows += [] if report.is_partial else [Leftover(name, why) for name, why in source.left_out]
     return report._replace(left_out=(*report.left_out, *rows))

@@ -1,0 +1,45 @@
+"""Which files of a folder are those of the ranks of one run. Only files whose names look so are opened."""
+
+from __future__ import annotations
+
+import re
+
+from ckpt.errors import CkptError, LimitError
+from ckpt.formats.fsdp.names import RankSet, sets_in
+from ckpt.formats.probe import Probe
+from ckpt.tensors import Composite
+
+_MOST = 16
+"""The most sets of a folder that are looked into."""
+
+
+def sets_of(probe: Probe) -> tuple[list[RankSet], list[RankSet]] | None:
+    """The sets of one checkpoint whose files hold pieces of tensors, and the others; None for any other folder.
+
+    Sets whose names differ by more than numbers are one checkpoint: verl's `model_…`, `optim_…`. With numbers they are
+    several, such as those of two steps.
+    """
+    if not probe.is_folder:
+        return None
+    try:
+        sets = sets_in(probe.location.names())
+    except CkptError:
+        return None
+    if not sets or len(sets) > _MOST or len({re.sub(r"\d+", "", each.stem) for each in sets}) < len(sets):
+        return None
+    chosen = [each for each in sets if _has_pieces(probe, each)]
+    return (chosen, [each for each in sets if each not in chosen]) if chosen else None
+
+
+def _has_pieces(probe: Probe, each: RankSet) -> bool:
+    """Whether the first file of a set that can be read holds a DTensor."""
+    for name in each.files.values():
+        try:
+            with probe.open(probe.location.child(name, "no"), probe.mark) as checkpoint:
+                tensors = [entry.tensor for entry in checkpoint.tensors]
+                return any(isinstance(tensor, Composite) and tensor.piece is not None for tensor in tensors)
+        except LimitError:
+            return False
+        except CkptError:
+            continue
+    return False

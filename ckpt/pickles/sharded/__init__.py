@@ -1,0 +1,1 @@
+"""Tensors of which a file holds only a part."""

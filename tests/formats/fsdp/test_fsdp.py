@@ -1,0 +1,264 @@
+"""The files of the ranks of a run as torch writes them: each whole tensor is the one that torch gathers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import oracle
+import pytest
+import torch
+import train_ranks
+from inside import inside
+
+import ckpt
+from ckpt import formats
+from ckpt.api import Ref
+
+pytestmark = oracle.QUIET
+
+
+def leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield from leaves(each, (*path, key))
+    elif isinstance(value, torch.Tensor):
+        yield path, value
+
+
+def same(one: torch.Tensor, two: torch.Tensor) -> bool:
+    return (one.dtype, one.shape) == (two.dtype, two.shape) and torch.equal(one, two.detach())
+
+
+def got(ref: Ref) -> torch.Tensor:
+    return ref.torch()
+
+
+@pytest.fixture
+def copy(ranks: Path, tmp_path: Path) -> Path:
+    shutil.copytree(ranks / "fsdp2", tmp_path / "c")
+    return tmp_path / "c"
+
+
+def file(rank: int, world: int = 4) -> str:
+    return f"model_world_size_{world}_rank_{rank}.pt"
+
+
+@pytest.mark.parametrize("name", train_ranks.RANKS)
+@pytest.mark.parametrize("blocks", ["usual", "small"])
+def test_every_tensor_is_that_of_torch(
+    name: str, blocks: str, ranks: Path, request: pytest.FixtureRequest
+) -> None:
+    if blocks == "small":
+        request.getfixturevalue("small_blocks")
+    full = dict(leaves(torch.load(ranks / f"{name}.full.pt", weights_only=False)))
+    with ckpt.open(ranks / name) as checkpoint:
+        assert checkpoint.checkpoint.format == "fsdp-ranks"
+        names = {entry.path: entry.name for entry in checkpoint.checkpoint.tensors}
+        assert set(names) == set(full)
+        for path, tensor in full.items():
+            assert same(got(checkpoint[names[path]]), tensor), path
+        ids = [storage.id for storage in checkpoint.checkpoint.storages]
+        assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.parametrize("name", ["fsdp2", "hsdp", "tensor_parallel", "grids"])
+@pytest.mark.parametrize("out", ["o.pth", "o.safetensors"])
+def test_convert_writes_what_torch_gathers(name: str, out: str, ranks: Path, tmp_path: Path) -> None:
+    drop = ["--drop-other"] if out != "o.pth" else []
+    exclude = ["--exclude", "complex64"] if name == "grids" and drop else []
+    done = inside("convert", str(ranks / name), "-o", out, *drop, *exclude, cwd=tmp_path)
+    assert done.code == 0, done
+    full = dict(leaves(torch.load(ranks / f"{name}.full.pt", weights_only=False)))
+    if out == "o.pth":
+        found = dict(leaves(torch.load(tmp_path / out, weights_only=True)))
+        assert set(found) == set(full)
+        assert all(same(found[path], tensor) for path, tensor in full.items())
+        return
+    with ckpt.open(tmp_path / out) as checkpoint:
+        assert len(checkpoint) >= 4
+        for key in checkpoint:
+            path = (key,) if (key,) in full else ("model", key)
+            assert same(got(checkpoint[key]), full[path]), key
+
+
+def test_values_are_those_of_the_first_rank(ranks: Path) -> None:
+    with ckpt.open(ranks / "fsdp2") as checkpoint:
+        assert checkpoint.value("step") == 1
+        assert checkpoint.value("optim.param_groups.0.lr") == 1e-3
+        assert [row.name for row in checkpoint.sections if row.kind == "optimizer"] == ["optim"]
+
+
+def test_tied_tensors_stay_tied(ranks: Path, tmp_path: Path) -> None:
+    with formats.open(str(ranks / "grids")) as checkpoint:
+        tensors = {entry.name: entry.tensor for entry in checkpoint.tensors}
+    assert tensors["tied"] is tensors["uneven"]
+    assert inside("convert", str(ranks / "grids"), "-o", "o.pth", cwd=tmp_path).code == 0
+    found = torch.load(tmp_path / "o.pth", weights_only=True)
+    assert found["tied"].data_ptr() == found["uneven"].data_ptr()
+    assert isinstance(found["parameter"], torch.nn.Parameter)
+
+
+def test_no_tensor_data_is_read(ranks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("ckpt.elements.blocks.blocks", refuse)
+    with ckpt.open(ranks / "grids") as checkpoint, pytest.raises(AssertionError):
+        checkpoint["columns"].numpy()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (("verify", "fsdp2"), 0, "intact: 35 tensors, 4 files of ranks, all checksums match"),
+        (("verify", "hsdp"), 0, "intact"),
+        (("diff", "fsdp2", "fsdp2.full.pt"), 0, "same: 35 tensors"),
+        (("diff", "fsdp2", "fsdp2_of_two"), 0, "same: 35 tensors"),
+        (("diff", "fsdp2", "hsdp"), 0, "same: 35 tensors"),
+        (("sum", "accelerate"), 0, "up.weight"),
+        (("stats", "accelerate"), 0, "up.weight"),
+        (("get", "fsdp2", "model.scale"), 0, "shape [2]"),
+        (
+            ("inspect", "fsdp2"),
+            0,
+            "torch.load opens the file of one rank; ckpt convert puts all of them together",
+        ),
+        (("slim", "fsdp2", "-o", "OUT/s.pth"), 0, "14 tensors"),
+        (("warmstart", "fsdp2", "--into", "accelerate.full.pt", "-o", "OUT/w.pth"), 0, "loads 14 of 14"),
+        (("inspect", "partial"), 2, "sum of rank 0 is one summand of each rank (Partial)"),
+    ],
+)
+def test_commands(words: tuple[str, ...], code: int, says: str, ranks: Path, tmp_path: Path) -> None:
+    done = inside(*(word.replace("OUT", str(tmp_path)) for word in words), cwd=ranks)
+    assert (done.code, says in " ".join((done.out + done.err).decode().split())) == (code, True), done
+
+
+def test_ls_shows_one_row(ranks: Path) -> None:
+    done = inside("ls", "fsdp2", "accelerate", "--tsv", cwd=ranks)
+    rows = [line.split("\t")[:2] for line in done.out.decode().splitlines()[1:]]
+    assert sorted(rows) == [["accelerate", "fsdp-ranks"], ["fsdp2", "fsdp-ranks"]], done
+
+
+def test_verls_sets_are_one_checkpoint(ranks: Path, tmp_path: Path) -> None:
+    """Files of the model, of the optimizer, and of what each rank keeps for itself."""
+    for rank in range(2):
+        name = file(rank, 2)
+        state = torch.load(ranks / "fsdp2_of_two" / name, weights_only=False)
+        torch.save(state["model"], tmp_path / name)
+        torch.save(state["optim"], tmp_path / name.replace("model", "optim"))
+        torch.save({"rng": torch.tensor([rank])}, tmp_path / name.replace("model", "extra_state"))
+    full = torch.load(ranks / "fsdp2_of_two.full.pt", weights_only=False)
+    report = ckpt.inspect(tmp_path)
+    (finding,) = [row for row in report.findings if row.code == "unread-file"]
+    assert finding.message.startswith("extra_state_world_size_2_rank_0.pt and 1 more file hold no parts")
+    with ckpt.open(tmp_path) as checkpoint:
+        assert same(got(checkpoint["model.up.weight"]), full["model"]["up.weight"])
+        moment = full["optim"]["state"]["up.weight"]["exp_avg"]
+        assert same(got(checkpoint["optim.state.up.weight.exp_avg"]), moment)
+        assert [row.kind for row in checkpoint.sections if row.name == "optim"] == ["optimizer"]
+
+
+def test_two_steps_in_one_folder_are_not_one_checkpoint(ranks: Path, tmp_path: Path) -> None:
+    for rank in range(2):
+        for step in (1, 2):
+            shutil.copy(ranks / "fsdp2_of_two" / file(rank, 2), tmp_path / f"model_{step}.rank_{rank}.pth")
+    done = inside("ls", ".", "--tsv", cwd=tmp_path)
+    assert len(done.out.decode().splitlines()) == 5, done
+
+
+def test_files_without_pieces_are_no_set(tmp_path: Path) -> None:
+    """As DDP's ranks, each of which may save all."""
+    for rank in range(2):
+        torch.save({"w": torch.ones(2)}, tmp_path / f"model.rank{rank}.pth")
+    done = inside("ls", ".", "--tsv", cwd=tmp_path)
+    assert len(done.out.decode().splitlines()) == 3, done
+
+
+# --- one file ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_alone_is_shown_as_the_part_that_it_is(ranks: Path) -> None:
+    done = inside("inspect", file(3), "--all", cwd=ranks / "fsdp2")
+    text = done.out.decode()
+    assert "3 of a mesh of 4 ranks; parts of 25 tensors by Shard(0); 10 tensors whole" in text, text
+    assert "[4, 8] of [16, 8] DTensor" in text
+    done = inside("inspect", file(3), "--json", cwd=ranks / "fsdp2")
+    rows = {row["name"]: row for row in json.loads(done.out)["tensors"]}
+    row = rows["model.up.weight"]
+    assert (row["shape"], row["numel"], row["parts"][0]["shape"]) == ([16, 8], 32, [4, 8])
+    assert row["piece"] == {"rank": 3, "mesh": [4], "coordinate": [3], "placements": ["Shard(0)"]}
+    assert "piece" not in rows["model.bn.running_mean"]
+
+
+def test_a_strided_part_is_named(ranks: Path) -> None:
+    done = inside("inspect", file(2), cwd=ranks / "tensor_parallel")
+    text = " ".join(done.out.decode().split())
+    assert "2 of a mesh of 2 × 2 ranks; parts of 6 tensors by _StridedShard(0, 2), Shard(0)" in text, text
+
+
+def test_two_files_are_not_compared_as_if_they_were_whole(ranks: Path) -> None:
+    done = inside("diff", file(0), file(1), cwd=ranks / "fsdp2")
+    text = done.out.decode()
+    assert (
+        "not compared: 25 tensors of which each file holds another part (rank 0 and rank 1 of one mesh)"
+        in text
+    )
+    assert "same: 10 tensors" in text and "frozen" not in text
+    assert done.code == 2 and "25 tensors cannot be compared" in done.err.decode(), done
+    done = inside("diff", file(0), file(1), "--json", cwd=ranks / "fsdp2")
+    found = json.loads(done.out)
+    assert found["same"] is False and found["totals"]["unchecked"] == 25
+    assert {row["after"] for row in found["tensors"] if row.get("apart")} >= {"model.up.weight"}
+
+
+def test_a_file_and_the_whole_are_not_compared(ranks: Path) -> None:
+    for other in (ranks / "fsdp2", ranks / "fsdp2.full.pt"):
+        done = inside("diff", file(0), str(other), cwd=ranks / "fsdp2")
+        assert done.code == 2 and "25 tensors cannot be compared" in done.err.decode(), done
+
+
+def test_sharded_tensors_of_two_ranks_are_not_compared(ranks: Path) -> None:
+    """Those of FSDP 1. Two shards of equal bytes are not the same part."""
+    done = inside("diff", file(0, 2), file(1, 2), cwd=ranks / "fsdp1")
+    text = done.out.decode() + done.err.decode()
+    assert done.code == 2 and "11 tensors cannot be compared" in text and "damaged" not in text, done
+    assert "same: 3 tensors" in text
+    assert inside("diff", file(0, 2), file(0, 2), cwd=ranks / "fsdp1").code == 0
+
+
+def test_what_is_replicated_is_no_part(ranks: Path) -> None:
+    done = inside("diff", file(0), str(ranks / "grids"), cwd=ranks / "grids")
+    assert "not compared: 18 tensors" in done.out.decode(), done
+
+
+def test_the_same_rank_is_compared(ranks: Path, tmp_path: Path) -> None:
+    state = torch.load(ranks / "fsdp2" / file(1), weights_only=False)
+    state["model"]["up.weight"]._local_tensor[0, 0] += 1
+    torch.save(state, tmp_path / file(1))
+    done = inside("diff", str(ranks / "fsdp2" / file(1)), file(1), cwd=tmp_path)
+    assert done.code == 1 and "1 changed, 34 same" in done.out.decode(), done
+
+
+def test_replicas_are_compared(ranks: Path, tmp_path: Path) -> None:
+    """Ranks 0 and 2 of a mesh of 2 × 2 hold the same parts."""
+    folder = ranks / "hsdp"
+    assert inside("diff", file(0), file(2), cwd=folder).code == 0
+    state = torch.load(folder / file(2), weights_only=False)
+    state["model"]["up.weight"]._local_tensor[0, 0] += 1
+    torch.save(state, tmp_path / file(2))
+    done = inside("diff", str(folder / file(0)), file(2), cwd=tmp_path)
+    assert done.code == 1, done
+    assert "ranks-differ  up.weight (1 tensor) differs between rank 0 and rank 2." in done.out.decode()
+
+
+def test_whole_tensors_of_two_files_are_compared(ranks: Path, tmp_path: Path) -> None:
+    state = torch.load(ranks / "fsdp2" / file(2), weights_only=False)
+    state["model"]["bn.running_mean"][0] += 1
+    torch.save(state, tmp_path / file(2))
+    done = inside("diff", str(ranks / "fsdp2" / file(0)), file(2), "--fail-on", "ranks-differ", cwd=tmp_path)
+    assert done.code == 1, done
+    assert "ranks-differ  bn.running_mean (1 tensor) differs between rank 0 and rank 2." in done.out.decode()
