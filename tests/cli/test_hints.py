@@ -21,6 +21,7 @@ from inside import inside
 from printed import check_commands, commands_in, paste, words_of
 from process import SAMPLES, as_nobody, ckpt, terminal
 
+import ckpt as package
 from ckpt import formats
 from ckpt.cli import output
 from ckpt.cli.advice.plans import is_sure, planned
@@ -72,9 +73,25 @@ def check_load(text: str, folder: Path) -> None:
                 before = os.getcwd()
                 os.chdir(folder)
                 try:
-                    assert eval(expression, LOADERS) is not None
+                    if "checkpoint_id=" in expression:
+                        assert note.startswith("import torch.distributed.checkpoint;")
+                        check_filled(expression)
+                    else:
+                        assert eval(expression, LOADERS) is not None
                 finally:
                     os.chdir(before)
+
+
+def check_filled(expression: str) -> None:
+    """Assert that a loader fills a state dict of the right names and sizes."""
+    import torch.distributed.checkpoint  # as the note says
+
+    (path,) = re.findall(r"checkpoint_id=(.+)\)$", expression)
+    with package.open(eval(path)) as checkpoint:
+        tensors = {name: ref.torch() for name, ref in checkpoint.items()}
+    state = {name: torch.full_like(tensor, 77) for name, tensor in tensors.items()}
+    eval(expression, {**LOADERS, "state": state})
+    assert state and all(torch.equal(state[name], tensor) for name, tensor in tensors.items())
 
 
 # --- the law --------------------------------------------------------------------------------------------------
