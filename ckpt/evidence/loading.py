@@ -65,8 +65,8 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         return Load(None, reason=outdated)
     if checkpoint.traits.fills_a_state:
         runs = "; torch runs the pickle in .metadata" if checkpoint.traits.is_pickle else ""
-        note = f"import torch.distributed.checkpoint; state is your model's state dict{runs}"
-        return Load(template.format(path=literal(checkpoint.path)), note)
+        fill = f"import torch.distributed.checkpoint; state is your model's state dict{runs}"
+        return Load(template.format(path=literal(checkpoint.path)), fill)
     if checkpoint.traits.is_set and not template:
         return Load(None, reason="only the program that wrote it puts its parts together")
     refused = checkpoint.weights_only
