@@ -363,9 +363,9 @@ def test_an_interrupted_save_is_named(
 def test_a_missing_file_of_a_rank(trained: Path, tmp_path: Path) -> None:
     shutil.copytree(trained / "fsdp2", tmp_path / "c")
     (tmp_path / "c/__3_0.distcp").unlink()
-    found = {row.code: row for row in ckpt.inspect(tmp_path / "c").findings}
-    assert "1 of 4 data files missing: __3_0.distcp" in found["incomplete"].message
-    assert "model.up.weight" in found["incomplete"].tensors
+    (found,) = [row for row in ckpt.inspect(tmp_path / "c").findings if row.code == "incomplete"]
+    assert "1 of 4 data files missing: __3_0.distcp" in found.message
+    assert found.message.endswith(" tensors and 16 values") and "model.up.weight" in found.tensors
     done = inside("verify", "c", "--json", cwd=tmp_path)
     assert done.code == 1 and b'"lost": [' in done.out.replace(b'"lost":[', b'"lost": [')
 
@@ -406,3 +406,19 @@ def test_two_ranks_that_disagree(trained: Path, tmp_path: Path) -> None:
     (tmp_path / "c/__1.metadata").write_bytes(pickle.dumps(found))
     done = inside("inspect", "c", cwd=tmp_path)
     assert done.code == 2 and "two ranks disagree on replicated" in done.err.decode()
+
+
+def test_an_item_that_is_recorded_twice(copy: Path) -> None:
+    """By its index, and by none, which means the beginning."""
+    found = metadata(copy)
+    place = found.storage_data[index("model.up.weight")]
+    found.storage_data[MetadataIndex("model.up.weight")] = place
+    store(copy, found)
+    done = inside("inspect", str(copy), cwd=copy)
+    assert done.code == 2 and "the item of model.up.weight is recorded twice" in done.err.decode(), done
+
+
+def test_nothing_saved_is_an_empty_dict(tmp_path: Path) -> None:
+    dcp.save({}, checkpoint_id=str(tmp_path / "c"))
+    with formats.open(str(tmp_path / "c")) as checkpoint:
+        assert type(checkpoint.root).__name__ == "Dict" and not checkpoint.tensors

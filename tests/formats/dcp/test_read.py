@@ -81,6 +81,7 @@ def test_the_order_is_that_of_the_model(trained: Path) -> None:
     full = torch.load(trained / "fsdp2.full.pt", weights_only=False)
     with ckpt.open(trained / "fsdp2") as checkpoint:
         names = [name for name in checkpoint if name.startswith("model.")]
+        assert checkpoint.checkpoint.traits.keeps_order
     assert names == [f"model.{name}" for name in full["model"]]
 
 
@@ -189,3 +190,16 @@ def test_how_a_tensor_is_cut_is_told(trained: Path) -> None:
     assert "\n  sharded  25 of 36 tensors along dimension 0, in up to 4 parts\n" in shown, shown
     shown = inside("get", str(trained / "grids"), "grid", cwd=trained).out.decode()
     assert "sharded  4 parts along dimensions 0, 1" in shown, shown
+
+
+def test_a_counter_of_zero_is_state_too(tmp_path: Path) -> None:
+    """Then nothing is missing for a load, though the parameter never had a gradient."""
+    torch.manual_seed(0)
+    net = train_dcp.Net()
+    model, optimizer = get_state_dict(net, train_dcp.trained(net))
+    for name in ("unused.weight", "unused.bias"):
+        state = optimizer["state"]["up.bias"]
+        optimizer["state"][name] = {key: torch.zeros_like(value) for key, value in state.items()}
+    dcp.save({"model": model, "optim": optimizer}, checkpoint_id=str(tmp_path / "c"))
+    codes = {row.code for row in ckpt.inspect(tmp_path / "c").findings}
+    assert "unused" in codes and "resume-stops" not in codes

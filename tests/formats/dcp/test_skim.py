@@ -77,7 +77,9 @@ def large_of(count: int) -> Metadata:
         if number == 7:
             chunks *= 3000  # more chunks than one list of items has
         found.state_dict_metadata[name] = TensorStorageMetadata(
-            TensorProperties(dtype=torch.float32), torch.Size([8 * len(chunks), 512]), chunks
+            TensorProperties(dtype=torch.float32),
+            torch.Size([8 * len(chunks), 512][: len(chunks[0].sizes)]),
+            chunks,
         )
         for place, chunk in enumerate(chunks[:3]):
             index = MetadataIndex(name, chunk.offsets, place)
@@ -94,7 +96,7 @@ def test_most_of_it_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     metadata_of(run(data, limits, budgets[1]))
     assert len(found.tensors) == 2500
     skimmed, run_through = (limits.operations - budget.operations for budget in budgets)
-    assert run_through > 400_000 and skimmed < 0.03 * run_through, (skimmed, run_through)
+    assert run_through > 400_000 and skimmed < 0.02 * run_through, (skimmed, run_through)
     assert content(data, skimmed=True) == content(data, skimmed=False)
 
 
