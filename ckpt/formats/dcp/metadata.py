@@ -56,13 +56,17 @@ class Chunks:
     def __len__(self) -> int:
         return len(self.files)
 
-    def add(self, offsets: Sequence[int], sizes: Sequence[int]) -> None:
-        """Add a chunk without an item."""
+    def fill(self, offsets: Sequence[int], sizes: Sequence[int], count: int) -> None:
+        """Add `count` chunks without items at once; their indices and sizes follow each other."""
         self.offsets.extend(offsets)
         self.sizes.extend(sizes)
-        self.files.append(-1)
-        self.begins.append(0)
-        self.lengths.append(0)
+        self.files.extend([-1] * count)
+        self.begins.extend([0] * count)
+        self.lengths.extend([0] * count)
+
+    def add(self, offsets: Sequence[int], sizes: Sequence[int]) -> None:
+        """Add a chunk without an item."""
+        self.fill(offsets, sizes, 1)
 
     def place(self, index: int, file: int, item: Item) -> None:
         """Say where the item of a chunk lies; `file` is the index of its file."""
@@ -277,6 +281,9 @@ def _placed(
 
 def _by_offsets(chunks: Chunks) -> dict[tuple[int, ...], int]:
     """The number of the chunk at each index. An empty chunk may begin where another one does: that one counts."""
+    if chunks.dims and 0 not in chunks.sizes:
+        columns = [iter(chunks.offsets)] * chunks.dims
+        return dict(zip(zip(*columns, strict=True), range(len(chunks)), strict=True))
     boxes = list(enumerate(chunks.boxes()))
     found = {offsets: place for place, (offsets, sizes) in boxes if 0 in sizes}
     found.update((offsets, place) for place, (offsets, sizes) in boxes if 0 not in sizes)

@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeAlias, cast
 
 from ckpt.dtypes import BY_NAME, DType
 from ckpt.errors import UnreadableError
+from ckpt.formats.dcp.frames import without_frames
 from ckpt.formats.dcp.metadata import Chunks, FoundItem, Metadata, TensorRow, class_of, metadata_of
 from ckpt.formats.pickled import run
 from ckpt.limits import Budget, Limits
@@ -125,20 +126,24 @@ class Skimmer:
         each = 2 + (6 if shape else 4)
         many = data[at] == _MARK
         kept: dict[int, tuple[int, ...]] = {}
+        lows: list[int] = []
+        wide: list[int] = []
         at += many
         while (chunk := patterns.second.match(data, at)) is not None:
             offsets, sizes = _sizes(chunk, 1), _sizes(chunk, 3)
             if len(offsets) != len(shape) or len(sizes) != len(shape):
                 return None
             kept[slot + 4 if shape else slot + 3] = offsets
-            chunks.add(offsets, sizes)
+            lows += offsets
+            wide += sizes
             slot += each
             at = chunk.end()
             if not many:
                 break
             if data[at : at + 2] == b"e(":
                 at += 2
-        end = b"eub" if many else b"aub" if len(chunks) else b"ub"
+        chunks.fill(lows, wide, len(kept))
+        end = b"eub" if many else b"aub" if kept else b"ub"
         if data[at : at + len(end)] != end:
             return None
         memo[begin] = text[0]  # only now: an entry that is left to the machine fills these slots itself
@@ -368,22 +373,6 @@ def _numbers(data: bytes) -> tuple[int, ...]:
             numbers.append(int.from_bytes(data[at + 2 : end], "little", signed=True))
             at = end
     return tuple(numbers)
-
-
-def without_frames(data: bytes) -> bytes:
-    """The same pickle without FRAME opcodes, which only tell a reader how much to read. Other bytes stay as they are."""
-    if data[:1] != b"\x80" or data[2:3] != b"\x95":
-        return data
-    parts, at = [data[:2]], 2
-    while data[at : at + 1] == b"\x95" and at + 9 <= len(data):
-        end = at + 9 + int.from_bytes(data[at + 1 : at + 9], "little")
-        if end > len(data):
-            return data
-        parts.append(data[at + 9 : end])
-        at = end
-    if at < len(data):
-        parts.append(data[at:])
-    return b"".join(parts)
 
 
 def read_metadata(data: bytes, limits: Limits, budget: Budget) -> Metadata:

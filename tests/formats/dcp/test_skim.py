@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.metadata import (
 
 from ckpt.errors import CkptError
 from ckpt.formats.dcp import skim
+from ckpt.formats.dcp.frames import without_frames
 from ckpt.formats.dcp.metadata import metadata_of
 from ckpt.formats.pickled import run
 from ckpt.limits import Budget, Limits
@@ -122,10 +123,10 @@ def test_a_cut_or_changed_file_is_an_error_or_the_same(at: int) -> None:
 
 def test_frames_are_taken_out_only_where_they_fit() -> None:
     data = pickle.dumps(["x" * 70_000, "y" * 70_000, 5], 4)
-    bare = skim.without_frames(data)
+    bare = without_frames(data)
     assert pickle.loads(bare) == pickle.loads(data)
     for odd in (b"", b"\x80\x04", data[:50_000], b"\x80\x02N.", b"\x80\x04\x95" + b"\xff" * 8 + b"N."):
-        assert skim.without_frames(odd) == odd
+        assert without_frames(odd) == odd
 
 
 def _dimensions(chunk: ChunkStorageMetadata) -> None:
