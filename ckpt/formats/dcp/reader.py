@@ -47,6 +47,8 @@ class Files:
         self._limits = limits
         try:
             self.metadata = self._read(budget)
+            if len(self.metadata.files) > limits.shards:
+                raise LimitError(f"{METADATA} names too many files", "shards", limits.shards)
             for file in self.metadata.files:
                 self._open(file)
             self.opened = tuple(self.sources.values())
@@ -164,6 +166,7 @@ def _checkpoint(probe: Probe, files: Files, limits: Limits) -> Checkpoint:
     probe.budget.claim(len(metadata.tensors))
     leaves: dict[str, Node] = {}
     lost: list[str] = []
+    faults: dict[str, list[Notice]] = {}
     shared = shared_spans(metadata)
     for name, row in metadata.tensors.items():
         found = fault(row.shape, list(row.chunks.boxes()))
@@ -171,7 +174,7 @@ def _checkpoint(probe: Probe, files: Files, limits: Limits) -> Checkpoint:
         if found is not None:
             notice = _fault_notice(name, found)
             problem = notice.message
-            contents.notices.append(notice)
+            faults.setdefault(notice.code, []).append(notice)
         elif files.is_lost(row):
             lost.append(name)
         leaves[name] = _ref(row, probe.mark, files, problem, limits)
@@ -192,7 +195,10 @@ def _checkpoint(probe: Probe, files: Files, limits: Limits) -> Checkpoint:
             raise
         except CkptError as error:
             unread.append((name, error.problem))
-            contents.notices.append(Notice("incomplete", f"{show(name, 80)} was not read: {error.problem}"))
+            faults.setdefault("unread", []).append(
+                Notice("incomplete", f"{show(name, 80)} was not read: {error.problem}")
+            )
+    contents.notices += map(_together, faults.values())
     contents.notices += _lost_notices(files, lost, len(gone))
     if shared:
         contents.notices.append(Notice("overlap", next(iter(shared.values())), tuple(shared)))
@@ -271,6 +277,14 @@ def _fault_notice(name: str, found: Fault) -> Notice:
     if found.kind == "hole":
         return Notice("incomplete", f"{show(name, 80)} lacks {found.where}: no file holds it", (name,))
     return Notice("overlap", f"two chunks of {show(name, 80)} hold {found.where}", (name,))
+
+
+def _together(notices: Sequence[Notice]) -> Notice:
+    """One notice for all of a kind: the first, and how many more there are."""
+    first = notices[0]
+    more = f", and {len(notices) - 1:,} more like it" if len(notices) > 1 else ""
+    names = tuple(name for notice in notices for name in notice.tensors)
+    return Notice(first.code, first.message + more, names)
 
 
 def _lost_notices(files: Files, lost: Sequence[str], gone: int) -> Iterator[Notice]:

@@ -422,3 +422,30 @@ def test_nothing_saved_is_an_empty_dict(tmp_path: Path) -> None:
     dcp.save({}, checkpoint_id=str(tmp_path / "c"))
     with formats.open(str(tmp_path / "c")) as checkpoint:
         assert type(checkpoint.root).__name__ == "Dict" and not checkpoint.tensors
+
+
+def test_many_faults_are_one_finding(copy: Path) -> None:
+    found = metadata(copy)
+    for name in ("model.up.weight", "model.down.weight"):
+        found.state_dict_metadata[name].chunks = []
+    for name in ("epoch", "names"):
+        del found.storage_data[MetadataIndex(name)]
+    store(copy, found)
+    rows = [(row.message, row.tensors) for row in ckpt.inspect(copy).findings if row.code == "incomplete"]
+    assert rows == [
+        (
+            "model.up.weight lacks [:, :]: no file holds it, and 1 more like it",
+            ("model.up.weight", "model.down.weight"),
+        ),
+        ("epoch was not read: no file is recorded for it, and 1 more like it", ()),
+    ]
+
+
+def test_the_files_that_it_names_are_limited(copy: Path) -> None:
+    found = metadata(copy)
+    for number in range(4):
+        found.storage_data[MetadataIndex(f"x{number}")] = _StorageInfo(f"__{number}_9.distcp", 0, 5)
+    store(copy, found)
+    assert inside("inspect", str(copy), cwd=copy).code == 0
+    done = inside("inspect", str(copy), "--limit", "shards=4", cwd=copy)
+    assert done.code == 2 and ".metadata names too many files (more than 4)" in done.err.decode(), done
