@@ -89,6 +89,9 @@ CATALOGUE: dict[str, Code] = {
 }
 """All codes, the most serious first."""
 
+LOST = ("incomplete", "overlap")
+"""Codes that name tensors whose elements are not all there once."""
+
 
 class Way(NamedTuple):
     """A command that works on a file, ready to paste, or None with the reason why the first that was tried does not.

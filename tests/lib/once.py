@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from process import ROOT, TIMEOUT
 
 
 def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
@@ -22,3 +25,18 @@ def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None
             make(folder)
             (base / f"{name}.done").touch()
     return folder
+
+
+def script(name: str) -> Callable[[Path], None]:
+    """What fills a folder by running a script of tests/lib on it, in a Python of its own."""
+
+    def make(folder: Path) -> None:
+        subprocess.run(
+            [sys.executable, "-W", "ignore", str(ROOT / "tests/lib" / name), str(folder)],
+            env={"PYTHONPATH": f"{ROOT}:{ROOT / 'tests/lib'}", "PATH": "", "TORCH_LOGS": "-all"},
+            check=True,
+            capture_output=True,
+            timeout=TIMEOUT,
+        )
+
+    return make

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from ckpt.checkpoint import Checkpoint, Notice
+from ckpt.dtypes import contiguous
 from ckpt.errors import CkptError, CutOffError, LimitError, NotOpenedError, UnreadableError
 from ckpt.formats import pickled
 from ckpt.formats.dcp import DATA, METADATA, NAME, TRAITS
@@ -261,16 +262,6 @@ def _ref(row: TensorRow, mark: str, files: Files, problem: str | None, limits: L
     return tensor_ref(
         storage, row.dtype, row.shape, contiguous(row.shape), 0, True if row.requires_grad else None
     )
-
-
-def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a tensor whose elements follow each other."""
-    strides: list[int] = []
-    step = 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(1, size)
-    return tuple(reversed(strides))
 
 
 def _fault_notice(name: str, found: Fault) -> Notice:

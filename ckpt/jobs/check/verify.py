@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import Failure
+from ckpt.findings import LOST
 from ckpt.jobs.check.sums import Sum
 from ckpt.tensors import parts_of
 from ckpt.text import Json, plural, size_text
@@ -58,8 +59,6 @@ class VerifyReport(NamedTuple):
         }
 
 
-LOST = ("incomplete", "overlap")
-"""Findings about tensors that cannot be read as a whole."""
 ODD = ("trailing-data", "unread-file", "dead-files", "unverified-size")
 """Findings about bytes that no loader reads, and about what nothing in the checkpoint can show."""
 

@@ -6,13 +6,11 @@ from dataclasses import replace
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import LossError, UnreadableError
+from ckpt.findings import LOST
 from ckpt.jobs.rewrite.report import Leftover, edited
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Node
 from ckpt.text import and_more, plural, show
-
-LOST = ("incomplete", "overlap")
-"""Codes of the notices that name tensors whose elements are not all there once."""
 
 
 def is_partial(checkpoint: Checkpoint) -> bool:
