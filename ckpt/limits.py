@@ -87,6 +87,17 @@ class Budget:
         self._granted = self._stored = self._tensors = 0
         self.hold(stored)
 
+    def copy(self) -> Budget:
+        """The same budget, to try something with."""
+        made = Budget(self.limits)
+        made.become(self)
+        return made
+
+    def become(self, other: Budget) -> None:
+        """Take over what is left of another one."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(other, name))
+
     def hold(self, stored: int) -> None:
         """Allow for `stored` more bytes that the file really has: of pickles, a header or a directory."""
         self._stored += stored

@@ -8,7 +8,7 @@ callers treat it as a parameter and say so.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Literal, NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry
@@ -45,6 +45,7 @@ _CERTAIN = {
 }
 _BATCH_NORM = frozenset(("running_mean", "running_var", "num_batches_tracked"))
 _UNKNOWN = Role("unknown", "none", "none", "a state dict does not say; treated as a parameter")
+_NAMED = Role("parameter", "certain", "param_names", "named by the optimizer")
 _STATE = Role("optimizer", "certain", "section")
 _HANDED = Role("parameter", "certain", "optimizer", "a parameter of the optimizer in this file")
 _LIKELY_BUFFERS = frozenset(
@@ -71,6 +72,7 @@ _PARAMETERS = re.compile(
 )
 """Names that the modules of torch give to parameters (torch/nn/modules). `weight_v` alone may be spectral_norm's."""
 _OUTSIDE = frozenset(("criterion", "loss", "loss_fn"))
+_TOLD_BY_PARENT = _OUTSIDE | {"parametrizations"}
 """Modules whose weights are usually constants, such as the weights of classes."""
 _PACKED = frozenset(
     ("scales", "scale", "zero_point", "qweight", "weight_scale", "weight_scale_inv", "weight_zero_point")
@@ -249,19 +251,32 @@ def _told(kind: str | None, source: str) -> Role:
 
 
 def _model_roles(section: Section, named: frozenset[str]) -> list[Role]:
-    names = section.names()
-    siblings: dict[str, set[str]] = {}
-    for name in names:
-        parent, _, leaf = name.rpartition(".")
-        siblings.setdefault(parent, set()).add(leaf)
-    return [_role(entry, name, siblings, named) for entry, name in zip(section.entries, names, strict=True)]
+    places = [name.rpartition(".") for name in section.names()]
+    siblings: dict[str, dict[str, None]] = {}
+    for parent, _, leaf in places:
+        siblings.setdefault(parent, {})[leaf] = None
+    # A model repeats its blocks: most tensors are told by the siblings, the leaf and the shape of one before.
+    layers: dict[tuple[object, ...], int] = {}
+    layer_of: dict[str, int] = {}
+    for parent, leaves in siblings.items():
+        inside = frozenset(parent.split(".")) & _TOLD_BY_PARENT
+        layer_of[parent] = layers.setdefault((*leaves, inside), len(layers))
+    known: dict[tuple[object, ...], Role] = {}
+    roles: list[Role] = []
+    for entry, (parent, dot, leaf) in zip(section.entries, places, strict=True):
+        if named and not named.isdisjoint((name := parent + dot + leaf, name.removeprefix("module."))):
+            roles.append(_NAMED)
+            continue
+        tensor = entry.tensor
+        key = (layer_of[parent], leaf, tensor.dtype.name, tensor.shape, not tensor.numel)
+        role = known.get(key)
+        if role is None:
+            role = known[key] = _role(entry, parent, leaf, siblings[parent].keys())
+        roles.append(role)
+    return roles
 
 
-def _role(entry: Entry, name: str, siblings: dict[str, set[str]], named: frozenset[str]) -> Role:
-    if name in named or name.removeprefix("module.") in named:
-        return Role("parameter", "certain", "param_names", "named by the optimizer")
-    parent, _, leaf = name.rpartition(".")
-    beside = siblings[parent]
+def _role(entry: Entry, parent: str, leaf: str, beside: Set[str]) -> Role:
     if {"running_mean", "running_var"} <= beside:
         if leaf in _BATCH_NORM:
             return Role("buffer", "strong", "batchnorm", "statistics of a normalization layer")

@@ -14,11 +14,11 @@ from typing import cast
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import CkptError, NotOpenedError, UnreadableError, UsageError
 from ckpt.formats import foreign, torchscript
-from ckpt.formats.archive import LOCAL_MAGIC
 from ckpt.formats.contained import read as contained
 from ckpt.formats.dcp import read as dcp
 from ckpt.formats.dcp_hf import read as dcp_hf
 from ckpt.formats.deepspeed import read as deepspeed
+from ckpt.formats.directory import LOCAL_MAGIC
 from ckpt.formats.folder import read as folder
 from ckpt.formats.format import CanAppend, CanVerify, CanWrite, Format
 from ckpt.formats.fsdp import read as fsdp

@@ -5,7 +5,8 @@ Not a format of the table; torch-zip, legacy and TorchScript use it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from ckpt.checkpoint import Checkpoint, Import, Notice, Origin, Refusal, Traits
 from ckpt.errors import LimitError, UnreadableError
@@ -24,6 +25,8 @@ from ckpt.tree.literals import call_text
 from ckpt.tree.walk import Flat, flatten
 
 _CALLS_SHOWN = 20
+LEAST_BYTES = 256 * 1024
+"""The size of a pickle from which on skimming saves more than it costs to compile its expressions."""
 ReadNested = Callable[[bytes | Range, "Contents", Limits, int], Node]
 
 
@@ -63,6 +66,41 @@ def run(
         raise
 
 
+class Storages(Protocol):
+    """Gives the storages of one pickle, each made once."""
+
+    def resolve(self, persistent: PersistentId) -> Storage | Global:
+        """What a persistent id names. Raises UnreadableError."""
+        ...
+
+    def storages(self, keys: Sequence[str], kinds: Sequence[tuple[Node, Node, Node]]) -> list[Storage]:
+        """The storage of each key, with (class, device, elements). Raises UnreadableError."""
+        ...
+
+    def forget(self) -> None:
+        """Drop every storage, as before the first one."""
+        ...
+
+
+def run_skimmed(data: bytes, limits: Limits, budget: Budget, storages: Storages) -> Pickle:
+    """`run`, where the tensors of a large pickle are read by columns if that surely gives the same tree."""
+    if len(data) < LEAST_BYTES:
+        return run(data, limits, budget)
+    from ckpt.pickles.skim.tensors import TensorSkimmer  # here: small files do not pay for it
+
+    left = budget.copy()
+    skimmer = TensorSkimmer(data, left, storages.resolve, storages.storages)
+    try:
+        pickle = machine.run(data, limits, 0, left, None, skimmer)
+    except UnreadableError:  # of this pickle, or of a part of it that only the machine understands
+        pickle = None
+    if pickle is None or not skimmer.is_exact:
+        storages.forget()
+        return run(data, limits, budget)
+    budget.become(left)
+    return pickle
+
+
 def unknown_names(names: Iterable[Global]) -> str | None:
     """What a refused file would have imported, for the hint of the error."""
     unknown = [show(name.qualified, 60) for name in names if not is_known(name)]
@@ -80,7 +118,8 @@ def interpret(
     contents.pickles.append(pickle)
     contents.bytestrings = contents.bytestrings or pickle.bytestrings
     for persistent in pickle.persistent:
-        persistent.meaning = storage_of(persistent)
+        if persistent.meaning is None:
+            persistent.meaning = storage_of(persistent)
 
     def nested(data: bytes | Range) -> Node:
         if depth >= limits.nesting or contents.read_nested is None:

@@ -28,8 +28,9 @@ def storage_class(storage: Storage) -> Global:
 def rebuild_call(ref: TensorRef) -> Opaque:
     """`_rebuild_tensor_v2` or `_v3` of a tensor, inside `_rebuild_parameter` for a Parameter."""
     requires_grad = bool(ref.requires_grad)
+    shape, stride = (*ref.shape,), (*ref.stride,)  # torch makes them anew for each tensor
     if ref.storage.place is None:
-        args: tuple[Node, ...] = (Global("torch", ref.dtype.name), ref.shape, ref.stride, requires_grad)
+        args: tuple[Node, ...] = (Global("torch", ref.dtype.name), shape, stride, requires_grad)
         call = _call("_rebuild_meta_tensor_no_storage", args, ref)
     else:
         persistent = PersistentId(None, 0)
@@ -37,8 +38,8 @@ def rebuild_call(ref: TensorRef) -> Opaque:
         args = (
             persistent,
             ref.offset,
-            ref.shape,
-            ref.stride,
+            shape,
+            stride,
             requires_grad and not ref.is_parameter,
             ordered_dict(),
         )

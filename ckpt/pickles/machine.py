@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from struct import Struct, error
 from sys import getsizeof
-from typing import TypeAlias, cast
+from typing import Protocol, TypeAlias, cast
 
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.limits import Budget, Limits
@@ -134,7 +134,7 @@ class Pickle:
 
     `foreign_opcodes` are those that torch's weights_only machine does not know, each with its first offset.
     `bytestrings` says whether a Python 2 `str` holds bytes that are not ASCII. `unhashable` is the offset of the
-    first opcode that sets an unhashable key.
+    first opcode that sets an unhashable key. `skimmed` counts the slots of the memo that a Skim left empty.
     """
 
     def __init__(self) -> None:
@@ -148,6 +148,7 @@ class Pickle:
         self.bytestrings = False
         self.unhashable: int | None = None
         self.hashed_tuples: dict[int, Node] = {}
+        self.skimmed = 0
 
 
 class MachineError(UnreadableError):
@@ -173,11 +174,20 @@ class TruncatedPickleError(MachineError):
         super().__init__("unexpected end", offset)
 
 
-Skim: TypeAlias = Callable[[list["Made"], dict[int, "Made"], int, int], tuple[int, int]]
-"""Is called after an object got a state, with the stack above the last MARK, the memo, the offset after it and the number of slots that
-earlier calls left empty in the memo. It may read what follows by itself, leave pairs of keys and values on the stack
-and entries in the memo, and returns the offset from which the machine goes on and the new number of empty slots.
-"""
+class Skim(Protocol):
+    """Reads on in place of the machine, by itself. `memo` is the memo of both."""
+
+    @property
+    def memo(self) -> dict[int, Made]: ...
+
+    def __call__(self, out: Pickle, stack: list[Made], outer: list[list[Made]], at: int) -> int:
+        """The offset from which the machine goes on; `at` itself where nothing was read.
+
+        It is called after a call and after a state. `stack` is what lies above the last MARK, `outer` what lies below each of
+        them. It may leave pairs of keys and values on the stack, and slots of the memo empty: it adds their number to
+        `out.skimmed`.
+        """
+        ...
 
 
 def run(
@@ -218,8 +228,7 @@ def _run(
     stack: list[Made] = []
     outer: list[list[Made]] = []  # the stacks below the open MARKs
     push, pop = stack.append, stack.pop
-    memo: dict[int, Made] = {}
-    skipped = 0  # slots of the memo that were skimmed over and left empty
+    memo: dict[int, Made] = {} if skim is None else skim.memo
     size = len(data)
     memory = budget.memory
     deep: dict[
@@ -295,6 +304,10 @@ def _run(
                 else:
                     stack[-1] = _call(out, at, "reduce", func, args)
                 memory -= CALL_COST
+                if skim is not None:
+                    budget.memory = memory
+                    pos = skim(out, stack, outer, pos)
+                    memory = budget.memory
             elif op == BINPERSID:
                 stack[-1] = made_id = PersistentId(stack[-1], at)
                 persistent.append(made_id)
@@ -376,7 +389,7 @@ def _run(
                     memory, size = budget.memory, len(data)
                 if skim is not None:
                     budget.memory = memory
-                    pos, skipped = skim(stack, memo, pos, skipped)
+                    pos = skim(out, stack, outer, pos)
                     memory = budget.memory
             elif op == NEWOBJ:
                 args = pop()
@@ -417,7 +430,7 @@ def _run(
             else:
                 out.foreign_opcodes.setdefault(op, at)
                 if op == MEMOIZE:
-                    memo[len(memo) + skipped] = stack[-1]
+                    memo[len(memo) + out.skimmed] = stack[-1]
                 elif op == SHORT_BINUNICODE:
                     end = pos + 1 + data[pos]
                     if end > size:

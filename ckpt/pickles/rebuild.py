@@ -67,8 +67,8 @@ class Rebuilder:
         try:
             call.meaning = build(self, call.args, call)
             if call.states and build in _FINISHED and call.meaning is not None:
-                raise _BadCallError("its tensor is changed by a state afterwards")
-        except _BadCallError as error:
+                raise BadCallError("its tensor is changed by a state afterwards")
+        except BadCallError as error:
             assert type(call.func) is Global  # else there would be no builder
             problem = f"damaged pickle: {call.func.name} at byte {call.offset:,}: {error}"
             raise UnreadableError(problem) from None
@@ -168,13 +168,13 @@ class Rebuilder:
             else ("compressed_indices", "plain_indices", "values")
         )
         if not is_tuple(data) or len(data) <= len(labels):
-            raise _BadCallError("its data is not a tuple of tensors and a size")
+            raise BadCallError("its data is not a tuple of tensors and a size")
         tensors = [_tensor(node) for node in data[: len(labels)]]
         parts = tuple(
             (label, part) for label, part in zip(labels, tensors, strict=True) if isinstance(part, TensorRef)
         )
         if len(parts) != len(labels):
-            raise _BadCallError("its parts are not plain tensors")
+            raise BadCallError("its parts are not plain tensors")
         return Composite(layout, tensors[-1].dtype, _sizes(data[len(labels)]), parts)
 
     def _meta_tensor(self, args: tuple[Node, ...], call: Opaque) -> TensorRef:
@@ -182,7 +182,7 @@ class Rebuilder:
         dtype = _dtype(args[0])
         size, stride = _sizes(args[1]), _sizes(args[2])
         if len(size) != len(stride):
-            raise _BadCallError("the numbers of sizes and strides differ")
+            raise BadCallError("the numbers of sizes and strides differ")
         numel = 1 + sum((s - 1) * t for s, t in zip(size, stride, strict=True)) if prod(size) else 0
         storage = Storage(f"meta:{self._meta}", "meta", dtype, dtype.nbytes(numel), None)
         self._meta += 1
@@ -241,14 +241,14 @@ def strided(
     """A tensor that surely lies within its storage. Sizes, strides and offset are in elements of `dtype`."""
     shape, steps = _sizes(size), _sizes(stride)
     if len(shape) != len(steps):
-        raise _BadCallError(f"{len(shape)} sizes and {len(steps)} strides")
+        raise BadCallError(f"{len(shape)} sizes and {len(steps)} strides")
     if type(offset) is not int or not 0 <= offset < _TOO_MANY:
-        raise _BadCallError("invalid storage offset")
+        raise BadCallError("invalid storage offset")
     ref = tensor_ref(storage, dtype, shape, steps, offset, requires_grad)
     if ref.numel >= _TOO_MANY:
-        raise _BadCallError("more than 2^63 elements")
+        raise BadCallError("more than 2^63 elements")
     if ref.extent[1] > storage.nbytes:
-        raise _BadCallError(
+        raise BadCallError(
             f"size {_brief(shape)} with stride {_brief(steps)} at offset {_brief((offset,))} reaches past the "
             f"{storage.nbytes:,} bytes of storage {show(storage.id, 80)}"
         )
@@ -288,13 +288,13 @@ def make_storage(
     return Storage(id, str(device), dtype, nbytes, place, crc)
 
 
-class _BadCallError(Exception):
+class BadCallError(Exception):
     """What is wrong with the arguments of one call. `annotate` adds the name of the call."""
 
 
 def _arity(args: tuple[Node, ...], least: int) -> None:
     if len(args) < least:
-        raise _BadCallError(f"it has {len(args)} arguments and needs {least}")
+        raise BadCallError(f"it has {len(args)} arguments and needs {least}")
 
 
 def _view(
@@ -309,7 +309,7 @@ def _view(
     if type(node) is Opaque and type(node.meaning) is Nested:
         node = node.meaning.root
     if type(node) is not PersistentId or type(node.meaning) is not Storage:
-        raise _BadCallError("its first argument is not a storage")
+        raise BadCallError("its first argument is not a storage")
     storage = node.meaning
     if node.shift and type(offset) is int:
         offset += node.shift
@@ -320,7 +320,7 @@ def _view(
 def _dtype(node: Node) -> DType:
     if type(node) is Global and node.module == "torch" and node.name in BY_NAME:
         return BY_NAME[node.name]
-    raise _BadCallError("unknown dtype")
+    raise BadCallError("unknown dtype")
 
 
 def _sizes(node: Node) -> tuple[int, ...]:
@@ -329,12 +329,12 @@ def _sizes(node: Node) -> tuple[int, ...]:
     if type(node) is list:
         node = tuple(node)
     if type(node) is not tuple:
-        raise _BadCallError("sizes and strides must be tuples")
+        raise BadCallError("sizes and strides must be tuples")
     if len(node) > DIMENSIONS:
-        raise _BadCallError(f"{len(node):,} dimensions, at most {DIMENSIONS} are read")
+        raise BadCallError(f"{len(node):,} dimensions, at most {DIMENSIONS} are read")
     for number in node:
         if type(number) is not int or not 0 <= number < _TOO_MANY:
-            raise _BadCallError("invalid size or stride")
+            raise BadCallError("invalid size or stride")
     return cast(
         "tuple[int, ...]", node
     )  # every tensor comes here twice, so its numbers are not checked again
@@ -370,14 +370,14 @@ def _meaning(node: Node) -> Tensor | None:
 def _tensor(node: Node) -> Tensor:
     tensor = _meaning(node)
     if tensor is None:
-        raise _BadCallError("one of its arguments is not a tensor")
+        raise BadCallError("one of its arguments is not a tensor")
     return tensor
 
 
 def _plain(node: Node) -> TensorRef:
     tensor = _tensor(node)
     if not isinstance(tensor, TensorRef):
-        raise _BadCallError("one of its arguments is not a plain tensor")
+        raise BadCallError("one of its arguments is not a plain tensor")
     return tensor
 
 
@@ -387,7 +387,7 @@ def _layout(node: Node) -> str:
             return str(node.args[0]).removeprefix("torch.")[:40]
     if type(node) is Global and node.module == "torch":
         return node.name
-    raise _BadCallError("unknown layout")
+    raise BadCallError("unknown layout")
 
 
 def _tuple_state(call: Opaque) -> tuple[Node, ...]:
@@ -435,18 +435,18 @@ def _with_shards(whole: Composite, state: Node) -> Composite:
         at = _attributes(metadata.states[0]) if type(metadata) is Opaque and metadata.states else {}
         tensor = _meaning(fields.get("tensor"))
         if not isinstance(tensor, TensorRef) or not at:
-            raise _BadCallError("a shard has no tensor or no place")
+            raise BadCallError("a shard has no tensor or no place")
         offsets, sizes = _sizes(at.get("shard_offsets")), _sizes(at.get("shard_sizes"))
         if sizes != tensor.shape or len(offsets) != len(whole.shape) or len(sizes) != len(whole.shape):
-            raise _BadCallError("the size of a shard is not that of its tensor")
+            raise BadCallError("the size of a shard is not that of its tensor")
         ends = [first + size for first, size in zip(offsets, sizes, strict=True)]
         if any(end > size for end, size in zip(ends, whole.shape, strict=True)):
-            raise _BadCallError(
+            raise BadCallError(
                 f"a shard at {_brief(offsets)} of size {_brief(sizes)} lies outside of its tensor"
             )
         label = "_".join(["shard", *map(str, offsets)])
         if any(label == other for other, _ in parts):
-            raise _BadCallError("two shards begin at one place")
+            raise BadCallError("two shards begin at one place")
         parts.append((label, tensor))
         places.append(", ".join(f"{first}:{end}" for first, end in zip(offsets, ends, strict=True)))
         placement = at.get("placement")

@@ -48,19 +48,29 @@ class Line(NamedTuple):
 
 
 class _Node:
+    """A part of names with others below it, and the tensor that has this very name, if there is one."""
+
     __slots__ = ("children", "leaf", "number")
 
-    def __init__(self, children: dict[str, _Node] | None = None) -> None:
-        self.children: dict[str, _Node] = {} if children is None else children
-        self.leaf: Leaf | None = None
+    def __init__(self, children: dict[str, _Node | Leaf] | None = None, leaf: Leaf | None = None) -> None:
+        self.children: dict[str, _Node | Leaf] = {} if children is None else children
+        self.leaf = leaf
         self.number = -1
 
     def child(self, part: str) -> _Node:
         """The child of that name, made when there is none."""
         found = self.children.get(part)
-        if found is None:
-            found = self.children[part] = _Node()
+        if not isinstance(found, _Node):
+            found = self.children[part] = _Node(leaf=found)
         return found
+
+    def add(self, part: str, leaf: Leaf) -> None:
+        """Put a tensor below."""
+        found = self.children.get(part)
+        if isinstance(found, _Node):
+            found.leaf = leaf
+        else:
+            self.children[part] = leaf
 
 
 def fold(leaves: Iterable[Leaf]) -> tuple[Fold, ...]:
@@ -79,9 +89,9 @@ def fold(leaves: Iterable[Leaf]) -> tuple[Fold, ...]:
     for leaf in leaves:
         above, dot, last = leaf.name.rpartition(".")
         if not dot or leaf.name.count(".") >= _PARTS:  # the second: a name that is nothing but dots
-            root.child(leaf.name).leaf = leaf
+            root.add(leaf.name, leaf)
         else:
-            node_of(above).child(last).leaf = leaf
+            (nodes.get(above) or node_of(above)).add(last, leaf)
     return _Folder().children(root)
 
 
@@ -128,26 +138,27 @@ class _Folder:
             folds += self._folds(names, child)
         return tuple(_brace_leaves(folds))
 
-    def _groups(self, items: list[tuple[str, _Node]]) -> list[tuple[list[str], _Node]]:
+    def _groups(self, items: list[tuple[str, _Node | Leaf]]) -> list[tuple[list[str], _Node | Leaf]]:
         """Neighbours that are equal, as one: (their names, one of them)."""
-        groups: list[tuple[list[str], _Node]] = []
+        groups: list[tuple[list[str], _Node | Leaf]] = []
         numbers: list[int] = []
         for name, child in items:
             number = self._number(child)
-            if groups and numbers[-1] == number and child.children and _continues(groups[-1][0], name):
+            same = groups and numbers[-1] == number and isinstance(child, _Node)
+            if same and _continues(groups[-1][0], name):
                 groups[-1][0].append(name)
             else:
                 groups.append(([name], child))
                 numbers.append(number)
         return groups
 
-    def _folds(self, names: list[str], node: _Node) -> list[Fold]:
+    def _folds(self, names: list[str], node: _Node | Leaf) -> list[Fold]:
         label, times = _group_label(names), len(names)
-        if node.leaf is not None:
-            own = Fold(label, node.leaf.look, times, node.leaf.numel * times, node.leaf.nbytes * times)
-            if not node.children:
-                return [own]
-            return [own, *self._folds(names, _Node(node.children))]
+        leaf = node.leaf if isinstance(node, _Node) else node
+        if leaf is not None:
+            own = Fold(label, leaf.look, times, leaf.numel * times, leaf.nbytes * times)
+            return [own, *self._folds(names, _Node(node.children))] if isinstance(node, _Node) else [own]
+        assert isinstance(node, _Node)
         inner = [_scaled(fold, times) for fold in self.children(node)]
         if len(inner) == 1 and (times == 1 or inner[0].times == times):
             only = inner[0]
@@ -167,14 +178,21 @@ class _Folder:
             )
         ]
 
-    def _number(self, node: _Node) -> int:
+    def _number(self, node: _Node | Leaf) -> int:
+        numbers = self._numbers
+        if isinstance(node, Leaf):
+            return numbers.setdefault(node.look, len(numbers))
         if node.number < 0:
+            below = tuple(
+                [
+                    numbers.setdefault(child.look, len(numbers))
+                    if type(child) is Leaf
+                    else self._number(child)
+                    for child in node.children.values()
+                ]
+            )
             look = node.leaf.look if node.leaf else None
-            key: Hashable = look
-            if node.children:
-                numbers = tuple([self._number(child) for child in node.children.values()])
-                key = (look, tuple(node.children), numbers)
-            node.number = self._numbers.setdefault(key, len(self._numbers))
+            node.number = numbers.setdefault((look, tuple(node.children), below), len(numbers))
         return node.number
 
 

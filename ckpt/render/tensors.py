@@ -111,11 +111,12 @@ class _Table:
         self.leaves: list[Leaf] = []
         for row in rows:
             entry, tensor = row.entry, row.entry.tensor
-            key = (tensor.shape, tensor.dtype.name, tensor.device, tensor.layout)
+            kind, device = tensor.dtype.name, tensor.device
+            key = (tensor.shape, kind, device, tensor.layout)
             number = numbers.get(key)
             if number is None:
                 number = numbers[key] = len(numbers)
-                self._looks.append((shape_text(tensor), tensor.dtype.name, tensor.device or ""))
+                self._looks.append((shape_text(tensor), kind, device or ""))
             name = show(names.get(row.position, entry.name), None) if entry.path else "(the root)"
             if not entry.registered:
                 name += " (unregistered)"

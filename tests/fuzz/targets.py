@@ -27,9 +27,10 @@ from ckpt.errors import CkptError
 from ckpt.evidence.survey import Survey
 from ckpt.findings import Rules
 from ckpt.formats import listing, save, verify
-from ckpt.formats.archive import Archive, Record
+from ckpt.formats.archive import Archive
 from ckpt.formats.dcp.metadata import metadata_of
 from ckpt.formats.dcp.skim import read_metadata
+from ckpt.formats.directory import Record
 from ckpt.formats.draft import Keys
 from ckpt.formats.format import ChecksumReport
 from ckpt.formats.pickled import run

@@ -5,7 +5,7 @@ from __future__ import annotations
 from zlib import crc32
 
 from ckpt.errors import DamagedDataError, LimitError, NotOpenedError
-from ckpt.formats.archive import Record
+from ckpt.formats.directory import Record
 from ckpt.io.location import Links, Location
 from ckpt.io.source import Memory, Source, Window, inflate
 from ckpt.limits import Budget, Limits

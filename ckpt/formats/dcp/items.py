@@ -11,7 +11,8 @@ from dataclasses import replace
 from ckpt.checkpoint import Checkpoint, Origin
 from ckpt.dtypes import DType
 from ckpt.errors import CkptError, CutOffError, DamagedDataError, UnreadableError
-from ckpt.formats.archive import LOCAL_MAGIC, Archive, read_archive
+from ckpt.formats.archive import Archive, read_archive
+from ckpt.formats.directory import LOCAL_MAGIC
 from ckpt.formats.pickled import Contents, interpret, run
 from ckpt.formats.torch_legacy.read import read_nested
 from ckpt.formats.torch_zip.read import StorageFolder, byteorder_of

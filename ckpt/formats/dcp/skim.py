@@ -19,7 +19,7 @@ from ckpt.formats.dcp.metadata import Chunks, FoundItem, Metadata, TensorRow, cl
 from ckpt.formats.pickled import run
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Dict, Global, Node, Opaque, is_tuple
-from ckpt.pickles.machine import MachineError, Made
+from ckpt.pickles.machine import MachineError, Made, Pickle
 
 Memo: TypeAlias = dict[int, Made]
 
@@ -57,11 +57,15 @@ class Skimmer:
         self._tensors: _Patterns | None = None
         self._places: re.Pattern[bytes] | None = None
         self._charged = 0
-        self._memo: Memo = {}
+        self.memo: Memo = {}
         self._tries = 8  # each looks at the whole memo
 
-    def __call__(self, stack: list[Made], memo: Memo, at: int, skipped: int) -> tuple[int, int]:
-        self._memo = memo
+    def __call__(self, out: Pickle, stack: list[Made], outer: list[list[Made]], at: int) -> int:
+        before = out.skimmed
+        at, out.skimmed = self._read_on(stack, self.memo, at, before)
+        return at
+
+    def _read_on(self, stack: list[Made], memo: Memo, at: int, skipped: int) -> tuple[int, int]:
         made, below = stack[-1], stack[-2] if len(stack) > 1 else None
         if type(made) is not Opaque:
             return at, skipped
@@ -84,7 +88,7 @@ class Skimmer:
 
         It has not where a pickle fills slots by their number, which no pickler does that also counts them.
         """
-        return all(one < two for one, two in pairwise(self._memo))
+        return all(one < two for one, two in pairwise(self.memo))
 
     # --- what follows an entry ----------------------------------------------------------------------------------------
 

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry, Notice, Refusal
 from ckpt.errors import LimitError, UnreadableError
-from ckpt.formats.archive import Archive, Record
+from ckpt.formats.archive import Archive
 from ckpt.formats.contained.member import of_record
+from ckpt.formats.directory import Record
 from ckpt.formats.pickled import Contents, checkpoint, interpret, run
 from ckpt.formats.probe import Probe
 from ckpt.formats.pt2 import NAME, TRAITS

@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from ckpt.checkpoint import Checkpoint, Notice
 from ckpt.errors import LimitError, UnreadableError
-from ckpt.formats.archive import Archive, Record
+from ckpt.formats.archive import Archive
 from ckpt.formats.contained.member import of_record
+from ckpt.formats.directory import Record
 from ckpt.formats.pickled import Contents, checkpoint, interpret, run
 from ckpt.formats.plain_pickle.read import is_pickle
 from ckpt.formats.probe import Probe

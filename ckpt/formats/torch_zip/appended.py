@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt.errors import CkptError, LimitError, UnreadableError
-from ckpt.formats.archive import (
-    END_MAGIC,
-    END_RECORD,
-    LOCAL_HEADER,
-    LOCAL_MAGIC,
-    Archive,
-    end_at,
-    read_archive,
-)
+from ckpt.formats.archive import END_MAGIC, END_RECORD, Archive, end_at, read_archive
+from ckpt.formats.directory import LOCAL_HEADER, LOCAL_MAGIC
 from ckpt.formats.torch_zip.read import read_from
 from ckpt.io.source import Beginning, Source
 from ckpt.limits import Limits

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ckpt.errors import UnreadableError
-from ckpt.formats.archive import Archive, Record, read_archive
+from ckpt.formats.archive import Archive, read_archive
 from ckpt.formats.contained.member import of_record
+from ckpt.formats.directory import Record
 from ckpt.formats.pickled import Contents, interpret, run
 from ckpt.formats.torch_zip.read import StorageFolder, byteorder_of
 from ckpt.limits import Budget, Limits

@@ -7,19 +7,21 @@ shortcut (`.storage_alignment`).
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ckpt.checkpoint import Checkpoint, Notice, Origin, Traits
 from ckpt.dtypes import UINT8, DType
 from ckpt.errors import UnreadableError
 from ckpt.formats.archive import Archive
-from ckpt.formats.pickled import Contents, checkpoint, interpret, run
+from ckpt.formats.pickled import Contents, checkpoint, interpret, run_skimmed
 from ckpt.formats.probe import Probe
 from ckpt.formats.torch_legacy.read import read_nested
+from ckpt.io.source import grounded
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Global, Node, PersistentId
 from ckpt.pickles.rebuild import make_storage, storage_bytes, storage_type
-from ckpt.tensors import Storage
+from ckpt.tensors import Range, Storage
 from ckpt.text import and_more, show
 
 NAME = "torch-zip"
@@ -76,7 +78,8 @@ def read_from(
     budget.hold(archive.nbytes)
     contents = Contents(archive.notices, read_nested, mark, budget)
     data = archive.read_pickle(record, limits, budget)
-    pickle = run(data, limits, budget)
+    folder = StorageFolder(archive, "data", contents, big=byteorder == "big")
+    pickle = run_skimmed(data, limits, budget, folder)
     if pickle.end < len(data):
         left = len(data) - pickle.end
         contents.notices.append(
@@ -84,7 +87,6 @@ def read_from(
         )
     if archive.outside:
         contents.not_loadable = f"torch refuses an archive with records outside {show(archive.root, 40)}/"
-    folder = StorageFolder(archive, "data", contents, big=byteorder == "big")
     interpret(pickle, contents, limits, folder.resolve, 0)
     refused = _refused_version(archive)
     if refused is not None:
@@ -169,6 +171,10 @@ class StorageFolder:
             )
         _, cls, key, device, numel = pid[:5]
         text = key if type(key) is str else str(key) if isinstance(key, str) or _is_count(key) else ""
+        return self.storage(cls, text, device, numel)
+
+    def storage(self, cls: Node, text: str, device: Node, numel: Node) -> Storage:
+        """The storage with the key `text`, as a persistent id describes it. Raises UnreadableError."""
         if type(cls) is Global and cls in self._types:
             dtype = self._types[cls]
         else:
@@ -196,6 +202,52 @@ class StorageFolder:
         )
         self._made[text] = self._contents.storages[storage.id] = storage
         return storage
+
+    def storages(self, keys: Sequence[str], kinds: Sequence[tuple[Node, Node, Node]]) -> list[Storage]:
+        """`storage` for each of many: (class, device, elements) of each key. Raises UnreadableError."""
+        records, known, all_known = self._records, self._made, self._contents.storages
+        find, methods, offsets, checksums = (
+            records.index.get,
+            records.methods,
+            records.offsets,
+            records.checksums,
+        )
+        file, base = grounded(self._source, 0)
+        before, after, mark, new = (
+            self._folder,
+            self._suffix,
+            self._contents.mark + self._prefix,
+            tuple.__new__,
+        )
+        plain = {kind: self._plain(*kind) for kind in set(kinds)}
+        made: list[Storage] = []
+        for key, kind in zip(keys, kinds, strict=True):
+            device, dtype, nbytes = plain[kind]
+            at = find(before + key + after)
+            if at is None or key in known or nbytes != records.sizes[at] or methods[at]:
+                made.append(self.storage(kind[0], key, kind[1], kind[2]))
+                continue
+            place = new(Range, (file, base + offsets[at], nbytes, None, self._big))
+            crc = checksums[at]
+            storage = new(
+                Storage, (mark + key, device, dtype, nbytes, place, crc if crc or not nbytes else None)
+            )
+            known[key] = all_known[storage.id] = storage
+            made.append(storage)
+        return made
+
+    def _plain(self, cls: Node, device: Node, numel: Node) -> tuple[str | None, DType | None, int]:
+        """The device, the dtype and the bytes of a storage. Raises UnreadableError."""
+        dtype = storage_type(cls)
+        nbytes = storage_bytes(dtype, numel)
+        return make_storage("", device, dtype, nbytes, None).device, dtype, nbytes
+
+    def forget(self) -> None:
+        """Drop every storage, as before the first one."""
+        for storage in self._made.values():
+            del self._contents.storages[storage.id]
+        self._made.clear()
+        self._longer.clear()
 
     def keys(self) -> list[str]:
         """The keys that the pickle named so far."""

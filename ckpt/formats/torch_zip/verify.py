@@ -8,7 +8,8 @@ from struct import unpack_from
 
 from ckpt.elements.blocks import blocks
 from ckpt.errors import DamagedDataError, UnreadableError
-from ckpt.formats.archive import CENTRAL_MAGIC, DESCRIPTOR_MAGIC, LOCAL_HEADER, LOCAL_MAGIC, Archive, Record
+from ckpt.formats.archive import DESCRIPTOR_MAGIC, Archive
+from ckpt.formats.directory import CENTRAL_MAGIC, LOCAL_HEADER, LOCAL_MAGIC, Record
 from ckpt.formats.format import Check, ChecksumReport, Damage, Salvage
 from ckpt.formats.pickled import Contents, interpret, run
 from ckpt.formats.probe import Probe

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
@@ -33,15 +34,24 @@ class StorageUse(NamedTuple):
 
 def storage_uses(checkpoint: Checkpoint) -> tuple[StorageUse, ...]:
     """Every storage of a checkpoint, in the order in which the file names them."""
-    users: dict[Storage, list[tuple[str, TensorRef]]] = {}
+    users = _users(checkpoint)
+    return tuple(_shared(storage, users.get(id(storage), [])) for storage in checkpoint.storages)
+
+
+def _users(checkpoint: Checkpoint) -> dict[int, list[tuple[str, TensorRef]]]:
+    """The id of each storage that tensors look into -> their names, and the tensors or their parts."""
+    users: dict[int, list[tuple[str, TensorRef]]] = {}
     for entry in checkpoint.tensors:
         tensor = entry.tensor
         if type(tensor) is TensorRef:
-            users.setdefault(tensor.storage, []).append((entry.name, tensor))
+            user = (entry.name, tensor)
+            same = users.setdefault(id(tensor.storage), found := [user])
+            if same is not found:
+                same.append(user)
         else:
             for label, part in tensor.parts:
-                users.setdefault(part.storage, []).append((f"{entry.name}[{label}]", part))
-    return tuple(_shared(storage, users.get(storage, [])) for storage in checkpoint.storages)
+                users.setdefault(id(part.storage), []).append((f"{entry.name}[{label}]", part))
+    return users
 
 
 def _shared(storage: Storage, users: list[tuple[str, TensorRef]]) -> StorageUse:
@@ -69,12 +79,18 @@ def tied_weights(survey: Survey) -> list[tuple[str, ...]]:
     of one tensor, what a quantized layer packs and single numbers that are no parameters are no weights.
     """
     averages = [[section] for section in survey.sections if section.kind == "ema"]
+    uses = Counter([id(part.storage) for entry in survey.tensors for part in parts_of(entry.tensor)])
     found: list[tuple[str, ...]] = []
+    if len(uses) == uses.total():
+        return found  # nothing is shared
     for sections in (survey.candidates, *averages):
         groups: dict[tuple[tuple[Storage, tuple[int, int]], ...], list[str]] = {}
         for index, entry in _named(sections):
+            parts = parts_of(entry.tensor)
+            if all(uses[id(part.storage)] < 2 for part in parts):
+                continue
             if entry.tensor.shape or survey.roles[index].role == "parameter":
-                memory = tuple((part.storage, part.extent) for part in parts_of(entry.tensor))
+                memory = tuple((part.storage, part.extent) for part in parts)
                 groups.setdefault(memory, []).append(entry.name)
         found += [
             tuple(names)

@@ -1,0 +1,49 @@
+"""The memo of a pickle of which parts were skimmed: their slots are filled when an opcode asks for them."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+
+from ckpt.pickles.machine import Made
+
+
+class SkimmedMemo(dict[int, Made]):
+    """The memo of the machine. `find` knows what lies in the slots of the runs that were skimmed.
+
+    A run is (first slot, one past the last). They ascend, and no two overlap.
+    """
+
+    def __init__(self, find: Callable[[int], Made]) -> None:
+        super().__init__()
+        self._find = find
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+
+    def __missing__(self, slot: int) -> Made:
+        if not self.is_skimmed(slot):
+            raise KeyError(slot)
+        return self._find(slot)
+
+    @property
+    def end(self) -> int:
+        """One past the last skimmed slot."""
+        return self._ends[-1] if self._ends else 0
+
+    def add_run(self, start: int, end: int) -> None:
+        """Let the slots of a run be found."""
+        if self._ends and self._ends[-1] == start:
+            self._ends[-1] = end
+        elif start < end:
+            self._starts.append(start)
+            self._ends.append(end)
+
+    def is_skimmed(self, slot: int) -> bool:
+        """Whether a slot lies in a run."""
+        at = bisect_right(self._starts, slot) - 1
+        return at >= 0 and slot < self._ends[at]
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether no opcode filled a slot of a run. One that did so before the run would have filled it for good."""
+        return not self._ends or not any(map(self.is_skimmed, self))
