@@ -196,4 +196,6 @@ def key_of(node: Node, index: int) -> str | int:
             return NamedKey(data.decode("utf-8", "backslashreplace"), "bytes")
         what = "tensor" if node.meaning is not None else node.class_name.rpartition(".")[2]
         return NamedKey(f"<{what} {index}>", node.class_name)
+    if type(node) is TensorRef:
+        return NamedKey(f"<tensor {index}>", "tensor")
     return NamedKey(f"<{type(node).__name__.lower()} {index}>", type(node).__name__.lower())

@@ -103,8 +103,13 @@ def show_cell(text: str, *, name: bool = False) -> str:
     return f"{_code(text[0])}{text[1:]}"
 
 
+def is_plain(text: str) -> bool:
+    """Whether `show` leaves a text as it is."""
+    return text.isascii() and text.isprintable() and "\\" not in text
+
+
 def _escaped(text: str) -> str:
-    if text.isascii() and text.isprintable() and "\\" not in text:
+    if is_plain(text):
         return text
     return _UNPRINTABLE.sub(_escape, text)
 

@@ -91,7 +91,8 @@ class Section(NamedTuple):
 
     def names(self) -> list[str]:
         """The names of its tensors, relative to it."""
-        return [self.relative(entry.name) for entry in self.entries]
+        begin = len(self.name) + 1 if self.path else 0
+        return [entry.name[begin:] for entry in self.entries]
 
     def selected(self, globs: Globs | None, path: str) -> Sequence[Entry]:
         """Its entries that match by their names or those inside of it. Raises UsageError where none does."""
@@ -120,8 +121,8 @@ def section_of(
 ) -> Section:
     """The section of the tensors `first` to `last`, with its totals."""
     entries = checkpoint.tensors[first:last]
-    numel = sum(entry.tensor.numel for entry in entries)
-    nbytes = sum(entry.tensor.nbytes for entry in entries)
+    tensors = [entry.tensor for entry in entries]
+    numel, nbytes = sum([tensor.numel for tensor in tensors]), sum([tensor.nbytes for tensor in tensors])
     return Section(path, name, kind, first, entries, is_module, numel, nbytes, node)
 
 

@@ -116,7 +116,8 @@ _LAYER = re.compile(r"(.+)\.lora_(?:A|B|embedding_A|embedding_B)(?:\.|$)")
 
 def is_adapted(names: Iterable[str]) -> bool:
     """Whether any of the names is one that PEFT makes."""
-    return any(mark in name for name in names for mark in _PEFT_MARKS)
+    text = "\n".join(names)
+    return any(mark in text for mark in _PEFT_MARKS)
 
 
 def base_name(name: str) -> str:
@@ -129,5 +130,5 @@ def base_name(name: str) -> str:
 
 def adapted_layers(names: Iterable[str]) -> list[str]:
     """The layers of the base model that LoRA changes, by their names in the base model, each once."""
-    found = map(_LAYER.match, map(base_name, names))
+    found = map(_LAYER.match, [base_name(name) for name in names if "lora_" in name])
     return list(dict.fromkeys(match[1] for match in found if match is not None))

@@ -196,15 +196,14 @@ def checkpoint(
 
 def _storages(contents: Contents, flat: Flat) -> tuple[Storage, ...]:
     """Every storage: first those that persistent ids name, then those that only tensors name (on meta)."""
-    storages = {id(storage): storage for storage in contents.storages.values()}
+    storages = dict(zip(map(id, contents.storages.values()), contents.storages.values(), strict=True))
     for entry in flat.tensors:
         tensor = entry.tensor
-        if type(tensor) is TensorRef:
-            if id(tensor.storage) not in storages:
-                storages[id(tensor.storage)] = tensor.storage
-        else:
+        if type(tensor) is not TensorRef:
             for _, part in tensor.parts:
                 storages.setdefault(id(part.storage), part.storage)
+        elif id(tensor.storage) not in storages:
+            storages[id(tensor.storage)] = tensor.storage
     return tuple(storages.values())
 
 

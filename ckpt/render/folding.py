@@ -87,11 +87,16 @@ def fold(leaves: Iterable[Leaf]) -> tuple[Fold, ...]:
         return found
 
     for leaf in leaves:
-        above, dot, last = leaf.name.rpartition(".")
-        if not dot or leaf.name.count(".") >= _PARTS:  # the second: a name that is nothing but dots
-            root.add(leaf.name, leaf)
+        name = leaf.name
+        above, dot, last = name.rpartition(".")
+        if not dot or name.count(".") >= _PARTS:  # the second: a name that is nothing but dots
+            root.add(name, leaf)
+            continue
+        node = nodes.get(above) or node_of(above)
+        if last in node.children:
+            node.add(last, leaf)
         else:
-            (nodes.get(above) or node_of(above)).add(last, leaf)
+            node.children[last] = leaf
     return _Folder().children(root)
 
 

@@ -10,7 +10,7 @@ from ckpt.render.findings import findings_lines, follow_lines, safe
 from ckpt.render.parts import part_lines
 from ckpt.render.tensors import ROWS, tensor_lines
 from ckpt.render.text import Line, columns, flowed, height_of, hung
-from ckpt.tensors import Tensor
+from ckpt.tensors import Composite, Tensor
 from ckpt.text import and_more, count_text, plural, show, size_text
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def headline(report: InspectReport, width: int | None = None) -> list[Line]:
         for tensor in chosen or tensors:
             dtypes[tensor.dtype.name] = None
             # A wrapper shows a dtype that none of its parts may have.
-            if tensor.layout == "wrapper":
+            if type(tensor) is Composite and tensor.layout == "wrapper":
                 dtypes.update((part.dtype.name, None) for _, part in tensor.parts)
     if dtypes:
         pieces.append(and_more(list(dtypes), 3))
@@ -116,12 +116,13 @@ def headline(report: InspectReport, width: int | None = None) -> list[Line]:
 
 def _places(report: InspectReport) -> list[str]:
     """Where the tensors are saved: the devices, the one with the most bytes first."""
+    if report.checkpoint.traits.fills_a_state:  # it is loaded where the state is
+        return []
     found: dict[str, list[Row]] = {}
-    for row in (
-        () if report.checkpoint.traits.fills_a_state else report.rows
-    ):  # it is loaded where the state is
-        if row.tensor.device is not None:
-            found.setdefault(row.tensor.device, []).append(row)
+    for row in report.rows:
+        device = row.entry.tensor.device
+        if device is not None:
+            found.setdefault(device, []).append(row)
     texts = []
     for tag, rows in sorted(found.items(), key=lambda item: -sum(row.tensor.nbytes for row in item[1])):
         text = show(tag, 40)

@@ -16,7 +16,7 @@ from ckpt.pickles.imports import runs_anything
 from ckpt.render.findings import safe
 from ckpt.render.tables import value_text
 from ckpt.render.text import Line, cells, cut, flowed, hung, pasted_line, shortened
-from ckpt.tensors import Composite, sharding_of
+from ckpt.tensors import Boxes, Composite, sharding_of
 from ckpt.text import and_more, folded, listed, plural, show, size_text
 from ckpt.tree.literals import scalar_text
 from ckpt.tree.steps import REGISTERED
@@ -98,6 +98,9 @@ def _pieces(report: InspectReport) -> str:
 
 def _sharded(report: InspectReport) -> str:
     """How many tensors are cut, along which dimensions, and into how many parts."""
+    places = {type(storage.place) for storage in report.checkpoint.storages}
+    if Boxes not in places:
+        return ""
     every = [sharding for row in report.rows if (sharding := sharding_of(row.tensor)) is not None]
     if not every:
         return ""

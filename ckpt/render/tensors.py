@@ -9,7 +9,7 @@ from ckpt.render.folding import Fold, Leaf, fold, lines
 from ckpt.render.folding import Line as Opened
 from ckpt.render.text import Line, columns
 from ckpt.tensors import Composite, Tensor
-from ckpt.text import count_text, plural, show, size_text
+from ckpt.text import count_text, is_plain, plural, show, size_text
 
 ROWS = 40
 """Rows of a table in a pipe."""
@@ -109,15 +109,18 @@ class _Table:
         self._looks: list[tuple[str, str, str]] = []
         self._rows: list[tuple[str, str, str, str, int, int, bool]] = []
         self.leaves: list[Leaf] = []
-        for row in rows:
-            entry, tensor = row.entry, row.entry.tensor
+        entries = [row.entry for row in rows]
+        plain = not names and is_plain("".join([entry.name for entry in entries]))
+        for row, entry in zip(rows, entries, strict=True):
+            name, tensor = entry.name, entry.tensor
             kind, device = tensor.dtype.name, tensor.device
             key = (tensor.shape, kind, device, tensor.layout)
             number = numbers.get(key)
             if number is None:
                 number = numbers[key] = len(numbers)
                 self._looks.append((shape_text(tensor), kind, device or ""))
-            name = show(names.get(row.position, entry.name), None) if entry.path else "(the root)"
+            if not plain or not entry.path:
+                name = show(names.get(row.position, name), None) if entry.path else "(the root)"
             if not entry.registered:
                 name += " (unregistered)"
             elif not entry.persistent:

@@ -7,6 +7,7 @@ far a small file may expand.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import NamedTuple, cast
 
 from ckpt.checkpoint import Container, Entry, Role, Value
@@ -60,6 +61,10 @@ def flatten(root: Node, limits: Limits, budget: Budget | None = None) -> Flat:
     return _Walk(limits, budget).run(root)
 
 
+_WITH_STATE = 4
+"""Arguments of `_rebuild_from_type_v2(func, type, args, state)`."""
+_MANY = 64
+"""Children of a state dict that are worth to be recorded at once."""
 _ROW, _STEP, _ELEMENT = 700, 8, 8
 """Bytes of memory of a row and what is made of it, of a step of its path, and of a number of a numpy array."""
 
@@ -118,7 +123,7 @@ class _Walk:
             self._tensor(tensor, path, name, kind, registered, persistent)
             if registered:
                 self._registered.setdefault(id(node), name)
-            if type(node) is Opaque and len(node.args) == 4:  # _rebuild_from_type_v2(func, type, args, state)
+            if type(node) is Opaque and len(node.args) == _WITH_STATE:
                 self._attached(attached_tensors(node), path, name)
             return None
         if type(node) is Global or type(node) is Opaque:
@@ -245,12 +250,37 @@ class _Walk:
             self._registered.setdefault(id(node), name)
             below = module_steps(view, path, name, registered)
         else:
-            below = steps(view, path, name, registered)
+            below = steps(view, path, name, registered, self._flat(view, path, name, registered))
         if type(node) is Opaque and view.kind == "mapping" and node.states:
             self._attached(attached_tensors(node), path, name)
         if view.metadata is not None:
             self._where_metadata(view.metadata, f"{name}._metadata" if path else "_metadata")
         return _Frame(node, view, path, name, below, registered, len(out.tensors), container)
+
+    def _flat(self, view: View, path: Path, name: str, registered: Registered) -> int:
+        """Record a large state dict at once, as `_visit` would record each tensor: the number of its children, or 0."""
+        nodes, keys = view.children, view.keys
+        if view.kind != "mapping" or len(nodes) < _MANY or registered is not None or self._registered:
+            return 0
+        found = [node if type(node) is TensorRef else _plain(node) for node in nodes]
+        if set(map(type, found)) != {TensorRef} or set(map(type, keys)) != {str}:
+            return 0
+        tensors = cast("list[TensorRef]", found)
+        if any(tensor.is_parameter or tensor.is_buffer for tensor in tensors):
+            return 0
+        below = cast("list[str]", keys)
+        names = [f"{name}.{key}" for key in below] if path else below
+        letters = "".join(names)
+        weight = 1 if letters.isascii() else 4
+        cost = (_ROW + _STEP * (len(path) + 1)) * len(names) + weight * len(letters)
+        self._budget.charge(cost, "the tree of the file")
+        if self._counted is not None:
+            for node in nodes:
+                self._count(node)
+        paths = map(path.__add__, zip(below, strict=True))
+        fields = zip(paths, names, tensors, repeat(None), repeat(None), repeat(True), repeat(True))
+        self._out.tensors += map(tuple.__new__, repeat(Entry), fields)
+        return len(nodes)
 
     def _where_metadata(self, metadata: Node, name: str) -> None:
         if type(metadata) is Opaque:
@@ -267,6 +297,13 @@ class _Walk:
                 out.containers.pop()  # it is the last one, because those inside it were removed before
             else:
                 out.containers[frame.container] = row._replace(last=len(out.tensors))
+
+
+def _plain(node: Node) -> TensorRef | None:
+    """The tensor of a call that makes nothing else."""
+    if type(node) is Opaque and type(node.meaning) is TensorRef and len(node.args) != _WITH_STATE:
+        return node.meaning
+    return None
 
 
 def bare_storage(storage: Storage, numel: int) -> Composite:

@@ -7,8 +7,10 @@ shortcut (`.storage_alignment`).
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 from ckpt.checkpoint import Checkpoint, Notice, Origin, Traits
 from ckpt.dtypes import UINT8, DType
@@ -205,35 +207,32 @@ class StorageFolder:
 
     def storages(self, keys: Sequence[str], kinds: Sequence[tuple[Node, Node, Node]]) -> list[Storage]:
         """`storage` for each of many: (class, device, elements) of each key. Raises UnreadableError."""
-        records, known, all_known = self._records, self._made, self._contents.storages
-        find, methods, offsets, checksums = (
-            records.index.get,
-            records.methods,
-            records.offsets,
-            records.checksums,
-        )
-        file, base = grounded(self._source, 0)
-        before, after, mark, new = (
-            self._folder,
-            self._suffix,
-            self._contents.mark + self._prefix,
-            tuple.__new__,
-        )
+        records, before, after = self._records, self._folder, self._suffix
         plain = {kind: self._plain(*kind) for kind in set(kinds)}
-        made: list[Storage] = []
-        for key, kind in zip(keys, kinds, strict=True):
-            device, dtype, nbytes = plain[kind]
-            at = find(before + key + after)
-            if at is None or key in known or nbytes != records.sizes[at] or methods[at]:
-                made.append(self.storage(kind[0], key, kind[1], kind[2]))
-                continue
-            place = new(Range, (file, base + offsets[at], nbytes, None, self._big))
-            crc = checksums[at]
-            storage = new(
-                Storage, (mark + key, device, dtype, nbytes, place, crc if crc or not nbytes else None)
-            )
-            known[key] = all_known[storage.id] = storage
-            made.append(storage)
+        devices, dtypes, sizes = zip(*[plain[kind] for kind in kinds], strict=True)
+        index = records.index
+        found = [index.get(f"{before}{key}{after}", -1) for key in keys]
+        first, end = found[0], found[0] + len(found)
+        usual = first >= 0 and found == list(range(first, end)) and self._made.keys().isdisjoint(keys)
+        if not usual or any(records.methods[first:end]) or records.sizes[first:end] != array("Q", sizes):
+            return [
+                self.storage(kind[0], key, kind[1], kind[2]) for key, kind in zip(keys, kinds, strict=True)
+            ]
+        file, base = grounded(self._source, 0)
+        offsets: Iterable[int] = records.offsets[first:end]
+        if base:
+            offsets = map(base.__add__, offsets)
+        checksums: Iterable[int | None] = records.checksums[first:end]
+        if 0 in records.checksums[first:end]:
+            checksums = [records.at(at).crc for at in range(first, end)]
+        new, mark = tuple.__new__, self._contents.mark + self._prefix
+        ids = [mark + key for key in keys] if mark else keys
+        ranges = zip(repeat(file), offsets, sizes, repeat(None), repeat(self._big), strict=False)
+        places = map(new, repeat(Range), ranges)
+        fields = zip(ids, devices, dtypes, sizes, places, checksums, strict=True)
+        made: list[Storage] = list(map(new, repeat(Storage), fields))
+        self._made.update(zip(keys, made, strict=True))
+        self._contents.storages.update(zip(ids, made, strict=True))
         return made
 
     def _plain(self, cls: Node, device: Node, numel: Node) -> tuple[str | None, DType | None, int]:

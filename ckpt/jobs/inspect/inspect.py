@@ -109,10 +109,7 @@ def inspect(
     owner: list[Section | None] = [None] * len(checkpoint.tensors)
     for part in parts:
         owner[part.first : part.first + part.tensors] = [part] * part.tensors
-    rows = [
-        Row(entry, part, index)
-        for index, (entry, part) in enumerate(zip(checkpoint.tensors, owner, strict=True))
-    ]
+    rows = list(map(Row._make, zip(checkpoint.tensors, owner, range(len(owner)), strict=True)))
     values = checkpoint.values
     if section is not None:
         survey.section(section)

@@ -34,8 +34,25 @@ class StorageUse(NamedTuple):
 
 def storage_uses(checkpoint: Checkpoint) -> tuple[StorageUse, ...]:
     """Every storage of a checkpoint, in the order in which the file names them."""
+    tensors = [entry.tensor for entry in checkpoint.tensors]
+    alone = {
+        id(tensor.storage): entry
+        for tensor, entry in zip(tensors, checkpoint.tensors, strict=True)
+        if type(tensor) is TensorRef
+    }
+    if len(alone) == len(tensors):
+        return tuple([_own(storage, alone.get(id(storage))) for storage in checkpoint.storages])
     users = _users(checkpoint)
-    return tuple(_shared(storage, users.get(id(storage), [])) for storage in checkpoint.storages)
+    return tuple([_shared(storage, users.get(id(storage), [])) for storage in checkpoint.storages])
+
+
+def _own(storage: Storage, entry: Entry | None) -> StorageUse:
+    """A storage that one tensor looks into, or none."""
+    if entry is None:
+        return StorageUse(storage, (), "own", 0)
+    assert type(entry.tensor) is TensorRef
+    first, last = entry.tensor.extent
+    return StorageUse(storage, (entry.name,), "own", last - first)
 
 
 def _users(checkpoint: Checkpoint) -> dict[int, list[tuple[str, TensorRef]]]:
@@ -55,10 +72,6 @@ def _users(checkpoint: Checkpoint) -> dict[int, list[tuple[str, TensorRef]]]:
 
 
 def _shared(storage: Storage, users: list[tuple[str, TensorRef]]) -> StorageUse:
-    if len(users) == 1:
-        name, ref = users[0]
-        first, last = ref.extent
-        return StorageUse(storage, (name,), "own", last - first)
     ranges: dict[tuple[int, int], list[str]] = {}
     for name, ref in users:
         ranges.setdefault(ref.extent, []).append(name)

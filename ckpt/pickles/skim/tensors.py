@@ -13,8 +13,9 @@ import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate, chain
-from typing import TypeVar
+from itertools import accumulate, chain, repeat
+from operator import add
+from typing import TypeVar, cast
 
 from ckpt.limits import Budget
 from ckpt.nodes import Dict, Global, Opaque, PersistentId
@@ -135,7 +136,7 @@ class TensorSkimmer:
         puts = [put1, put2, put3, put4, put5, put6, put7, ends]
         opened = [index for index, text in enumerate(between) if len(text) > 2]
         if opened:
-            before = [text[-6:-1] for text in between]
+            before = [text[-6:-1] if len(text) > 2 else b"" for text in between]
             puts.insert(0, before)
             ends = [end for pair in zip(before, ends, strict=True) for end in pair if end]
         written = b"".join(chain.from_iterable(zip(*puts, strict=True)))
@@ -147,31 +148,26 @@ class TensorSkimmer:
         self._offsets += array("Q", _spread([*accumulate(map(len, whole), initial=at)][:-1], opened))
         self._keys += _spread(names, opened)
         self.memo.add_run(slot, following)
-        keys = self._fetched(_decoded(digits), same)
-        names = self._fetched(names, got)
+        keys, known = self._fetched(_decoded(digits), same), self._fetched(names, got)
         rows = self._rows_of(zip(classes, tags, shapes, strides, grads, strict=True))
-        self._budget.claim(len(names))
+        self._budget.claim(len(known))
         self._budget.charge(_COST * len(ends), "a pickle")
         storages = self._make(keys, [kind for kind, _ in rows])
-        new = tuple.__new__
-        tensors: list[Made] = [
-            new(TensorRef, (storage, *view)) for storage, (_, view) in zip(storages, rows, strict=True)
-        ]
+        fields = map(add, zip(storages, strict=True), [view for _, view in rows])
+        tensors = cast("list[Made]", list(map(tuple.__new__, repeat(TensorRef), fields)))
         self._nodes += _spread(tensors, opened)
         begin = 0
         for number, index in enumerate(opened):
-            stack += chain.from_iterable(zip(names[begin:index], tensors[begin:index], strict=True))
+            stack += chain.from_iterable(zip(known[begin:index], tensors[begin:index], strict=True))
             self._nodes[len(self._nodes) - len(ends) + index + number] = _next_dict(
                 stack, outer[-1], _number(between[index][1:-7])
             )
             begin = index
-        stack += chain.from_iterable(zip(names[begin:], tensors[begin:], strict=True))
+        stack += chain.from_iterable(zip(known[begin:], tensors[begin:], strict=True))
         return following
 
-    def _fetched(self, texts: list[str | None], got: list[bytes]) -> list[str]:
+    def _fetched(self, texts: Sequence[str | None], got: list[bytes]) -> Sequence[str]:
         """The strings of a column, with those that come from the memo. Raises MachineError for what is no string."""
-        if None not in texts:
-            return texts  # type: ignore[return-value]
         found: list[str] = []
         for text, get in zip(texts, got, strict=True):
             node = self.memo[int.from_bytes(get[1:], "little")] if text is None else text
@@ -256,7 +252,7 @@ def _usual(parts: list[bytes]) -> int:
     count = next((index for index, gap in enumerate(gaps) if gap), len(gaps))
     for group in (3, 8):
         lengths, texts = (parts[at : count * _WIDTH : _WIDTH] for at in (group, group + 1))
-        if b"".join(filter(None, lengths)) != bytes([len(text) for text in texts if text is not None]):
+        if [*b"".join(filter(None, lengths))] != [len(text) for text in texts if text is not None]:
             pairs = enumerate(zip(lengths, texts, strict=True))
             count = next(
                 index for index, (length, text) in pairs if length is not None and length[0] != len(text)
@@ -315,7 +311,7 @@ def _pattern_of(made: Opaque, memo: dict[int, Made]) -> re.Pattern[bytes] | None
         func, word, ordered = (_get(slots[id(node)]) for node in (made.func, pid[0], hooks.func))
     except KeyError:
         return None
-    key = rb"(?:X(.)\0\0\0(.{0,255}?)|(" + _GET + rb"))" + _MAYBE_PUT
+    key = rb"(?:X(.)\0\0\0([^\0]{0,260})|(" + _GET + rb"))" + _MAYBE_PUT
     number = rb"(" + _GET + rb")(?:X(.)\0\0\0([0-9]{1,20})|(" + _GET + rb"))" + _MAYBE_PUT
     place = func + rb"\(\(" + word + number + rb"(" + _GET + _NUMBER + rb")t" + _PUT + rb"Q"
     view = rb"(" + _NUMBER + _TUPLE + rb")" + _MAYBE_PUT + rb"(" + _TUPLE + rb")" + _MAYBE_PUT

@@ -1,0 +1,415 @@
+"""A large pickle is read in columns: the result is that of the machine alone, whatever the file holds."""
+
+from __future__ import annotations
+
+import random
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from process import SAMPLES
+
+from ckpt import formats
+from ckpt.checkpoint import Checkpoint
+from ckpt.errors import CkptError
+from ckpt.formats import pickled
+from ckpt.limits import Limits
+from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId, Set
+from ckpt.pickles.skim.tensors import TensorSkimmer
+from ckpt.tensors import Composite, TensorRef
+
+NEVER = 1 << 40
+
+
+@pytest.fixture
+def skimmed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """How many tensors were cut into columns at a time."""
+    counts: list[int] = []
+    take = TensorSkimmer._take
+
+    def counted(self: TensorSkimmer, columns: list[list[bytes]], *args: Any) -> int:
+        counts.append(len(columns[0]))
+        return take(self, columns, *args)
+
+    monkeypatch.setattr(TensorSkimmer, "_take", counted)
+    yield counts
+
+
+def read(path: Path, monkeypatch: pytest.MonkeyPatch, least: int) -> Checkpoint | str:
+    monkeypatch.setattr(pickled, "LEAST_BYTES", least)
+    try:
+        return formats.open(str(path), Limits())
+    except CkptError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def dump(checkpoint: Checkpoint | str) -> object:
+    """Everything that jobs can see of a checkpoint, with storages and repeated nodes by number."""
+    if isinstance(checkpoint, str):
+        return checkpoint
+    seen: dict[int, int] = {}
+
+    def tensor(ref: TensorRef | Composite) -> object:
+        if isinstance(ref, Composite):
+            return ("composite", ref.layout, ref.shape, [(label, tensor(part)) for label, part in ref.parts])
+        place = ref.storage.place
+        return (*ref[1:], ref.storage[:4], place and place[1:], ref.storage.crc)  # type: ignore[index]
+
+    def node(value: Node, depth: int = 0) -> object:
+        ref = value if type(value) is TensorRef else value.meaning if type(value) is Opaque else None
+        if isinstance(ref, (TensorRef, Composite)):
+            return ("tensor", seen.setdefault(id(value), len(seen)), tensor(ref))
+        if depth > 40 or (type(value) in (list, Dict, Opaque) and id(value) in seen):
+            return ("again", seen.get(id(value)))
+        if type(value) in (list, Dict, Opaque):
+            seen[id(value)] = len(seen)
+        if type(value) is list or type(value) is tuple:
+            return [type(value).__name__, *(node(item, depth + 1) for item in value)]
+        if type(value) is Dict:
+            return (
+                "dict",
+                [
+                    (node(k, depth + 1), node(v, depth + 1))
+                    for k, v in zip(value.keys, value.values, strict=True)
+                ],
+            )
+        if type(value) is Opaque:
+            parts = (value.args, value.states, value.items, value.keys, value.values)
+            below = [[node(item, depth + 1) for item in part] for part in parts]
+            return (value.how, value.class_name, node(value.kwargs, depth + 1), below)
+        if type(value) in (Global, PersistentId, Set):
+            return repr(type(value)), getattr(value, "qualified", None)
+        return repr(value)
+
+    return {
+        "root": node(checkpoint.root),
+        "tensors": [(row[:2], row[3:], tensor(row.tensor)) for row in checkpoint.tensors],
+        "storages": [storage[:4] for storage in checkpoint.storages],
+        "values": [row[:3] + row[4:] for row in checkpoint.values],
+        "containers": [row[:-1] for row in checkpoint.containers],
+        "rest": (
+            checkpoint.imports,
+            checkpoint.weights_only,
+            checkpoint.notices,
+            checkpoint.not_loadable,
+            checkpoint.encoding,
+        ),
+    }
+
+
+def saved(state: object, path: Path, **options: Any) -> Path:
+    torch.save(state, path, **options)
+    return path
+
+
+def both(path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
+    """What both ways of reading give, which is the same."""
+    alone = dump(read(path, monkeypatch, NEVER))
+    assert dump(read(path, monkeypatch, 0)) == alone
+    return alone
+
+
+@pytest.mark.parametrize("path", sorted(SAMPLES.glob("*.pt*")), ids=lambda path: path.name)
+def test_samples_give_the_tree_of_the_machine(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    both(path, monkeypatch)
+
+
+def blocks(count: int, make: Callable[[str], torch.Tensor]) -> OrderedDict[str, torch.Tensor]:
+    leaves = ("attn.weight", "attn.bias", "norm.weight", "norm.running_mean", "norm.num_batches_tracked")
+    return OrderedDict((f"blocks.{n}.{leaf}", make(leaf)) for n in range(count) for leaf in leaves)
+
+
+def usual(leaf: str) -> torch.Tensor:
+    if leaf.endswith("tracked"):
+        return torch.tensor(7)
+    return torch.zeros(3, 5) if leaf == "attn.weight" else torch.ones(5, dtype=torch.float16)
+
+
+def states() -> dict[str, object]:
+    base, weight = torch.arange(600.0), torch.nn.Parameter(torch.zeros(2, 3))
+    model = torch.nn.Sequential(*(torch.nn.Linear(3, 3) for _ in range(40)))
+    model(torch.zeros(1, 3)).sum().backward()
+    adam, sgd = torch.optim.AdamW(model.parameters()), torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    adam.step()
+    sgd.step()
+    tied = usual("attn.weight")
+    odd = [
+        "a" * 254,
+        "b" * 255,
+        "c" * 256,
+        "d" * 300,
+        "ключ.weight",
+        "键.weight",
+        "x\0y",
+        "rrrr.r",
+        "h\x03((h\x04",
+        "",
+        "\ud800",
+    ]
+    return {
+        "blocks": blocks(60, usual),
+        "two thousand": {f"layer.{n}.weight": torch.zeros(1) for n in range(2_100)},
+        "adam": {"model": model.state_dict(), "optimizer": adam.state_dict(), "epoch": 3},
+        "sgd": sgd.state_dict(),
+        "views": {f"v{n}": base[n : n + 4] for n in range(100)},
+        "tied": {f"t{n}": tied if n % 7 == 0 else usual("x") for n in range(120)},
+        "same storage": {
+            f"t{n}": (tied if n % 7 == 0 else usual("attn.weight")).detach() for n in range(120)
+        },
+        "strided": {f"t{n}": base.view(20, 30).t()[n % 5 :, :2] for n in range(80)},
+        "dims": {f"t{n}": torch.zeros((1,) * (n % 9)) for n in range(120)},
+        "large": {f"t{n}": torch.empty(70_000 + n, 1)[:3] for n in range(60)},
+        "names": {
+            **blocks(10, usual),
+            **{name: usual("x") for name in odd},
+            **{f"z.{n}": usual("x") for n in range(60)},
+        },
+        "numbers": {n: usual("x") for n in range(90)},
+        "mixed": {f"t{n}": (usual("x"), n, None, [usual("x")], weight, {"a": 1})[n % 6] for n in range(200)},
+        "grad": {f"t{n}": torch.zeros(2, requires_grad=n % 3 == 0) for n in range(90)},
+        "dtypes": {
+            f"t{n}": torch.zeros(4).to(dtype)
+            for n in range(9)
+            for dtype in [
+                torch.bfloat16,
+                torch.int8,
+                torch.bool,
+                torch.float8_e4m3fn,
+                torch.complex64,
+                torch.uint16,
+            ]
+        },
+        "empty": {f"t{n}": torch.zeros(0, n) for n in range(90)},
+        "parameters": dict(model.named_parameters()),
+        "list": [usual("x") for _ in range(100)],
+        "nested": {
+            "a": {
+                "b": {f"t{n}": usual("x") for n in range(90)},
+                "c": {f"t{n}": usual("x") for n in range(90)},
+            }
+        },
+        "sections": {"model": blocks(30, usual), "ema": blocks(30, usual), "lr": 0.1},
+    }
+
+
+@pytest.mark.parametrize("kind", list(states()))
+def test_states_give_the_tree_of_the_machine(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = saved(states()[kind], tmp_path / "state.pth")
+    with_meta = both(path, monkeypatch)
+    assert isinstance(with_meta, dict) and with_meta["tensors"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "least"),
+    [
+        ("blocks", 0.85),
+        ("two thousand", 0.95),
+        ("views", 0.6),
+        ("dims", 0.6),
+        ("strided", 0.5),
+        ("sections", 0.8),
+        ("grad", 0.6),
+        ("adam", 0.7),
+        ("same storage", 0.6),
+    ],
+)
+def test_most_of_a_state_is_read_in_columns(
+    kind: str, least: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skimmed: list[int]
+) -> None:
+    checkpoint = read(saved(states()[kind], tmp_path / "state.pth"), monkeypatch, 0)
+    assert isinstance(checkpoint, Checkpoint)
+    assert sum(skimmed) >= least * len(checkpoint.tensors)
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_every_protocol_gives_the_tree_of_the_machine(
+    protocol: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both(saved(blocks(30, usual), tmp_path / "state.pth", pickle_protocol=protocol), monkeypatch)
+
+
+# --- pickles that torch did not write ---------------------------------------------------------------------------------
+
+
+def with_pickle(path: Path, change: Callable[[bytes], bytes], made: Path) -> Path:
+    """The archive with another pickle."""
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(made, "w") as new:
+        for name in old.namelist():
+            data = old.read(name)
+            new.writestr(name, change(data) if name.endswith("data.pkl") else data)
+    return made
+
+
+def small(tmp_path: Path) -> Path:
+    """60 tensors, of which two thirds are read in columns."""
+    tied = usual("x")
+    state = {
+        f"layer.{n}.w": tied.detach() if n % 9 == 4 else usual("attn.weight" if n % 2 else "x")
+        for n in range(60)
+    }
+    return saved(state, tmp_path / "small.pth")
+
+
+def last(data: bytes, part: bytes) -> int:
+    at = data.rfind(part)
+    assert at > 0
+    return at
+
+
+def put_earlier(data: bytes) -> bytes:
+    """The name of a late tensor also fills the slot of the word `storage`."""
+    at = last(data, b"layer.50.w") + len(b"layer.50.w")
+    return data[: at + 1] + (4).to_bytes(4, "little") + data[at + 5 :]
+
+
+def put_later(data: bytes) -> bytes:
+    """Before the tensors, a slot is filled that one of them fills too, and it is asked for at the end."""
+    at = data.index(b"X\x09\0\0\0layer.0.w")
+    return (
+        data[:at]
+        + b"X\x01\0\0\0zr"
+        + (400).to_bytes(4, "little")
+        + b"0"
+        + data[at:-2]
+        + b"X\x01\0\0\0yj"
+        + (400).to_bytes(4, "little")
+        + b"u."
+    )
+
+
+def in_a_list(data: bytes) -> bytes:
+    """The pairs lie in a list."""
+    return data.replace(b"}q\x00(", b"]q\x00(", 1)[:-2] + b"e."
+
+
+def pairs_of_a_list(data: bytes) -> bytes:
+    """Pairs are set on a list, which no list takes."""
+    return in_a_list(data).replace(b"X\x0a\0\0\0layer.50.w", b"u(X\x0a\0\0\0layer.50.w")
+
+
+def long_name(data: bytes) -> bytes:
+    """The length of a name reaches into what follows it."""
+    return data.replace(b"X\x0a\0\0\0layer.50.w", b"X\x0b\0\0\0layer.50.w")
+
+
+def short_name(data: bytes) -> bytes:
+    return data.replace(b"X\x0a\0\0\0layer.50.w", b"X\x09\0\0\0layer.50.w")
+
+
+def part_again(data: bytes) -> bytes:
+    """The arguments of a tensor are the value of one more key."""
+    at = last(data, b"layer.50.w")
+    slot = int.from_bytes(data[data.index(b"tr", at) + 2 :][:4], "little")
+    return data[:-2] + b"X\x01\0\0\0yj" + slot.to_bytes(4, "little") + b"u."
+
+
+def name_again(data: bytes) -> bytes:
+    at = last(data, b"layer.50.w") + len(b"layer.50.w")
+    return data[:-2] + b"X\x01\0\0\0yj" + data[at + 1 : at + 5] + b"u."
+
+
+def tensor_again(data: bytes) -> bytes:
+    return data[:-2] + b"X\x01\0\0\0yj" + data[-6:-2] + b"u."
+
+
+def tensor_as_key(data: bytes) -> bytes:
+    return data[:-2] + b"j" + data[-6:-2] + b"K\x01u."
+
+
+def too_large(data: bytes) -> bytes:
+    """A tensor reaches past its storage."""
+    at = last(data, b"layer.51.w")
+    return data[:at] + data[at:].replace(b"K\x03K\x05\x86", b"K\x04K\x05\x86", 1)
+
+
+def three_of_two(data: bytes) -> bytes:
+    """A tuple takes a number more than the opcodes before it push."""
+    at = last(data, b"layer.51.w")
+    return data[:at] + data[at:].replace(b"K\x03K\x05\x86", b"K\x03K\x05\x87", 1)
+
+
+def negative(data: bytes) -> bytes:
+    at = last(data, b"layer.51.w")
+    return data[:at] + data[at:].replace(b"K\x03K\x05\x86", b"J\xff\xff\xff\xffK\x05\x86", 1)
+
+
+def state_on_a_tensor(data: bytes) -> bytes:
+    return data[:-2] + b"}X\x01\0\0\0aK\x01sbu."
+
+
+def memoized(data: bytes) -> bytes:
+    """MEMOIZE counts the slots, those in columns too."""
+    return data[:-2] + b"X\x01\0\0\0y]\x94u."
+
+
+def other_key(data: bytes) -> bytes:
+    """A storage that the archive lacks."""
+    return data.replace(b"X\x02\0\0\x0040r", b"X\x02\0\0\x0099r")
+
+
+CHANGES = [
+    put_earlier,
+    put_later,
+    in_a_list,
+    pairs_of_a_list,
+    long_name,
+    short_name,
+    part_again,
+    name_again,
+    tensor_again,
+    tensor_as_key,
+    too_large,
+    three_of_two,
+    negative,
+    state_on_a_tensor,
+    memoized,
+    other_key,
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_odd_pickles_give_the_tree_of_the_machine(
+    change: Callable[[bytes], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skimmed: list[int]
+) -> None:
+    def changed(data: bytes) -> bytes:
+        made = change(data)
+        assert made != data
+        return made
+
+    both(with_pickle(small(tmp_path), changed, tmp_path / "odd.pth"), monkeypatch)
+    assert sum(skimmed) or change in (in_a_list, pairs_of_a_list)
+
+
+def test_changed_bytes_give_the_tree_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slots, opcodes, numbers and whole pieces are changed at random."""
+    random_ = random.Random(7)
+    path = small(tmp_path)
+    same = whole = 0
+
+    def changed(data: bytes) -> bytes:
+        out = bytearray(data)
+        for _ in range(random_.choice((1, 1, 2, 3))):
+            at = random_.randrange(1_500, len(out) - 1)
+            kind = random_.randrange(4)
+            if kind == 0:
+                out[at] = random_.randrange(256)
+            elif kind == 1:
+                out[at] = (out[at] + random_.choice((-1, 1))) % 256
+            elif kind == 2:
+                other, count = random_.randrange(1_500, len(out)), random_.randrange(1, 200)
+                out[at:at] = out[other : other + count]
+            else:
+                del out[at : at + random_.choice((1, 2, 5, 100))]
+        return bytes(out)
+
+    for _ in range(700):
+        found = both(with_pickle(path, changed, tmp_path / "changed.pth"), monkeypatch)
+        same += 1
+        whole += isinstance(found, dict)
+    assert whole > 30 and same - whole > 30
