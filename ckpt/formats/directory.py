@@ -200,10 +200,13 @@ def _add_run(records: Records, source: Source, data: bytes, run: int, directory:
     usual = (*enumerate(LOCAL_MAGIC), (8, 0), (9, 0), *enumerate(data[28:30], 26))
     if any(local[at::each].strip(bytes((wanted,))) for at, wanted in usual):
         return False
-    unknown = all(flag & 8 for flag in set(flags))  # then the sizes follow the data, and 0 is here
     for at in (18, 22):
         sizes = _column("I", local, at, each)
-        if sizes != stored and (any(sizes) or not unknown):
+        # With a data descriptor (bit 3) the sizes follow the data, and 0 is here.
+        if sizes != stored and any(
+            here != real and (here or not flag & 8)
+            for here, real, flag in zip(sizes, stored, flags, strict=True)
+        ):
             return False
     if any(local[LOCAL_HEADER.size + at :: each] != data[begin + at :: stride] for at in range(length)):
         return False
