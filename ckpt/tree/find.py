@@ -14,6 +14,8 @@ from ckpt.tree.steps import module_steps, steps
 from ckpt.tree.view import SCALARS, View, look, tensor_of
 
 _Named = TypeVar("_Named", Entry, Value)
+_PARTS = 64
+"""Parts of a name whose beginnings are looked for together."""
 
 
 def with_unique_names(rows: list[_Named]) -> tuple[list[_Named], list[tuple[str, str]]]:
@@ -62,13 +64,27 @@ def find(root: Node, name: str, limits: Limits) -> list[tuple[Path, Node]]:
         if (id(node), rest) in searched:
             visits += len(view.children)
         searched.add((id(node), rest))
+        parts = rest.split(".")
+        begins = (
+            {".".join(parts[:count]) for count in range(1, len(parts) + 1)} if len(parts) < _PARTS else None
+        )
         matches = [
             (child, (*path, *inner), None if rest == text else rest[len(text) + 1 :])
-            for inner, text, child in named(view)
+            for inner, text, child in _beginning(view, begins)
             if rest == text or rest.startswith(f"{text}.")
         ]
         todo += reversed(matches)
     return nodes
+
+
+def _beginning(view: View, names: set[str] | None) -> Iterator[tuple[Path, str, Node]]:
+    """The children that have one of the names; all without `names`."""
+    if names is None or view.kind != "mapping" or set(map(type, view.keys)) != {str}:
+        yield from named(view)
+        return
+    for key, child in zip(view.keys, view.children, strict=True):
+        if key in names:
+            yield (str(key),), str(key), child
 
 
 def named(view: View) -> Iterator[tuple[Path, str, Node]]:

@@ -12,7 +12,7 @@ from ckpt.evidence.loading import look_at
 from ckpt.evidence.roles import Role
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.inspect.document import tensor_json
-from ckpt.jobs.inspect.inspect import Row, inspect
+from ckpt.jobs.inspect.inspect import Row
 from ckpt.limits import Limits
 from ckpt.names import Path, nearest
 from ckpt.nodes import Node
@@ -57,7 +57,6 @@ class Lookup(NamedTuple):
 
 def get(survey: Survey, names: list[str], limits: Limits) -> list[Lookup]:
     """What each of the names stands for, in their order. Raises UsageError with the nearest names."""
-    rows: dict[str, tuple[Row, Role]] | None = None
     checkpoint = survey.checkpoint
     found: list[Lookup] = []
     for name in names:
@@ -74,17 +73,27 @@ def get(survey: Survey, names: list[str], limits: Limits) -> list[Lookup]:
         if matches and tensor_of(matches[0][1]) is None and look(matches[0][1]).kind != "storage":
             found.append(Lookup(name, *matches[0]))
             continue
-        if rows is None:
-            report = inspect(survey)
-            pairs = list(zip(report.rows, report.roles(), strict=True))
-            rows = {row.relative: (row, role) for row, role in reversed(pairs)}
-            rows |= {row.entry.name: (row, role) for row, role in pairs}
-        if name not in rows:
+        row = _row(survey, name)
+        if row is None:
             raise _unknown(checkpoint, name)
-        row, role = rows[name]
-        held = survey.in_optimizer[row.position]
+        role, held = survey.roles[row.position], survey.in_optimizer[row.position]
         found.append(Lookup(row.entry.name, row.entry.path, row.tensor, row, role, held))
     return found
+
+
+def _row(survey: Survey, name: str) -> Row | None:
+    """The tensor with this name, or the first one that has it inside of its section."""
+    names = [entry.name for entry in survey.tensors]
+    if name in names:
+        at = names.index(name)
+        part = next((part for part in survey.sections if at in part.indices), None)
+        return Row(survey.tensors[at], part, at)
+    for part in survey.sections:
+        inside = part.names()
+        if name in inside:
+            at = inside.index(name)
+            return Row(part.entries[at], part, part.first + at)
+    return None
 
 
 def whole(survey: Survey) -> Lookup:
@@ -92,7 +101,7 @@ def whole(survey: Survey) -> Lookup:
     root = survey.checkpoint.root
     if tensor_of(root) is None:
         return Lookup("", (), root)
-    row, role = inspect(survey).rows[0], survey.roles[0]
+    row, role = Row(survey.tensors[0], next(iter(survey.sections), None), 0), survey.roles[0]
     return Lookup(row.entry.name, row.entry.path, row.tensor, row, role, survey.in_optimizer[0])
 
 
