@@ -29,6 +29,8 @@ _FOLDER = 0x10
 _REFUSED_FLAGS = 0x2061  # encrypted, patched, strongly encrypted, masked headers
 _LEAST, _MOST = 8, 65_536
 """Headers of one length that are worth columns, and how many are cut at once."""
+_AROUND = 16
+"""Records that an archive has besides its storages, or somewhat more."""
 _MARK = 0xFFFFFFFF
 _NEAR, _BLOCK = 4_096, 256 * 1024
 """Local headers this close are read together, up to this many bytes at once."""
@@ -82,6 +84,19 @@ class Records(Mapping[str, Record]):
         if self._index is None or len(self._index) != len(self.names):
             self._index = dict(zip(self.names, range(len(self.names)), strict=True))
         return self._index
+
+    def run(self, names: str, near: int) -> int:
+        """Where records with these names follow each other, looked for a little behind `near`; -1 where they do not.
+
+        `names` has a NUL between two names.
+        """
+        name, count = names.partition("\0")[0], names.count("\0") + 1
+        for first in range(near, min(near + _AROUND, len(self.names))):
+            if self.names[first] == name:
+                break
+        else:
+            first = self.index.get(name, -1)
+        return first if first >= 0 and "\0".join(self.names[first : first + count]) == names else -1
 
     def at(self, position: int) -> Record:
         """The record at a position of the directory."""
@@ -175,7 +190,9 @@ def _add_run(records: Records, source: Source, data: bytes, run: int, directory:
     headers: array[int] = _column("I", data, 42, stride)
     if any(_column("H", data, 34, stride)) or any(methods) or stored != full or max(full) == _MARK:
         return False
-    if any(flag & _REFUSED_FLAGS for flag in set(flags)) or any(mark & _FOLDER for mark in data[38::stride]):
+    if any(flag & _REFUSED_FLAGS for flag in set(flags)) or any(
+        mark & _FOLDER for mark in set(data[38::stride])
+    ):
         return False
     if max(headers) == _MARK:
         # Beyond 4 GiB: one field of zip64 with the offset alone, which all of them have.
@@ -203,9 +220,14 @@ def _add_run(records: Records, source: Source, data: bytes, run: int, directory:
     for at in (18, 22):
         sizes = _column("I", local, at, each)
         # With a data descriptor (bit 3) the sizes follow the data, and 0 is here.
-        if sizes != stored and any(
-            here != real and (here or not flag & 8)
-            for here, real, flag in zip(sizes, stored, flags, strict=True)
+        described = not any(sizes) and all(flag & 8 for flag in set(flags))
+        if (
+            sizes != stored
+            and not described
+            and any(
+                here != real and (here or not flag & 8)
+                for here, real, flag in zip(sizes, stored, flags, strict=True)
+            )
         ):
             return False
     if any(local[LOCAL_HEADER.size + at :: each] != data[begin + at :: stride] for at in range(length)):

@@ -210,11 +210,14 @@ class StorageFolder:
         records, before, after = self._records, self._folder, self._suffix
         plain = {kind: self._plain(*kind) for kind in set(kinds)}
         devices, dtypes, sizes = zip(*[plain[kind] for kind in kinds], strict=True)
-        index = records.index
-        found = [index.get(f"{before}{key}{after}", -1) for key in keys]
-        first, end = found[0], found[0] + len(found)
-        usual = first >= 0 and found == list(range(first, end)) and self._made.keys().isdisjoint(keys)
-        if not usual or any(records.methods[first:end]) or records.sizes[first:end] != array("Q", sizes):
+        first = records.run(before + f"{after}\0{before}".join(keys) + after, len(self._made))
+        end = first + len(keys)
+        if (
+            first < 0
+            or not self._made.keys().isdisjoint(keys)
+            or any(records.methods[first:end])
+            or records.sizes[first:end] != array("Q", sizes)
+        ):
             return [
                 self.storage(kind[0], key, kind[1], kind[2]) for key, kind in zip(keys, kinds, strict=True)
             ]
