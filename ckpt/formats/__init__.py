@@ -33,6 +33,7 @@ from ckpt.formats.torch_tar import read as torch_tar
 from ckpt.formats.torch_zip import opt_in as torch_zip_1_4
 from ckpt.formats.torch_zip import read as torch_zip
 from ckpt.formats.torchscript import read as torchscript
+from ckpt.formats.torchscript_1_0 import read as torchscript_1_0
 from ckpt.io.beside import beside
 from ckpt.io.location import Location, locate
 from ckpt.limits import Budget, Limits
@@ -47,6 +48,7 @@ FORMATS: tuple[Format, ...] = (
     torchscript,
     torch_zip,
     torch_zip_1_4,
+    torchscript_1_0,
     torch_legacy,
     safetensors,
     pt2,

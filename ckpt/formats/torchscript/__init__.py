@@ -1,4 +1,4 @@
-"""TorchScript archives (torch.jit.save since 1.4), those of the mobile interpreter too."""
+"""TorchScript archives (torch.jit.save since 1.3), those of the mobile interpreter too."""
 
 from __future__ import annotations
 
