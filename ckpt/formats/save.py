@@ -10,7 +10,7 @@ from shlex import quote
 from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Traits
-from ckpt.errors import CkptError, LossError, UnsupportedError, UsageError, WriteError, about
+from ckpt.errors import CkptError, LossError, NoRewriteError, UnsupportedError, UsageError, WriteError, about
 from ckpt.formats import appender_of, by_name, open, writer_of, written_format, written_formats
 from ckpt.formats.dcp.names import is_part
 from ckpt.formats.draft import Draft
@@ -368,7 +368,7 @@ class Undone(NamedTuple):
 def undo(path: str, limits: Limits, *, dry_run: bool = False) -> Undone:
     """Cut a file back to the whole archive before its last in-place rewrite, complete or torn. Raises CkptError.
 
-    Our own reader reads that archive first. Raises UsageError when there is none.
+    Our own reader reads that archive first. Raises NoRewriteError when there is none.
     """
     with inplace.held(path, to_change=not dry_run) as held:
         size = held.source.size
@@ -376,7 +376,7 @@ def undo(path: str, limits: Limits, *, dry_run: bool = False) -> Undone:
         ends = (appender.end_before(held.source, limits) for appender in appenders)
         end = next((end for end in ends if end is not None), None)
         if end is None:
-            raise UsageError("there is no in-place rewrite to undo", path=path)
+            raise NoRewriteError("there is no in-place rewrite to undo", path=path)
         if not dry_run:
             held.cut(end)
     return Undone(size, end, tuple(held.warnings))

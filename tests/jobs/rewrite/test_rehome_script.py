@@ -195,6 +195,27 @@ def test_devices_in_the_code_are_named_with_their_lines(tmp_path: Path) -> None:
     }
 
 
+class Both(nn.Module):
+    """A device as an attribute, and the same one in the code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.device = torch.device("cuda:0")
+
+    def forward(self) -> torch.Tensor:
+        return torch.zeros(3, device=torch.device("cuda:0")) + torch.ones(3, device=self.device)
+
+
+def test_objects_does_not_change_the_code(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.script(Both())._save_for_lite_interpreter(str(tmp_path / "a.ptl"))
+    before = scripted.records(tmp_path / "a.ptl")
+
+    after = scripted.records(moved(tmp_path / "a.ptl", "--objects"))
+    assert {name for name in before if before[name] != after[name]} == {"data.pkl"}
+
+
 def test_devices_in_the_code_are_a_finding(tmp_path: Path) -> None:
     source = scripted.away(tmp_path / "a.ptl", lite=True)
 
