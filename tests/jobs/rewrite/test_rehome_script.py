@@ -150,6 +150,7 @@ def test_in_place_and_back(kind: str, copy: bool, tmp_path: Path) -> None:
     assert torch.equal(load(source)(scripted.INPUT), expected)
     assert ckpt("verify", source).code == 0
     assert source.read_bytes().startswith(before) != copy
+    assert source.read_bytes().count(b"CK\x08\0") == (not copy), "one mark of where the old archive ends"
 
     undone = ckpt("rehome", "--undo", source)
     assert undone.code == (2 if copy else 0)
