@@ -83,6 +83,20 @@ def test_the_mobile_interpreter_loads_it(kind: str, tmp_path: Path) -> None:
     assert b"cuda" not in left
 
 
+def test_the_bytecode_of_torch_1_7_has_storages_of_its_own(tmp_path: Path) -> None:
+    source = scripted.tagged(scripted.KINDS["frozen lite"](tmp_path / "a.ptl"))
+    with zipfile.ZipFile(source, "a") as archive:
+        for name in [name for name in archive.namelist() if name.startswith("a/constants/")]:
+            archive.writestr(name.replace("/constants/", "/bytecode/"), archive.read(name))
+
+    with formats.open(str(source)) as checkpoint:
+        assert sum(row.id.startswith("bytecode:") for row in checkpoint.storages) == 3
+    out = moved(source)
+    assert tags(out) == {"cpu"} and load(out)(scripted.INPUT).shape == (1, 3)
+    with zipfile.ZipFile(out) as archive:
+        assert b"cuda" not in archive.read("a/bytecode.pkl")
+
+
 def test_texts_and_devices_beside_a_storage_stay(tmp_path: Path) -> None:
     """All three share one text in the pickle."""
     source = scripted.tagged(scripted.KINDS["script"](tmp_path / "a.pt"))
