@@ -80,6 +80,14 @@ class Notice(NamedTuple):
     tensors: tuple[str, ...] = ()
 
 
+class CodeDevice(NamedTuple):
+    """A device that the code in a file names as a constant. `line` counts from 1; the bytecode has no lines."""
+
+    file: str
+    line: int | None
+    device: str
+
+
 class Container(NamedTuple):
     """A node of the tree with children. `find_sections` uses it.
 
@@ -117,6 +125,8 @@ class Traits(NamedTuple):
     has_checksums: bool = False
     names_are_code: bool = False
     """Whether code in the file names its tensors and devices, so that they cannot be changed without the code."""
+    tags_are_apart: bool = False
+    """Whether the devices of the tensors are beside that code, so that they change without it."""
     in_place: bool = False
     """Whether a rewrite may append to the file."""
     has_views: bool = False
@@ -196,6 +206,8 @@ class Checkpoint:
     not_loadable: str | None = None
     """Why torch cannot load the file at all, although ckpt reads it."""
     notices: tuple[Notice, ...] = ()
+    code_devices: tuple[CodeDevice, ...] = ()
+    """The devices that code in the file names. Loaders never change them."""
     left_out: tuple[tuple[str, str], ...] = ()
     """What a live model holds and no file can, or what is missing of a file: names of values, and why."""
     parts: tuple[str, ...] = ()

@@ -132,6 +132,10 @@ class UsageError(CkptError):
     code = "usage"
 
 
+class NoRewriteError(UsageError):
+    """A file was never rewritten in place, so there is nothing to take back."""
+
+
 class WriteError(CkptError):
     """The result cannot be written. An earlier file is unchanged."""
 

@@ -51,6 +51,7 @@ CATALOGUE: dict[str, Code] = {
         Code("sometimes-unused", "info", "step counters lag, so a gradient was missing sometimes", _INSPECT),
         Code("resume-stops", "warning", "a strict load of the checkpoint stops at a missing key", _INSPECT),
         Code("cuda", "info", "tensors are saved on a GPU, and a bare torch.load puts them there", _INSPECT),
+        Code("device-in-code", "info", "the code of a program names a device as a constant", _INSPECT),
         Code("device-mixed", "info", "tensors of one section are saved on several devices", _INSPECT),
         Code("prefix", "warning", "names begin with the attribute of a wrapper", _INSPECT),
         Code("bloat", "warning", "storages hold more bytes than their tensors use", _INSPECT),

@@ -240,11 +240,7 @@ def _suggested(checkpoint: Checkpoint, options: WriteOptions) -> str | None:
 
 def can_stay(checkpoint: Checkpoint) -> bool:
     """Whether ckpt changes such a file where it is."""
-    return (
-        checkpoint.source is not None
-        and not checkpoint.traits.is_folder
-        and save.is_written(checkpoint.format)
-    )
+    return checkpoint.source is not None and not checkpoint.traits.is_folder and save.stays(checkpoint)
 
 
 def refuse_source(report: RewriteReport, to: commit.Target | None, options: WriteOptions) -> None:

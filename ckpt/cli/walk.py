@@ -10,14 +10,16 @@ from typing import NamedTuple
 
 from ckpt import formats
 from ckpt.errors import CkptError, NotOpenedError, StandInError, UnsupportedError, UsageError
+from ckpt.formats.directory import LOCAL_MAGIC
 from ckpt.io.executor import Forks, R, Task
+from ckpt.io.source import beginning
 from ckpt.limits import Limits
 from ckpt.names import natural
 from ckpt.text import show
 
 CHECKPOINTS = (".pth", ".pt", ".ckpt", ".bin", ".safetensors", ".index.json", ".pth.tar", ".th")
 """Endings of files that should be checkpoints: one that is none is an error."""
-PERHAPS = (".pkl", ".zip", ".nemo", ".joblib", ".tar", ".pt2")
+PERHAPS = (".pkl", ".zip", ".nemo", ".joblib", ".tar", ".pt2", ".ptl")
 """Endings of files that may be checkpoints: one that is none is no concern of ours."""
 _SHARD = re.compile(r"-\d{5,}-of-\d{5,}\.(?:safetensors|bin)$")
 _LONGEST = 1 << 24
@@ -102,6 +104,21 @@ def _walked(folder: str) -> Iterator[Found]:
             elif name.endswith(PERHAPS):
                 yield Found(os.path.normpath(os.path.join(at, name)), named=False, perhaps=True)
     yield from refused
+
+
+def archives(folder: str) -> list[str]:
+    """The zip archives below a folder, whatever they are called, in natural order. Links are skipped."""
+    made = []
+    for at, folders, names in os.walk(folder):
+        folders.sort(key=natural)
+        paths = (os.path.normpath(os.path.join(at, name)) for name in sorted(names, key=natural))
+        made += [path for path in paths if _is_archive(path)]
+    return made
+
+
+def _is_archive(path: str) -> bool:
+    is_file = os.path.isfile(path) and not os.path.islink(path)
+    return is_file and beginning(path, len(LOCAL_MAGIC)) == LOCAL_MAGIC
 
 
 FEW = 8

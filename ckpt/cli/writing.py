@@ -199,6 +199,7 @@ def _rewritten(
         if options.verify == "torch" and saved is not None and "torch" not in dict(saved.checks):
             runs = save.is_written(saved.format) and save.traits_of(saved.format).fills_a_state
             why = "its loader runs the pickles in it" if runs else "that needs weights_only=False"
+            why = "that would compile its code" if report.result.traits.names_are_code else why
             text = f"torch did not load it, because {why}; every byte was compared instead"
             output.talk(f"ckpt: {show(saved.path, None)}: {text}")
     if options.json:

@@ -13,7 +13,7 @@ from typing import cast
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import CkptError, NotOpenedError, UnreadableError, UsageError
-from ckpt.formats import foreign, torchscript
+from ckpt.formats import foreign
 from ckpt.formats.contained import read as contained
 from ckpt.formats.dcp import read as dcp
 from ckpt.formats.dcp_hf import read as dcp_hf
@@ -32,6 +32,8 @@ from ckpt.formats.torch_package import read as torch_package
 from ckpt.formats.torch_tar import read as torch_tar
 from ckpt.formats.torch_zip import opt_in as torch_zip_1_4
 from ckpt.formats.torch_zip import read as torch_zip
+from ckpt.formats.torchscript import read as torchscript
+from ckpt.formats.torchscript_1_0 import read as torchscript_1_0
 from ckpt.io.beside import beside
 from ckpt.io.location import Location, locate
 from ckpt.limits import Budget, Limits
@@ -46,6 +48,7 @@ FORMATS: tuple[Format, ...] = (
     torchscript,
     torch_zip,
     torch_zip_1_4,
+    torchscript_1_0,
     torch_legacy,
     safetensors,
     pt2,
@@ -198,8 +201,11 @@ def known_formats() -> tuple[Format, ...]:
 
 
 def written_formats() -> dict[str, Format]:
-    """The formats of the table that ckpt writes, by name, the usual one first, folders last."""
-    found = {format.NAME: format for format in FORMATS if format.WRITER}
+    """The formats of the table that ckpt writes, by name, the usual one first, folders last.
+
+    A format whose code goes with its names is none of them: ckpt changes its files, and makes no new ones.
+    """
+    found = {format.NAME: format for format in FORMATS if format.WRITER and not format.TRAITS.names_are_code}
     return dict(sorted(found.items(), key=lambda row: row[1].TRAITS.is_folder))
 
 
@@ -219,14 +225,19 @@ def out_beside(checkpoint: Checkpoint, suffix: str, *, same_format: bool) -> str
     return beside(checkpoint.path, suffix, own.SUFFIXES if checkpoint.path.endswith(tuple(others)) else ())
 
 
-def writer_of(name: str) -> CanWrite:
-    """The module that writes a format. Raises UsageError when there is none."""
+def written_format(name: str) -> Format:
+    """The format of a name that ckpt writes. Raises UsageError when there is none."""
     format = by_name(name)
     if format is None or not format.WRITER:
         raise UsageError(
             f"{name}: ckpt does not write this format", hint="formats: " + " ".join(written_formats())
         )
-    return cast(CanWrite, _module(format.WRITER))
+    return format
+
+
+def writer_of(name: str) -> CanWrite:
+    """The module that writes a format. Raises UsageError when there is none."""
+    return cast(CanWrite, _module(written_format(name).WRITER))
 
 
 def appender_of(name: str) -> CanAppend | None:

@@ -42,14 +42,13 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
 # --- formats of checkpoints that get readers later ------------------------------------------------------------
 
 NOT_YET: dict[str, str] = {
-    "torchscript-1.0": "a TorchScript archive of torch 1.0",
     "megatron": "a Megatron checkpoint",
 }
 """Name of a format -> what it is, for the formats that are recognised and not supported yet."""
 
 
-def _not_yet(name: str, hint: str | None = None) -> UnsupportedError:
-    return UnsupportedError(f"{NOT_YET[name]} is not supported yet", hint=hint)
+def _not_yet(name: str) -> UnsupportedError:
+    return UnsupportedError(f"{NOT_YET[name]} is not supported yet")
 
 
 # --- files ----------------------------------------------------------------------------------------------------
@@ -126,14 +125,11 @@ def _gunzip(path: str) -> str | None:
 
 def _archive(archive: Archive) -> CkptError:
     names = archive.records
-    inner = {name.partition("/")[2] for name in names}
     flat = set(names)
     if not names:
         return UnsupportedError("not a checkpoint: an empty zip archive")
     if any(name.endswith("/data.pkl") or name == "data.pkl" for name in names):
         return UnreadableError("the torch archive has data.pkl outside its first folder")
-    if "model.json" in inner and any(name.startswith("tensors/") for name in inner):
-        return _not_yet("torchscript-1.0", "torch.jit.load, then torch.jit.save")
     if all(name.endswith(".npy") for name in names):
         return UnsupportedError("not a checkpoint: numpy arrays (.npz)")
     if "[Content_Types].xml" in flat:

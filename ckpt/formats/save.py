@@ -10,8 +10,8 @@ from shlex import quote
 from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Traits
-from ckpt.errors import CkptError, LossError, UnsupportedError, UsageError, WriteError, about
-from ckpt.formats import appender_of, by_name, open, writer_of, written_formats
+from ckpt.errors import CkptError, LossError, NoRewriteError, UnsupportedError, UsageError, WriteError, about
+from ckpt.formats import appender_of, by_name, open, writer_of, written_format, written_formats
 from ckpt.formats.dcp.names import is_part
 from ckpt.formats.draft import Draft
 from ckpt.formats.sharded import write as shards
@@ -53,9 +53,8 @@ def format_for(path: str, asked: str | None) -> str:
     formats = written_formats()
     if asked is not None:
         if asked not in formats:
-            raise UsageError(
-                f"--format {asked}: ckpt does not write this format", hint="formats: " + " ".join(formats)
-            )
+            problem = f"--format {asked}: ckpt does not write this format"
+            raise UsageError(problem, hint="formats: " + " ".join(formats))
         if _contradicts(path, asked):
             raise UsageError(f"the ending does not fit --format {asked}", path=path)
         return asked
@@ -80,7 +79,9 @@ def renamed(path: str, format: str) -> str:
 def _contradicts(path: str, name: str) -> bool:
     """Whether the ending of a path belongs to other formats and not to this one."""
     endings = {name: path.endswith(format.SUFFIXES) for name, format in written_formats().items()}
-    return any(endings.values()) and not endings.get(name, True)
+    if name not in endings:  # an archive with code, which has the endings of torch's other files
+        return any(found and not traits_of(other).is_pickle for other, found in endings.items())
+    return any(endings.values()) and not endings[name]
 
 
 def is_written(name: str) -> bool:
@@ -91,24 +92,25 @@ def is_written(name: str) -> bool:
 
 def traits_of(name: str) -> Traits:
     """The traits of a format that ckpt writes. Raises UsageError for any other."""
-    format = by_name(name)
-    if format is None or not format.WRITER:
-        raise UsageError(
-            f"{name}: ckpt does not write this format", hint="formats: " + " ".join(written_formats())
-        )
-    return format.TRAITS
+    return written_format(name).TRAITS
 
 
 def own_format(checkpoint: Checkpoint) -> str:
     """The format of a checkpoint when ckpt writes it as one file, else the usual one."""
-    own = is_written(checkpoint.format) and not checkpoint.traits.is_folder
+    own = checkpoint.format in written_formats() and not checkpoint.traits.is_folder
     return checkpoint.format if own else next(iter(written_formats()))
+
+
+def stays(checkpoint: Checkpoint) -> bool:
+    """Whether ckpt writes a checkpoint in its own format: one with code only while that code is in it."""
+    name, has_code = checkpoint.format, checkpoint.traits.names_are_code
+    return is_written(name) and (has_code or not traits_of(name).names_are_code)
 
 
 def same_format(path: str, checkpoint: Checkpoint) -> str:
     """The format for a checkpoint whose content stays: its own, or that of the suffix for several files."""
     name = checkpoint.format
-    if not is_written(name) or (checkpoint.traits.is_folder and _contradicts(path, name)):
+    if not stays(checkpoint) or (checkpoint.traits.is_folder and _contradicts(path, name)):
         chosen = format_for(path, None)
         if traits_of(chosen).is_pickle and metadata_of(checkpoint.root):
             raise _other_ending(path, "safetensors")
@@ -366,7 +368,7 @@ class Undone(NamedTuple):
 def undo(path: str, limits: Limits, *, dry_run: bool = False) -> Undone:
     """Cut a file back to the whole archive before its last in-place rewrite, complete or torn. Raises CkptError.
 
-    Our own reader reads that archive first. Raises UsageError when there is none.
+    Our own reader reads that archive first. Raises NoRewriteError when there is none.
     """
     with inplace.held(path, to_change=not dry_run) as held:
         size = held.source.size
@@ -374,7 +376,7 @@ def undo(path: str, limits: Limits, *, dry_run: bool = False) -> Undone:
         ends = (appender.end_before(held.source, limits) for appender in appenders)
         end = next((end for end in ends if end is not None), None)
         if end is None:
-            raise UsageError("there is no in-place rewrite to undo", path=path)
+            raise NoRewriteError("there is no in-place rewrite to undo", path=path)
         if not dry_run:
             held.cut(end)
     return Undone(size, end, tuple(held.warnings))

@@ -40,6 +40,6 @@ def code_of(source: Checkpoint, result: Checkpoint) -> Code:
         text = texts[0] if texts else f"{module}.{name}"
         if group == "called":
             kinds["runs" if runs_anything(module, name) else "calls"][text] = None
-        elif group == "unknown":
+        elif group == "unknown" and not result.traits.names_are_code:  # a program of its own imports nothing
             kinds["imports"][text] = None
     return Code(*map(tuple, kinds.values()))

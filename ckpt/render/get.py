@@ -21,6 +21,10 @@ CHILDREN, DEPTH, LINES = 40, 4, 200
 """What a tree shows at most: the children of one value, its levels, and its lines."""
 _KEY = 40
 """Cells of the widest name that moves the values of its siblings."""
+_ACROSS = 20
+"""The most numbers of a list on one line."""
+_PIPE = 80
+"""Cells of a line of numbers where there is no screen."""
 _SHORT = 72
 """Characters of a list that stands on one line."""
 _VALUES = 64
@@ -49,7 +53,7 @@ def is_short(node: Node) -> bool:
 def get_lines(name: str, node: Node, width: int | None = None) -> list[Line]:
     """A value that is no scalar as a tree: a name, its type, and its children below, bounded."""
     lines = hung([(show(name, None), "name"), ("  ", "")], _summary(look(node)), width, 2)
-    return [*lines, *_below(_children(look(node)), width, 1, LINES)]
+    return [*lines, *_inside(look(node), width, 1, LINES)]
 
 
 def content_lines(path: str, label: str, items: Sequence[Item], width: int | None = None) -> list[Line]:
@@ -151,6 +155,29 @@ def _children(view: View) -> tuple[list[tuple[str, Node]], int]:
     return first, count
 
 
+def _inside(view: View, width: int | None, depth: int, room: int) -> list[Line]:
+    """The lines below a value: its children, or for a list of numbers the numbers."""
+    shown = view.children[: CHILDREN * _ACROSS] if view.kind == "sequence" else ()
+    if len(shown) > 1 and all(type(look(child).value) in (int, float) for child in shown):
+        return _numbers(shown, len(view.children), width, depth, max(room, 1))
+    return _below(_children(view), width, depth, room)
+
+
+def _numbers(shown: Sequence[Node], count: int, width: int | None, depth: int, room: int) -> list[Line]:
+    """Numbers in columns, each line behind the place of its first one in the list."""
+    texts = [show_literal(scalar_text(look(child), _LONG)) for child in shown]
+    cell = max(map(cells, texts)) + 2
+    begin = 2 * depth + len(str(count)) + 1
+    fit = min(max(((width or _PIPE) - begin) // cell, 1), _ACROSS)
+    across = next((step for step in (_ACROSS, 10, 5) if fit >= step), fit)
+    end = min(len(texts), across * min(CHILDREN, room))
+    lines: list[Line] = []
+    for at in range(0, end, across):
+        row = "".join(f"{' ' * (cell - cells(text))}{text}" for text in texts[at : min(at + across, end)])
+        lines.append([(f"{'  ' * depth}{at:>{len(str(count))}}", "dim"), (row, "")])
+    return [*lines, _more(count - end, depth)] if count > end else lines
+
+
 def _below(
     children: tuple[list[tuple[str, Node]], int], width: int | None, depth: int, room: int
 ) -> list[Line]:
@@ -163,7 +190,7 @@ def _below(
             return [*lines, [(f"{'  ' * depth}… (--json prints all)", "dim")]]
         lines.append(line)
         if text is None and depth < DEPTH:
-            lines += _below(_children(look(child)), width, depth + 1, room - len(lines))
+            lines += _inside(look(child), width, depth + 1, room - len(lines))
     if children[1] > len(rows):
         lines.append(_more(children[1] - len(rows), depth))
     return lines

@@ -394,7 +394,7 @@ def test_json_has_the_commands_too(tmp_path: Path) -> None:
 # --- errors ---------------------------------------------------------------------------------------------------
 
 ERRORS = [
-    ("scripted.pt", ("rehome", "{}", "-o", "out.pt")),
+    ("scripted.pt", ("rename", "{}", "--sub", "s/a/b/", "-o", "out.pt")),
     ("scripted.pt", ("strip", "{}", "-o", "out.pt")),
     ("whole_model.pth", ("rename", "{}", "--sub", "s/0/first/", "-o", "out.pth")),
     ("lazy_whole.pth", ("rename", "{}", "--sub", "s/1/first/", "-o", "out.pth")),

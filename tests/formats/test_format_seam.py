@@ -59,7 +59,9 @@ def test_names_are_unique_and_found() -> None:
 
     assert len(set(names)) == len(names)
     assert all(formats.by_name(format.NAME) is format for format in formats.FORMATS)
-    assert set(formats.written_formats()) == {format.NAME for format in formats.FORMATS if format.WRITER}
+    assert set(formats.written_formats()) == {
+        format.NAME for format in formats.FORMATS if format.WRITER and not format.TRAITS.names_are_code
+    }
     for format in formats.FORMATS:
         assert isinstance(formats.verifier_of(format), ModuleType | None)
         assert (formats.appender_of(format.NAME) is not None) == format.TRAITS.in_place

@@ -13,6 +13,7 @@ import deepspeeds
 import exported
 import hostile
 import pytest
+import scripted
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -44,6 +45,7 @@ MADE = {
     "torch-package": exported.package,
     "torch-tar": lambda: hostile_data("tar/good.pt"),
     "torch-zip-1.4": lambda: hostile_data("foreign/torch14.pt"),
+    "torchscript-1.0": lambda: scripted.written_by("1.2"),
 }
 """Formats without a sample, and what makes a file of each."""
 
@@ -81,6 +83,7 @@ def test_every_format_has_an_example() -> None:
         "torchscript",
         "torch-zip",
         "torch-zip-1.4",
+        "torchscript-1.0",
         "torch-legacy",
         "safetensors",
         "pt2",

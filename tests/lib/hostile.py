@@ -479,8 +479,7 @@ def _torch_relatives() -> Iterator[Case]:
         op.zip_file(
             {"m/model.json": b'{"mainModule": {}, "tensors": []}', "m/tensors/0": op.SIX, "m/code/m.py": b""}
         ),
-        "error",
-        "torchscript",
+        "ok",
     )
     yield Case(
         "foreign/torch_package.pt",

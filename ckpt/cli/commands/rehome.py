@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -9,15 +10,16 @@ import typer
 from ckpt.cli import output
 from ckpt.cli.advice.suffixes import SUFFIXES
 from ckpt.cli.options import Paths
-from ckpt.cli.outputs import WriteOptions, items_of
+from ckpt.cli.outputs import WriteOptions
 from ckpt.cli.paths import each
+from ckpt.cli.walk import archives, listed
 from ckpt.cli.writing import rewrite, warn, writing
-from ckpt.errors import UsageError
+from ckpt.errors import NoRewriteError, UsageError
 from ckpt.formats import save
 from ckpt.jobs.rewrite.rehome import moves, rehome
 from ckpt.limits import Limits
 from ckpt.render.rewrite import DRY_RUN
-from ckpt.text import show, size_text
+from ckpt.text import plural, show, size_text
 
 
 @writing()
@@ -54,8 +56,7 @@ def command(
         alone = options._replace(limits=Limits(), dry_run=False, recursive=False, files_from=None)
         if alone != WriteOptions() or to or map or objects:
             raise UsageError("--undo goes alone, or with --dry-run")
-        names = [item.path for item in items_of(paths or (), options)]
-        return each(names, lambda path: _undo(path, options), tell_rest=True)
+        return _undo_all(listed(paths, options.files_from, "change"), options)
     asked = moves(to, map or [])
     tag = "moved" if map else (to or "cpu").replace(":", "")
     return rewrite(
@@ -63,6 +64,33 @@ def command(
         lambda survey, limits: rehome(survey, asked, limits, objects=objects),
         options._replace(suffix=SUFFIXES["rehome"] if tag == "cpu" else f".{tag}", weights_file=True),
     )
+
+
+def _undo_all(names: list[str], options: WriteOptions) -> int:
+    """Take back the last rewrite of each file, with -r of those in folders that have one."""
+    folders = [name for name in names if options.recursive and os.path.isdir(name)]
+    inside = {path: name for name in folders for path in archives(name)}
+    never: list[str] = []
+
+    def one(path: str) -> int:
+        try:
+            return _undo(path, options)
+        except NoRewriteError:
+            if path not in inside:
+                raise
+            never.append(path)
+            return 0
+
+    files = [path for path in dict.fromkeys([*names, *inside]) if path not in folders]
+    code = each(files, one, tell_rest=True)
+    if folders:
+        if code == 0 and len(never) == len(files):
+            problem = "no file in this folder has an in-place rewrite to undo"
+            raise NoRewriteError(problem, path=folders[0])
+        if never:
+            was = "was" if len(never) == 1 else "were"
+            output.conclude(f"{plural(len(never), 'other file')} {was} never rewritten in place")
+    return code
 
 
 def _undo(path: str, options: WriteOptions) -> int:

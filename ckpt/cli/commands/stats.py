@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -38,6 +39,7 @@ from ckpt.evidence.survey import Survey
 from ckpt.jobs.check.stats import stats
 from ckpt.names import Globs
 from ckpt.render.stats import stats_lines, stats_table
+from ckpt.text import plural
 
 
 @excluding(Exclusion(("--json", "--tsv", "--table", "--quiet")))
@@ -139,4 +141,13 @@ def command(
 
     schema = "ckpt.stats" if json else None
     codes = look(names, items, answer, json=schema, jobs=jobs, doing="measuring", tables=rows, apart=True)
+    if len(codes) > 1 and not json and not quiet:
+        output.conclude(_summary(codes))
     return worst(codes)
+
+
+def _summary(codes: Sequence[int]) -> str:
+    """`5 files: 4 measured, 1 unreadable`."""
+    failed = codes.count(2)
+    parts = [f"{len(codes) - failed:,} measured", *([f"{failed:,} unreadable"] if failed else [])]
+    return f"{plural(len(codes), 'file')}: {', '.join(parts)}"

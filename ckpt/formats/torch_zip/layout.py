@@ -23,13 +23,15 @@ _MAX32, _MAX16 = 0xFFFFFFFF, 0xFFFF
 class PlannedRecord(NamedTuple):
     """A record to be written: `pour` writes its `size` bytes and returns their CRC-32.
 
-    `like` is the position modulo PAGE that its data should have; None when the alignment alone decides.
+    `like` is the position modulo PAGE that its data should have; None when the alignment alone decides. `inflated` is
+    the size of what a deflated record holds; its CRC-32 is that of the inflated bytes.
     """
 
     name: str
     size: int
     pour: Callable[[Sink], int]
     like: int | None = None
+    inflated: int | None = None
 
 
 class WrittenRecord(NamedTuple):
@@ -93,7 +95,7 @@ def lay_out(records: Sequence[PlannedRecord], alignment: int = ALIGNMENT) -> Lay
         pads.append(pad)
         at = begin + pad + record.size + _descriptor_size(record.size, at)
     directory = [
-        WrittenRecord(record.name.encode(), record.size, 0, header)
+        WrittenRecord(record.name.encode(), record.inflated or record.size, 0, header, 0, record.size)
         for record, header in zip(records, headers, strict=True)
     ]
     return Layout(records, headers, pads, at + directory_size(directory), not moved)
@@ -107,6 +109,7 @@ def write_record(
     `mark` is one more extra field of its local header. Loaders skip it.
     """
     name, size = record.name.encode(), record.size
+    method = 0 if record.inflated is None else 8
     extra = b""
     if size >= _MAX32 or header >= _MAX32:
         fields = (pack("<QQ", size, 0) if size >= _MAX32 else b"") + (
@@ -115,15 +118,29 @@ def write_record(
         extra = pack("<HH", 1, len(fields)) + fields
     extra = mark + extra + pack("<2sH", b"FB", pad) + b"Z" * pad
     sink.write(
-        pack("<4sHHHHHIIIHH", b"PK\3\4", 0, _flags(size), 0, 0, 0, 0, 0, 0, len(name), len(extra))
+        pack(
+            "<4sHHHHHIIIHH",
+            b"PK\3\4",
+            _needs(method),
+            _flags(size),
+            method,
+            0,
+            0,
+            0,
+            0,
+            0,
+            len(name),
+            len(extra),
+        )
         + name
         + extra
     )
     crc = record.pour(sink)
+    full = size if record.inflated is None else record.inflated
     if size:
         form = "<4sIQQ" if size >= _MAX32 or header >= _MAX32 else "<4sIII"
-        sink.write(pack(form, b"PK\7\x08", crc, size, size))
-    return WrittenRecord(name, size, crc, header)
+        sink.write(pack(form, b"PK\7\x08", crc, size, full))
+    return WrittenRecord(name, full, crc, header, method, size, _flags(size))
 
 
 def padding(record: PlannedRecord, header: int, mark: bytes = b"") -> int:
@@ -143,7 +160,19 @@ def write_directory(sink: Sink, written: Sequence[WrittenRecord], start: int = 0
         size, stored, header = (min(value, _MAX32) for value in values)
         flags = _flags(row.size) if row.flags is None else row.flags
         sink.write(
-            pack("<4sHHHHHHIII", b"PK\1\2", 0, 0, flags, row.method, 0, 0, row.crc, stored, size)
+            pack(
+                "<4sHHHHHHIII",
+                b"PK\1\2",
+                0,
+                _needs(row.method),
+                flags,
+                row.method,
+                0,
+                0,
+                row.crc,
+                stored,
+                size,
+            )
             + pack("<HHHHHII", len(row.name), len(extra), 0, 0, 0, 0, header)
             + row.name
             + extra
@@ -164,6 +193,11 @@ def directory_size(written: Sequence[WrittenRecord]) -> int:
         wide = sum(value >= _MAX32 for value in (row.size, stored, row.header))
         total += 46 + len(row.name) + (4 + 8 * wide if wide else 0)
     return total
+
+
+def _needs(method: int) -> int:
+    """The version that a reader needs, as miniz writes it: 2.0 for a deflated record."""
+    return 20 if method else 0
 
 
 def _flags(size: int) -> int:

@@ -62,7 +62,14 @@ def crc_of(place: Range) -> tuple[int, str | None]:
 
 def _storage_id(mark: str, archive: Archive, record: Record) -> str | None:
     """The id of the storage in a record."""
-    for folder, prefix in (("data", ""), ("constants", "constants:"), ("tensors", ""), (".data", "")):
+    folders = (
+        ("data", ""),
+        ("constants", "constants:"),
+        ("bytecode", "bytecode:"),
+        ("tensors", ""),
+        (".data", ""),
+    )
+    for folder, prefix in folders:
         start = f"{archive.root}/{folder}/"
         if record.name.startswith(start):
             return mark + prefix + record.name.removeprefix(start).removesuffix(".storage")

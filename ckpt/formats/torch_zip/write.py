@@ -33,7 +33,17 @@ from ckpt.nodes import Node
 from ckpt.pickles.emit import emit
 from ckpt.tensors import Range, Storage
 
-__all__ = ["append", "archive_of", "compare", "compare_bytes", "draft", "end_before", "losses", "unfit"]
+__all__ = [
+    "append",
+    "appended",
+    "archive_of",
+    "compare",
+    "compare_bytes",
+    "draft",
+    "end_before",
+    "losses",
+    "unfit",
+]
 
 _COMPUTED_OFFSETS = (".format_version", ".storage_alignment")
 """Records that let torch compute the offsets of storages instead of reading them."""
@@ -67,7 +77,7 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
         keys.storages = {key: little(storage) for key, storage in keys.storages.items()}
     order = b"big" if big else b"little"
     records = _fresh(order, pickle, keys) if origin is None else _again(origin, order, pickle, keys)
-    alignment = _alignment(origin.archive) if origin else ALIGNMENT
+    alignment = alignment_of(origin.archive) if origin else ALIGNMENT
     layout = lay_out(records, alignment)
     if not layout.regular or not _in_order(records, keys):
         root = records[0].name.partition("/")[0]
@@ -100,19 +110,31 @@ def append(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, bytes]:
         place = storage.place
         if old is None or not isinstance(place, Range) or place.offset != old.offset:
             raise WriteError("the storages change, so they cannot stay in place", hint="--in-place --copy")
-    start = archive.source.size
-    name = f"{archive.root}/data.pkl"
-    planned = bytes_record(name, pickle)
-    sink = MemorySink(start)
-    mark = pack("<2sHQ", MARK, 8, start)
-    new = write_record(sink, planned, start, padding(planned, start, mark), mark)
-    record = sink.taken()
-    rows = [_row(row) for row in archive.records.values() if row.name != name]
-    write_directory(sink, [*rows, new])
-    directory = sink.taken()
-    whole = read_archive(Extended(archive.source, record + directory), limits)
+    record, directory, whole = appended(archive, {"data.pkl": pickle}, limits)
     compare(checkpoint, read_from(whole, checkpoint.path, limits))
     return record, directory
+
+
+def appended(archive: Archive, pickles: dict[str, bytes], limits: Limits) -> tuple[bytes, bytes, Archive]:
+    """The records that replace some of an archive, its new directory, and the archive with both at its end.
+
+    `data.pkl` comes first: its mark says where the old archive ends.
+    """
+    start = archive.source.size
+    mark = pack("<2sHQ", MARK, 8, start)
+    sink = MemorySink(start)
+    new: list[WrittenRecord] = []
+    for name, data in pickles.items():
+        planned = bytes_record(f"{archive.root}/{name}", data)
+        new.append(write_record(sink, planned, sink.position, padding(planned, sink.position, mark), mark))
+        mark = b""
+    records = sink.taken()
+    replaced = {row.name.decode() for row in new}
+    write_directory(
+        sink, [*(_row(row) for name, row in archive.records.items() if name not in replaced), *new]
+    )
+    directory = sink.taken()
+    return records, directory, read_archive(Extended(archive.source, records + directory), limits)
 
 
 def _pickle(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, Keys]:
@@ -151,7 +173,7 @@ def _again(origin: ArchiveOrigin, order: bytes, pickle: bytes, keys: Keys) -> li
         elif key is not None and key in left:
             records.append(_storage(record.name, left.pop(key), record.offset))
         elif key is None or key not in origin.keys:
-            records.append(_copied(archive, record))
+            records.append(copied(archive, record))
         after = len(records) if key is not None or not after else after
     # A pickle that was appended in place moves back to the front, where torch writes it.
     records.sort(key=lambda record: record.name != f"{archive.root}/data.pkl")
@@ -165,8 +187,8 @@ def _storage(name: str, storage: Storage, like: int | None = None) -> PlannedRec
     return PlannedRecord(name, storage.nbytes, lambda sink: pour(storage, sink, crc=True), like)
 
 
-def _copied(archive: Archive, record: Record) -> PlannedRecord:
-    """A record that ckpt does not write itself, copied as it is."""
+def copied(archive: Archive, record: Record) -> PlannedRecord:
+    """A record that ckpt does not write itself, with its own bytes. A deflated one is inflated."""
     place = record.place(archive.source)
     whole = Storage(record.name, None, None, record.size, place, record.crc)
     return PlannedRecord(record.name, record.size, lambda sink: pour(whole, sink, crc=True))
@@ -185,7 +207,7 @@ def _row(record: Record) -> WrittenRecord:
     )
 
 
-def _alignment(archive: Archive) -> int:
+def alignment_of(archive: Archive) -> int:
     record = archive.find(".storage_alignment")
     if record is not None and record.size < 8:
         text = archive.read(record, 8, "entries")

@@ -20,7 +20,7 @@ from ckpt.jobs.inspect.storages import StorageUse, storage_uses, tied_weights
 from ckpt.names import Globs
 from ckpt.pickles.imports import runs_anything
 from ckpt.tensors import Tensor
-from ckpt.text import Json, and_more, plural, show, size_text
+from ckpt.text import Json, and_more, listed, plural, show, size_text
 
 _BLOAT_BYTES = 1024
 _HEAVY = 1.0
@@ -296,8 +296,8 @@ def _devices(report: InspectReport, plan: Plan) -> Iterable[Finding]:
     placed = storage_devices(report)
     away = {tag: nbytes for tag, nbytes in placed.items() if ACCELERATOR.fullmatch(tag)}
     if away:
-        listed = " and ".join(f"{size_text(nbytes)} on {tag}" for tag, nbytes in away.items())
-        text = f"A bare torch.load puts {listed}."
+        held = " and ".join(f"{size_text(nbytes)} on {tag}" for tag, nbytes in away.items())
+        text = f"A bare torch.load puts {held}."
         if checkpoint.traits.names_are_code:
             text = text.replace("torch.load", "torch.jit.load")
         gpus = [
@@ -311,6 +311,17 @@ def _devices(report: InspectReport, plan: Plan) -> Iterable[Finding]:
             follows = f"Each process opens a CUDA context (some hundred MiB).{needs}"
         names = tuple(row.entry.name for row in report.rows if row.tensor.device in away)
         yield Finding("cuda", text, names, plan(("rehome",)).command, consequence=follows)
+    named = [row for row in checkpoint.code_devices if ACCELERATOR.fullmatch(row.device)]
+    if named:
+        places = [row.file if row.line is None else f"{row.file}:{row.line}" for row in named]
+        tags = listed(list(dict.fromkeys(row.device for row in named)))
+        follows = "map_location does not change it: the program runs only where there is such a device."
+        yield Finding(
+            "device-in-code",
+            f"The code names {tags}: {listed(places)}.",
+            where=tuple(places),
+            consequence=follows,
+        )
     for part in report.sections if len(placed) > 1 else ():
         # Counters stay where the optimizer made them; on meta there is nothing.
         counted = [
@@ -318,10 +329,10 @@ def _devices(report: InspectReport, plan: Plan) -> Iterable[Finding]:
             for entry in part.entries
             if entry.tensor.shape and entry.tensor.device not in (None, "meta")
         ]
-        tags = Counter(str(entry.tensor.device) for entry in counted)
-        if len(tags) > 1:
-            listed = ", ".join(f"{count:,} on {tag}" for tag, count in tags.items())
-            text = f"The tensors of {part.name or 'the file'} are saved on several devices: {listed}."
+        number = Counter(str(entry.tensor.device) for entry in counted)
+        if len(number) > 1:
+            each = ", ".join(f"{count:,} on {tag}" for tag, count in number.items())
+            text = f"The tensors of {part.name or 'the file'} are saved on several devices: {each}."
             yield Finding("device-mixed", text, tuple(entry.name for entry in counted))
 
 

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint
-from ckpt.errors import UsageError
+from ckpt.errors import UnsupportedError, UsageError
 from ckpt.evidence.devices import ACCELERATOR, checked, hidden_devices
 from ckpt.evidence.survey import Survey
-from ckpt.jobs.rewrite.report import Change, Leftover, RewriteReport, edited, refuse_script
+from ckpt.jobs.rewrite.report import Change, Leftover, RewriteReport, edited
 from ckpt.limits import Limits
 from ckpt.names import natural
 from ckpt.nodes import Node, Opaque
 from ckpt.pickles.calls import device, with_device
 from ckpt.pickles.edit import Edit
-from ckpt.tensors import Storage, parts_of
-from ckpt.text import show
+from ckpt.tensors import Composite, Storage, Tensor, TensorRef, parts_of
+from ckpt.text import and_more, show
 from ckpt.tree.arrays import as_bytes
 from ckpt.tree.scalars import class_of, device_text
+from ckpt.tree.walk import flatten
 
 _GENERATOR = "torch._C.Generator"
+_LINES = 12
+"""Lines of the code that are listed of each file."""
 _CHECKPOINTS = (b"PK\x03\x04", b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.")
 """How files of torch.save begin: zip archives, and the stream before 1.6."""
 
@@ -56,13 +60,21 @@ def moves(to: str | None, maps: list[str]) -> Moves:
 def rehome(survey: Survey, asked: Moves, limits: Limits, *, objects: bool = False) -> RewriteReport:
     """The checkpoint with its device tags moved; with `objects`, devices in values too.
 
-    Raises UnsupportedError for TorchScript.
+    Raises UnsupportedError for a program whose code holds its devices.
     """
     checkpoint = survey.checkpoint
-    refuse_script(checkpoint)
+    if checkpoint.traits.names_are_code and not checkpoint.traits.tags_are_apart:
+        raise UnsupportedError(
+            f"{checkpoint.traits.label} is not moved: its program names devices beside each tensor",
+            path=checkpoint.path,
+            way=("extracted",),
+        )
     edit = _Rehome(survey, asked, objects)
-    root = edit.copy(checkpoint.root)
-    result = edited(checkpoint, root, limits) if edit.counts else checkpoint
+    if checkpoint.traits.names_are_code:
+        result = edit.program(checkpoint, limits)
+    else:
+        root = edit.copy(checkpoint.root)
+        result = edited(checkpoint, root, limits) if edit.counts else checkpoint
     changes = [
         Change("device", before, after, count, unit, nbytes)
         for (before, after, unit), (count, nbytes) in sorted(edit.counts.items(), key=_order)
@@ -93,14 +105,33 @@ def _left(result: Checkpoint, edit: _Rehome) -> list[Leftover]:
         if holder in generators:
             found.append(Leftover(holder, "a random generator, which loads on its own device only"))
         else:
-            what = repr(hidden.device) if hidden.type == "str" else f"device({hidden.device!r})"
-            found.append(Leftover(hidden.name, what, None, "--objects to change it", is_value=True))
+            is_text = hidden.type == "str"
+            what = repr(hidden.device) if is_text else f"device({hidden.device!r})"
+            # The code of a program may compare its texts.
+            hint = None if is_text and result.traits.names_are_code else "--objects to change it"
+            found.append(Leftover(hidden.name, what, None, hint, is_value=True))
     for value in result.values:
         data = as_bytes(value.node) if value.type in ("bytes", "bytearray") else None
         if data is not None and data.startswith(_CHECKPOINTS):
             found.append(Leftover(value.name, "a checkpoint inside of bytes, which is not changed"))
+    found += _in_code(result, edit.asked)
     if edit.stayed:
         found.append(Leftover(edit.stayed, "the state of a random generator, which torch needs on the CPU"))
+    return found
+
+
+def _in_code(result: Checkpoint, asked: Moves) -> list[Leftover]:
+    """The devices that code names: one row for each file and device, with the lines."""
+    rows: dict[tuple[str, str], list[int]] = {}
+    for row in result.code_devices:
+        if asked.target(row.device):
+            rows.setdefault((row.file, row.device), []).extend([] if row.line is None else [row.line])
+    found = []
+    for (file, tag), lines in rows.items():
+        name = f"{file}:{lines[0]}" if lines else file
+        times = f", {len(lines):,} times (lines {and_more(list(map(str, lines)), _LINES)})"
+        what = f"the code names {tag}{times if len(lines) > 1 else ''}, which map_location leaves too"
+        found.append(Leftover(name, what))
     return found
 
 
@@ -117,7 +148,43 @@ class _Rehome(Edit):
         self._devices: dict[int, Node] = {}
         self._texts: dict[str, str] = {}
         self._fixed: dict[int, Node] = {}
-        self._rng = self._generators(survey) if asked.rest not in (None, "cpu") else set()
+        self._is_program = survey.checkpoint.traits.names_are_code
+        is_away = asked.rest not in (None, "cpu") and not self._is_program
+        self._rng = self._generators(survey) if is_away else set()
+
+    def program(self, checkpoint: Checkpoint, limits: Limits) -> Checkpoint:
+        """A program with its devices moved. Its tensors are those of its tree, then the constants of its code."""
+        root = self.copy(checkpoint.root)
+        flat = flatten(root, limits)
+        tensors = [
+            old._replace(tensor=new.tensor)
+            for old, new in zip(checkpoint.tensors, flat.tensors, strict=False)
+        ]
+        for entry in checkpoint.tensors[len(tensors) :]:
+            tensors.append(entry._replace(tensor=self._over(entry.tensor)))
+        values = [
+            old._replace(node=new.node) for old, new in zip(checkpoint.values, flat.values, strict=False)
+        ]
+        # Storages that only the bytecode names are none of a tensor.
+        storages = tuple(map(self.storage, checkpoint.storages))
+        if not self.counts:
+            return checkpoint
+        return replace(
+            checkpoint,
+            root=root,
+            tensors=tuple(tensors),
+            storages=storages,
+            values=(*values, *checkpoint.values[len(values) :]),
+            is_edited=True,
+        )
+
+    def _over(self, tensor: Tensor) -> Tensor:
+        """A tensor over its moved storages."""
+        if type(tensor) is TensorRef:
+            return tensor._replace(storage=self.storage(tensor.storage))
+        assert type(tensor) is Composite
+        parts = tuple((n, part._replace(storage=self.storage(part.storage))) for n, part in tensor.parts)
+        return replace(tensor, parts=parts)
 
     def _generators(self, survey: Survey) -> set[Storage]:
         """Storages of random states on the CPU: set_rng_state takes them from nowhere else."""
@@ -172,7 +239,13 @@ class _Rehome(Edit):
         return self._devices[id(node)]
 
     def leaf(self, node: Node) -> Node:
-        if self._objects and isinstance(node, str) and len(node) < 20 and ACCELERATOR.fullmatch(node):
+        if (
+            self._objects
+            and not self._is_program
+            and isinstance(node, str)
+            and len(node) < 20
+            and ACCELERATOR.fullmatch(node)
+        ):
             to = self.asked.target(str(node))
             if to is not None:
                 self._count(str(node), to, "text", 0)

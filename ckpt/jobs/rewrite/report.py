@@ -337,10 +337,10 @@ def refuse_empty(report: RewriteReport) -> RewriteReport:
 
 
 def refuse_script(checkpoint: Checkpoint) -> None:
-    """Raise UnsupportedError for TorchScript, whose code goes with its names."""
+    """Raise UnsupportedError for a program, whose code goes with its names."""
     if checkpoint.traits.names_are_code:
         raise UnsupportedError(
-            f"{checkpoint.traits.label} is not rewritten: its code names devices and attributes too",
+            f"{checkpoint.traits.label} is not rewritten: its code uses the names of its tensors too",
             path=checkpoint.path,
             way=("extracted",),
         )

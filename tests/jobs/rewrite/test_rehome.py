@@ -18,7 +18,6 @@ import strategies
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from process import check_error, ckpt
 from same import difference
 from saved import OBJECTS
 from torch import nn
@@ -394,10 +393,6 @@ def test_maps() -> None:
             moves(None, [wrong])
     with pytest.raises(UsageError, match="twice"):
         moves(None, ["cuda:0=cpu", "cuda:0=mps"])
-
-
-def test_torchscript_is_refused() -> None:
-    check_error(ckpt("rehome", SAMPLES / "scripted.pt", "--dry-run"), "torchscript is not rewritten")
 
 
 def test_no_tensor_byte_is_read_in_place(tmp_path: Path) -> None:

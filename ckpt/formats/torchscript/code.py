@@ -1,0 +1,77 @@
+"""The code of a TorchScript archive, read as text: which attributes are parameters and buffers, which devices it names.
+
+Layout: torch/csrc/jit/serialization/python_print.cpp.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from ckpt.checkpoint import CodeDevice, Role
+from ckpt.formats.archive import Archive
+from ckpt.limits import Budget, Limits
+
+OTHERS = ""
+"""Stands for the other tensors of a class. No attribute has this name."""
+_LINE = re.compile(
+    r"^(?:class (?P<class>\w+)\(|  __(?P<kind>parameters|buffers)__ = \[(?P<names>[^\]\n]*)\])", re.MULTILINE
+)
+_DEVICE = re.compile(r'\btorch\.(?:device\("([a-z]{1,20}(?::\d{1,3})?)"\)|(cuda)\()')
+_WORD = re.compile(r'"([^"]*)"')
+_NAME = 300
+"""Bytes of memory of one class or name of the code."""
+
+
+class Code(NamedTuple):
+    """What the code says. `kinds` has the attributes of each class by its qualified name, and what each of them is."""
+
+    kinds: dict[str, dict[str, Role]]
+    devices: list[CodeDevice]
+
+
+def code_of(archive: Archive, limits: Limits, budget: Budget) -> Code:
+    """What the code of an archive says. Raises LimitError, UnreadableError.
+
+    torch 1.4 lists parameters only. The other tensors of such a class are its buffers, which `OTHERS` stands for.
+    """
+    found = Code({}, [])
+    prefix = f"{archive.root}/code/"
+    for name, record in archive.records.items():
+        if not name.startswith(prefix) or not name.endswith(".py"):
+            continue
+        # Four bytes a character: text with one emoji takes as much.
+        budget.charge(4 * record.size, "the code of the archive")
+        code = archive.read(record, limits.pickle_bytes, "pickle-bytes").decode("utf-8", "replace")
+        _kinds(code, name[len(prefix) : -3].replace("/", "."), found.kinds, budget)
+        found.devices.extend(devices_in(code, f"code/{name[len(prefix) :]}", budget))
+    return found
+
+
+def devices_in(code: str, file: str, budget: Budget) -> list[CodeDevice]:
+    """The devices that code names as constants, each with its line."""
+    rows: list[CodeDevice] = []
+    line, at = 1, 0
+    for match in _DEVICE.finditer(code):
+        budget.charge(_NAME, "the code of the archive")
+        line += code.count("\n", at, match.start())
+        at = match.start()
+        rows.append(CodeDevice(file, line, match[1] or match[2]))
+    return rows
+
+
+def _kinds(code: str, module: str, kinds_of: dict[str, dict[str, Role]], budget: Budget) -> None:
+    kinds: dict[str, Role] | None = None
+    for match in _LINE.finditer(code):
+        budget.charge(_NAME, "the code of the archive")
+        if match["class"]:
+            kinds = kinds_of.setdefault(f"{module}.{match['class']}", {})
+        elif kinds is not None:
+            role: Role = "parameter" if match["kind"] == "parameters" else "buffer"
+            if role == "parameter":
+                kinds[OTHERS] = "buffer"
+            else:
+                kinds.pop(OTHERS, None)
+            for word in _WORD.finditer(code, *match.span("names")):
+                budget.charge(_NAME, "the code of the archive")
+                kinds[word[1]] = role
