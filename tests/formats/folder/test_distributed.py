@@ -297,6 +297,8 @@ def test_a_folder_of_accelerate_is_one_checkpoint(tmp_path: Path) -> None:
             "random_states_0.pkl",
             "random_states_1.pkl",
         ]
+        (root,) = (row for row in checkpoint.containers if not row.path)
+        assert (root.keys, root.first, root.last) == (("model", "optimizer"), 0, 27)
         load = Survey(checkpoint).load.expression
         assert load is not None and str(folder / "pytorch_model_fsdp_0") in load
         assert structure(checkpoint).checked[-1] == "the metadata and 2 data files agree"
