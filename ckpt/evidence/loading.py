@@ -30,6 +30,8 @@ class Load(NamedTuple):
 NEEDED = "weights_only=False needed: {}"
 """The note of a file that weights_only refuses, with the reasons."""
 
+_OF_RANKS = "only the program that wrote it puts its parts together"
+
 _REGISTERS = {
     "torchao": ("torchao.",),
     "torch.distributed.tensor": (
@@ -68,7 +70,7 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         fill = f"import torch.distributed.checkpoint; state is your model's state dict{runs}"
         return Load(template.format(path=literal(checkpoint.path)), fill)
     if checkpoint.traits.is_set and not template:
-        return Load(None, reason="only the program that wrote it puts its parts together")
+        return Load(None, reason=_OF_RANKS)
     refused = checkpoint.weights_only
     options = ['map_location="cpu"']
     if refused:
@@ -96,8 +98,13 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
 
 def _of_folder(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     """How to open the weights of a folder. Other files, such as the arguments of a trainer, are not opened for them."""
+    if checkpoint.traits.is_set:
+        return Load(None, reason=_OF_RANKS)
     loads: dict[str, Load] = {}
+    roots = [member for member in checkpoint.members if not member.key]
     for member in checkpoint.members:
+        if not member.key and len(roots) > 1 and not member.is_model:
+            continue  # an optimizer beside the model, both at the root
         depth = 1 if member.key else 0
         inside = [part for part in models if part.path[:depth] == (member.key,)[:depth]]
         if not member.key:
@@ -110,6 +117,8 @@ def _of_folder(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         return failed or Load(None, reason="no file of this folder is a model's weights alone")
     if len(loads) == 1:
         return next(iter(loads.values()))
+    if checkpoint.traits.fills_a_state:
+        return Load(None, reason="each of its models is a distributed checkpoint of its own")
     pairs = ", ".join(f"{literal(key)}: {load.expression}" for key, load in loads.items())
     notes = dict.fromkeys(load.note for load in loads.values() if load.note)
     return Load(f"{{{pairs}}}", "; ".join(notes) or None)

@@ -119,6 +119,7 @@ def files_of_folder(path: str, limits: Limits) -> tuple[str, ...] | None:
     from ckpt.formats.dcp.names import is_part  # here: only who searches folders pays for them
     from ckpt.formats.dcp_hf.names import shards_in
     from ckpt.formats.deepspeed.plan import POINTERS, SCRIPTS, files_in, is_deepspeed
+    from ckpt.formats.folder.parts import files_of
     from ckpt.formats.folder.plan import plan_of
 
     probe = probe_at(locate(path), limits)
@@ -135,19 +136,21 @@ def files_of_folder(path: str, limits: Limits) -> tuple[str, ...] | None:
             shards = tuple(shard.name for shard in shards_in(probe.location.names()))
             ranks = None if shards else fsdp.sets_of(probe)
             return shards or (ranks and tuple(name for each in ranks[0] for name in each.files.values()))
+        return (*(file for part in plan.parts for file in files_of(part)), *(file for file, _ in plan.unread))
     except CkptError:
         return None
-    return (*(part.file for part in plan.parts), *(file for file, _ in plan.unread))
 
 
 def is_folder_format(path: str, limits: Limits) -> bool:
     """Whether a path leads to a checkpoint that is a folder of its own: a distributed one."""
+    from ckpt.formats.dcp.names import folder_of
+
     try:
         probe = probe_at(locate(path), limits)
     except CkptError:
         return False
     try:
-        return dcp.sniff(probe)
+        return folder_of(probe) is not None
     finally:
         probe.close()
 

@@ -1,12 +1,9 @@
-"""Names the files that are not checkpoints, or that this version does not read.
-
-`NOT_YET` lists formats that get readers later. Only the first bytes and a zip directory are read.
-"""
+"""Names the files that are not checkpoints, or that ckpt does not read. Only the first bytes and a zip directory are read."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import re
 
 from ckpt.checkpoint import Checkpoint, Traits
 from ckpt.errors import (
@@ -21,7 +18,8 @@ from ckpt.formats.archive import Archive
 from ckpt.formats.probe import Probe
 from ckpt.io.location import Location
 from ckpt.limits import Limits
-from ckpt.text import pasted_path, plural
+from ckpt.names import natural
+from ckpt.text import and_more, pasted_path, plural, show
 
 NAME = "foreign"
 SUFFIXES: tuple[str, ...] = ()
@@ -37,18 +35,6 @@ def sniff(probe: Probe) -> bool:
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
     raise _directory(probe.location) if probe.is_folder else _file(probe)
-
-
-# --- formats of checkpoints that get readers later ------------------------------------------------------------
-
-NOT_YET: dict[str, str] = {
-    "megatron": "a Megatron checkpoint",
-}
-"""Name of a format -> what it is, for the formats that are recognised and not supported yet."""
-
-
-def _not_yet(name: str) -> UnsupportedError:
-    return UnsupportedError(f"{NOT_YET[name]} is not supported yet")
 
 
 # --- files ----------------------------------------------------------------------------------------------------
@@ -177,19 +163,57 @@ def _directory(folder: Location) -> CkptError:
         names = [name.removesuffix("/") for name in folder.names()]
     except NotOpenedError as error:
         return error
-    rules: tuple[tuple[str, Callable[[str], bool]], ...] = (
-        ("megatron", lambda name: name.startswith("mp_rank_") or name == "latest_checkpointed_iteration.txt"),
-    )
     jax = _jax(set(names))
     if jax is not None:
         return jax
-    for kind, test in rules:
-        if any(map(test, names)):
-            return _not_yet(kind)
     files = [name for name in names if name.endswith((".pth", ".pt", ".ckpt", ".bin", ".safetensors"))]
     if files:
         return FolderError(
             f"a directory without an index; it holds {plural(len(files), 'checkpoint file')}",
             hint=f"name one, such as {files[0]}",
         )
-    return UnsupportedError("a directory without a checkpoint")
+    return _steps(folder) or UnsupportedError("a directory without a checkpoint")
+
+
+_STEP = re.compile(
+    r"(step|epoch|dist_epoch|iter|checkpoint|ckpt|global_step)([-_=]?)(\d{1,12})(?:\.ckpt|\.dcp)?/",
+    re.IGNORECASE,
+)
+"""The folders of torchtitan (`step-10`), torchtune (`epoch_0`), Megatron (`iter_0000010`), the Trainer (`checkpoint-500`)."""
+_WHOLE = re.compile(
+    r"\.metadata|__\d+\.metadata|.*\.(?:safetensors|bin)(?:\.index\.json)?|.*\.(?:pt|pth|ckpt)|latest|mp_rank_\d+(?:_\d+)*/"
+    r"|(?:pytorch_model_fsdp|optimizer)_\d+/"
+)
+_LOOKED = 1_000
+"""How many of such folders are looked into for the newest one that is whole."""
+
+
+def _steps(folder: Location) -> CkptError | None:
+    """The error for a folder of folders that training saved one after the other; None for any other folder.
+
+    It names the newest that has what a whole one has: `.metadata` is written last.
+    """
+    names = sorted((name for name in folder.names() if _STEP.fullmatch(name)), key=natural)
+    kinds = {_STEP.sub(r"\1\2", name).lower() for name in names}
+    if not names or len(kinds) > 1:
+        return None
+    whole = next((name for name in reversed(names[-_LOOKED:]) if _is_whole(folder, name[:-1])), None)
+    if whole is None:
+        return None
+    shown = show(whole[:-1], 80)
+    listed = and_more([show(name[:-1], 80) for name in reversed(names)], 3)
+    text = (
+        f"a directory of {plural(len(names), 'checkpoint')}: {listed}"
+        if len(names) > 1
+        else f"a directory around {shown}"
+    )
+    newest = "" if whole == names[-1] else f"; {show(names[-1][:-1], 80)} is not complete"
+    hint = f"name one; the newest{' complete' if newest else ''} is {shown}{newest}"
+    return FolderError(text, hint=hint)
+
+
+def _is_whole(folder: Location, name: str) -> bool:
+    try:
+        return any(map(_WHOLE.fullmatch, folder.child(name, "no").names()))
+    except UnreadableError:
+        return False

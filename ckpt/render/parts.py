@@ -192,6 +192,8 @@ def _part(parts: Sequence[Section], prefixes: Sequence[Prefix]) -> str:
         kind = "no state yet" if not facts.with_state else facts.family or "with state"
         verb = "has" if facts.parameters == 1 else "have"
         text = f"{kind}, {facts.with_state:,} of {plural(facts.parameters, 'parameter')} {verb} state"
+        if not facts.parameters and facts.with_state:  # Megatron keeps the parameters' states elsewhere
+            text = f"{kind}, of no parameters"
         if facts.family == "LBFGS":  # keeps all of it under its first parameter
             text = f"LBFGS, one state for {plural(facts.parameters, 'parameter')}"
         text += f", {size_text(nbytes)}" if nbytes else ""
@@ -231,7 +233,7 @@ def begin_text(prefix: str) -> str:
 
 def _fact(node: Node) -> str:
     """A value that a document of a folder says of all of it."""
-    return f"{node:g}" if isinstance(node, float) else cut(scalar_text(look(node)), 60)
+    return f"{node:g}" if isinstance(node, float) else cut(scalar_text(look(node)), 100)
 
 
 def _values(report: InspectReport) -> list[str]:

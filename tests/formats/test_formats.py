@@ -371,13 +371,6 @@ def test_torchscript_tells_parameters_from_buffers(samples: Path) -> None:
 # --- what is not read -----------------------------------------------------------------------------------------
 
 
-def test_formats_to_come_say_so(tmp_path: Path) -> None:
-    (tmp_path / "latest_checkpointed_iteration.txt").write_bytes(b"7")
-    with pytest.raises(UnsupportedError, match=r"a Megatron checkpoint is not supported yet"):
-        formats.open(str(tmp_path))
-    assert not set(foreign.NOT_YET) & {reader.NAME for reader in FORMATS}
-
-
 @pytest.mark.parametrize(
     ("name", "problem"),
     [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.formats.dcp import NAME, SUFFIXES, TRAITS, VERIFIER, WRITER
-from ckpt.formats.dcp.names import folder_of
+from ckpt.formats.dcp.names import plain_folder_of
 from ckpt.formats.probe import Probe
 from ckpt.limits import Limits
 
@@ -12,7 +12,7 @@ __all__ = ["NAME", "SUFFIXES", "TRAITS", "VERIFIER", "WRITER", "read", "sniff"]
 
 
 def sniff(probe: Probe) -> bool:
-    return folder_of(probe) is not None
+    return plain_folder_of(probe) is not None
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:

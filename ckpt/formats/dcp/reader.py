@@ -6,7 +6,7 @@ is a notice: the tensors that it lacks cannot be read, all others can.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -19,7 +19,7 @@ from ckpt.formats.dcp.coverage import Fault, fault, indices
 from ckpt.formats.dcp.items import Bytes, Placement, TensorItem, read_object
 from ckpt.formats.dcp.merge import merged, shared_spans
 from ckpt.formats.dcp.metadata import Item, Metadata, TensorRow
-from ckpt.formats.dcp.names import folder_of, is_metadata
+from ckpt.formats.dcp.names import beside, folder_of, is_metadata
 from ckpt.formats.dcp.skim import read_metadata
 from ckpt.formats.dcp.tree import tree_of
 from ckpt.formats.pickled import Contents
@@ -28,7 +28,7 @@ from ckpt.formats.torch_legacy.read import read_nested
 from ckpt.io.location import Location, is_plain_name
 from ckpt.io.source import Source, read_limited
 from ckpt.limits import Budget, Limits
-from ckpt.names import natural
+from ckpt.names import Path, natural
 from ckpt.nodes import Node
 from ckpt.tensors import Box, Boxes, Storage, TensorRef, tensor_ref
 from ckpt.text import and_more, plural, show
@@ -149,11 +149,17 @@ def _beside(folder: Location) -> Iterator[str]:
             continue
 
 
-def read(probe: Probe, limits: Limits) -> Checkpoint:
+Layout = Callable[[Metadata], dict[str, Path]]
+"""Gives names their paths, where `.metadata` has none."""
+
+
+def read(probe: Probe, limits: Limits, layout: Layout | None = None) -> Checkpoint:
     folder = folder_of(probe)
     assert folder is not None
     files = Files(folder, limits, probe.budget)
     try:
+        if layout is not None and not files.metadata.paths:
+            files.metadata = files.metadata._replace(paths=layout(files.metadata))
         return _checkpoint(probe, files, limits)
     except BaseException:
         files.close()
@@ -190,7 +196,7 @@ def _checkpoint(probe: Probe, files: Files, limits: Limits) -> Checkpoint:
             if item is None:
                 raise UnreadableError("no file is recorded for it")
             at = files.find(item, show(name, 80))
-            leaves[name] = read_object(at, contents, limits, f"{name}:")
+            leaves[name] = read_object(at, contents, limits, f"{probe.mark}{name}:")
             objects.append((leaves[name], at))
         except (LimitError, NotOpenedError):
             raise
@@ -230,6 +236,9 @@ def _checkpoint(probe: Probe, files: Files, limits: Limits) -> Checkpoint:
         checkpoint,
         nbytes=sum(source.size for source in files.sources.values()),
         weights_only=None,
+        facts=(("beside it", and_more([show(name, 80) for name in names], 6)),)
+        if (names := beside(files.folder))
+        else (),
         left_out=(*gone, *unread),
         parts=tuple(file for file in sorted(metadata.files, key=natural) if file in files.sources),
         sources=tuple(files.sources.values()),

@@ -31,6 +31,7 @@ from ckpt.text import and_more, show
 
 MODEL, MODULE, OPTIMIZER = "model", "module", "optimizer"
 _LOSSES = ("incomplete", "damaged-file")
+_LIGHTNING = "pytorch-lightning_version"
 _REBUILT = 1_500
 """Bytes of memory of a tensor that is made of pieces."""
 
@@ -209,13 +210,16 @@ def assembled(files: Files, main: ModelState, partitions: Partitions | None, lim
     whole = checkpoint(plan.path, NAME, traits, root, contents, limits)
     ranks = main.rest.get("dp_world_size") if partitions is None else partitions.saved_by
     facts: list[tuple[str, Node]] = [("step", main.rest.get("global_steps")), ("ranks", ranks)]
+    is_lightning = isinstance(main.rest.get(_LIGHTNING), str)
+    if is_lightning:  # its client state
+        facts.insert(0, ("epoch", main.rest.get("epoch")))
     facts.append(("DeepSpeed", main.version))
     return replace(
         whole,
         nbytes=sum(found.nbytes for found in files.opened.values()),
         tensors=tuple(_roled(entry, main) for entry in whole.tensors),
         parts=tuple(f"{plan.prefix}{name}" for name in files.opened),
-        layout=f"DeepSpeed {kind}",
+        layout=f"{'Lightning checkpoint, ' if is_lightning else ''}DeepSpeed {kind}",
         copies=(MODULE,) if MODULE in root.keys else (),
         not_loadable=None if is_whole else "files of ranks are missing or damaged",
         is_edited=True,  # no file holds this tree

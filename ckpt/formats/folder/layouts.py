@@ -14,8 +14,8 @@ from ckpt.errors import UnreadableError
 from ckpt.formats.sharded.read import INDEXES
 from ckpt.text import show
 
-Kind = Literal["checkpoint", "json", "text", "any"]
-"""What a file is. `any` is a checkpoint or a small text, as SpeechBrain gives both one ending."""
+Kind = Literal["checkpoint", "json", "text", "any", "dcp"]
+"""What a file is. `any` is a checkpoint or a small text, as SpeechBrain gives both one ending. `dcp` is a folder."""
 
 
 class Rule(NamedTuple):

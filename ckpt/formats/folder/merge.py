@@ -23,7 +23,7 @@ class Merged(NamedTuple):
 
 
 def merged(path: str, name: str, members: Sequence[Member]) -> Checkpoint:
-    """One checkpoint over all members, of which at most one has no key. The ids of their storages are distinct.
+    """One checkpoint over all members. The ids of their storages are distinct, the keys of those without one too.
 
     It has the traits of its first model; what only an index or a document says is left to the caller.
     """
@@ -53,6 +53,11 @@ def merged(path: str, name: str, members: Sequence[Member]) -> Checkpoint:
         encoding=main.encoding,
         not_loadable=next((one.not_loadable for one in weights if one.not_loadable), None),
         notices=tuple(notice for one in every for notice in one.notices),
+        left_out=tuple(
+            (_places(member, (name,))[0], why)
+            for member in members
+            for name, why in member.checkpoint.left_out
+        ),
         sources=tuple(source for one in every for source in one.sources),
         members=tuple(members),
     )
@@ -89,7 +94,8 @@ def _tree(members: Sequence[Member]) -> Merged:
             pairs = [pair for pair in zip(view.keys, view.children, strict=True) if pair[0] != METADATA]
             root.set([key for key, _ in pairs], [child for _, child in pairs])
             names = tuple(entry.name for entry in whole.tensors)
-            outer = list(whole.containers) or [Container((), "", "dict", names, 0, len(names), node=root)]
+            rows = list(whole.containers) or [Container((), "", "dict", names, 0, len(names), node=root)]
+            outer = _joined(outer, rows, len(tensors), root) if outer else rows
         else:
             whole = _plain(whole)
             texts = metadata_of(member.checkpoint.root)
@@ -106,6 +112,16 @@ def _tree(members: Sequence[Member]) -> Merged:
             Value((METADATA, name), f"{METADATA}.{name}", "str", text) for name, text in metadata.items()
         ]
     return Merged(root, tuple(tensors), tuple(values), (*inner, *outer))
+
+
+def _joined(outer: list[Container], rows: list[Container], first: int, root: Dict) -> list[Container]:
+    """The containers of two roots that are one. That of the root itself stands where it stood in the first."""
+    moved = [row._replace(first=row.first + first, last=row.last + first) for row in rows]
+    last = max(row.last for row in moved)
+    top = [row for row in moved if not row.path]
+    keys = tuple(key for row in top for key in row.keys)
+    out = [row if row.path else row._replace(keys=(*row.keys, *keys), last=last, node=root) for row in outer]
+    return [*out, *(row for row in moved if row.path)]
 
 
 def _plain(whole: Checkpoint) -> Checkpoint:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from ckpt.errors import NotOpenedError, UnreadableError
-from ckpt.formats.folder.layouts import LAYOUTS, SPEECHBRAIN, Fact, Kind, Layout, weights_in
+from ckpt.formats.dcp.names import is_part
+from ckpt.formats.folder.distributed import place_of, plan_in, shards_in
+from ckpt.formats.folder.layouts import LAYOUTS, SPEECHBRAIN, Fact, Layout, weights_in
+from ckpt.formats.folder.parts import Part, Plan
 from ckpt.formats.probe import Probe
 from ckpt.formats.safetensors.read import parse_json
 from ckpt.io.location import Location, is_plain_name, read_file
@@ -20,43 +22,18 @@ DEEPSPEED_TAG = re.compile(r"global_step\d+(?:_universal)?/")
 """A folder of DeepSpeed, as the Trainer has it beside its own files: a checkpoint of its own."""
 
 
-class Part(NamedTuple):
-    """A file of the folder: its path below the folder, where it is, and the key of its content."""
-
-    file: str
-    at: Location
-    key: str
-    kind: Kind = "checkpoint"
-    is_model: bool = False
-
-    @property
-    def may_hold_tensors(self) -> bool:
-        return self.kind in ("checkpoint", "any")
-
-
-class Plan(NamedTuple):
-    """The files that are read, the weights first, the layout by its name, and what its documents say of the folder."""
-
-    layout: str
-    parts: tuple[Part, ...]
-    facts: tuple[Fact, ...] = ()
-    unread: tuple[tuple[str, str], ...] = ()
-    """Files of weights that are not read, and the file that is read instead."""
-
-    def mark(self, part: Part) -> str:
-        """The prefix of the ids of the storages of a file, which keeps those of several files apart."""
-        several = sum(other.may_hold_tensors for other in self.parts) > 1
-        return f"{part.key or 'model'}:" if several else ""
-
-
 def plan_of(probe: Probe) -> Plan | None:
     """The plan of a folder; None for a file, and for a folder without weights in a layout that is known.
 
     Raises UnreadableError for a folder with two files that are as good, or with a broken list of its parts.
     """
-    if not probe.is_folder:
+    folder = place_of(probe)
+    if folder is None:
         return None
-    folder, names = probe.location, _names(probe.location)
+    names = _names(folder)
+    found = plan_in(folder, names)
+    if found is not None or not probe.is_folder or any(map(is_part, names)):
+        return found  # a distributed checkpoint, whatever lies beside it
     files = [name for name in names if not name.endswith("/")]
     if SPEECHBRAIN.is_in(files):
         return Plan(SPEECHBRAIN.name, tuple(_by_rules(folder, files, SPEECHBRAIN)))
@@ -70,20 +47,29 @@ def plan_of(probe: Probe) -> Plan | None:
             if found is not None:
                 index = [Part(name, folder.child(name), "model_index", "json")] if facts else []
                 return found._replace(layout=layout, parts=(*found.parts, *index), facts=facts)
-    found = _flat(folder, files)
+    found = _flat(folder, files, shards_in(folder, names))
     if found is None or "latest" not in files:
         return found
     below = [name.rstrip("/") for name in names if DEEPSPEED_TAG.fullmatch(name)]
     return found._replace(unread=(*found.unread, *((name, found.parts[0].file) for name in below)))
 
 
-def _flat(folder: Location, files: list[str]) -> Plan | None:
-    """The plan of one folder with one model, or with the numbered models of accelerate."""
+def _flat(folder: Location, files: list[str], shards: list[Part]) -> Plan | None:
+    """The plan of one folder with one model, or with the numbered models of accelerate.
+
+    `shards` are the models and optimizers that it saved as distributed checkpoints.
+    """
     chosen = weights_in(files)
-    if chosen is None:
+    unread: list[tuple[str, str]] = []
+    if chosen is not None:
+        parts = [Part(name, folder.child(name), key, is_model=True) for name, key in chosen.files]
+        unread = [(name, parts[0].file) for name in chosen.unread]
+        unread += [(part.file, parts[0].file) for part in shards if part.is_model]
+        parts += [part for part in shards if not part.is_model]
+    elif any(part.is_model for part in shards):
+        parts = list(shards)
+    else:
         return None
-    parts = [Part(name, folder.child(name), key, is_model=True) for name, key in chosen.files]
-    unread = [(name, chosen.files[0][0]) for name in chosen.unread]
     facts: list[Fact] = []
     label = ""
     for layout in (layout for layout in LAYOUTS if layout.is_in(files)):
@@ -98,7 +84,8 @@ def _flat(folder: Location, files: list[str]) -> Plan | None:
                 unread.append((part.file, same.file))
         label = label or (layout.name if found else "")
         facts += layout.facts
-    return Plan(label or LAYOUTS[-1].name, tuple(parts), tuple(facts), tuple(unread))
+    label = label or ("accelerate checkpoint" if shards else LAYOUTS[-1].name)
+    return Plan(label, tuple(parts), tuple(facts), tuple(unread))
 
 
 def _by_rules(folder: Location, files: Iterable[str], layout: Layout) -> list[Part]:

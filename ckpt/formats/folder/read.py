@@ -10,8 +10,12 @@ from ckpt.limits import Limits
 __all__ = ["NAME", "SUFFIXES", "TRAITS", "VERIFIER", "WRITER", "read", "sniff"]
 
 
+_FILES = (".metadata", ".distcp", "metadata.json", "latest_checkpointed_iteration.txt")
+"""Endings of files that may lead to the folder around them; any other file is one of its own."""
+
+
 def sniff(probe: Probe) -> bool:
-    if not probe.is_folder:
+    if not probe.is_folder and not probe.path.endswith(_FILES):
         return False
     from ckpt.formats.folder.plan import plan_of
 

@@ -7,20 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import prod
 
 from ckpt.checkpoint import Checkpoint, Member, Notice
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
-from ckpt.formats.folder import NAME, documents
+from ckpt.formats.dcp import reader as dcp
+from ckpt.formats.folder import NAME, documents, megatron
 from ckpt.formats.folder.layouts import Fact
 from ckpt.formats.folder.merge import merged
-from ckpt.formats.folder.plan import Part, Plan, plan_of
+from ckpt.formats.folder.parts import Part, Plan
+from ckpt.formats.folder.plan import plan_of
 from ckpt.formats.probe import Probe
 from ckpt.formats.sharded.read import INDEXES
 from ckpt.limits import Limits
 from ckpt.names import Path
 from ckpt.nodes import Node
-from ckpt.text import show
+from ckpt.text import and_more, show
 from ckpt.tree.view import SCALARS, look
+
+_SHOWN = 8
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
@@ -34,7 +39,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     try:
         for part in plan.parts:
             try:
-                members.append(_member(part, plan, probe, limits))
+                members.append(_member(part, plan, probe, limits, members))
             except (LimitError, NotOpenedError):
                 raise
             except CkptError as error:
@@ -48,8 +53,18 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         raise
 
 
-def _member(part: Part, plan: Plan, probe: Probe, limits: Limits) -> Member:
-    """One file, opened. Raises CkptError."""
+def _member(part: Part, plan: Plan, probe: Probe, limits: Limits, before: Sequence[Member]) -> Member:
+    """One file, opened, after those `before` it. Raises CkptError."""
+    if part.kind == "dcp":
+        inner = Probe(part.at, limits, probe.open, plan.mark(part), probe.budget)
+        found = dcp.read(inner, limits, plan.tree)
+        if plan.tree is not None:
+            found = replace(found, not_loadable="only the loader of Megatron puts it into a model")
+        held = {str(key) for member in before if not member.key for key in look(member.checkpoint.root).keys}
+        held |= {other.key for other in plan.parts if other.kind != "dcp"}
+        own = set(map(str, look(found.root).keys))
+        key = "" if look(found.root).kind == "mapping" and held.isdisjoint(own) else part.key
+        return Member(part.file, key, found, part.is_model)
     if part.kind == "json":
         found = documents.read_json(part.at, part.file, limits, probe.budget)
         return Member(part.file, part.key, found)
@@ -78,15 +93,57 @@ def _whole(probe: Probe, plan: Plan, members: Sequence[Member], notices: Sequenc
         only = members[0].checkpoint
         # A folder with one file is that file; an index stands for its folder.
         path = probe.path if members[0].file.endswith(INDEXES) else only.path
-        return replace(only, path=path, notices=(*only.notices, *notices))
-    whole = merged(probe.path, NAME, members)
+        made = replace(only, path=path, notices=(*only.notices, *notices))
+        if plan.path:
+            made = replace(made, layout=plan.layout, facts=tuple(_facts(only.root, plan.facts)))
+        return made
+    whole = merged(plan.path or probe.path, NAME, members)
+    facts = [*_facts(whole.root, plan.facts)]
+    if plan.is_ranks:
+        notices = [*notices, *_missing_ranks(members)]
+        facts += _ranks(members)
     return replace(
         whole,
-        layout=plan.layout,
+        traits=whole.traits._replace(is_set=whole.traits.is_set or plan.is_ranks),
+        layout=_layout(plan, whole.root),
         parts=tuple(_files(members)),
-        facts=tuple(_facts(whole.root, plan.facts)),
+        facts=tuple(facts),
         notices=(*notices, *whole.notices),
     )
+
+
+def _layout(plan: Plan, root: Node) -> str:
+    """The name of the layout. Other programs than Lightning may have a `meta.pt`."""
+    is_lightning = isinstance(_at(root, ("meta", "pytorch-lightning_version")), str)
+    return "Lightning checkpoint, DCP" if is_lightning else plan.layout
+
+
+def _ranks(members: Sequence[Member]) -> Iterator[tuple[str, Node]]:
+    """Which rank each file is of."""
+    for member in members[:_SHOWN]:
+        if _folder(member) == member.key:
+            experts = _at(member.checkpoint.root, ("args", megatron.SIZES[2]))
+            pipeline = _at(member.checkpoint.root, ("args", megatron.SIZES[1]))
+            is_of_experts = isinstance(experts, int) and experts > 1 and pipeline == 1
+            yield member.key, megatron.rank_of(member.key, is_of_experts)
+
+
+def _missing_ranks(members: Sequence[Member]) -> list[Notice]:
+    """What is missing of the ranks that the arguments of the first one count."""
+    sizes = [_at(members[0].checkpoint.root, ("args", name)) for name in megatron.SIZES[:2]]
+    counts = [size for size in sizes if type(size) is int and size > 0]
+    if len(counts) < len(sizes):
+        return []
+    lost = megatron.missing([_folder(member) for member in members], counts)
+    if not lost:
+        return []
+    listed = and_more(lost, _SHOWN)
+    return [Notice("incomplete", f"files of {len(lost):,} of {prod(counts):,} ranks are missing: {listed}")]
+
+
+def _folder(member: Member) -> str:
+    """The folder that a file lies in, without those above it."""
+    return member.file.rpartition("/")[0].rpartition("/")[2]
 
 
 def _files(members: Sequence[Member]) -> Iterator[str]:
@@ -108,12 +165,13 @@ def _facts(root: Node, facts: Sequence[Fact]) -> Iterator[tuple[str, Node]]:
 
 
 def _at(root: Node, path: Path) -> Node:
-    """The node at a path below dicts and lists; None where there is none."""
+    """The node at a path below dicts, lists and objects; None where there is none."""
     for key in path:
         view = look(root)
-        if view.kind not in ("mapping", "sequence"):
+        if view.kind not in ("mapping", "sequence", "object"):
             return None
-        below = dict(zip(view.keys, view.children, strict=True)) if view.kind == "mapping" else None
+        named = view.kind in ("mapping", "object")
+        below = dict(zip(view.keys, view.children, strict=True)) if named else None
         if below is not None:
             root = below.get(key)
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ckpt.errors import CkptError, LimitError, NotOpenedError
+from ckpt.formats.dcp import verify as dcp
 from ckpt.formats.folder import documents
 from ckpt.formats.folder.plan import plan_of
 from ckpt.formats.format import Check, ChecksumReport, Salvage
@@ -30,7 +31,11 @@ def checksums(
         if part.kind == "any" and documents.read_text(part.at, part.file, limits, probe.budget) is not None:
             continue
         try:
-            found = check(part.at, plan.mark(part))
+            if part.kind == "dcp":
+                inner = Probe(part.at, limits, probe.open, plan.mark(part), probe.budget)
+                found = dcp.checksums(inner, limits, executor, progress, check)
+            else:
+                found = check(part.at, plan.mark(part))
         except (LimitError, NotOpenedError):
             raise
         except CkptError:

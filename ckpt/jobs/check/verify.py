@@ -88,7 +88,8 @@ def structure(checkpoint: Checkpoint) -> VerifyReport:
         and not (one.traits.is_archive or one.traits.is_set or one.traits.fills_a_state)
     ]
     if checkpoint.traits.fills_a_state and not lost:
-        checked.append(f"the metadata and {plural(len(checkpoint.parts), 'data file')} agree")
+        data = [one for one in _files(checkpoint) or [checkpoint] if one.traits.fills_a_state]
+        checked.append(f"the metadata and {plural(sum(len(one.parts) for one in data), 'data file')} agree")
     if indexed:
         checked.append("index and shards agree")
     for one in indexed:

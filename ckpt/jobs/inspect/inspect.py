@@ -150,6 +150,8 @@ def _way_out(report: InspectReport, plan: Plan) -> Way | None:
     checkpoint = report.checkpoint
     if checkpoint.not_loadable or checkpoint.traits.names_are_code:
         return None
+    if checkpoint.traits.is_set and checkpoint.members:  # a file of one rank is no model
+        return None
     if any(row.group == "called" for row in checkpoint.imports):
         return plan(("weights",))
     refused = any(checkpoint.is_of_weights(row.file) for row in checkpoint.weights_only or ())

@@ -31,7 +31,7 @@ from ckpt.jobs.rewrite.report import (
     weights_of,
     with_ties,
 )
-from ckpt.jobs.rewrite.sets.files import refuse_incomplete
+from ckpt.jobs.rewrite.sets.files import refuse_incomplete, refuse_ranks
 from ckpt.limits import Limits
 from ckpt.names import Globs, NamedKey, dotted
 from ckpt.nodes import Dict, Node, Opaque, PersistentId, is_tuple
@@ -72,6 +72,7 @@ def convert(
     """
     if encoding is not None and encoding not in ENCODINGS:
         raise UsageError(f"--encoding {show(encoding, 40)}: not one of {' '.join(ENCODINGS)}")
+    refuse_ranks(survey.checkpoint, section)
     refuse_incomplete(survey.checkpoint, weights or section, "--weights", drop_other)
     survey, section = _chosen_weights(survey, weights, section, traits, limits)
     asked = _Asked(format, traits, plain, dtype_of(dtype), encoding, section, select)

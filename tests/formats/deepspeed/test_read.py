@@ -139,6 +139,21 @@ def test_values(tmp_path: Path) -> None:
         assert checkpoint.value("client_state.model") == "the client's"
 
 
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_the_folder_of_lightning(stage: int, tmp_path: Path) -> None:
+    """Its tag is `checkpoint`, and what Lightning keeps besides is in the client state."""
+    made = saved(stage)
+    for state in made.models.values():
+        state |= {"epoch": 7, "pytorch-lightning_version": "2.6.6", "hyper_parameters": {"lr": 0.5}}
+    folder = made.write(tmp_path / "last.ckpt", "checkpoint")
+    for path in (folder, folder / "latest"):
+        with ckpt.open(path) as checkpoint:
+            assert checkpoint.value("hyper_parameters.lr") == 0.5
+    with formats.open(str(folder)) as whole:
+        assert whole.layout == f"Lightning checkpoint, DeepSpeed ZeRO-{stage} checkpoint"
+        assert dict(whole.facts) == {"epoch": 7, "step": 3, "ranks": 2, "DeepSpeed": "0.19.8"}
+
+
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_shared_parameters_are_ties(stage: int, tmp_path: Path) -> None:
     found = {entry.name: entry.tensor for entry in opened(deepspeeds.write(tmp_path / "run", stage)).tensors}

@@ -43,6 +43,18 @@ def refuse_incomplete(checkpoint: Checkpoint, section: str | None, option: str, 
     raise LossError(lost.message, path=checkpoint.path, hint=hint)
 
 
+def refuse_ranks(checkpoint: Checkpoint, section: str | None) -> None:
+    """Raise UsageError for files of ranks that stand side by side: nothing in them says how they make a whole."""
+    if not checkpoint.traits.is_set or not checkpoint.members or section is not None:
+        return
+    files = [show(member.file, 80) for member in checkpoint.members]
+    raise UsageError(
+        f"{len(files)} files of ranks, each with a part of the model; ckpt does not merge them",
+        path=checkpoint.path,
+        hint=f"name one: {and_more(files, 4, ', or ')}",
+    )
+
+
 def weights_file(checkpoint: Checkpoint) -> Checkpoint:
     """The checkpoint of the weights in a folder, as it is read alone; any other checkpoint as it is.
 
