@@ -212,6 +212,15 @@ def test_before_the_first_step_nothing_is_unused(kind: str, tmp_path: Path) -> N
     step(net, first, 1)
     one = saved(state_of(net, first, kind), tmp_path / "one")
     assert row_of(one, "optimizer").endswith(", 1 step")
+    thing = state_of(net, first, kind)
+    for name, value in thing["optimizer"].items():
+        rows = value.values() if name == "state" else [{name.rpartition(".")[2]: value}]
+        for row in rows:
+            for key, tensor in row.items():
+                if isinstance(tensor, torch.Tensor):
+                    tensor.fill_(3 if key == "step" else 0)
+    none = saved(thing, tmp_path / "none")  # three steps, each with gradients of zero
+    assert row_of(none, "optimizer").endswith(", 3 steps")
 
 
 def test_no_state_at_all(tmp_path: Path) -> None:
