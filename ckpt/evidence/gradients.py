@@ -2,12 +2,15 @@
 
 Adam and similar optimizers create the state of a parameter at its first gradient and count its steps. Adagrad
 creates it at the start and counts. An optimizer without state, or with one state for all, says nothing.
+
+`get_state_dict` of torch makes state too, by a step with gradients of zero: before the first step of all parameters,
+and after a load of all those that the file has no state for. Such state counts one step, and its moments are zero.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ckpt.elements.blocks import elements
@@ -19,6 +22,10 @@ from ckpt.nodes import Node
 from ckpt.tensors import TensorRef
 from ckpt.tree.view import look, tensor_of
 
+_MOMENT_BYTES = 64 << 10
+"""A moment of more bytes is not read."""
+_MOMENTS_BYTES = 1 << 20
+"""No more than so many bytes of moments are read for one optimizer."""
 _COUNTERS = {"float32": "<f", "float64": "<d", "int64": "<q", "int32": "<i", "float16": "<e"}
 
 
@@ -31,10 +38,18 @@ class GradientUse(NamedTuple):
     never: tuple[int, ...]
     lagging: tuple[tuple[int, float], ...]
     steps: float
+    zero: frozenset[int] = frozenset()
+    """Those of `lagging` whose moments are all zero."""
+    unread: frozenset[int] = frozenset()
+    """Those of `lagging` whose moments are too large to be read for this."""
+    is_before: bool = False
+    """Whether no step with a gradient was taken: all counters are 1, and all moments are zero."""
 
 
 def gradient_uses(matches: Iterable[Match]) -> tuple[GradientUse, ...]:
-    """What the state of each optimizer says. Reads only step counters, no other tensor data."""
+    """What the state of each optimizer says. Reads step counters, and small moments of parameters that may have had no
+    gradient.
+    """
     return tuple(_use(match) for match in matches)
 
 
@@ -54,7 +69,38 @@ def _use(match: Match) -> GradientUse:
         if slot.keeps_state and (not slot.has_state or (most and steps.get(number) == 0))
     )
     lagging = tuple((number, step) for number, step in steps.items() if 0 < step < most)
-    return GradientUse(match, never, lagging, most)
+    left = _Bounded()
+    looked = {number: left.are_zero(match.slots[number].moments) for number, _ in lagging}
+    zero, unread = (frozenset(n for n, found in looked.items() if found is each) for each in (True, None))
+    is_before = set(steps.values()) == {1} and all(
+        number in steps and left.are_zero(slot.moments)
+        for number, slot in enumerate(match.slots)
+        if slot.has_state
+    )
+    return GradientUse(match, never, lagging, most, zero, unread, is_before)
+
+
+class _Bounded:
+    """Reads moments until enough bytes were read."""
+
+    def __init__(self) -> None:
+        self._left = _MOMENTS_BYTES
+
+    def are_zero(self, moments: Sequence[TensorRef]) -> bool | None:
+        """Whether all elements are zero; None where there are none, or where they are too large or cannot be read."""
+        nbytes = sum(ref.nbytes for ref in moments)
+        held = all(ref.nbytes <= _MOMENT_BYTES and ref.storage.place is not None for ref in moments)
+        if not held or not 0 < nbytes <= self._left:
+            return None
+        try:
+            for ref in moments:
+                for block in elements(ref):
+                    self._left -= len(block)
+                    if any(block):
+                        return False
+        except UnreadableError:  # a finding of its own
+            return None
+        return True
 
 
 def _stands_for_several(match: Match) -> bool:

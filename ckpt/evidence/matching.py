@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry
+from ckpt.evidence.optimizers import parts_of
 from ckpt.evidence.record import KEY, OptimizerRecord
 from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import unwrapped_name
@@ -35,6 +36,8 @@ _ELEMENTWISE = (
     "variance",
 )
 """State that has the shape of its parameter (torch/optim)."""
+_MOMENTS = ("exp_avg_sq", "exp_avg", "exp_inf", "square_avg", "momentum_buffer", "row_var", "variance")
+"""State that is zero at the start, and stays so until there is a gradient other than zero."""
 _FACTORS = (("row_var", "col_var"), ("exp_avg_sq_row", "exp_avg_sq_col"))
 """State of Adafactor for matrices: torch keeps the reduced dimension, Hugging Face drops it."""
 
@@ -51,6 +54,8 @@ class Slot(NamedTuple):
     """Whether its group keeps state at all. SGD without momentum keeps no state."""
     is_mixed: bool = False
     """Whether its state has tensors of several shapes, and none that is known to have the shape of the parameter."""
+    moments: tuple[TensorRef, ...] = ()
+    """The tensors of its state that stay zero while all of its gradients are zero."""
 
 
 class Group(NamedTuple):
@@ -127,7 +132,7 @@ _FLAT = frozenset(("old_dirs", "func_evals", "H_diag"))
 
 
 def _is_flat(optimizer: Section) -> bool:
-    held = children(dict(children(optimizer.node)).get("state"))
+    held = children(parts_of(optimizer.node).get("state"))
     return len(held) == 1 and any(str(field) in _FLAT for field, _ in children(held[0][1]))
 
 
@@ -145,7 +150,7 @@ def is_by_order(checkpoint: Checkpoint, match: Match, number: int) -> bool:
 
 def _groups(section: Section) -> list[Group]:
     """The parameters of an optimizer, group by group, in torch's order of their numbers."""
-    parts = dict(children(section.node))
+    parts = parts_of(section.node)
     state = {_key(key): node for key, node in children(parts.get("state"))}
     momentum_only = {str(key) for node in state.values() for key, _ in children(node)} <= {"momentum_buffer"}
     groups: list[Group] = []
@@ -182,7 +187,8 @@ def _slot(key: Node, name: str | None, state: Node) -> Slot:
     }
     shape = _shape(shapes)
     is_mixed = shape is None and len({other for other in shapes.values() if other}) > 1
-    return Slot(key, name, shape, bool(fields), fields.get("step"), is_mixed=is_mixed)
+    moments = tuple(ref for each in _MOMENTS if isinstance(ref := tensor_of(fields.get(each)), TensorRef))
+    return Slot(key, name, shape, bool(fields), fields.get("step"), is_mixed=is_mixed, moments=moments)
 
 
 def _shape(shapes: dict[str, tuple[int, ...]]) -> tuple[int, ...] | None:

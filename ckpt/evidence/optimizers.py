@@ -1,11 +1,16 @@
-"""What the state of an optimizer says: its kind, from the names of its state, and how many parameters have state."""
+"""What the state of an optimizer says: its kind, from the names of its state, and how many parameters have state.
+
+`get_state_dict` of torch can flatten it: `state.NAME.exp_avg` and `param_groups.NAME.lr` for each parameter, in one
+dict (torch/distributed/checkpoint/state_dict.py `_flatten_optim_state_dict`). Here both are one.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from ckpt.evidence.sections import Section
-from ckpt.nodes import Node
+from ckpt.evidence.sections import FLATTENED, Section, is_flattened
+from ckpt.nodes import Dict, Node
 from ckpt.tree.find import children
 from ckpt.tree.view import look
 
@@ -33,28 +38,109 @@ class Optimizer(NamedTuple):
     parameters: int
     with_state: int
     rates: tuple[float, ...]
+    has_begun: bool = True
+    """False where it has no state and is of a kind that has some after its first step."""
 
 
 def optimizer(section: Section) -> Optimizer | None:
     """What an optimizer section holds; None when it does not have torch's layout."""
-    parts = dict(children(section.node))
-    if "state" not in parts or "param_groups" not in parts:
+    parts = parts_of(section.node)
+    if "param_groups" not in parts or not ("state" in parts or groups_alone(parts)):
         return None
     names: set[str] = set()
-    states = children(parts["state"])
+    states = children(parts.get("state"))
     for _, state in states[:1000]:
         names.update(str(key) for key, _ in children(state))
     parameters, rates = 0, []
+    begins = bool(states)
     for _, group in children(parts["param_groups"]):
         fields = dict(children(group))
         view = look(fields.get("params"))
         parameters += len(view.children) if view.kind == "sequence" else 0
+        begins = begins or not ("betas" in fields or look(fields.get("momentum")).value)
         rate = look(fields.get("lr")).value
         if isinstance(rate, (int, float)) and not isinstance(rate, bool) and rate not in rates:
             if isinstance(rate, float) or abs(rate) < 2**53:  # a file may hold an int that no float holds
                 rates.append(float(rate))
     family = next((name for needed, name in _FAMILIES if needed <= names), None)
-    return Optimizer(family, parameters, len(states), tuple(rates))
+    return Optimizer(family, parameters, len(states), tuple(rates), begins or not parameters)
+
+
+def parts_of(node: Node) -> dict[str | int, Node]:
+    """The parts of an optimizer by their keys, `state` and `param_groups` too where they are flattened.
+
+    Each parameter of a flattened one is a group, for nothing tells which of them were one.
+    """
+    rows = children(node)
+    if not is_flattened([key for key, _ in rows]):
+        return dict(rows)
+    groups: dict[str, Dict] = {}
+    states: dict[str, Dict] = {}
+    kept, grouped = FLATTENED
+    for key, value in rows:
+        name, _, field = str(key).removeprefix(grouped).rpartition(".")
+        if str(key).startswith(grouped) and name:
+            groups.setdefault(name, Dict()).set([field], [value])
+    for key, value in rows:
+        if str(key).startswith(kept):
+            name, field = _cut(str(key).removeprefix(kept), groups)
+            states.setdefault(name, Dict()).set([field], [value])
+    for name, group in groups.items():
+        group.set(["params"], [[name]])
+    state = Dict()
+    state.set(list(states), list(states.values()))
+    return {"state": state, "param_groups": list(groups.values())}
+
+
+def _cut(text: str, names: dict[str, Dict]) -> tuple[str, str]:
+    """The name of a parameter and the field of its state, which may have dots of its own (Shampoo)."""
+    for name, field in _cuts(text):
+        if name in names:
+            return name, field
+    name, _, field = text.rpartition(".")
+    return name, field
+
+
+def _cuts(text: str) -> Iterator[tuple[str, str]]:
+    """A text cut at each of its dots, the last one first."""
+    at = text.rfind(".")
+    while at > 0:
+        yield text[:at], text[at + 1 :]
+        at = text.rfind(".", 0, at)
+
+
+def flattened_names(node: Node) -> Callable[[dict[str, str]], dict[str, str]] | None:
+    """For a flattened optimizer what makes new keys: old names of parameters with new ones -> old keys with new ones."""
+    rows = children(node)
+    if not is_flattened([key for key, _ in rows]):
+        return None
+    keys = [str(key) for key, _ in rows]
+
+    def renamed(names: dict[str, str]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for key in keys:
+            start = next(part for part in FLATTENED if key.startswith(part))
+            for name, field in _cuts(key.removeprefix(start)):
+                if name in names:
+                    found[key] = f"{start}{names[name]}.{field}"
+                    break
+        return found
+
+    return renamed
+
+
+def first_field(section: Section) -> str | None:
+    """What the state of a parameter begins with: `step`, or `momentum_buffer`. None where no parameter has state."""
+    for _, state in children(parts_of(section.node).get("state")):
+        for field, _ in children(state):
+            return str(field)
+    return None
+
+
+def groups_alone(parts: dict[str | int, Node]) -> bool:
+    """Whether the groups are those of an optimizer whose state is empty: files of names hold no empty dict."""
+    groups = children(parts.get("param_groups"))
+    return bool(groups) and all("params" in dict(children(group)) for _, group in groups)
 
 
 def named_parts(node: Node) -> list[Node]:

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.errors import UsageError
 from ckpt.evidence.matching import Match, matches, recorded
+from ckpt.evidence.optimizers import parts_of
 from ckpt.evidence.record import STATE_DICT, ModelRecord, TensorRecord, record_of
 from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import unwrapped_name
@@ -327,7 +328,7 @@ def _optimizer_names(sections: tuple[Section, ...]) -> frozenset[str]:
     for section in sections:
         if section.kind != "optimizer":
             continue
-        parts = dict(children(section.node))
+        parts = parts_of(section.node)
         state = parts.get("state")
         if state is not None:
             names.update(key for key, _ in children(state) if isinstance(key, str) and "." in key)

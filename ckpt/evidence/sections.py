@@ -50,6 +50,8 @@ _LIGHTNING = frozenset(("state_dict", "pytorch-lightning_version"))
 _TENSOR_NAMES = re.compile(
     r"(?:weight|bias|gamma|beta|kernel|embedding|running_|num_batches_tracked)\w*|\w*_?(?:weight|bias)"
 )
+FLATTENED = ("state.", "param_groups.")
+"""How the keys of a flattened optimizer begin: `state.NAME.exp_avg`, `param_groups.NAME.lr`."""
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _MODEL = re.compile(
     r"(?:.*_)?(?:model|net|net[gd]|network|weights|params|module|generator|discriminator|encoder|decoder|backbone"
@@ -160,7 +162,7 @@ class _Finder:
         self._above_optimizers = {
             row.path[:depth]
             for row in self._containers
-            if {"state", "param_groups"} <= set(row.keys)
+            if _is_optimizer(row)
             for depth in range(len(row.path))
         }
 
@@ -174,6 +176,10 @@ class _Finder:
         covered: list[Path] = []
         for row in self._containers:
             if any(row.path[: len(path)] == path for path in covered[-1:]):
+                continue
+            loose = None if row.path else self._loose_model(row)
+            if loose is not None:
+                sections.append(loose)
                 continue
             kind = self._kind(row)
             if kind is not None:
@@ -219,7 +225,7 @@ class _Finder:
 
     def _kind(self, row: Container) -> str | None:
         """The kind of a container that is a section; None when it is not, though it may hold sections."""
-        if {"state", "param_groups"} <= set(row.keys):
+        if _is_optimizer(row):
             return "optimizer"
         if row.path and row.path[0] in self._checkpoint.copies:
             return "other" if len(row.path) == 1 else None
@@ -235,6 +241,25 @@ class _Finder:
         if row.has_metadata or self._is_state_dict(row) or self._is_nested_model(row):
             return self._kind_of_weights(row.path)
         return None
+
+    def _loose_model(self, root: Container) -> Section | None:
+        """The weights that lie at the root beside an optimizer, as torchtitan saves them; None for any other root."""
+        if () not in self._above_optimizers or root.type in ("list", "tuple") or not self._is_loose(root):
+            return None
+        rows = [
+            index
+            for index in range(root.first, root.last)
+            if len(path := self._checkpoint.tensors[index].path) == 1 and isinstance(path[0], str)
+        ]
+        dots = sum("." in str(self._checkpoint.tensors[index].path[0]) for index in rows)
+        if not rows or 2 * dots < len(rows) or rows[-1] - rows[0] + 1 != len(rows):
+            return None
+        return section_of(self._checkpoint, (), "", "model", rows[0], rows[-1] + 1, node=root.node)
+
+    def _is_loose(self, root: Container) -> bool:
+        """Whether an optimizer is a key of the root, and no key names a model."""
+        below = {row.path[0] for row in self._containers if len(row.path) == 1 and _is_optimizer(row)}
+        return bool(below) and _WHOLE.isdisjoint(root.keys) and root.path not in self.models
 
     def _kind_of_weights(self, path: Path) -> str:
         if self._is_lightning and path[:1] != ("state_dict",):
@@ -270,6 +295,17 @@ class _Finder:
             and parts == set(row.keys)
             and not any(part in _WHOLE or _kind_of_key((part,)) or _is_ema((part,)) for part in parts)
         )
+
+
+def is_flattened(keys: Sequence[str | int]) -> bool:
+    """Whether these are the keys of a flattened optimizer, of one group at least."""
+    return all(isinstance(key, str) and key.startswith(FLATTENED) for key in keys) and any(
+        isinstance(key, str) and key.startswith(FLATTENED[1]) for key in keys
+    )
+
+
+def _is_optimizer(row: Container) -> bool:
+    return {"state", "param_groups"} <= set(row.keys) or is_flattened(row.keys)
 
 
 def _says_model(path: Path) -> bool:

@@ -28,8 +28,8 @@ _LOOSE = frozenset(("dict", "OrderedDict", "defaultdict", "list", "tuple"))
 class Survey:
     """A checkpoint with its parts, roles and gradients, and how to load it.
 
-    `model` is the record of a live model. What uses it raises UsageError when it does not fit the file. Only step
-    counters are read, no other tensor data.
+    `model` is the record of a live model. What uses it raises UsageError when it does not fit the file. Step counters
+    are read, and small moments of parameters that lag behind; no other tensor data.
     """
 
     def __init__(self, checkpoint: Checkpoint, model: ModelRecord | None = None) -> None:

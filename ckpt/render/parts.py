@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ckpt.checkpoint import Value
+from ckpt.evidence.gradients import GradientUse
 from ckpt.evidence.loading import NEEDED, refusals_text
 from ckpt.evidence.optimizers import optimizer
 from ckpt.evidence.record import ModelRecord, record_of
@@ -161,8 +162,9 @@ def _verdict(report: InspectReport) -> str:
 def _sections(report: InspectReport) -> list[tuple[str, str]]:
     """The name of each section below the root and what it holds; loose tensors under one key are one."""
     groups: dict[tuple[str, str], list[Section]] = {}
+    loose = any(part.path for part in report.sections) and not report.checkpoint.members
     for part in report.sections:
-        if part.path or part.kind == "optimizer":
+        if part.path or part.kind == "optimizer" or (loose and part.kind == "model"):
             groups.setdefault((part.name if part.path else part.kind, part.kind), []).append(part)
     prefixes: dict[str, list[Prefix]] = {}
     for prefix in report.prefixes:
@@ -174,14 +176,15 @@ def _sections(report: InspectReport) -> list[tuple[str, str]]:
             continue
         label = "" if kind in (name, "other") else f"{kind}, "
         record = record_of(report.checkpoint) if kind == "snapshot" else None
-        text = _part(parts, prefixes.get(name, [])) if record is None else _snapshot(record)
+        uses = [use for use in report.survey.uses if use.match.optimizer.path == parts[0].path]
+        text = _part(parts, prefixes.get(name, []), uses) if record is None else _snapshot(record)
         out.append((name, label + text))
     if empty:
         out.append(("also", f"{listed(empty, 6, 40)} (no tensors)"))
     return out
 
 
-def _part(parts: Sequence[Section], prefixes: Sequence[Prefix]) -> str:
+def _part(parts: Sequence[Section], prefixes: Sequence[Prefix], uses: Sequence[GradientUse]) -> str:
     part = parts[0]
     tensors = sum(each.tensors for each in parts)
     nbytes = sum(each.nbytes for each in parts)
@@ -189,7 +192,8 @@ def _part(parts: Sequence[Section], prefixes: Sequence[Prefix]) -> str:
         facts = optimizer(part)
         if facts is None:
             return f"{plural(tensors, 'tensor')}, {size_text(nbytes)}"
-        kind = "no state yet" if not facts.with_state else facts.family or "with state"
+        nothing = "no state yet" if facts.has_begun else "no step taken yet"
+        kind = nothing if not facts.with_state else facts.family or "with state"
         verb = "has" if facts.parameters == 1 else "have"
         text = f"{kind}, {facts.with_state:,} of {plural(facts.parameters, 'parameter')} {verb} state"
         if not facts.parameters and facts.with_state:  # Megatron keeps the parameters' states elsewhere
@@ -198,10 +202,15 @@ def _part(parts: Sequence[Section], prefixes: Sequence[Prefix]) -> str:
             text = f"LBFGS, one state for {plural(facts.parameters, 'parameter')}"
         text += f", {size_text(nbytes)}" if nbytes else ""
         rates = ", ".join(f"{rate:g}" for rate in facts.rates[:4])
-        return text + (f", lr {rates}" if rates else "")
+        text += f", lr {rates}" if rates else ""
+        if uses and uses[0].steps:
+            text += f", {uses[0].steps:,.0f} step{'' if uses[0].steps == 1 else 's'}"
+            text += " with zero moments, as before the first" if uses[0].is_before else ""
+        return text
     prefix_text = f"module {show(look(part.node).type, 80)}, " if part.is_module else ""
     text = f"{prefix_text}{plural(tensors, 'tensor')}, {size_text(nbytes)}"
     if part.kind in ("model", "ema"):
+        text += "" if part.path else ", at the root"
         for prefix in prefixes[:3]:
             text += f", names {begin_text(prefix.prefix)}"
     return text

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from math import prod
 
 from ckpt.checkpoint import Checkpoint, Origin
 from ckpt.dtypes import DType
-from ckpt.errors import CkptError, CutOffError, DamagedDataError, UnreadableError
+from ckpt.errors import CkptError, CutOffError, DamagedDataError
 from ckpt.formats.archive import Archive, read_archive
 from ckpt.formats.directory import LOCAL_MAGIC
 from ckpt.formats.pickled import Contents, interpret, run
@@ -20,11 +21,12 @@ from ckpt.io.source import Memory, Source, Window
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Node
 from ckpt.tensors import TensorRef
-from ckpt.text import show
 from ckpt.tree.view import tensor_of
 
 _AT_ONCE = 64 << 10
 """An object's item of at most this many bytes is read at once."""
+_AROUND = 64 << 10
+"""More bytes than the archive of a tensor has beside its elements: 1.5 kB, and its directory."""
 
 
 class Bytes:
@@ -41,14 +43,19 @@ class Bytes:
         self.what = what
         self.codecs = codecs
 
-    def archive(self, limits: Limits, *, whole: bool = False) -> Archive:
-        """The archive of the item. With `whole` a small one is read at once. Raises UnreadableError, NotOpenedError."""
-        if self.codecs:
-            raise UnreadableError(f"{self.what} is encoded by {show(self.codecs[0], 40)}")
+    def archive(self, limits: Limits, most: int, *, whole: bool = False) -> Archive:
+        """The archive of the item, which decodes to `most` bytes at most. With `whole` a small one is read at once.
+
+        Raises UnreadableError, NotOpenedError.
+        """
         window: Source = Window(self.source, self.offset, self.length, self.source.name)
         if whole and self.length <= _AT_ONCE:
             window = Memory(window.read(0, self.length))
-        if self.length < 4 or window.read(0, 4) != LOCAL_MAGIC:
+        if self.codecs:
+            from ckpt.formats.dcp.encoded import decoded
+
+            window = decoded(window, self.what, self.codecs, most)
+        if window.size < 4 or window.read(0, 4) != LOCAL_MAGIC:
             raise DamagedDataError(
                 f"{self.what} is damaged: no archive begins at byte {self.offset:,} of its file"
             )
@@ -92,16 +99,23 @@ def placed(checkpoint: Checkpoint, ranks: int | None, *, link: bool) -> Checkpoi
 
 def read_object(item: Bytes, contents: Contents, limits: Limits, key: str) -> Node:
     """The object of an item. The ids of its storages begin with `key`. Raises CkptError."""
-    archive = item.archive(limits, whole=True)
-    return _root(archive, contents, limits, key)
+    budget = contents.budget or Budget(limits)
+    budget.hold(item.length)
+    archive = item.archive(limits, budget.parsed, whole=True)
+    if item.codecs:
+        budget.parse(archive.nbytes)
+    return _root(archive, contents, limits, key, budget)
 
 
-def _root(archive: Archive, contents: Contents, limits: Limits, key: str) -> Node:
+def most_of(dtype: DType, shape: tuple[int, ...]) -> int:
+    """The most bytes that the item of a tensor may decode to."""
+    return (prod(shape) * dtype.bits + 7) // 8 + _AROUND
+
+
+def _root(archive: Archive, contents: Contents, limits: Limits, key: str, budget: Budget) -> Node:
     record = archive.find("data.pkl")
     if record is None:
         raise DamagedDataError("the item has no data.pkl")
-    budget = contents.budget or Budget(limits)
-    budget.hold(archive.nbytes)
     pickle = run(archive.read_pickle(record, limits, budget), limits, budget)
     folder = StorageFolder(archive, "data", contents, key, big=byteorder_of(archive) == "big")
     interpret(pickle, contents, limits, folder.resolve, 0)
@@ -136,9 +150,10 @@ class TensorItem:
         item = self._find()
         what = item.what
         try:
-            archive = item.archive(self._limits)
-            contents = Contents((), read_nested, "", Budget(self._limits))
-            tensor = tensor_of(_root(archive, contents, self._limits, ""))
+            archive = item.archive(self._limits, most_of(self._dtype, self._shape))
+            budget = Budget(self._limits, item.length)
+            contents = Contents((), read_nested, "", budget)
+            tensor = tensor_of(_root(archive, contents, self._limits, "", budget))
         except CutOffError as error:
             raise CutOffError(f"{what}: {error.problem}", path=error.path) from None
         except DamagedDataError as error:

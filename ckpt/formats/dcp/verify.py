@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from ckpt.dtypes import DType
 from ckpt.elements.blocks import elements, same_bytes
-from ckpt.errors import CkptError, LimitError, NotOpenedError
-from ckpt.formats.dcp.items import Bytes, TensorItem
+from ckpt.errors import CkptError, LimitError, NotOpenedError, UnsupportedError
+from ckpt.formats.dcp.items import Bytes, TensorItem, most_of
 from ckpt.formats.dcp.names import folder_of
 from ckpt.formats.dcp.reader import Files
 from ckpt.formats.format import Check, ChecksumReport, Damage, Salvage
@@ -20,7 +20,7 @@ from ckpt.formats.probe import Probe
 from ckpt.formats.torch_zip.verify import crc_of
 from ckpt.io.executor import SPAN, Executor, Task
 from ckpt.io.source import Source
-from ckpt.limits import Limits
+from ckpt.limits import INFLATION, Limits
 from ckpt.text import show
 
 
@@ -91,6 +91,13 @@ def _itself(at: Bytes) -> Bytes:
     return at
 
 
+def _most(item: _Item, limits: Limits) -> int:
+    """The most bytes that an item may decode to."""
+    if item.dtype is not None:
+        return most_of(item.dtype, item.shape)
+    return limits.inflated_bytes + item.at.length * INFLATION
+
+
 def _checked(items: list[_Item], mark: str, limits: Limits) -> ChecksumReport:
     nbytes = unchecked = 0
     damage: list[Damage] = []
@@ -98,8 +105,8 @@ def _checked(items: list[_Item], mark: str, limits: Limits) -> ChecksumReport:
         try:
             if item.dtype is not None:
                 TensorItem(partial(_itself, item.at), item.dtype, item.shape, limits).tensor()
-            archive = item.at.archive(limits)
-        except (LimitError, NotOpenedError):
+            archive = item.at.archive(limits, _most(item, limits))
+        except (LimitError, NotOpenedError, UnsupportedError):
             raise
         except CkptError as error:
             text = (
@@ -136,7 +143,7 @@ def _copies(files: Files, mark: str, limits: Limits) -> ChecksumReport:
             one = TensorItem(partial(files.chunk, row, copy.chunk), row.dtype, sizes, limits).tensor()
             two = TensorItem(partial(files.find, copy.item, what), row.dtype, sizes, limits).tensor()
             same = same_bytes(elements(one), elements(two))
-        except (LimitError, NotOpenedError):
+        except (LimitError, NotOpenedError, UnsupportedError):
             raise
         except CkptError as error:
             damage.append(Damage(error.problem, mark + copy.name))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ckpt.evidence.optimizers import first_field
 from ckpt.evidence.survey import Survey
 from ckpt.findings import Finding
 from ckpt.text import folded, show
@@ -20,9 +21,10 @@ def findings(survey: Survey) -> Iterable[Finding]:
         slots = [use.match.slots[number] for number in use.never]
         names = [slot.name for slot in slots if slot.name is not None and not slot.has_state]
         section = use.match.optimizer.name
-        if not names or not section:
+        field = first_field(use.match.optimizer)
+        if not names or field is None:
             continue
-        key = show(f"{section}.state.{names[0]}.step", 120)
+        key = show(f"{section}{'.' if section else ''}state.{names[0]}.{field}", 120)
         yield Finding(
             "resume-stops",
             f'Unless {folded(names)} are frozen, a strict load stops: "Missing key in checkpoint state_dict: {key}".',

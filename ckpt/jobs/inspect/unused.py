@@ -67,7 +67,9 @@ def _by_state(survey: Survey, use: GradientUse, none: tuple[int, ...]) -> Iterab
     frozen = {index for index, row in known.items() if not row.requires_grad}
     skip = frozen.union(none)
     never = [number for number in use.never if use.match.indices[number] not in skip]
-    lagging = [row for row in use.lagging if use.match.indices[row[0]] not in skip]
+    behind = [row for row in use.lagging if use.match.indices[row[0]] not in skip]
+    lagging = [row for row in behind if row[0] not in use.zero]
+    zero = [row for row in behind if row[0] in use.zero]
     name = use.match.optimizer.name
     which = "the optimizer" if name in ("", "optimizer") else show(name, 60)
     if never and not (match is not None and match.record.has_gradients):
@@ -81,18 +83,34 @@ def _by_state(survey: Survey, use: GradientUse, none: tuple[int, ...]) -> Iterab
             follows, level = f"{UNUSED} {STOPS}", "warning"
         message = f"{text} never had a gradient in {which}."
         yield Finding("unused", message, names, raised=level, consequence=follows)
+    if zero:
+        text, names = _of(survey, use, [number for number, _ in zero])
+        message = (
+            f"{text} had no gradient but zeros in {which}: {_took(zero, use)}, and all moments are zero."
+        )
+        follows = f"A resume makes such state without a gradient. {UNLESS_FROZEN}"
+        yield Finding("unused", message, names, consequence=follows)
     if lagging:
         text, names = _of(survey, use, [number for number, _ in lagging])
-        steps = sorted({step for _, step in lagging})
-        took = f"{steps[0]:,.0f}" if len(steps) == 1 else f"{steps[0]:,.0f} to {steps[-1]:,.0f}"
         reason = f"Sometimes there was no gradient, or {which} got them later."
-        message = f"{text} took {took} of {use.steps:,.0f} steps."
-        yield Finding("sometimes-unused", message, names, consequence=reason)
+        if any(step == 1 and number in use.unread for number, step in lagging):
+            reason = f"Sometimes there was no gradient, {which} got them later, or a resume made their state."
+        yield Finding("sometimes-unused", f"{text} took {_took(lagging, use)}.", names, consequence=reason)
+
+
+def _took(rows: Sequence[tuple[int, float]], use: GradientUse) -> str:
+    """`3 of 5 steps`, or a range of them."""
+    steps = sorted({step for _, step in rows})
+    took = f"{steps[0]:,.0f}" if len(steps) == 1 else f"{steps[0]:,.0f} to {steps[-1]:,.0f}"
+    return f"{took} of {use.steps:,.0f} steps"
 
 
 def _of(survey: Survey, use: GradientUse, numbers: Sequence[int]) -> tuple[str, tuple[str, ...]]:
     """Parameters of an optimizer as text, by their names where these are known, and all of the names."""
     indices, unknown = known_indices(use, numbers)
+    named = [str(slot.name) for slot in map(use.match.slots.__getitem__, numbers) if slot.name]
+    if use.match.model is None and len(named) == len(numbers):  # the model is not in this file
+        return f"{folded(named)} ({plural(len(named), 'parameter')})", ()
     other = ""
     if unknown:
         left = [number for number in numbers if use.match.indices[number] is None]

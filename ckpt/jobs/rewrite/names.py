@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.errors import LossError, UnsupportedError
 from ckpt.evidence.alignment import both_called
-from ckpt.evidence.optimizers import named_parts
+from ckpt.evidence.optimizers import flattened_names, named_parts
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
-from ckpt.jobs.rewrite.report import Leftover, edited
+from ckpt.jobs.rewrite.report import Leftover, edited, keys_beside
 from ckpt.limits import Limits
 from ckpt.names import Globs, Path
 from ckpt.nodes import Dict, Node, Opaque, is_tuple
@@ -24,6 +24,8 @@ from ckpt.tree.find import node_at
 from ckpt.tree.metadata import METADATA
 from ckpt.tree.view import attributes, look
 
+_EXTRA = "_extra_state"
+"""What a module keeps beside its tensors, under its own name."""
 NewName = Callable[[str], str]
 """A name inside its section -> the new one."""
 
@@ -72,7 +74,8 @@ def with_new_names(
     edit = _Rename(new_name, unwrapped or {})
     changed: dict[str, dict[str, str]] = {}
     for section in chosen:
-        names = _plan(checkpoint, section, new_name, edit)
+        beside = {key for key in keys_beside(survey, section) if not str(key).endswith(_EXTRA)}
+        names = _plan(checkpoint, section, new_name, edit, beside)
         if names:
             changed[section.name] = names
     if not changed and not unwrapped:
@@ -81,6 +84,9 @@ def with_new_names(
     for section in survey.sections:
         if section.kind == "optimizer":
             edit.named.update({id(node): node for node in named_parts(section.node)})
+            flattened = flattened_names(section.node)
+            if flattened is not None:
+                edit.flattened[id(section.node)] = flattened(edit.known)
     result = edited(checkpoint, edit.copy(checkpoint.root), limits)
     if not unwrapped:
         _check_names(checkpoint, chosen, new_name, result)
@@ -117,8 +123,10 @@ def _check_names(
                 )
 
 
-def _plan(checkpoint: Checkpoint, section: Section, new_name: NewName, edit: _Rename) -> dict[str, str]:
-    """Mark the dicts of a section that change; old name -> new name of its tensors."""
+def _plan(
+    checkpoint: Checkpoint, section: Section, new_name: NewName, edit: _Rename, beside: set[str | int]
+) -> dict[str, str]:
+    """Mark the dicts of a section that change; old name -> new name of its tensors. Keys `beside` them stay."""
     depth = len(section.path)
     parents: dict[Path, None] = {}
     names: dict[str, str] = {}
@@ -141,8 +149,12 @@ def _plan(checkpoint: Checkpoint, section: Section, new_name: NewName, edit: _Re
             continue  # an attribute of a tensor
         prefix = "".join(f"{key}." for key in path)
         edit.dicts[id(node)] = prefix, node
-        _check(view.keys, prefix, new_name, checkpoint)
-        for key in view.keys:  # values beside the tensors: an `_extra_state`
+        own = view.keys
+        if not depth and not path and beside:
+            edit.beside = beside
+            own = [key for key in view.keys if not isinstance(key, str) or key not in beside]
+        _check(own, prefix, new_name, checkpoint)
+        for key in own:  # values beside the tensors: an `_extra_state`
             if isinstance(key, str) and key != METADATA and new_name(f"{prefix}{key}") != f"{prefix}{key}":
                 names.setdefault(f"{prefix}{key}", new_name(f"{prefix}{key}"))
     return names
@@ -185,6 +197,9 @@ class _Rename(Edit):
         self.dicts: dict[int, tuple[str, Node]] = {}
         self.named: dict[int, Node] = {}
         self.known: dict[str, str] = {}
+        self.flattened: dict[int, dict[str, str]] = {}
+        self.beside: set[str | int] = set()
+        """Keys of the root that are not of the model which lies there."""
         self._new_name = new_name
         self._unwrapped = unwrapped
 
@@ -204,6 +219,9 @@ class _Rename(Edit):
         if id(node) in self.dicts:
             prefix = self.dicts[id(node)][0]
             return [self._key(key, prefix) for key in keys]
+        if id(node) in self.flattened:
+            new = self.flattened[id(node)]
+            return [type(key)(new.get(str(key), key)) if isinstance(key, str) else key for key in keys]
         return [self._text(key) for key in keys] if id(node) in self.named else keys
 
     def state(self, call: Opaque, state: Node) -> Node:
@@ -251,7 +269,7 @@ class _Rename(Edit):
         return made
 
     def _key(self, key: Node, prefix: str) -> Node:
-        if not isinstance(key, str) or key == METADATA:
+        if not isinstance(key, str) or key == METADATA or (not prefix and key in self.beside):
             return key
         new = self._new_name(f"{prefix}{key}")[len(prefix) :]
         return key if new == key else type(key)(new)

@@ -223,11 +223,16 @@ def rest_of(survey: Survey, chosen: Section) -> list[Leftover]:
     for part in survey.sections:
         if part is not chosen:
             kind = f"{part.kind}, " if part.kind != part.name else ""
-            rows.append(Leftover(part.name, f"{kind}{plural(part.tensors, 'tensor')}", part.nbytes))
+            rows.append(
+                Leftover(part.name or "(the root)", f"{kind}{plural(part.tensors, 'tensor')}", part.nbytes)
+            )
     covered = [part.path for part in survey.sections]
     beside = keys_beside(survey, chosen)
+    loose = {
+        entry.path[0] for part in survey.sections if not part.path for entry in part.entries if entry.path
+    }
     for key, child in children(survey.checkpoint.root) if chosen.path or beside else ():
-        inside = any(path[:1] == (key,) for path in covered)
+        inside = any(path[:1] == (key,) for path in covered) or key in loose
         if not inside and (chosen.path or key in beside) and not is_metadata((key,)):
             rows.append(Leftover(str(key), brief(child, 60), is_value=True))
     return rows

@@ -7,6 +7,7 @@ selection); all other tensors are cut into rows, one chunk for each rank, and wr
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable
 from itertools import count
 from typing import NamedTuple
@@ -92,7 +93,10 @@ class _Planner:
         self._copied: dict[int, NewFile] = {}
         self._new: dict[int, NewFile] = {}
         self._taken = {name for _, name in files.names}
-        self._objects = {self._pickled(node): item for node, item in files.objects}
+        self._objects: dict[tuple[bytes, tuple[int, ...]], deque[Bytes]] = {}
+        """The items of each object, in their order: two equal ones have an item each, for items share no bytes."""
+        for node, item in files.objects:
+            self._objects.setdefault(self._pickled(node), deque()).append(item)
 
     def run(self, leaves: list[Leaf]) -> Plan:
         again = [self._found(leaf.node) for leaf in leaves]
@@ -137,7 +141,7 @@ class _Planner:
         tensor = tensor_of(node)
         if tensor is None:
             known = self._objects.get(self._pickled(node)) if self._objects else None
-            return None if known is None else [((), (), known)]
+            return [((), (), known.popleft())] if known else None
         place = tensor.storage.place if isinstance(tensor, TensorRef) else None
         if not isinstance(tensor, TensorRef) or not isinstance(place, Boxes) or tensor.conj or tensor.neg:
             return None
