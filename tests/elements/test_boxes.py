@@ -155,6 +155,8 @@ def test_a_part_across_ranges_is_their_bytes() -> None:
             low <= first and last <= high for low, high in ((0, 48), (48, 120), (120, 192))
         )
         assert b"".join(blocks(place)) == raw[first:last]
+        if isinstance(place, Patched):  # none reaches into the next one
+            assert sum(piece.size for _, piece in place.pieces) == place.size
 
 
 def test_columns_are_gathered_into_the_same_memory() -> None:
@@ -200,6 +202,7 @@ def test_columns_are_not(edges: list[list[int]]) -> None:
     ref = cut(np.arange(48, dtype="u4").reshape(8, 6), "float32", edges)
     place = ref.storage.place
     assert isinstance(place, Boxes) and boxes.as_ranges(place, place_of) is place
+    assert place_of(ref) is place
 
 
 def test_a_problem_is_raised_and_nothing_is_read() -> None:
