@@ -82,6 +82,7 @@ bench: .venv/.dev
 	$(BIN)/python -m benchmarks.inspect
 	$(BIN)/python -m benchmarks.diff
 	$(BIN)/python -m benchmarks.rewrite
+	$(BIN)/python -m benchmarks.dcp
 
 # One target after the other: `make fuzz TIME=600 TARGETS='zip legacy'`. A crash ends it, with the input below .fuzz/.
 TIME ?= 60

@@ -18,7 +18,7 @@ import tempfile
 import termios
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 HEADINGS = ("job", "ckpt (s)", "peer", "peer (s)", "result", "target", "met", "peak MB")
 SCREEN = (24, 80)  # rows, columns
@@ -40,19 +40,21 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One run: wall time in seconds, and the most memory that the process held, in bytes."""
+    """One run: wall time in seconds, the most memory that the process held, in bytes, and its CPU seconds."""
 
     seconds: float
     peak: int
+    cpu: float
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The medians of a job's runs: seconds, and peak memory in MB (10⁶ bytes)."""
+    """The medians of a job's runs: seconds, peak memory in MB (10⁶ bytes), and CPU seconds with those of its children."""
 
     name: str
     seconds: float
     peak_mb: float
+    cpu: float
 
 
 def own_peak_mb() -> float:
@@ -81,7 +83,12 @@ def interleaved(jobs: Sequence[Job], runs: int, *, rotate: bool = False) -> list
             if number:
                 samples[place].append(sample)
     return [
-        Result(job.name, _median([one.seconds for one in taken]), _median([one.peak for one in taken]) / 1e6)
+        Result(
+            job.name,
+            _median([one.seconds for one in taken]),
+            _median([one.peak for one in taken]) / 1e6,
+            _median([one.cpu for one in taken]),
+        )
         for job, taken in zip(jobs, samples, strict=True)
     ]
 
@@ -122,7 +129,7 @@ def run(job: Job) -> Sample:
             errors.seek(0)
             said = (errors.read()[-_TAIL:] or output).decode(errors="replace")
             sys.exit(f"{job.name}: exit code {process.returncode}\n{said}")
-    return Sample(seconds, _bytes(usage.ru_maxrss))
+    return Sample(seconds, _bytes(usage.ru_maxrss), usage.ru_utime + usage.ru_stime)
 
 
 def _read_all(reader: int) -> bytes:
@@ -157,8 +164,18 @@ def difference_row(ours: Result, peer: Result, most_ms: float | None = None) -> 
     return _row(ours, peer, f"{more:+.0f} ms", f"≤ +{most_ms:.0f} ms", more <= most_ms)
 
 
-def memory_row(ours: Result, most_mb: float) -> list[str]:
-    """A row of the table that wants at most `most_mb` MB of peak memory."""
+def cpu_row(ours: Result, peer: Result, most: float | None = None) -> list[str]:
+    """A row of the table with CPU seconds that wants at most `most` times those of the peer; None wants nothing."""
+    one, two = (replace(each, name=f"{each.name}, CPU", seconds=each.cpu) for each in (ours, peer))
+    if most is not None:
+        return ratio_row(one, two, most)
+    return _row(one, two, _times(one.seconds / two.seconds), _NONE, None)
+
+
+def memory_row(ours: Result, most_mb: float | None = None) -> list[str]:
+    """A row of the table that wants at most `most_mb` MB of peak memory; None wants nothing."""
+    if most_mb is None:
+        return _row(ours, None, f"{ours.peak_mb:.1f} MB", _NONE, None)
     return _row(ours, None, f"{ours.peak_mb:.1f} MB", f"≤ {most_mb:.0f} MB", ours.peak_mb <= most_mb)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import zlib
-from bisect import bisect
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ckpt.dtypes import DType
 from ckpt.elements import boxes, cast
+from ckpt.elements.pieces import between, shown
 from ckpt.errors import DamagedDataError
 from ckpt.io.source import Source
 from ckpt.tensors import Boxes, Computed, Overlaid, Patched, Place, Range, Storage, TensorRef, tensor_ref
@@ -36,7 +36,7 @@ def blocks(
         ranges = boxes.as_ranges(place, place_of)
         size = place.size - start if count is None else count
         if isinstance(ranges, Boxes):
-            yield from map(bytes, boxes.gathered(place, start, size, _span))
+            yield from map(bytes, boxes.gathered(place, start, size, _fill))
         else:
             yield from blocks(ranges, start, size, tally)
     elif isinstance(place, (Computed, Overlaid)):
@@ -66,13 +66,21 @@ def slice_of(ref: TensorRef, first: int, last: int) -> TensorRef:
     )
 
 
-def _span(ref: TensorRef, first: int, last: int) -> Iterator[bytes]:
-    """The elements `first` to `last` of a tensor in the order of its shape."""
-    if is_dense(ref):
-        yield from elements(slice_of(ref, first, last))
-    else:
+def _fill(ref: TensorRef, first: int, last: int, into: memoryview) -> None:
+    """Fill a buffer with the elements `first` to `last` of a tensor in the order of its shape."""
+    if not is_dense(ref):
         width = ref.dtype.bits // 8
-        yield _gathered(ref)[first * width : last * width]
+        into[:] = memoryview(_gathered(ref))[first * width : last * width]
+        return
+    part = slice_of(ref, first, last)
+    place = place_of(part)
+    if isinstance(place, Range):
+        place.source.read_into(place.offset, into)
+        return
+    at = 0
+    for block in elements(part):
+        into[at : at + len(block)] = block
+        at += len(block)
 
 
 @lru_cache(maxsize=1)
@@ -83,34 +91,8 @@ def _gathered(ref: TensorRef) -> bytes:
 
 def _patched(place: Patched, start: int, end: int, tally: Tally | None) -> Iterator[bytes]:
     """Bytes `start` to `end` of a patched place."""
-    for piece, begin, count in _shown(place, start, end):
+    for piece, begin, count in shown(place, start, end):
         yield from blocks(piece, begin, count, tally)
-
-
-def _shown(place: Patched, start: int, end: int) -> Iterator[tuple[Place, int, int]]:
-    """(place, its first byte, bytes) of what makes bytes `start` to `end` of a patched place, in order."""
-    # The spans that no piece covers yet. The last piece comes first, because later pieces cover earlier ones.
-    free = [(start, end)]
-    shown: list[tuple[int, int, int, Place]] = []
-    for first, piece in reversed(place.pieces):
-        last = first + _size(piece)
-        rest: list[tuple[int, int]] = []
-        for low, high in free:
-            if last <= low or high <= first:
-                rest.append((low, high))
-                continue
-            shown.append((max(low, first), min(high, last), first, piece))
-            rest += [part for part in ((low, first), (last, high)) if part[0] < part[1]]
-        free = rest
-    if place.base is not None:
-        shown += [(low, high, 0, place.base) for low, high in free]
-    for low, high, first, piece in sorted(shown, key=lambda row: row[0]):
-        yield piece, low - first, high - low
-
-
-def _size(place: Place) -> int:
-    """The number of bytes of a place, inflated."""
-    return place.inflated if isinstance(place, Range) and place.inflated is not None else place.size
 
 
 def _overlaid(place: Overlaid, tally: Tally | None) -> Iterator[bytes]:
@@ -269,30 +251,23 @@ def place_of(ref: TensorRef, dtype: DType | None = None) -> Place:
     """Where the elements of a tensor are, in the order of its shape: a range if they are contiguous, else computed."""
     first, last = ref.extent
     place = ref.storage.place
-    begin = 0
+    same = dtype in (None, ref.dtype) and not (ref.conj or ref.neg) and is_dense(ref)
     if isinstance(place, Boxes) and ref.numel:
-        place, begin = _range_with(boxes.as_ranges(place, place_of), first, last)
-    elif isinstance(place, Patched) and dtype in (None, ref.dtype) and _is_all(ref):
+        place = boxes.as_ranges(place, place_of)
+        if same and not isinstance(place, Boxes):
+            return between(place, first, last)
+        if same and _is_all(ref):
+            return place
+    if same and isinstance(place, Patched) and _is_all(ref):
         return place
     if (
-        dtype in (None, ref.dtype)
+        same
         and isinstance(place, Range)
         and place.inflated is None
-        and not (ref.conj or ref.neg or (place.big and ref.dtype.bits > 8))
-        and is_dense(ref)
+        and not (place.big and ref.dtype.bits > 8)
     ):
-        return Range(place.source, place.offset + first - begin, last - first)
+        return Range(place.source, place.offset + first, last - first)
     return Computed(ref, dtype or ref.dtype)
-
-
-def _range_with(place: Place, first: int, last: int) -> tuple[Place, int]:
-    """(the range that holds the bytes `first` to `last` of a place, its first byte); else the place."""
-    if isinstance(place, Patched) and isinstance(place.pieces, tuple):
-        at = bisect(place.pieces, first, key=lambda piece: piece[0]) - 1
-        begin, piece = place.pieces[at]
-        if last <= begin + _size(piece):
-            return piece, begin
-    return place, 0
 
 
 def _is_all(ref: TensorRef) -> bool:
@@ -331,11 +306,11 @@ def pour(storage: Storage, sink: Sink, *, crc: bool) -> int:
             sink.copy(place.source, place.offset, storage.nbytes)
             return storage.crc or 0
     if isinstance(place, Patched) and not crc:
-        for piece, begin, count in _shown(place, 0, storage.nbytes):
+        for piece, begin, count in shown(place, 0, storage.nbytes):
             _pour_part(piece, begin, count, sink)
         return 0
     checksum = 0
-    for block in blocks(place, 0, storage.nbytes, sink.tally):
+    for block in _passing(place, 0, storage.nbytes, sink.tally):
         if crc:
             checksum = zlib.crc32(block, checksum)
         sink.write(block)
@@ -352,8 +327,27 @@ def _pour_part(place: Place, begin: int, count: int, sink: Sink) -> None:
     if isinstance(place, Range) and place.inflated is None and place.source.fd is not None:
         sink.copy(place.source, place.offset + begin, count)
         return
-    for block in blocks(place, begin, count, sink.tally):
+    for block in _passing(place, begin, count, sink.tally):
         sink.write(block)
+
+
+def _passing(place: Place, start: int, count: int, tally: Tally) -> Iterator[bytes | memoryview]:
+    """The same bytes as `blocks`. A block may be valid until the next one only."""
+    if isinstance(place, Boxes):
+        place = boxes.as_ranges(place, place_of)
+    if isinstance(place, Boxes):
+        yield from boxes.gathered(place, start, count, _fill)
+    elif isinstance(place, Patched):
+        for piece, begin, size in shown(place, start, start + count):
+            yield from _passing(piece, begin, size, tally)
+    elif isinstance(place, Range) and place.inflated is None and count >= BLOCK:
+        held = memoryview(bytearray(BLOCK))
+        for at in range(0, count, BLOCK):
+            block = held[: min(BLOCK, count - at)]
+            place.source.read_into(place.offset + start + at, block)
+            yield block
+    else:
+        yield from blocks(place, start, count, tally)
 
 
 class _Buffers(threading.local):

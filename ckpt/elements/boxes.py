@@ -9,11 +9,11 @@ from typing import NamedTuple
 from ckpt.errors import UnreadableError, UnsupportedError
 from ckpt.tensors import Box, Boxes, Patched, Place, Range, TensorRef
 
-BAND = 4 << 20
-"""The most bytes that are gathered at once, unless one row of the last dimension has more."""
+BAND = 1 << 20
+"""The most bytes that are gathered at once, unless one row of the last dimension has more: they stay in the cache."""
 
-Read = Callable[[TensorRef, int, int], Iterator[bytes]]
-"""Reads the elements of a tensor from the first number to the last, in the order of its shape."""
+Fill = Callable[[TensorRef, int, int, memoryview], None]
+"""Fills a buffer with the elements of a tensor from the first number to the last, in the order of its shape."""
 
 
 def as_ranges(place: Boxes, place_of: Callable[[TensorRef], Place]) -> Place:
@@ -63,17 +63,38 @@ def _flat(index: Sequence[int], shape: Sequence[int]) -> int:
     return flat
 
 
-def gathered(place: Boxes, start: int, count: int, read: Read) -> Iterator[memoryview]:
-    """`count` bytes from byte `start`. Memory stays at a band and what `read` takes. Raises UnsupportedError."""
+def gathered(place: Boxes, start: int, count: int, fill: Fill) -> Iterator[memoryview]:
+    """`count` bytes from byte `start`, in blocks that are valid until the next one.
+
+    Memory stays at two bands and what `fill` takes. Raises UnsupportedError.
+    """
     width = place.dtype.bits // 8
     if not width:
         raise UnsupportedError(f"{place.dtype.name} in several parts: elements of less than a byte")
     boxes = [box for box in place.boxes if prod(box.sizes)]
     end = start + count
+    held = _Buffers()
     for band in _bands(place.shape, width, start // width, -(-end // width)):
-        data = memoryview(_filled(band, place.shape, width, boxes, read))
+        data = _filled(band, place.shape, width, boxes, fill, held)
         begin = band.start * width
         yield data[max(0, start - begin) : end - begin]
+
+
+class _Buffers:
+    """Memory for a band and for the part of a box. Each next one takes the place of the last one."""
+
+    def __init__(self) -> None:
+        self._band = self._part = bytearray()
+
+    def band(self, size: int) -> memoryview:
+        if len(self._band) < size:
+            self._band = bytearray(size)
+        return memoryview(self._band)[:size]
+
+    def part(self, size: int) -> memoryview:
+        if len(self._part) < size:
+            self._part = bytearray(size)
+        return memoryview(self._part)[:size]
 
 
 class _Band(NamedTuple):
@@ -105,12 +126,14 @@ def _bands(shape: tuple[int, ...], width: int, start: int, end: int) -> Iterator
         at += last - first
 
 
-def _filled(band: _Band, shape: tuple[int, ...], width: int, boxes: Sequence[Box], read: Read) -> bytearray:
-    """The bytes of a band."""
+def _filled(
+    band: _Band, shape: tuple[int, ...], width: int, boxes: Sequence[Box], fill: Fill, held: _Buffers
+) -> memoryview:
+    """The bytes of a band. The boxes cover all of it."""
     level = len(band.outer)
     inner = shape[level + 1 :]
     row = prod(inner) * width
-    data = bytearray((band.last - band.first) * row)
+    data = held.band((band.last - band.first) * row)
     for box in boxes:
         if not all(
             offset <= at < offset + size
@@ -123,29 +146,23 @@ def _filled(band: _Band, shape: tuple[int, ...], width: int, boxes: Sequence[Box
             continue
         begins = tuple(at - offset for at, offset in zip(band.outer, box.offsets, strict=False))
         sizes = box.sizes[level + 1 :]
-        first = _flat((*begins, low - offset), (*box.sizes[:level], size)) * prod(sizes)
-        blocks = read(box.tensor(), first, first + (high - low) * prod(sizes))
+        each = prod(sizes)
+        first = _flat((*begins, low - offset), (*box.sizes[:level], size)) * each
+        last = first + (high - low) * each
         if sizes == inner:
-            at = (low - band.first) * row
-            for block in blocks:
-                data[at : at + len(block)] = block
-                at += len(block)
-        else:
-            _scatter(
-                data,
-                (band.last - band.first, *inner),
-                b"".join(blocks),
-                (high - low, *sizes),
-                width,
-                (low - band.first, *box.offsets[level + 1 :]),
-            )
+            fill(box.tensor(), first, last, data[(low - band.first) * row : (high - band.first) * row])
+            continue
+        part = held.part((last - first) * width)
+        fill(box.tensor(), first, last, part)
+        at = (low - band.first, *box.offsets[level + 1 :])
+        _scatter(data, (band.last - band.first, *inner), part, (high - low, *sizes), width, at)
     return data
 
 
 def _scatter(
-    data: bytearray,
+    data: memoryview,
     shape: tuple[int, ...],
-    box: bytes,
+    part: memoryview,
     sizes: tuple[int, ...],
     width: int,
     offsets: tuple[int, ...],
@@ -156,4 +173,4 @@ def _scatter(
     kind = f"u{width}" if width in (1, 2, 4, 8) else f"V{width}"
     whole = np.frombuffer(data, kind).reshape(shape)
     at = tuple(slice(offset, offset + size) for offset, size in zip(offsets, sizes, strict=True))
-    whole[at] = np.frombuffer(box, kind).reshape(sizes)
+    whole[at] = np.frombuffer(part, kind).reshape(sizes)

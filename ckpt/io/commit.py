@@ -17,6 +17,7 @@ from typing import NamedTuple
 from ckpt.errors import UsageError, WriteError
 from ckpt.io.rename import NO_REPLACE, NOT_HERE, renamed
 from ckpt.io.source import MOST, Source
+from ckpt.io.target import check_folder, found, refuse_replacing, why
 from ckpt.text import show, size_text
 
 SUFFIX = ".ckpt-tmp"
@@ -24,7 +25,9 @@ NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 BLOCK = 4 << 20  # bytes that one read or write moves
 _SMALL = 64 << 10
 """Ranges up to this size are gathered, because one system call for each would cost more than the copy."""
-_KERNEL_COPY = 256 << 20
+_KERNEL_COPY = 32 << 20
+_EARLY = 32 << 20
+"""Once so many bytes are written, the disk begins with them, while the next ones are copied."""
 
 Progress = Callable[[int], None]
 
@@ -54,29 +57,12 @@ def target(path: str, *, force: bool, parents: bool = False) -> Target:
     """
     if not path or path.endswith("/") or os.path.isdir(path):
         raise UsageError("a directory, not a file to write to", path=path or "-o")
-    folder = os.path.dirname(real := os.path.realpath(path))
-    try:
-        status = os.stat(real)
-    except FileNotFoundError:
-        status = None
-        if os.path.islink(path) and not force:
-            problem = f"a link to {show(real, 200)}, which does not exist"
-            raise UsageError(problem, path=path, hint="--force to write there") from None
-    except (OSError, ValueError) as error:
-        raise WriteError(f"cannot be written: {why(error)}", path=path) from None
+    real, status = found(path, force=force)
     if status is not None:
         if not stat.S_ISREG(status.st_mode):
             raise WriteError("not a regular file: ckpt does not replace it", path=path)
-        if not force:
-            raise UsageError("already exists", path=path, hint="--force to replace")
-        if not os.access(real, os.W_OK):
-            raise WriteError("read-only: ckpt does not replace it", path=path)
-    while parents and not os.path.lexists(folder):
-        folder = os.path.dirname(folder)
-    if not os.path.isdir(folder):
-        raise WriteError("there is no such folder", path=os.path.dirname(path) or folder)
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise WriteError("no permission to write into this folder", path=os.path.dirname(path) or folder)
+        refuse_replacing(path, real, os.W_OK, force=force)
+    check_folder(path, real, parents=parents)
     return Target(path, real, status)
 
 
@@ -87,6 +73,7 @@ class Sink:
         self.path = path
         self._fd = fd
         self._at = start  # everything before is written
+        self._begun = start  # everything before is on its way to the disk
         self._pending = bytearray()
         self._progress = progress
         self.overflowed = 0
@@ -138,7 +125,7 @@ class Sink:
                 if not moved:
                     break
                 offset += moved
-                self._at += moved
+                self._wrote(moved)
                 if self._progress is not None:
                     self._progress(moved)
         except (OSError, AttributeError):
@@ -165,8 +152,23 @@ class Sink:
         view = memoryview(data)
         while view:
             done = os.pwrite(self._fd, view[:MOST], self._at)
-            self._at += done
+            self._wrote(done)
             view = view[done:]
+
+    def _wrote(self, count: int) -> None:
+        self._at += count
+        if self._at - self._begun >= _EARLY:
+            begin_writeback(self._fd, self._begun, self._at - self._begun)
+            self._begun = self._at
+
+
+def begin_writeback(fd: int, offset: int, count: int) -> None:
+    """Ask for `count` bytes of a file to go to the disk now, and wait for nothing. A system that cannot is left alone.
+
+    Linux begins to write the bytes that it is told not to keep, and keeps those that are on their way.
+    """
+    with suppress(OSError, AttributeError):  # macOS has no such call
+        os.posix_fadvise(fd, offset, count, os.POSIX_FADV_DONTNEED)
 
 
 class MemorySink(Sink):
@@ -369,23 +371,3 @@ def failed(error: OSError, to: Target, size: int) -> WriteError:
             free = disk.f_bavail * disk.f_frsize
             hint = f"it needs {size_text(size)}, {size_text(free)} are free"
     return WriteError(f"cannot be written: {why(error)}", path=to.path, hint=hint)
-
-
-def why(error: Exception) -> str:
-    """Why something cannot be written, in plain words."""
-    texts = {
-        errno.ENOSPC: "the disk is full",
-        errno.EDQUOT: "the quota is used up",
-        errno.EFBIG: "too large for this file system",
-        errno.EIO: "the disk reports an error",
-        errno.EROFS: "the file system is read-only",
-        errno.EACCES: "no permission",
-        errno.EPERM: "no permission",
-        errno.EBUSY: "it is in use (mounted into a container?)",
-        errno.ELOOP: "too many symbolic links",
-        errno.ENAMETOOLONG: "the name is too long",
-        errno.ENOTDIR: "there is no such folder",
-    }
-    if not isinstance(error, OSError):
-        return "not a file name: it contains a NUL byte"
-    return texts.get(error.errno or 0) or (error.strerror or "a system error").lower()

@@ -15,9 +15,10 @@ from contextlib import contextmanager, suppress
 
 from ckpt.errors import UsageError, WriteError
 from ckpt.io import commit
-from ckpt.io.commit import NOFOLLOW, SUFFIX, Progress, Sink, Target, closed, failed, sync_folder, why
+from ckpt.io.commit import NOFOLLOW, SUFFIX, Progress, Sink, Target, closed, failed, sync_folder
 from ckpt.io.rename import EXCHANGE, NO_REPLACE, NOT_HERE, renamed
 from ckpt.io.source import Source
+from ckpt.io.target import check_folder, found, refuse_replacing, why
 from ckpt.text import and_more, show
 
 _FICLONE = 0x40049409
@@ -35,36 +36,17 @@ def target(path: str, belongs: Belongs, *, force: bool, parents: bool = False) -
     plain = path.rstrip("/")
     if not plain:
         raise UsageError("not a new folder", path=path or "-o")
-    real = os.path.realpath(plain)
-    folder = os.path.dirname(real)
-    try:
-        status = os.stat(real)
-    except FileNotFoundError:
-        status = None
-        if os.path.islink(plain) and not force:
-            problem = f"a link to {show(real, 200)}, which does not exist"
-            raise UsageError(problem, path=path, hint="--force to write there") from None
-    except (OSError, ValueError) as error:
-        raise WriteError(f"cannot be written: {why(error)}", path=path) from None
+    real, status = found(plain, force=force)
     if status is not None:
         if not stat.S_ISDIR(status.st_mode):
             raise UsageError("a file, and the result is a folder", path=path, hint="-o another name")
-        if not force:
-            raise UsageError("already exists", path=path, hint="--force to replace")
-        if not os.access(real, os.R_OK | os.W_OK | os.X_OK):
-            raise WriteError("read-only: ckpt does not replace it", path=path)
+        refuse_replacing(path, real, os.R_OK | os.W_OK | os.X_OK, force=force)
         others = foreign(real, belongs)
         if others:
             listed = and_more([show(name, 80) for name in others], 3)
             problem = f"holds {listed}, which is no part of a checkpoint: ckpt does not replace this folder"
             raise UsageError(problem, path=path, hint="-o another name")
-    above = os.path.dirname(plain) or folder
-    while parents and not os.path.lexists(folder):
-        folder = os.path.dirname(folder)
-    if not os.path.isdir(folder):
-        raise WriteError("there is no such folder", path=above)
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise WriteError("no permission to write into this folder", path=above)
+    check_folder(plain, real, parents=parents)
     return Target(plain, real, status)
 
 

@@ -10,8 +10,9 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from ckpt.errors import NotOpenedError, WriteError
-from ckpt.io.commit import Progress, Sink, Target, closed, failed, lock, why
+from ckpt.io.commit import Progress, Sink, Target, closed, failed, lock
 from ckpt.io.source import File, Source, reason
+from ckpt.io.target import why
 
 
 @contextmanager

@@ -9,7 +9,8 @@ import stat
 from collections.abc import Iterable
 from contextlib import suppress
 
-from ckpt.io.commit import NOFOLLOW, SUFFIX, lock, removed, sync_folder, why
+from ckpt.io.commit import NOFOLLOW, SUFFIX, lock, removed, sync_folder
+from ckpt.io.target import why
 
 
 def left_over(path: str, name: str | None = None) -> list[tuple[str, int]]:

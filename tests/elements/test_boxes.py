@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import zlib
 from itertools import product
@@ -128,8 +129,55 @@ def test_rows_are_copied_from_their_files(tmp_path: Path) -> None:
         def copy(self, source: File, offset: int, count: int) -> None:  # type: ignore[override]
             copied.append((source.read(offset, count), offset))
 
-    assert pour(Storage("w", None, dtype, 12, whole), Sink(), crc=False) == 0  # type: ignore[arg-type]
+    storage = Storage("w", None, dtype, 12, whole)
+    assert pour(storage, Sink(), crc=False) == 0  # type: ignore[arg-type]
     assert copied == [(b"aaaaaa", 2), (b"bbbbbb", 2)]
+
+    ref = tensor_ref(storage, dtype, (4, 3), (3, 1), 0)
+    rows = tensor_ref(storage, dtype, (2, 3), (3, 1), 3)
+    for part, wanted in ((ref, [(b"aaaaaa", 2), (b"bbbbbb", 2)]), (rows, [(b"aaa", 5), (b"bbb", 2)])):
+        copied.clear()
+        new = Storage("n", None, dtype, part.nbytes, place_of(part))
+        assert pour(new, Sink(), crc=False) == 0  # type: ignore[arg-type]
+        assert copied == wanted
+
+
+def test_a_part_across_ranges_is_their_bytes() -> None:
+    values = np.arange(48, dtype="u4").reshape(8, 6)
+    ref = cut(values, "float32", [[0, 2, 5, 8], [0, 6]])
+    raw = values.tobytes()
+    for first, last in itertools.combinations(range(0, 193, 4), 2):
+        count = (last - first) // 4
+        part = tensor_ref(ref.storage, ref.dtype, (count,), (1,), first // 4)
+        place = place_of(part)
+        assert isinstance(place, (Range, Patched)) and place.size == last - first
+        assert isinstance(place, Range) == any(
+            low <= first and last <= high for low, high in ((0, 48), (48, 120), (120, 192))
+        )
+        assert b"".join(blocks(place)) == raw[first:last]
+        if isinstance(place, Patched):  # none reaches into the next one
+            assert sum(piece.size for _, piece in place.pieces) == place.size
+
+
+def test_columns_are_gathered_into_the_same_memory() -> None:
+    """A block is read, put in its place and written without a copy of its own."""
+    values = np.arange(1 << 20, dtype="u4").reshape(1024, 1024)
+    place = cut(values, "float32", [[0, 1024], [0, 256, 1024]]).storage.place
+    assert isinstance(place, Boxes)
+    seen: list[memoryview] = []
+
+    class Sink(_Sink):
+        def write(self, data: bytes) -> None:
+            assert isinstance(data, memoryview)
+            seen.append(data)
+            super().write(data)
+
+    sink = Sink()
+    pour(Storage("w", None, place.dtype, place.size, place), sink, crc=False)  # type: ignore[arg-type]
+    assert sink.data == values.tobytes()
+    assert len(seen) == 4 and len({id(block.obj) for block in seen}) == 1
+    kept = list(blocks(place))
+    assert b"".join(kept) == sink.data and all(type(block) is bytes for block in kept)
 
 
 def test_rows_are_ranges_of_their_files() -> None:
@@ -154,6 +202,7 @@ def test_columns_are_not(edges: list[list[int]]) -> None:
     ref = cut(np.arange(48, dtype="u4").reshape(8, 6), "float32", edges)
     place = ref.storage.place
     assert isinstance(place, Boxes) and boxes.as_ranges(place, place_of) is place
+    assert place_of(ref) is place
 
 
 def test_a_problem_is_raised_and_nothing_is_read() -> None:

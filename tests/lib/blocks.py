@@ -15,6 +15,7 @@ SMALL = {
     "ckpt.io.commit.BLOCK": 64,
     "ckpt.io.commit._SMALL": 16,
     "ckpt.io.commit._KERNEL_COPY": 40,
+    "ckpt.io.commit._EARLY": 96,
     "ckpt.io.executor.SPAN": 192,
     "ckpt.formats.torch_zip.appended._STEP": 64,
     "ckpt.formats.torch_zip.verify._STEP": 64,

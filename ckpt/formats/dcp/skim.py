@@ -7,6 +7,7 @@ matched by regular expressions, and the machine goes on at the first that has ot
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from itertools import pairwise
 from struct import Struct
@@ -18,7 +19,7 @@ from ckpt.formats.dcp.frames import without_frames
 from ckpt.formats.dcp.metadata import Chunks, FoundItem, Metadata, TensorRow, class_of, metadata_of
 from ckpt.formats.pickled import run
 from ckpt.limits import Budget, Limits
-from ckpt.nodes import Dict, Global, Node, Opaque, is_tuple
+from ckpt.nodes import Dict, Global, Node, Opaque
 from ckpt.pickles.machine import MachineError, Made, Pickle
 
 Memo: TypeAlias = dict[int, Made]
@@ -129,7 +130,7 @@ class Skimmer:
         slot += 6 + (3 if shape else 2)
         each = 2 + (6 if shape else 4)
         many = data[at] == _MARK
-        kept: dict[int, tuple[int, ...]] = {}
+        count = 0
         lows: list[int] = []
         wide: list[int] = []
         at += many
@@ -137,22 +138,21 @@ class Skimmer:
             offsets, sizes = _sizes(chunk, 1), _sizes(chunk, 3)
             if len(offsets) != len(shape) or len(sizes) != len(shape):
                 return None
-            kept[slot + 4 if shape else slot + 3] = offsets
             lows += offsets
             wide += sizes
-            slot += each
+            count += 1
             at = chunk.end()
             if not many:
                 break
             if data[at : at + 2] == b"e(":
                 at += 2
-        chunks.fill(lows, wide, len(kept))
-        end = b"eub" if many else b"aub" if kept else b"ub"
+        chunks.fill(lows, wide, count)
+        end = b"eub" if many else b"aub" if count else b"ub"
         if data[at : at + len(end)] != end:
             return None
         memo[begin] = text[0]  # only now: an entry that is left to the machine fills these slots itself
-        memo.update(kept)
-        return TensorRow(text[0], dtype, shape, head[2] == b"\x88", chunks), at + len(end), slot
+        row = TensorRow(text[0], dtype, shape, head[2] == b"\x88", chunks)
+        return row, at + len(end), slot + count * each
 
     def _skim_places(
         self, pattern: re.Pattern[bytes] | None, memo: Memo, at: int, skipped: int
@@ -163,19 +163,14 @@ class Skimmer:
         data, slot = self.data, len(memo) + skipped
         while (found := pattern.match(data, self._next(at))) is not None:
             name, new = _named(memo, found, 1)
-            file, other = _named(memo, found, 8)
+            file, other = _named(memo, found, 7)
             if name is None or file is None:
                 break
             offsets: tuple[int, ...] | None = None
             used = 2 + new
-            if found[5] is not None:
-                offsets = _sizes(found, 6)
+            if found[4] is not None:
+                offsets = _sizes(found, 5)
                 used += 3 if offsets else 2
-            elif found[4] is not None:
-                known = memo.get(_slot(found[4]))
-                if not is_tuple(known) or not all(type(number) is int for number in known):
-                    break
-                offsets = cast("tuple[int, ...]", known)
             if new:
                 memo[slot + 2] = name
             slot += used + 2
@@ -183,7 +178,7 @@ class Skimmer:
                 memo[slot] = file
                 slot += 1
             at = found.end()
-            self.items.append(FoundItem(name, offsets, file, _number(found[11]), _number(found[12])))
+            self.items.append(FoundItem(name, offsets, file, _number(found[10]), _number(found[11])))
         self._budget.charge(_ITEM * (len(self.items) - self._charged), ".metadata")
         self._charged = len(self.items)
         return at, slot - len(memo)
@@ -211,18 +206,11 @@ def _tensor_patterns(made: Opaque, memo: Memo) -> _Patterns | None:
     if type(state) is not tuple or len(state) != 5:
         return None
     keys, inner = made.states[0].keys, chunk.states[0].keys  # type: ignore[union-attr]
-    names = {id(value): number for number, value in memo.items()}
-    try:
-        get = {
-            id(node): _get(names[id(node)])
-            for node in (made.func, properties.func, size.func, chunk.func, state[1], state[3], *keys, *inner)
-        }
-    except KeyError:
+    of = _opcodes(
+        memo, (made.func, properties.func, size.func, chunk.func, state[1], state[3], *keys, *inner)
+    )
+    if of is None:
         return None
-
-    def of(node: Node) -> bytes:
-        return get[id(node)]
-
     sizes = of(size.func) + _NUMBERS + rb"\x85\x94R\x94"
     first = (
         rb"\x94"
@@ -254,15 +242,9 @@ def _place_pattern(key: Opaque, made: Opaque, memo: Memo) -> re.Pattern[bytes] |
     keys, inner = key.states[0].keys, made.states[0].keys  # type: ignore[union-attr]
     if type(size) is not Opaque:
         return None
-    names = {id(value): number for number, value in memo.items()}
-    try:
-        get = {id(node): _get(names[id(node)]) for node in (key.func, made.func, size.func, *keys, *inner)}
-    except KeyError:
+    of = _opcodes(memo, (key.func, made.func, size.func, *keys, *inner))
+    if of is None:
         return None
-
-    def of(node: Node) -> bytes:
-        return get[id(node)]
-
     pattern = (
         of(key.func)
         + rb"\)\x81\x94\}\x94\("
@@ -273,9 +255,7 @@ def _place_pattern(key: Opaque, made: Opaque, memo: Memo) -> re.Pattern[bytes] |
         + _NUMBER
         + rb")"
         + of(keys[2])
-        + rb"(?:N|"
-        + _GOT
-        + rb"|("
+        + rb"(?:N|("
         + of(size.func)
         + _NUMBERS
         + rb"\x85\x94R\x94))ub"
@@ -300,6 +280,16 @@ def _fields(made: Opaque) -> dict[str, Node]:
     if type(state) is not Dict or not all(type(key) is str for key in state.keys):
         return {}
     return dict(zip(map(str, state.keys), state.values, strict=True))
+
+
+def _opcodes(memo: Memo, nodes: Iterable[Node]) -> Callable[[Node], bytes] | None:
+    """Regular expressions for the opcodes that push each of the nodes; None where one is not in the memo."""
+    slots = {id(value): slot for slot, value in memo.items()}
+    try:
+        found = {id(node): _get(slots[id(node)]) for node in nodes}
+    except KeyError:
+        return None
+    return lambda node: found[id(node)]
 
 
 def _get(slot: int) -> bytes:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
+import pickletools
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +85,7 @@ def large_of(count: int) -> Metadata:
             chunks,
         )
         for place, chunk in enumerate(chunks[:3]):
-            index = MetadataIndex(name, chunk.offsets, place)
+            index = MetadataIndex(name, torch.Size(tuple(chunk.offsets)), place)  # a copy, as in any save
             found.storage_data[index] = _StorageInfo("__0_0.distcp", number * 40_000 + place, 17_000)
     return found
 
@@ -179,3 +181,34 @@ def test_slots_that_are_filled_by_number_are_left_to_the_machine() -> None:
         found = run(bare, limits, Budget(limits, len(bare)), skimmer)
         assert not skimmer.is_exact
         metadata_of(found, skimmer.items)
+
+
+def inexact() -> bytes:
+    """A pickle that fills a slot by number, and then pushes one that a skimming machine counts differently."""
+    data = without_frames(pickle.dumps(large_of(40), 4))
+    slots = sum(opcode.name == "MEMOIZE" for opcode, _, _ in pickletools.genops(data))
+    put = b"K\x05r" + (60).to_bytes(4, "little") + b"0"
+    texts = b"\x8c\x01a\x940\x8c\x01b\x940"  # in the next two slots, and away from the stack
+    get = b"\x8c\x07versionj" + (slots + 1).to_bytes(4, "little")
+    return data[:-3] + put + texts + get + data[-3:]
+
+
+def test_slots_that_would_be_other_ones_are_noticed() -> None:
+    data = inexact()
+    assert content(data, skimmed=False)[-1] == "b"
+    assert content(data, skimmed=True) == content(data, skimmed=False)
+    limits = Limits()
+    skimmer = skim.Skimmer(data, Budget(limits, len(data)))
+    found = metadata_of(run(data, limits, Budget(limits, len(data)), skimmer), skimmer.items)
+    assert not skimmer.is_exact and found.version == "a"
+
+
+def test_offsets_that_are_shared_are_left_to_the_machine() -> None:
+    found = large_of(40)
+    for index in list(found.storage_data):
+        chunk = next(
+            each for each in found.state_dict_metadata[index.fqn].chunks if each.offsets == index.offset
+        )
+        found.storage_data[dataclasses.replace(index, offset=chunk.offsets)] = found.storage_data.pop(index)
+    data = pickle.dumps(found, 4)
+    assert content(data, skimmed=True) == content(data, skimmed=False)
