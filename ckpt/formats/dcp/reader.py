@@ -170,7 +170,8 @@ def _checkpoint(probe: Probe, files: Files, limits: Limits) -> Checkpoint:
     faults: dict[str, list[Notice]] = {}
     shared = shared_spans(metadata)
     for name, row in metadata.tensors.items():
-        found = fault(row.shape, list(row.chunks.boxes()))
+        grid = row.chunks.line(row.shape)
+        found = fault(row.shape, list(row.chunks.boxes())) if grid is None else None
         problem = shared.get(name)
         if found is not None:
             notice = _fault_notice(name, found)
@@ -178,7 +179,7 @@ def _checkpoint(probe: Probe, files: Files, limits: Limits) -> Checkpoint:
             faults.setdefault(notice.code, []).append(notice)
         elif files.is_lost(row):
             lost.append(name)
-        leaves[name] = _ref(row, probe.mark, files, problem, limits)
+        leaves[name] = _ref(row, grid or row.chunks.grid(), probe.mark, files, problem, limits)
     gone: list[tuple[str, str]] = []
     unread: list[tuple[str, str]] = []
     objects: list[tuple[Node, Bytes]] = []
@@ -246,7 +247,9 @@ def _order(metadata: Metadata) -> Iterator[str]:
             yield name
 
 
-def _ref(row: TensorRow, mark: str, files: Files, problem: str | None, limits: Limits) -> TensorRef:
+def _ref(
+    row: TensorRow, grid: tuple[int, ...], mark: str, files: Files, problem: str | None, limits: Limits
+) -> TensorRef:
     """The tensor of a row, whose boxes are opened when its bytes are needed."""
 
     def cut() -> list[Box]:
@@ -257,7 +260,7 @@ def _ref(row: TensorRow, mark: str, files: Files, problem: str | None, limits: L
             )
         return boxes
 
-    place = Boxes(row.dtype, row.shape, cut, files.opened, problem, row.chunks.grid())
+    place = Boxes(row.dtype, row.shape, cut, files.opened, problem, grid)
     storage = Storage(mark + row.name, None, row.dtype, place.size, place)
     return tensor_ref(
         storage, row.dtype, row.shape, contiguous(row.shape), 0, True if row.requires_grad else None
