@@ -61,7 +61,7 @@ class Files:
     def _read(self, budget: Budget) -> Metadata:
         found = sorted(filter(is_metadata, self.names), key=natural)
         if not found:
-            raise _interrupted(self.folder, self.names)
+            raise _interrupted(self.folder, self.names, self._limits)
         ranks: list[Metadata] = []
         for name in [METADATA] if METADATA in found else found:
             source = self.sources[name] = self.folder.child(name, "no").open()
@@ -118,13 +118,20 @@ class Files:
             source.close()
 
 
-_BESIDE = 1000
-"""How many folders beside an interrupted save are looked at."""
+_BESIDE = _ITEMS = 1000
+"""How many folders beside an interrupted save are looked at, and how many items of it are counted."""
 
 
-def _interrupted(folder: Location, names: Sequence[str]) -> UnreadableError:
+def _interrupted(folder: Location, names: Sequence[str], limits: Limits) -> UnreadableError:
+    from ckpt.formats.dcp.remains import remains, summary  # here: only an interrupted save pays for it
+
     data = [name for name in names if name.endswith(DATA)]
     text = f"an interrupted save: {plural(len(data), 'data file')} without {METADATA}, which is written last"
+    try:
+        found = summary(list(remains(folder, limits, _ITEMS)), _ITEMS)
+    except CkptError:
+        found = ""
+    text += f": {found}" if found else ""
     own = folder.name.replace("\\", "/").rstrip("/").rpartition("/")[2]
     whole = [name for name in _beside(folder) if name != own]
     earlier = [name for name in whole if natural(name) < natural(own)]
