@@ -150,8 +150,8 @@ def fsdp1(folder: Path) -> None:
     keep_fsdp1(folder, "model_world_size_{world}_rank_{rank}.pt")
 
 
-def dinov2(folder: Path) -> None:
-    """Under the names of dinov2. Ranks beyond the rows of a tensor hold none of it."""
+def fsdp1_of_four(folder: Path) -> None:
+    """Ranks beyond the rows of a tensor hold none of it."""
     keep_fsdp1(folder, "model_0000007.rank_{rank}.pth")
 
 
@@ -164,18 +164,25 @@ def fsdp1_hybrid(folder: Path) -> None:
     keep_fsdp1(folder, "model.rank_{rank}.pth", process_group=mine, sharding_strategy=strategy)
 
 
-def fsdp1_flat(folder: Path) -> None:
+def fsdp1_flat(folder: Path, *, name: str = "model.rank_{rank}.pth", use_orig_params: bool = False) -> None:
     """LOCAL_STATE_DICT: one flat parameter for each FSDP module. torch 2.13 saves those that divide evenly."""
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(7, 8, bias=False), nn.Linear(8, 4, bias=False), nn.BatchNorm1d(4))
     net = FullyShardedDataParallel(
-        net, device_id=torch.device("cpu"), auto_wrap_policy=ModuleWrapPolicy({nn.Linear})
+        nn.Sequential(nn.Linear(7, 8, bias=False), nn.Linear(8, 4, bias=False), nn.BatchNorm1d(4)),
+        use_orig_params=use_orig_params,
+        device_id=torch.device("cpu"),
+        auto_wrap_policy=ModuleWrapPolicy({nn.Linear}),
     )
     with FullyShardedDataParallel.state_dict_type(net, StateDictType.LOCAL_STATE_DICT):
         state = net.state_dict()
     folder.mkdir(exist_ok=True)
-    torch.save({"model": state}, folder / f"model.rank_{dist.get_rank()}.pth")
+    torch.save({"model": state}, folder / name.format(rank=dist.get_rank()))
     dist.barrier()
+
+
+def dinov2(folder: Path) -> None:
+    """dinov2's way (dinov2/fsdp/__init__.py): beside flat parameters the slice of each parameter, as a plain tensor."""
+    fsdp1_flat(folder, name="model_0000007.rank_{rank}.pth", use_orig_params=True)
 
 
 def hf(folder: Path) -> None:
@@ -196,9 +203,10 @@ WORLDS: dict[int, dict[str, Callable[[Path], None]]] = {
         "hsdp": hsdp,
         "tensor_parallel": tensor_parallel,
         "grids": grids,
-        "dinov2": dinov2,
+        "fsdp1_of_four": fsdp1_of_four,
         "fsdp1_hybrid": fsdp1_hybrid,
         "fsdp1_flat": fsdp1_flat,
+        "dinov2": dinov2,
         "hf": hf,
     },
     2: {"fsdp2_of_two": fsdp2, "partial": partial, "fsdp1": fsdp1, "hf_of_two": hf},
@@ -210,7 +218,7 @@ RANKS = (
     "tensor_parallel",
     "grids",
     "fsdp2_of_two",
-    "dinov2",
+    "fsdp1_of_four",
     "fsdp1_hybrid",
     "fsdp1",
 )

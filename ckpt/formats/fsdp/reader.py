@@ -166,6 +166,7 @@ class _Set:
             rank: {entry.path: entry.tensor for entry in file.tensors} for rank, file in self.files.items()
         }
         first = min(tensors)
+        shards.refuse_flat(self.files[first].tensors)
         names = {entry.path: entry.name for entry in self.files[first].tensors}
         self._same_names(tensors, first)
         missing = self._missing(tensors)

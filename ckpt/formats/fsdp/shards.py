@@ -5,9 +5,13 @@ Each shard says where it begins, and each rank lists all shards with the rank th
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from ckpt.checkpoint import Entry
 from ckpt.errors import UnreadableError
 from ckpt.formats.dcp.coverage import indices
 from ckpt.formats.fsdp.copies import Copies, Whole, copies_of, joined
+from ckpt.pickles.sharded.shards import is_sharded
 from ckpt.tensors import Box, Composite, Shard, Shards, TensorRef
 from ckpt.text import show
 
@@ -15,16 +19,26 @@ _FLAT = ("flat_param", "_flat_param")
 """What FSDP 1 calls the parameter that all of a module are flattened into."""
 
 
+def refuse_flat(entries: Iterable[Entry]) -> None:
+    """Raise UnreadableError where a tensor is a flat parameter, of which nobody but the model knows what is in it.
+
+    Beside them lie plain tensors that are slices of parameters, where FSDP keeps the original ones (dinov2).
+    """
+    for entry in entries:
+        tensor = entry.tensor
+        if isinstance(tensor, Composite) and is_sharded(tensor) and len(tensor.shape) == 1:
+            if entry.path[-1:] and entry.path[-1] in _FLAT:
+                raise UnreadableError(
+                    f"{show(entry.name, 80)} is all parameters of a module in one (LOCAL_STATE_DICT of FSDP 1):"
+                    " the files record neither their names nor their shapes",
+                    hint="the training code can load it on as many ranks, and save StateDictType.FULL_STATE_DICT",
+                )
+
+
 def gathered(name: str, id: str, every: dict[int, Composite]) -> Whole:
     """The whole of a tensor from the shards of the ranks. Raises UnreadableError where they contradict each other."""
     what = show(name, 80)
     first = next(iter(every.values()))
-    if name.rpartition(".")[2] in _FLAT and len(first.shape) == 1:
-        raise UnreadableError(
-            f"{what} is all parameters of a module in one (LOCAL_STATE_DICT of FSDP 1):"
-            " the files record neither their names nor their shapes",
-            hint="the training code can load it on as many ranks, and save StateDictType.FULL_STATE_DICT",
-        )
     cuts = {tensor.shards.cut for tensor in every.values() if tensor.shards is not None}
     if len(cuts) > 1:
         raise UnreadableError(f"the ranks disagree on the shards of {what}")

@@ -145,6 +145,14 @@ def test_a_line_is_never_missed(shape: tuple[int, ...]) -> None:
     assert chunks.line(shape) == tuple(3 if d == dim else 1 for d in range(len(shape)))
 
 
+def test_a_diagonal_is_no_line() -> None:
+    """Each dimension alone looks covered."""
+    chunks = Chunks(2)
+    chunks.add((0, 0), (1, 1))
+    chunks.add((1, 1), (1, 1))
+    assert chunks.line((2, 2)) is None
+
+
 def test_an_empty_tensor_needs_no_box() -> None:
     assert fault((0, 4), []) is None
     assert fault((0, 4), [((0, 0), (0, 4))]) is None

@@ -92,7 +92,9 @@ def test_a_file_that_is_cut_off_keeps_its_whole_items(folder: Path) -> None:
 
 def test_bytes_that_look_like_an_archive_are_elements(folder: Path) -> None:
     """The sizes in the pickle are followed: what lies in a tensor is never searched."""
-    inner = item(torch.zeros(4)) + b"PK\x05\x06" + bytes(18) + b"PK\x07\x08" + bytes(20)
+    archive = item(torch.zeros(4))
+    descriptor = b"PK\x07\x08" + bytes(4) + len(archive).to_bytes(4, "little") * 2
+    inner = archive + descriptor + b"PK\x05\x06" + bytes(18)
     (folder / "__0_0.distcp").write_bytes(
         item(torch.frombuffer(bytearray(inner), dtype=torch.uint8)) + item(5)
     )

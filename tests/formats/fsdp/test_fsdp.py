@@ -65,7 +65,7 @@ def test_every_tensor_is_that_of_torch(
         assert len(set(ids)) == len(ids)
 
 
-@pytest.mark.parametrize("name", ["fsdp2", "hsdp", "tensor_parallel", "grids", "dinov2", "fsdp1"])
+@pytest.mark.parametrize("name", ["fsdp2", "hsdp", "tensor_parallel", "grids", "fsdp1_of_four", "fsdp1"])
 @pytest.mark.parametrize("out", ["o.pth", "o.safetensors"])
 def test_convert_writes_what_torch_gathers(name: str, out: str, ranks: Path, tmp_path: Path) -> None:
     drop = ["--drop-other"] if out != "o.pth" else []
@@ -116,15 +116,19 @@ def test_no_tensor_data_is_read(ranks: Path, monkeypatch: pytest.MonkeyPatch) ->
     [
         (("verify", "fsdp2"), 0, "intact: 35 tensors, 4 files of ranks, all checksums match"),
         (("verify", "hsdp"), 0, "intact"),
-        (("verify", "dinov2"), 0, "intact: 35 tensors, 4 files of ranks, all checksums match"),
+        (("verify", "fsdp1_of_four"), 0, "intact: 35 tensors, 4 files of ranks, all checksums match"),
         (("verify", "fsdp1_hybrid"), 0, "intact"),
-        (("diff", "dinov2", "dinov2.full.pt"), 0, "same: 35 tensors"),
-        (("diff", "dinov2", "fsdp1"), 0, "same: 35 tensors"),
+        (("diff", "fsdp1_of_four", "fsdp1_of_four.full.pt"), 0, "same: 35 tensors"),
+        (("diff", "fsdp1_of_four", "fsdp1"), 0, "same: 35 tensors"),
         (("diff", "fsdp1_hybrid", "fsdp1"), 0, "same: 35 tensors"),
-        (("inspect", "dinov2"), 0, "25 of 35 tensors along dimension 0, in up to 4 parts"),
-        (("inspect", "dinov2"), 0, "unused.{weight,bias} (2 parameters, 15 elements) never had a gradient"),
-        (("get", "dinov2", "iteration"), 0, "7"),
-        (("slim", "dinov2", "-o", "OUT/d.pth"), 0, "14 tensors"),
+        (("inspect", "fsdp1_of_four"), 0, "25 of 35 tensors along dimension 0, in up to 4 parts"),
+        (
+            ("inspect", "fsdp1_of_four"),
+            0,
+            "unused.{weight,bias} (2 parameters, 15 elements) never had a gradient",
+        ),
+        (("get", "fsdp1_of_four", "iteration"), 0, "7"),
+        (("slim", "fsdp1_of_four", "-o", "OUT/d.pth"), 0, "14 tensors"),
         (("diff", "fsdp2", "fsdp2.full.pt"), 0, "same: 35 tensors"),
         (("diff", "fsdp2", "fsdp2_of_two"), 0, "same: 35 tensors"),
         (("diff", "fsdp2", "hsdp"), 0, "same: 35 tensors"),
@@ -230,19 +234,19 @@ def test_a_file_and_the_whole_are_not_compared(ranks: Path) -> None:
         assert done.code == 2 and "25 tensors cannot be compared" in done.err.decode(), done
 
 
-def dino(rank: int) -> str:
+def shards_of(rank: int) -> str:
     return f"model_0000007.rank_{rank}.pth"
 
 
 def test_sharded_tensors_of_two_ranks_are_not_compared(ranks: Path) -> None:
     """Those of FSDP 1. Two shards of equal bytes are not the same part, and two ranks without one have nothing equal."""
-    done = inside("diff", dino(0), dino(1), cwd=ranks / "dinov2")
+    done = inside("diff", shards_of(0), shards_of(1), cwd=ranks / "fsdp1_of_four")
     text = done.out.decode() + done.err.decode()
     assert done.code == 2 and "25 tensors cannot be compared" in text and "damaged" not in text, done
     assert "same: 10 tensors" in text
     assert "of which each file holds another part (rank 0 and rank 1 of one mesh)" in text
-    assert inside("diff", dino(0), dino(0), cwd=ranks / "dinov2").code == 0
-    done = inside("diff", dino(2), dino(3), "--json", "--show", "all", cwd=ranks / "dinov2")
+    assert inside("diff", shards_of(0), shards_of(0), cwd=ranks / "fsdp1_of_four").code == 0
+    done = inside("diff", shards_of(2), shards_of(3), "--json", "--show", "all", cwd=ranks / "fsdp1_of_four")
     rows = {row["after"]: row for row in json.loads(done.out)["tensors"]}
     assert rows["model.scale"].get("apart"), done  # two rows, on ranks 0 and 1
 
@@ -263,14 +267,20 @@ def test_a_file_of_shards_is_shown_as_the_part_that_it_is(ranks: Path) -> None:
     assert "[16, 8] ShardedTensor [8:16, 0:8] of rank 3" in text
 
 
-def test_flat_parameters_are_shown_and_not_put_together(ranks: Path, tmp_path: Path) -> None:
-    done = inside("inspect", "model.rank_3.pth", cwd=ranks / "fsdp1_flat")
-    assert "0._flat_param          [56] ShardedTensor [42:56] of rank 3" in done.out.decode(), done
-    for words in (("inspect", "fsdp1_flat"), ("convert", "fsdp1_flat", "-o", str(tmp_path / "o.pth"))):
+@pytest.mark.parametrize(
+    ("name", "file"), [("fsdp1_flat", "model.rank_3.pth"), ("dinov2", "model_0000007.rank_3.pth")]
+)
+def test_flat_parameters_are_shown_and_not_put_together(
+    name: str, file: str, ranks: Path, tmp_path: Path
+) -> None:
+    """Nor are the plain slices that dinov2 saves beside them, which look like whole tensors."""
+    done = inside("inspect", file, "--all", cwd=ranks / name)
+    assert "[56] ShardedTensor [42:56] of rank 3" in done.out.decode(), done
+    for words in (("inspect", name), ("convert", name, "-o", str(tmp_path / "o.pth"))):
         done = inside(*words, cwd=ranks)
         assert (done.code, done.out, done.err.count(b"\n")) == (2, b"", 1), done
         said = done.err.decode()
-        assert "model._flat_param is all parameters of a module in one (LOCAL_STATE_DICT of FSDP 1)" in said
+        assert "_flat_param is all parameters of a module in one (LOCAL_STATE_DICT of FSDP 1)" in said
         assert "neither their names nor their shapes" in said and "FULL_STATE_DICT" in said
     assert not list(tmp_path.iterdir())
 

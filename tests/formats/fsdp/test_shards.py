@@ -25,13 +25,13 @@ def file(rank: int) -> str:
 
 @pytest.fixture
 def copy(ranks: Path, tmp_path: Path) -> Path:
-    shutil.copytree(ranks / "dinov2", tmp_path / "c")
+    shutil.copytree(ranks / "fsdp1_of_four", tmp_path / "c")
     return tmp_path / "c"
 
 
 @pytest.fixture
 def full(ranks: Path) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = torch.load(ranks / "dinov2.full.pt", weights_only=False)["model"]
+    found: dict[str, torch.Tensor] = torch.load(ranks / "fsdp1_of_four.full.pt", weights_only=False)["model"]
     return found
 
 
