@@ -11,12 +11,9 @@ from ckpt.checkpoint import Entry
 from ckpt.errors import UnreadableError
 from ckpt.formats.dcp.coverage import indices
 from ckpt.formats.fsdp.copies import Copies, Whole, copies_of, joined
-from ckpt.pickles.sharded.shards import is_sharded
+from ckpt.pickles.sharded.shards import is_flat
 from ckpt.tensors import Box, Composite, Shard, Shards, TensorRef
 from ckpt.text import show
-
-_FLAT = ("flat_param", "_flat_param")
-"""What FSDP 1 calls the parameter that all of a module are flattened into."""
 
 
 def refuse_flat(entries: Iterable[Entry]) -> None:
@@ -25,14 +22,12 @@ def refuse_flat(entries: Iterable[Entry]) -> None:
     Beside them lie plain tensors that are slices of parameters, where FSDP keeps the original ones (dinov2).
     """
     for entry in entries:
-        tensor = entry.tensor
-        if isinstance(tensor, Composite) and is_sharded(tensor) and len(tensor.shape) == 1:
-            if entry.path[-1:] and entry.path[-1] in _FLAT:
-                raise UnreadableError(
-                    f"{show(entry.name, 80)} is all parameters of a module in one (LOCAL_STATE_DICT of FSDP 1):"
-                    " the files record neither their names nor their shapes",
-                    hint="the training code can load it on as many ranks, and save StateDictType.FULL_STATE_DICT",
-                )
+        if is_flat((entry.path or ("",))[-1], entry.tensor):
+            raise UnreadableError(
+                f"{show(entry.name, 80)} is all parameters of a module in one (LOCAL_STATE_DICT of FSDP 1):"
+                " the files record neither their names nor their shapes",
+                hint="the training code can load it on as many ranks, and save StateDictType.FULL_STATE_DICT",
+            )
 
 
 def gathered(name: str, id: str, every: dict[int, Composite]) -> Whole:

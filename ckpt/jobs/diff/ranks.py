@@ -7,6 +7,7 @@ from typing import cast
 
 from ckpt.findings import Finding
 from ckpt.jobs.diff.rows import Row
+from ckpt.pickles.sharded.shards import is_flat
 from ckpt.tensors import Composite, Tensor, TensorRef
 from ckpt.text import folded, plural
 
@@ -60,6 +61,8 @@ def ranks_of(rows: Iterable[Row]) -> tuple[int, int] | None:
 
 def findings(rows: Sequence[Row]) -> Iterable[Finding]:
     """Tensors that are no parts, and differ."""
+    if any(_is_flat(row) for row in rows):
+        return  # plain tensors beside flat parameters are slices of others (LOCAL_STATE_DICT of FSDP 1)
     ranks = ranks_of(rows)
     other = [row for row in rows if row.status in ("changed", "retyped", "reshaped") and not row.apart]
     if ranks is not None and other:
@@ -70,6 +73,10 @@ def findings(rows: Sequence[Row]) -> Iterable[Finding]:
             tuple(row.name for row in other),
             consequence="They are whole, or copies of one part: all ranks of one save should hold the same.",
         )
+
+
+def _is_flat(row: Row) -> bool:
+    return row.before is not None and is_flat(row.name.rpartition(".")[2], row.before.tensor)
 
 
 def _run(tensor: Tensor) -> tuple[object, int | None] | None:

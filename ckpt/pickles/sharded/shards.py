@@ -27,6 +27,13 @@ def is_sharded(tensor: Composite) -> bool:
     return (tensor.detail or "").partition(" ")[0] in SHARDED
 
 
+def is_flat(key: object, tensor: object) -> bool:
+    """Whether what is at a key is the parameter that FSDP 1 flattens all of a module into (LOCAL_STATE_DICT)."""
+    if key not in ("flat_param", "_flat_param") or not isinstance(tensor, Composite):
+        return False
+    return is_sharded(tensor) and len(tensor.shape) == 1
+
+
 def placed(whole: Composite, begins: tuple[tuple[int, ...], ...], state: Node) -> Shards | None:
     """The place of the shards that begin at `begins`; None where the metadata is none that torch writes."""
     rows = state if is_tuple(state) else ()

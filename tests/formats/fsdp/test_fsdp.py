@@ -285,6 +285,16 @@ def test_flat_parameters_are_shown_and_not_put_together(
     assert not list(tmp_path.iterdir())
 
 
+def test_slices_beside_flat_parameters_should_not_be_equal(ranks: Path) -> None:
+    names = [f"model_0000007.rank_{rank}.pth" for rank in (0, 3)]
+    done = inside("diff", *names, cwd=ranks / "dinov2")
+    assert (
+        done.code in (1, 2)
+        and b"ranks-differ" not in done.out
+        and b"each file holds another part" in done.out
+    ), done
+
+
 def test_what_is_replicated_is_no_part(ranks: Path) -> None:
     done = inside("diff", file(0), str(ranks / "grids"), cwd=ranks / "grids")
     assert "not compared: 18 tensors" in done.out.decode(), done
