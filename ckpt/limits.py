@@ -123,6 +123,15 @@ class Budget:
             if self.memory < 0:
                 raise self.exceeded(what)
 
+    @property
+    def used(self) -> int:
+        """Estimated bytes of all objects that were made and are still there."""
+        return self.limits.memory + self._granted - self.memory
+
+    def release(self, memory: int) -> None:
+        """Give back `memory` bytes of objects that are gone."""
+        self.memory += memory
+
     def exceeded(self, what: str) -> LimitError:
         """The error for something that needs more memory than is left."""
         return LimitError(f"{what} needs too much memory", "memory", self.limits.memory)

@@ -296,6 +296,34 @@ class Piece(NamedTuple):
         return tuple(at for placement, at in pairs if placement.kind != "replicate")
 
 
+class Shard(NamedTuple):
+    """A box of a ShardedTensor, and the rank of the run that holds it; None where no rank is recorded."""
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    rank: int | None
+
+
+class Shards(NamedTuple):
+    """What one rank holds of a ShardedTensor: where each of its parts begins, and all shards that its group has.
+
+    `rank` and `world` are those of the run, `group_rank` and `group` those of the ranks that share one copy of the
+    tensor. They are None where the file does not record them.
+    """
+
+    offsets: tuple[tuple[int, ...], ...]
+    listed: tuple[Shard, ...]
+    rank: int | None = None
+    world: int | None = None
+    group_rank: int | None = None
+    group: int | None = None
+
+    @property
+    def cut(self) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+        """How the tensor is cut: equal for all ranks of a run."""
+        return tuple((shard.offsets, shard.sizes) for shard in self.listed)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Composite:
     """A tensor that consists of others: sparse, quantized, nested, a wrapper subclass, a bare storage.
@@ -317,6 +345,8 @@ class Composite:
     """The number of elements, when the shape does not give it (ragged rows, the piece of one rank)."""
     piece: Piece | None = None
     """Which part of it this is, for the DTensor of one rank: `shape` is that of the whole tensor then."""
+    shards: Shards | None = None
+    """The same for the ShardedTensor of one rank, whose parts are its shards."""
 
     @property
     def numel(self) -> int:

@@ -172,13 +172,18 @@ def plan(
     same_parts = len(parts_of(before)) == len(parts_of(after)) and all(
         one.shape == two.shape for one, two in pairs
     )
-    if isinstance(before, Composite) and isinstance(after, Composite) and before.detail != after.detail:
+    if isinstance(before, Composite) and isinstance(after, Composite) and _kind(before) != _kind(after):
         same_parts = False  # with another scale or class, the same bytes mean something else
     if not same_parts:
         return Comparison(before, (), (), always, is_other=True)
     labels = ("",) if isinstance(before, TensorRef) else tuple(label for label, _ in before.parts)
     parts = tuple(_part(one, two, tolerance, always) for one, two in pairs)
     return Comparison(before, labels[: len(parts)], parts, always)
+
+
+def _kind(tensor: Composite) -> object:
+    """What its bytes mean beside its dtype: the scale, the class, or where its shards lie."""
+    return tensor.detail if tensor.shards is None else tensor.shards.offsets
 
 
 def _part(

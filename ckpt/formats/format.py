@@ -116,10 +116,14 @@ class ChecksumReport(NamedTuple):
 
 
 class Salvage(NamedTuple):
-    """The tensors of a file that is cut off: the whole ones, and the lost ones."""
+    """The tensors of a file that is cut off: the whole ones, and the lost ones.
+
+    `rows` say what lies in the files of a folder whose tensors have lost their names.
+    """
 
     whole: tuple[str, ...]
     lost: tuple[str, ...]
+    rows: tuple[str, ...] = ()
 
 
 Check = Callable[["Location", str], ChecksumReport]

@@ -38,9 +38,14 @@ def checksums(
 
 
 def salvage(path: str, limits: Limits) -> Salvage | None:
-    """What is left of the file at a path when it is cut off; None when that cannot be known."""
+    """What is left of a file that is cut off, or of a save that was interrupted; None when that cannot be known."""
     try:
-        source = locate(path).open()
+        location = locate(path)
+        if location.is_folder():
+            from ckpt.formats.dcp.verify import salvage_folder
+
+            return salvage_folder(location, limits)
+        source = location.open()
     except CkptError:
         return None
     try:

@@ -18,6 +18,7 @@ from ckpt.limits import Budget
 from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, is_tuple
 from ckpt.pickles.machine import Pickle
 from ckpt.pickles.sharded.dtensor import DTENSORS, Mesh, as_piece
+from ckpt.pickles.sharded.shards import LISTED, SHARDED, placed
 from ckpt.tensors import Composite, Range, Storage, Tensor, TensorRef, tensor_ref
 from ckpt.text import show
 from ckpt.tree.arrays import array, as_bytes
@@ -118,8 +119,8 @@ class Rebuilder:
             return None
         attributes = _attributes(state)
         if isinstance(made, Composite) and made.layout == "wrapper":
-            if made.detail in _SHARDED:
-                made = _with_shards(made, state)
+            if made.detail in SHARDED:
+                made = _with_shards(made, state, self._budget)
             else:
                 made = replace(made, parts=_inner_tensors(attributes))
             if made.detail in DTENSORS:
@@ -420,15 +421,15 @@ def _inner_tensors(attributes: dict[str, Node]) -> tuple[tuple[str, TensorRef], 
     return tuple(parts)
 
 
-def _with_shards(whole: Composite, state: Node) -> Composite:
+def _with_shards(whole: Composite, state: Node, budget: Budget | None) -> Composite:
     """A ShardedTensor with the shards that its file holds, by where they begin in the tensor of all ranks.
 
     State: (local shards, metadata, process group, spec, flag), torch/distributed/_shard/sharded_tensor/api.py.
     """
     shards = state[0] if is_tuple(state) and state else None
     parts: list[tuple[str, TensorRef]] = []
+    begins: list[tuple[int, ...]] = []
     places: list[str] = []
-    ranks: dict[str, None] = {}
     for shard in shards if type(shards) is list else ():
         fields = _attributes(shard.states[0]) if type(shard) is Opaque and shard.states else {}
         metadata = fields.get("metadata")
@@ -448,22 +449,18 @@ def _with_shards(whole: Composite, state: Node) -> Composite:
         if any(label == other for other, _ in parts):
             raise BadCallError("two shards begin at one place")
         parts.append((label, tensor))
+        begins.append(offsets)
         places.append(", ".join(f"{first}:{end}" for first, end in zip(offsets, ends, strict=True)))
-        placement = at.get("placement")
-        rank = (
-            _attributes(placement.states[0]).get("_rank")
-            if type(placement) is Opaque and placement.states
-            else 0
-        )
-        if type(placement) is Opaque and type(rank) is int and 0 <= rank < 1 << 32:
-            ranks[str(rank)] = None
     detail = f"{whole.detail} {' '.join(f'[{place}]' for place in places[:2]) or 'without a shard'}"
     if len(places) > 2:
         detail += f" and {len(places) - 2} more"
-    if len(ranks) == 1:
-        detail += f" of rank {next(iter(ranks))}"
+    found = placed(whole, tuple(begins), state)
+    if found is not None and budget is not None:  # many tensors may name one list
+        budget.charge(len(found.listed) * LISTED)
+    if found is not None and found.rank is not None and parts:
+        detail += f" of rank {found.rank}"
     held = sum(part.numel for _, part in parts)
-    return replace(whole, parts=tuple(parts), elements=held, detail=detail)
+    return replace(whole, parts=tuple(parts), elements=held, detail=detail, shards=found)
 
 
 def _brief(numbers: tuple[int, ...]) -> str:
@@ -471,10 +468,6 @@ def _brief(numbers: tuple[int, ...]) -> str:
     return f"[{', '.join(shown)}{', …' if len(numbers) > 8 else ''}]"
 
 
-_SHARDED = tuple(
-    f"torch.distributed.{module}.ShardedTensor"
-    for module in ("_shard.sharded_tensor.api", "_sharded_tensor.api", "_shard.sharded_tensor")
-)
 _Builder = Callable[[Rebuilder, tuple[Node, ...], Opaque], Tensor | Nested | None]
 
 _BUILDERS: dict[str, _Builder] = {

@@ -78,7 +78,7 @@ def _pieces(report: InspectReport) -> str:
         if isinstance(row.entry.tensor, Composite) and row.entry.tensor.piece is not None
     ]
     if not pieces:
-        return ""
+        return _shards(report)
     ranks = {piece.rank for piece in pieces}
     meshes = list(dict.fromkeys(" × ".join(map(str, piece.mesh)) for piece in pieces))
     rank = next(iter(ranks)) if len(ranks) == 1 else None
@@ -95,6 +95,22 @@ def _pieces(report: InspectReport) -> str:
         if cut
         else f"{whose} of {and_more(meshes, 3)} ranks{whole}"
     )
+
+
+def _shards(report: InspectReport) -> str:
+    """Which rank wrote the file, where its tensors are shards of FSDP 1."""
+    shards = [
+        row.tensor.shards
+        for row in report.rows
+        if isinstance(row.tensor, Composite) and row.tensor.shards is not None
+    ]
+    if not shards:
+        return ""
+    ranks = {(each.rank, each.world) for each in shards}
+    rank, world = next(iter(ranks)) if len(ranks) == 1 else (None, None)
+    whose = "not recorded" if rank is None else f"{rank} of {world} ranks" if world else str(rank)
+    whole = len(report.rows) - len(shards)
+    return f"{whose}; shards of {plural(len(shards), 'tensor')}; {plural(whole, 'tensor')} whole"
 
 
 def _sharded(report: InspectReport) -> str:

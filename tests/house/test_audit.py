@@ -110,7 +110,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("good")
     names = ("ok/plain.pt", "ok/bigint.pt", "ok/protocol0.pt", "zip/trunc_four_bytes.pt")
     names += ("foreign/pt2.pt2", "foreign/torch_package.pt", "tar/good.pt", "foreign/torchscript.pt")
-    samples = [SAMPLES / name for name in ("agent.zip", "zoo.pkl", "sharded", "dcp")]
+    samples = [SAMPLES / name for name in ("agent.zip", "zoo.pkl", "sharded", "dcp", "dcp_interrupted")]
     return [*(case.build(folder) for case in CASES if case.name in names), *samples]
 
 

@@ -15,10 +15,12 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torch.distributed.checkpoint import HuggingFaceStorageWriter
 from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, StateDictType, fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, StateDictType, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from train_dcp import Net, main, trained, whole
@@ -109,18 +111,78 @@ def partial(folder: Path) -> None:
     keep(folder, {"sum": DTensor.from_local(local, line(), [Partial()]), "whole": torch.ones(2)})
 
 
-def fsdp1(folder: Path) -> None:
+def gathered(value: Any) -> Any:
+    """A state dict with its ShardedTensors put together by hand. ShardedTensor.gather knows the first group only."""
+    if isinstance(value, dict):
+        return {key: gathered(each) for key, each in value.items()}
+    if not isinstance(value, ShardedTensor):
+        return value
+    held = [(shard.metadata.shard_offsets, shard.tensor) for shard in value.local_shards()]
+    every: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, held)
+    full = torch.zeros(value.size(), dtype=value.dtype)
+    for offsets, part in (shard for shards in every for shard in shards):
+        full[tuple(slice(at, at + size) for at, size in zip(offsets, part.shape, strict=True))] = part
+    return full
+
+
+def keep_fsdp1(folder: Path, name: str, **options: Any) -> None:
+    """A model of several FSDP modules, and its optimizer. FULL optimizer state is wrong on a CPU in torch 2.13."""
     torch.manual_seed(0)
-    net = FullyShardedDataParallel(Net(), use_orig_params=True, device_id=torch.device("cpu"))
+    policy = ModuleWrapPolicy({nn.Linear})
+    net = FullyShardedDataParallel(
+        Net(), use_orig_params=True, device_id=torch.device("cpu"), auto_wrap_policy=policy, **options
+    )
+    optimizer = trained(net)
     with FullyShardedDataParallel.state_dict_type(net, StateDictType.SHARDED_STATE_DICT):
-        state = net.state_dict()
+        moments = FullyShardedDataParallel.optim_state_dict(net, optimizer)
+        state = {"model": net.state_dict(), "optimizer": moments, "iteration": 7}
     folder.mkdir(exist_ok=True)
-    torch.save(state, folder / f"model_world_size_{dist.get_world_size()}_rank_{dist.get_rank()}.pt")
+    torch.save(state, folder / name.format(world=dist.get_world_size(), rank=dist.get_rank()))
     with FullyShardedDataParallel.state_dict_type(net, StateDictType.FULL_STATE_DICT):
-        full = net.state_dict()
+        full = {**state, "model": net.state_dict(), "optimizer": gathered(moments)}
     if dist.get_rank() == 0:
         torch.save(full, f"{folder}.full.pt")
     dist.barrier()
+
+
+def fsdp1(folder: Path) -> None:
+    keep_fsdp1(folder, "model_world_size_{world}_rank_{rank}.pt")
+
+
+def fsdp1_of_four(folder: Path) -> None:
+    """Ranks beyond the rows of a tensor hold none of it."""
+    keep_fsdp1(folder, "model_0000007.rank_{rank}.pth")
+
+
+def fsdp1_hybrid(folder: Path) -> None:
+    """Ranks 0 and 1 hold all of the model, and so do ranks 2 and 3."""
+    rank = dist.get_rank()
+    groups = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3], [0, 2], [1, 3])]
+    strategy = ShardingStrategy.HYBRID_SHARD
+    mine = groups[rank // 2], groups[2 + rank % 2]
+    keep_fsdp1(folder, "model.rank_{rank}.pth", process_group=mine, sharding_strategy=strategy)
+
+
+def fsdp1_flat(folder: Path, *, name: str = "model.rank_{rank}.pth", use_orig_params: bool = False) -> None:
+    """LOCAL_STATE_DICT: one flat parameter for each FSDP module. torch 2.13 saves those that divide evenly."""
+    torch.manual_seed(0)
+    net = FullyShardedDataParallel(
+        nn.Sequential(nn.Linear(7, 8, bias=False), nn.Linear(8, 4, bias=False), nn.BatchNorm1d(4)),
+        use_orig_params=use_orig_params,
+        device_id=torch.device("cpu"),
+        auto_wrap_policy=ModuleWrapPolicy({nn.Linear}),
+    )
+    with FullyShardedDataParallel.state_dict_type(net, StateDictType.LOCAL_STATE_DICT):
+        state = net.state_dict()
+    folder.mkdir(exist_ok=True)
+    torch.save({"model": state}, folder / name.format(rank=dist.get_rank()))
+    dist.barrier()
+
+
+def dinov2(folder: Path) -> None:
+    """dinov2's way (dinov2/fsdp/__init__.py): beside flat parameters the slice of each parameter, as a plain tensor."""
+    fsdp1_flat(folder, name="model_0000007.rank_{rank}.pth", use_orig_params=True)
 
 
 def hf(folder: Path) -> None:
@@ -141,12 +203,26 @@ WORLDS: dict[int, dict[str, Callable[[Path], None]]] = {
         "hsdp": hsdp,
         "tensor_parallel": tensor_parallel,
         "grids": grids,
+        "fsdp1_of_four": fsdp1_of_four,
+        "fsdp1_hybrid": fsdp1_hybrid,
+        "fsdp1_flat": fsdp1_flat,
+        "dinov2": dinov2,
         "hf": hf,
     },
     2: {"fsdp2_of_two": fsdp2, "partial": partial, "fsdp1": fsdp1, "hf_of_two": hf},
 }
-RANKS = ("fsdp2", "accelerate", "hsdp", "tensor_parallel", "grids", "fsdp2_of_two")
-"""Those of torch.save with DTensors."""
+RANKS = (
+    "fsdp2",
+    "accelerate",
+    "hsdp",
+    "tensor_parallel",
+    "grids",
+    "fsdp2_of_two",
+    "fsdp1_of_four",
+    "fsdp1_hybrid",
+    "fsdp1",
+)
+"""Those of torch.save whose parts are put together."""
 
 
 if __name__ == "__main__":

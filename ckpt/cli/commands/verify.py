@@ -152,6 +152,9 @@ def _report(
             raise
         if not isinstance(error, UnreadableError) or isinstance(error, NotOpenedError):
             return verify.unreadable(path, error.failure(path))
-        found = salvage(error.path or path, limits) if isinstance(error, CutOffError) else None
-        names = (None, None) if found is None else (found.whole, found.lost)
-        return verify.damaged(path, error.said_of(path), *names)
+        is_cut = isinstance(error, CutOffError)
+        found = salvage(error.path or path, limits) if is_cut or os.path.isdir(path) else None
+        if found is None:
+            return verify.damaged(path, error.said_of(path), None, None)
+        whole, lost = (found.whole, found.lost) if is_cut else (None, None)
+        return verify.damaged(path, error.said_of(path), whole, lost, found.rows)

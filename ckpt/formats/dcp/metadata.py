@@ -79,6 +79,31 @@ class Chunks:
         at = index * self.dims
         return tuple(self.offsets[at : at + self.dims]), tuple(self.sizes[at : at + self.dims])
 
+    def line(self, shape: Sequence[int]) -> tuple[int, ...] | None:
+        """`grid`, where parts with elements lie in a line along one dimension and cover the shape; None elsewhere.
+
+        It makes no box: a large run has a million such chunks.
+        """
+        count, found = len(self), [1] * self.dims
+        cut = -1
+        if not count:
+            return None
+        for dim, whole in enumerate(shape):
+            offsets, sizes = self.offsets[dim :: self.dims], self.sizes[dim :: self.dims]
+            if whole and sizes.count(whole) == count == offsets.count(0):
+                continue
+            if cut >= 0 or 0 in sizes:
+                return None
+            cut, at = dim, 0
+            for offset, size in sorted(zip(offsets, sizes, strict=True)):
+                if offset != at:
+                    return None
+                at += size
+            if at != whole:
+                return None
+            found[dim] = count
+        return tuple(found) if count == 1 or cut >= 0 else None
+
     def grid(self) -> tuple[int, ...]:
         """How many parts with elements begin along each dimension."""
         if len(self) == 1:

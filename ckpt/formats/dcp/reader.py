@@ -61,7 +61,7 @@ class Files:
     def _read(self, budget: Budget) -> Metadata:
         found = sorted(filter(is_metadata, self.names), key=natural)
         if not found:
-            raise _interrupted(self.folder, self.names)
+            raise _interrupted(self.folder, self.names, self._limits)
         ranks: list[Metadata] = []
         for name in [METADATA] if METADATA in found else found:
             source = self.sources[name] = self.folder.child(name, "no").open()
@@ -118,13 +118,20 @@ class Files:
             source.close()
 
 
-_BESIDE = 1000
-"""How many folders beside an interrupted save are looked at."""
+_BESIDE = _ITEMS = 1000
+"""How many folders beside an interrupted save are looked at, and how many items of it are counted."""
 
 
-def _interrupted(folder: Location, names: Sequence[str]) -> UnreadableError:
+def _interrupted(folder: Location, names: Sequence[str], limits: Limits) -> UnreadableError:
+    from ckpt.formats.dcp.remains import remains, summary  # here: only an interrupted save pays for it
+
     data = [name for name in names if name.endswith(DATA)]
     text = f"an interrupted save: {plural(len(data), 'data file')} without {METADATA}, which is written last"
+    try:
+        found = summary(list(remains(folder, limits, _ITEMS)), _ITEMS)
+    except CkptError:
+        found = ""
+    text += f": {found}" if found else ""
     own = folder.name.replace("\\", "/").rstrip("/").rpartition("/")[2]
     whole = [name for name in _beside(folder) if name != own]
     earlier = [name for name in whole if natural(name) < natural(own)]
@@ -176,7 +183,8 @@ def _checkpoint(probe: Probe, files: Files, limits: Limits) -> Checkpoint:
     faults: dict[str, list[Notice]] = {}
     shared = shared_spans(metadata)
     for name, row in metadata.tensors.items():
-        found = fault(row.shape, list(row.chunks.boxes()))
+        grid = row.chunks.line(row.shape)
+        found = fault(row.shape, list(row.chunks.boxes())) if grid is None else None
         problem = shared.get(name)
         if found is not None:
             notice = _fault_notice(name, found)
@@ -184,7 +192,7 @@ def _checkpoint(probe: Probe, files: Files, limits: Limits) -> Checkpoint:
             faults.setdefault(notice.code, []).append(notice)
         elif files.is_lost(row):
             lost.append(name)
-        leaves[name] = _ref(row, probe.mark, files, problem, limits)
+        leaves[name] = _ref(row, grid or row.chunks.grid(), probe.mark, files, problem, limits)
     gone: list[tuple[str, str]] = []
     unread: list[tuple[str, str]] = []
     objects: list[tuple[Node, Bytes]] = []
@@ -255,7 +263,9 @@ def _order(metadata: Metadata) -> Iterator[str]:
             yield name
 
 
-def _ref(row: TensorRow, mark: str, files: Files, problem: str | None, limits: Limits) -> TensorRef:
+def _ref(
+    row: TensorRow, grid: tuple[int, ...], mark: str, files: Files, problem: str | None, limits: Limits
+) -> TensorRef:
     """The tensor of a row, whose boxes are opened when its bytes are needed."""
 
     def cut() -> list[Box]:
@@ -266,7 +276,7 @@ def _ref(row: TensorRow, mark: str, files: Files, problem: str | None, limits: L
             )
         return boxes
 
-    place = Boxes(row.dtype, row.shape, cut, files.opened, problem, row.chunks.grid())
+    place = Boxes(row.dtype, row.shape, cut, files.opened, problem, grid)
     storage = Storage(mark + row.name, None, row.dtype, place.size, place)
     return tensor_ref(
         storage, row.dtype, row.shape, contiguous(row.shape), 0, True if row.requires_grad else None

@@ -12,13 +12,16 @@ from typing import NamedTuple
 from ckpt.dtypes import DType
 from ckpt.elements.blocks import elements, same_bytes
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnsupportedError
+from ckpt.formats.dcp import DATA
 from ckpt.formats.dcp.items import Bytes, TensorItem, most_of
-from ckpt.formats.dcp.names import folder_of
+from ckpt.formats.dcp.names import folder_of, is_metadata
 from ckpt.formats.dcp.reader import Files
+from ckpt.formats.dcp.remains import remains
 from ckpt.formats.format import Check, ChecksumReport, Damage, Salvage
 from ckpt.formats.probe import Probe
 from ckpt.formats.torch_zip.verify import crc_of
 from ckpt.io.executor import SPAN, Executor, Task
+from ckpt.io.location import Location
 from ckpt.io.source import Source
 from ckpt.limits import INFLATION, Limits
 from ckpt.text import show
@@ -156,3 +159,11 @@ def _copies(files: Files, mark: str, limits: Limits) -> ChecksumReport:
 
 def salvage(source: Source, limits: Limits) -> Salvage | None:
     return None
+
+
+def salvage_folder(folder: Location, limits: Limits) -> Salvage | None:
+    """What the data files of an interrupted save hold; None for any other folder. Raises CkptError."""
+    names = folder.names()
+    if any(map(is_metadata, names)) or not any(name.endswith(DATA) for name in names):
+        return None
+    return Salvage((), (), tuple(row.text for row in remains(folder, limits)))

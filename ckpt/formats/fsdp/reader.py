@@ -10,63 +10,26 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import prod
-from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Import, Notice, Origin
-from ckpt.dtypes import contiguous
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.formats import pickled
-from ckpt.formats.dcp.coverage import fault, grid_of
-from ckpt.formats.fsdp import NAME, TRAITS
+from ckpt.formats.fsdp import NAME, TRAITS, pieces, shards
+from ckpt.formats.fsdp.copies import Copies, Whole, copies_of
 from ckpt.formats.fsdp.names import RankSet
-from ckpt.formats.fsdp.places import boxes_of
 from ckpt.formats.fsdp.sets import sets_of
 from ckpt.formats.fsdp.swap import swapped
 from ckpt.formats.pickled import Contents
 from ckpt.formats.probe import Probe
-from ckpt.limits import Limits
+from ckpt.limits import TENSOR_MEMORY, Limits
 from ckpt.names import Path, dotted
 from ckpt.nodes import Dict, Node
 from ckpt.pickles.sharded.dtensor import DTENSORS
-from ckpt.tensors import (
-    Box,
-    Boxes,
-    Composite,
-    Piece,
-    Storage,
-    Tensor,
-    TensorRef,
-    parts_of,
-    sources_of,
-    tensor_ref,
-)
+from ckpt.pickles.sharded.shards import is_sharded
+from ckpt.tensors import Composite, Piece, Shards, Tensor, TensorRef, parts_of
 from ckpt.text import plural, show
 
 _LISTED = 5
-_TOO_MANY = 2**63
-
-
-class Copies(NamedTuple):
-    """The same elements on two ranks, which should be equal. `id` is that of the storage of the whole tensor."""
-
-    name: str
-    id: str
-    ranks: tuple[int, int]
-    one: TensorRef
-    two: TensorRef
-
-    @property
-    def surely_differ(self) -> bool:
-        """Whether the checksums that the files record tell them apart."""
-        one, two = self.one, self.two
-        if one.geometry != two.geometry or None in (one.storage.crc, two.storage.crc):
-            return False
-        whole = all(ref.extent == (0, ref.storage.nbytes) for ref in (one, two))
-        return whole and one.storage.crc != two.storage.crc
-
-    @property
-    def text(self) -> str:
-        return f"{show(self.name, 80)} differs between rank {self.ranks[0]} and rank {self.ranks[1]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +39,6 @@ class RanksOrigin(Origin):
     copies: tuple[Copies, ...]
     marks: tuple[tuple[str, str], ...]
     """Each file, and the prefix of the ids of its storages."""
-
-
-class _Whole(NamedTuple):
-    """A tensor of the run: the whole of it, None for one of several parts, its copies, and what it lacks."""
-
-    ref: TensorRef | None
-    copies: list[Copies]
-    hole: str | None
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
@@ -152,6 +107,20 @@ def _imports(sets: Sequence[_Set]) -> Iterator[Import]:
                     yield row
 
 
+def _tensors_of(file: Checkpoint, first: dict[Path, Tensor]) -> Checkpoint:
+    """A file without its tree, which is as large as the number of ranks: lists of shards are those of the first rank."""
+    made: dict[int, Tensor] = {}  # what was one object stays one
+    for entry in file.tensors:
+        tensor, like = entry.tensor, first.get(entry.path)
+        shards, other = _shards(tensor), _shards(like)
+        if id(tensor) in made:
+            continue
+        if isinstance(tensor, Composite) and shards and other and shards.listed == other.listed:
+            made[id(tensor)] = replace(tensor, shards=shards._replace(listed=other.listed))
+    entries = [row._replace(tensor=made.get(id(row.tensor), row.tensor)) for row in file.tensors]
+    return replace(file, root=None, tensors=entries, values=(), containers=(), origin=None)
+
+
 class _Set:
     """The files of one set, open. `files` are those that were read, by their ranks."""
 
@@ -171,8 +140,15 @@ class _Set:
         if len(found.files) > self._limits.shards:
             raise LimitError("the folder holds too many files", "shards", self._limits.shards)
         for rank, name in found.files.items():
-            location = self._probe.location.child(name, "no")
-            self.files[rank] = self._probe.open(location, self._mark_of(rank))
+            used = self._probe.budget.used
+            file = self._probe.open(self._probe.location.child(name, "no"), self._mark_of(rank))
+            if not self.files:
+                first = {entry.path: entry.tensor for entry in file.tensors}
+            else:
+                file = _tensors_of(file, first)
+                kept = len(file.tensors) * TENSOR_MEMORY
+                self._probe.budget.release(max(0, self._probe.budget.used - used - kept))
+            self.files[rank] = file
 
     def _mark_of(self, rank: int) -> str:
         return f"{self._mark}rank-{rank}:"
@@ -190,6 +166,7 @@ class _Set:
             rank: {entry.path: entry.tensor for entry in file.tensors} for rank, file in self.files.items()
         }
         first = min(tensors)
+        shards.refuse_flat(self.files[first].tensors)
         names = {entry.path: entry.name for entry in self.files[first].tensors}
         self._same_names(tensors, first)
         missing = self._missing(tensors)
@@ -236,128 +213,91 @@ class _Set:
 
     def _missing(self, tensors: dict[int, dict[Path, Tensor]]) -> tuple[list[int], int]:
         """The ranks without a file, the first few of them, and how many ranks there are. Raises UnreadableError."""
-        pieces = [piece for each in tensors.values() for tensor in each.values() if (piece := _piece(tensor))]
-        expected: Sequence[int]
-        if self.set.world is not None:
-            expected = range(self.set.world)
-            if max(self.files) >= self.set.world:
-                name = show(self.set.files[max(self.files)], 80)
-                raise UnreadableError(f"{name}: its name says that there are {self.set.world} ranks")
-        else:
-            meshes = {piece.ranks or tuple(range(prod(piece.mesh))) for piece in pieces}
-            expected = sorted(set(self.files).union(*meshes))
+        self._check_world(self.set.world, "its name says")
+        known: set[tuple[int, ...] | range] = set()
+        worlds: dict[int, int] = {}
         for rank, each in tensors.items():
             for path, tensor in each.items():
-                piece = _piece(tensor)
-                if piece is not None and piece.rank not in (None, rank):
+                place = _place(tensor)
+                if place is None:
+                    continue
+                if place.rank not in (None, rank):
                     name = show(self.set.files[rank], 80)
-                    raise UnreadableError(f"{name}: {show(dotted(path), 80)} was saved by rank {piece.rank}")
+                    raise UnreadableError(f"{name}: {show(dotted(path), 80)} was saved by rank {place.rank}")
+                if isinstance(place, Piece):
+                    known.add(place.ranks or range(prod(place.mesh)))
+                elif place.world is not None:
+                    worlds.setdefault(place.world, rank)
+                else:
+                    known.add(tuple(shard.rank for shard in place.listed if shard.rank is not None))
+        world = self._world(worlds)
+        self._check_world(world, "the files say")
+        expected: Sequence[int] = range(world) if world is not None else sorted(set(self.files).union(*known))
         some = islice((rank for rank in expected if rank not in self.files), _LISTED)
         return list(some), len(expected) - len(self.files)
 
-    def _merged(self, name: str, every: dict[int, Tensor]) -> _Whole:
+    def _check_world(self, world: int | None, says: str) -> None:
+        """Raise UnreadableError where a file is of a rank that a run of `world` ranks has not."""
+        if world is not None and max(self.files) >= world:
+            name = show(self.set.files[max(self.files)], 80)
+            raise UnreadableError(f"{name}: {says} that there are {world} ranks")
+
+    def _world(self, worlds: dict[int, int]) -> int | None:
+        """How many ranks there are, as the names say, and as ShardedTensors record (world -> a rank that says so)."""
+        if not worlds:
+            return self.set.world
+        (world, rank), *others = worlds.items()
+        if others:
+            raise UnreadableError(
+                f"rank {rank} was one of {world} ranks, rank {others[0][1]} one of {others[0][0]}:"
+                " the files are of different runs"
+            )
+        if self.set.world not in (None, world):
+            name = show(self.set.files[rank], 80)
+            raise UnreadableError(f"{name} was saved by one of {world} ranks, its name says {self.set.world}")
+        return world
+
+    def _merged(self, name: str, every: dict[int, Tensor]) -> Whole:
         """The whole of a tensor from those of the ranks. One that is no DTensor stays that of the first rank."""
         what = show(name, 80)
         first = next(iter(every.values()))
         for rank, tensor in every.items():
-            if isinstance(tensor, Composite) and tensor.piece is None and tensor.detail in DTENSORS:
-                raise UnreadableError(f"{what} of rank {rank} is a DTensor that ckpt cannot place")
-        kinds = {
-            (tensor.layout, tensor.dtype, tensor.shape, _piece(tensor) is None) for tensor in every.values()
-        }
+            if isinstance(tensor, Composite) and tensor.piece is None and tensor.shards is None:
+                if tensor.detail in DTENSORS or is_sharded(tensor):
+                    kind = "DTensor" if tensor.detail in DTENSORS else "ShardedTensor"
+                    raise UnreadableError(f"{what} of rank {rank} is a {kind} that ckpt cannot place")
+        kinds = {(tensor.layout, tensor.dtype, tensor.shape, _kind(tensor)) for tensor in every.values()}
         if len(kinds) > 1:
             raise UnreadableError(f"the ranks disagree on the dtype, the size or the kind of {what}")
         if isinstance(first, TensorRef):
             refs = {rank: tensor for rank, tensor in every.items() if isinstance(tensor, TensorRef)}
-            return _Whole(first, _copies(name, first.storage.id, refs), None)
-        if _piece(first) is None:
-            return _Whole(None, _copies_of_parts(name, every), None)
-        assert isinstance(first, Composite)
-        return self._gathered(
-            name, {rank: tensor for rank, tensor in every.items() if isinstance(tensor, Composite)}
-        )
-
-    def _gathered(self, name: str, every: dict[int, Composite]) -> _Whole:
-        first = next(iter(every.values()))
-        if first.dtype.nbytes(prod(first.shape)) >= _TOO_MANY:
-            raise UnreadableError(f"{show(name, 80)} has more than 2^63 bytes")
-        meshes = {(tensor.piece.mesh, tensor.piece.placements) for tensor in every.values() if tensor.piece}
-        if len(meshes) > 1:
-            raise UnreadableError(f"the ranks disagree on the mesh or the placements of {show(name, 80)}")
-        held: dict[tuple[tuple[tuple[int, ...], tuple[int, ...]], ...], tuple[int, TensorRef]] = {}
-        boxes: list[Box] = []
-        copies: list[Copies] = []
-        taken: dict[tuple[int, ...], int] = {}
-        id = f"{self._mark}{name}"
-        for rank, tensor in every.items():
-            piece, local = tensor.piece, tensor.parts[0][1]
-            assert piece is not None
-            what = f"{show(name, 80)} of rank {rank}"
-            if local.dtype != tensor.dtype:
-                raise UnreadableError(f"{what} is {local.dtype.name}, the tensor is {tensor.dtype.name}")
-            coordinate = _coordinate(piece, rank, what)
-            other = taken.setdefault(coordinate, rank)
-            if other != rank and prod(piece.mesh) >= max(len(piece.ranks), max(every) + 1):
-                raise UnreadableError(
-                    f"{show(name, 80)}: ranks {other} and {rank} are at one place of the mesh"
-                )
-            own = boxes_of(tensor, piece, coordinate, what)
-            key = tuple((box.offsets, box.sizes) for box in own)
-            if key in held:
-                copies += _copies(name, id, dict([held[key], (rank, local)])) if own else []
-            else:
-                held[key] = rank, local
-                boxes += own
-        found = fault(first.shape, [(box.offsets, box.sizes) for box in boxes])
-        if found is not None and found.kind == "overlap":
-            raise UnreadableError(f"two ranks hold {found.where} of {show(name, 80)}")
-        problem = f"{show(name, 80)} lacks {found.where}" if found is not None else None
-        places = [box.tensor().storage.place for box in boxes]
-        sources = tuple(dict.fromkeys(source for place in places for source in sources_of(place)))
-        place = Boxes(first.dtype, first.shape, lambda: boxes, sources, problem, grid_of(boxes))
-        storage = Storage(id, first.device, first.dtype, place.size, place)
-        ref = tensor_ref(storage, first.dtype, first.shape, contiguous(first.shape), 0, first.requires_grad)
-        ref = ref._replace(is_parameter=first.is_parameter, is_buffer=first.is_buffer)
-        return _Whole(ref, copies, problem)
+            return Whole(first, copies_of(name, first.storage.id, refs), None)
+        if _kind(first) == "other":
+            return Whole(None, _copies_of_parts(name, every), None)
+        parts = {rank: tensor for rank, tensor in every.items() if isinstance(tensor, Composite)}
+        gather = pieces.gathered if _kind(first) == "piece" else shards.gathered
+        return gather(name, f"{self._mark}{name}", parts)
 
 
-def _piece(tensor: Tensor) -> Piece | None:
-    return tensor.piece if isinstance(tensor, Composite) else None
+def _kind(tensor: Tensor) -> str:
+    if not isinstance(tensor, Composite):
+        return "other"
+    return "piece" if tensor.piece is not None else "shards" if tensor.shards is not None else "other"
 
 
-def _coordinate(piece: Piece, rank: int, what: str) -> tuple[int, ...]:
-    """The place of a rank in the mesh. Raises UnreadableError."""
-    if piece.ranks and len(piece.ranks) == prod(piece.mesh):
-        if rank not in piece.ranks:
-            raise UnreadableError(f"{what}: its mesh has no rank {rank}")
-        rest = piece.ranks.index(rank)
-        found: list[int] = []
-        for size in reversed(piece.mesh):
-            rest, at = divmod(rest, size)
-            found.append(at)
-        computed = tuple(reversed(found))
-        if piece.coordinate not in (None, computed):
-            raise UnreadableError(f"{what}: its place in the mesh is not that of its rank")
-        return computed
-    if piece.coordinate is None:
-        raise UnreadableError(f"{what}: its place in the mesh is not recorded")
-    return piece.coordinate
+def _shards(tensor: Tensor | None) -> Shards | None:
+    return tensor.shards if isinstance(tensor, Composite) else None
 
 
-def _copies(name: str, id: str, refs: dict[int, TensorRef]) -> list[Copies]:
-    (first, one), *others = refs.items()
-    return [
-        Copies(name, id, (first, rank), one, two)
-        for rank, two in others
-        if None not in (one.storage.place, two.storage.place)
-    ]
+def _place(tensor: Tensor) -> Piece | Shards | None:
+    return (tensor.piece or tensor.shards) if isinstance(tensor, Composite) else None
 
 
 def _copies_of_parts(name: str, every: dict[int, Tensor]) -> list[Copies]:
     """The copies of the parts of a quantized tensor, or another that consists of some."""
     found: list[Copies] = []
     for parts in zip(*map(parts_of, every.values()), strict=False):
-        found += _copies(name, parts[0].storage.id, dict(zip(every, parts, strict=True)))
+        found += copies_of(name, parts[0].storage.id, dict(zip(every, parts, strict=True)))
     return found
 
 

@@ -32,14 +32,17 @@ def sets_of(probe: Probe) -> tuple[list[RankSet], list[RankSet]] | None:
 
 
 def _has_pieces(probe: Probe, each: RankSet) -> bool:
-    """Whether the first file of a set that can be read holds a DTensor."""
+    """Whether the first file of a set that can be read holds a DTensor or a ShardedTensor."""
     for name in each.files.values():
+        used = probe.budget.used
         try:
             with probe.open(probe.location.child(name, "no"), probe.mark) as checkpoint:
                 tensors = [entry.tensor for entry in checkpoint.tensors]
-                return any(isinstance(tensor, Composite) and tensor.piece is not None for tensor in tensors)
+                return any(isinstance(each, Composite) and (each.piece or each.shards) for each in tensors)
         except LimitError:
             return False
         except CkptError:
             continue
+        finally:
+            probe.budget.release(probe.budget.used - used)
     return False

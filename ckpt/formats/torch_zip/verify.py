@@ -114,7 +114,7 @@ def _of_zip(source: Source, limits: Limits) -> Salvage | None:
         name, begin = local
         inner = name.partition("/")[2]
         if inner == "data.pkl" and root is None:
-            pickle = _pickle_at(source, begin, limits)
+            pickle = pickle_at(source, begin, limits)
             if pickle is None:
                 return None
             root, end = pickle
@@ -155,9 +155,8 @@ def _local(source: Source, at: int) -> tuple[str, int] | None:
     return source.read(name_at, names).decode("utf-8", "replace"), name_at + names + extras
 
 
-def _pickle_at(source: Source, begin: int, limits: Limits) -> tuple[Pickle, int] | None:
-    """(the pickle at an offset, its length); None when it is cut off."""
-    size = 1 << 18
+def pickle_at(source: Source, begin: int, limits: Limits, size: int = 1 << 18) -> tuple[Pickle, int] | None:
+    """(the pickle at an offset, its length); None when it is cut off. `size` bytes are read at first."""
     while True:
         data = source.read(begin, min(size, source.size - begin, limits.pickle_bytes))
         try:

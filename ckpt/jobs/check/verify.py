@@ -172,13 +172,22 @@ def against(checkpoint: Checkpoint, expected: Sequence[Sum], found: dict[str, st
     )
 
 
-def damaged(path: str, problem: str, whole: Sequence[str] | None, lost: Sequence[str] | None) -> VerifyReport:
-    """The report on a damaged file; `whole` and `lost` are the tensors of one that is cut off."""
+def damaged(
+    path: str,
+    problem: str,
+    whole: Sequence[str] | None,
+    lost: Sequence[str] | None,
+    rows: Sequence[str] = (),
+) -> VerifyReport:
+    """The report on a damaged file; `whole` and `lost` are the tensors of one that is cut off.
+
+    `rows` say what lies in the files of a folder.
+    """
     return VerifyReport(
         path,
         None,
         "damaged",
-        (Problem(problem, tuple(lost or ())),),
+        (Problem(problem, tuple(lost or ())), *map(Problem, rows)),
         whole=None if whole is None else tuple(whole),
         lost=None if lost is None else tuple(lost),
     )

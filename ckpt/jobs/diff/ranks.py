@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import cast
 
 from ckpt.findings import Finding
 from ckpt.jobs.diff.rows import Row
-from ckpt.tensors import Composite, Piece, Tensor, TensorRef
+from ckpt.pickles.sharded.shards import is_flat
+from ckpt.tensors import Composite, Tensor, TensorRef
 from ckpt.text import folded, plural
 
 
@@ -30,8 +32,12 @@ def _part(tensor: Tensor) -> object:
     piece = tensor.piece
     if piece is not None and piece.is_cut:
         return "" if piece.place is None else (piece.mesh, piece.placements, piece.place)
+    shards = tensor.shards
+    if shards is not None and shards.offsets:
+        sizes = tuple(part.shape for _, part in tensor.parts)
+        return shards.world, shards.cut, shards.offsets, sizes
     if ".ShardedTensor" in (tensor.detail or ""):
-        return tensor.detail  # the class, the indices of the shards, the rank
+        return tensor.detail, shards and shards.rank  # two ranks without a shard have nothing to compare
     return None
 
 
@@ -46,16 +52,17 @@ def ranks_of(rows: Iterable[Row]) -> tuple[int, int] | None:
     for row in rows:
         if row.before is None or row.after is None:
             continue
-        one, two = _piece(row.before.tensor), _piece(row.after.tensor)
-        if one is not None and two is not None and (one.mesh, one.placements) == (two.mesh, two.placements):
-            if one.rank is None or two.rank is None or one.rank == two.rank:
-                return None
-            return one.rank, two.rank
+        one, two = _run(row.before.tensor), _run(row.after.tensor)
+        if one is not None and two is not None and one[0] == two[0]:
+            ranks = one[1], two[1]
+            return None if None in ranks or ranks[0] == ranks[1] else cast("tuple[int, int]", ranks)
     return None
 
 
 def findings(rows: Sequence[Row]) -> Iterable[Finding]:
     """Tensors that are no parts, and differ."""
+    if any(_is_flat(row) for row in rows):
+        return  # plain tensors beside flat parameters are slices of others (LOCAL_STATE_DICT of FSDP 1)
     ranks = ranks_of(rows)
     other = [row for row in rows if row.status in ("changed", "retyped", "reshaped") and not row.apart]
     if ranks is not None and other:
@@ -68,8 +75,19 @@ def findings(rows: Sequence[Row]) -> Iterable[Finding]:
         )
 
 
-def _piece(tensor: Tensor) -> Piece | None:
-    return tensor.piece if isinstance(tensor, Composite) else None
+def _is_flat(row: Row) -> bool:
+    return row.before is not None and is_flat(row.name.rpartition(".")[2], row.before.tensor)
+
+
+def _run(tensor: Tensor) -> tuple[object, int | None] | None:
+    """What the ranks of one run have in common, and the rank; None for what is no part of a tensor."""
+    if not isinstance(tensor, Composite):
+        return None
+    if tensor.piece is not None:
+        return (tensor.piece.mesh, tensor.piece.placements), tensor.piece.rank
+    if tensor.shards is not None and tensor.shards.world is not None:
+        return (tensor.shards.world, tensor.shards.cut), tensor.shards.rank
+    return None
 
 
 def strict_notes(rows: Iterable[Row]) -> list[str]:

@@ -11,7 +11,8 @@ from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
-from ckpt.nodes import Dict, Global, Node, Opaque, is_tuple
+from ckpt.nodes import Global, Node, Opaque, is_tuple
+from ckpt.pickles.sharded.fields import fields_of, numbers
 from ckpt.tensors import Composite, Piece, Placement, TensorRef
 from ckpt.tree.view import tensor_of
 
@@ -41,10 +42,10 @@ def as_piece(tensor: Composite, spec: Node, meshes: dict[int, Mesh | None]) -> C
     """
     if len(tensor.parts) != 1 or tensor.parts[0][0] != "_local_tensor":
         return tensor
-    fields = _state(spec)
+    fields = fields_of(spec)
     node = fields.get("mesh")
     if id(node) not in meshes:
-        meshes[id(node)] = _mesh(_state(node))
+        meshes[id(node)] = _mesh(fields_of(node))
     mesh = meshes[id(node)]
     rows = _rows(fields.get("placements"))
     if mesh is None or rows is None or len(rows) != len(mesh.shape):
@@ -60,8 +61,8 @@ def as_piece(tensor: Composite, spec: Node, meshes: dict[int, Mesh | None]) -> C
 def _mesh(mesh: dict[str, Node]) -> Mesh | None:
     shape = _mesh_shape(mesh)
     at, every = mesh.get("_coordinate_on_dim"), mesh.get("_flatten_rank_map", mesh.get("_flatten_mesh_list"))
-    coordinate = None if at is None else _numbers(at)
-    ranks = () if every is None else _numbers(every)
+    coordinate = None if at is None else numbers(at, _MOST)
+    ranks = () if every is None else numbers(every, _MOST)
     rank = mesh.get("_rank")
     if shape is None or ranks is None or len(set(ranks)) != len(ranks):
         return None
@@ -76,16 +77,16 @@ def _mesh(mesh: dict[str, Node]) -> Mesh | None:
 
 def _mesh_shape(mesh: dict[str, Node]) -> tuple[int, ...] | None:
     """The number of ranks in each dimension of a mesh."""
-    layout = _state(mesh.get("_layout"))
+    layout = fields_of(mesh.get("_layout"))
     axes = _rows(layout.get("axes"))
     shape: tuple[int, ...] | None = None
     if axes is not None:  # since 2.13
-        sizes = [_numbers(_state(axis).get("shape")) for axis in axes]
+        sizes = [numbers(fields_of(axis).get("shape"), _MOST) for axis in axes]
         shape = tuple(prod(size) for size in sizes if size is not None)
         shape = shape if len(shape) == len(sizes) else None
     elif "shape" in layout:  # since 2.9
         size = layout["shape"]
-        shape = _numbers((size,) if type(size) is int else size)
+        shape = numbers((size,) if type(size) is int else size, _MOST)
     else:
         ranks = tensor_of(mesh.get("mesh"))
         shape = ranks.shape if isinstance(ranks, TensorRef) else None
@@ -102,7 +103,7 @@ def _placement(node: Node, dimensions: int) -> Placement | None:
         return Placement("partial")
     if name == "Replicate":
         return Placement("replicate")
-    fields = _state(node)
+    fields = fields_of(node)
     dim, split = fields.get("dim"), fields.get("split_factor", 1)
     if type(dim) is not int or not -dimensions <= dim < dimensions:
         return None
@@ -122,7 +123,7 @@ def _is_in_order(node: Node) -> bool:
         return False
     for row in rows:
         args = row.args if type(row) is Opaque else ()
-        order = _numbers(args[1]) if len(args) == 2 else None
+        order = numbers(args[1], _MOST) if len(args) == 2 else None
         if order is None or list(order) != sorted(order):
             return False
     return True
@@ -132,25 +133,3 @@ def _rows(node: Node) -> Sequence[Node] | None:
     """What is in a tuple or a list of a few."""
     found: Sequence[Node] | None = node if is_tuple(node) else node if type(node) is list else None
     return found if found is not None and len(found) <= _DIMENSIONS else None
-
-
-def _numbers(node: Node) -> tuple[int, ...] | None:
-    """Whole numbers in a tuple or a list, or in a torch.Size."""
-    if type(node) is Opaque and node.class_name == "torch.Size" and len(node.args) == 1:
-        node = node.args[0]
-    if type(node) is list:
-        node = tuple(node)
-    if not is_tuple(node) or len(node) > _MOST:
-        return None
-    found = tuple(each for each in node if type(each) is int and 0 <= each < 2**63)
-    return found if len(found) == len(node) else None
-
-
-def _state(node: Node) -> dict[str, Node]:
-    """The attributes of an object."""
-    found: dict[str, Node] = {}
-    for state in node.states if type(node) is Opaque else ():
-        if type(state) is Dict:
-            pairs = zip(state.keys, state.values, strict=True)
-            found.update((key, value) for key, value in pairs if type(key) is str)
-    return found

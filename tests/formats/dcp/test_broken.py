@@ -356,7 +356,8 @@ def test_an_interrupted_save_is_named(
     done = inside("inspect", "runs/step-1000", cwd=tmp_path)
     assert done.code == 2
     hint = f" ({newest} beside it has its .metadata)" if newest else ""
-    said = f"an interrupted save: 1 data file without .metadata, which is written last{hint}\n"
+    lost = "5 whole items lie in it, their names are lost"
+    said = f"an interrupted save: 1 data file without .metadata, which is written last: {lost}{hint}\n"
     assert done.err.decode() == f"ckpt: runs/step-1000: {said}"
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from ckpt.formats.dcp import coverage
 from ckpt.formats.dcp.coverage import BoxShape, fault
+from ckpt.formats.dcp.metadata import Chunks
 
 
 def grid(shape: tuple[int, ...], rng: random.Random) -> list[BoxShape]:
@@ -90,6 +91,66 @@ def test_a_fault_is_found_where_there_is_one_and_named_right() -> None:
             found,
         )
     assert kinds == {"none", "hole", "overlap"}
+
+
+def lines(rng: random.Random) -> tuple[tuple[int, ...], list[BoxShape]]:
+    """A shape cut along one dimension."""
+    shape = tuple(rng.choice((1, 2, 3, 5)) for _ in range(rng.choice((0, 1, 2, 2, 3))))
+    if not shape:
+        return shape, [((), ())]
+    dim = rng.randrange(len(shape))
+    edges = sorted({0, shape[dim], *rng.choices(range(shape[dim] + 1), k=2)})
+    cells = [
+        (
+            tuple(first * (d == dim) for d in range(len(shape))),
+            tuple(last - first if d == dim else size for d, size in enumerate(shape)),
+        )
+        for first, last in pairwise(edges)
+    ]
+    return shape, cells
+
+
+def test_chunks_in_a_line_are_seen_without_boxes() -> None:
+    """What `line` believes is what counting finds, and the number of parts is that of `grid`."""
+    rng = random.Random(1)
+    seen = {True: 0, False: 0}
+    for number in range(4000):
+        shape, boxes = lines(rng)
+        if number % 2:
+            shape = tuple(rng.choice((0, 1, 2, 3)) for _ in range(rng.choice((0, 1, 2, 3))))
+            boxes = grid(shape, rng)
+        if boxes and rng.random() < 0.5:
+            boxes = broken(boxes, rng)
+        rng.shuffle(boxes)
+        chunks = Chunks(len(shape))
+        for offsets, sizes in boxes:
+            chunks.add(offsets, sizes)
+        found = chunks.line(shape)
+        seen[found is not None] += 1
+        if found is not None:
+            assert (counted(shape, boxes) == 1).all() and fault(shape, boxes) is None, (shape, boxes)
+            assert found == chunks.grid()
+    assert min(seen.values()) > 800, seen
+
+
+@pytest.mark.parametrize("shape", [(6,), (6, 4), (2, 6)])
+def test_a_line_is_never_missed(shape: tuple[int, ...]) -> None:
+    """Also where the chunks are listed in another order: a fall back to boxes is right, and slow."""
+    chunks, dim = Chunks(len(shape)), shape.index(6)
+    for first, last in ((4, 6), (0, 1), (1, 4)):
+        chunks.add(
+            [first * (d == dim) for d in range(len(shape))],
+            [last - first if d == dim else size for d, size in enumerate(shape)],
+        )
+    assert chunks.line(shape) == tuple(3 if d == dim else 1 for d in range(len(shape)))
+
+
+def test_a_diagonal_is_no_line() -> None:
+    """Each dimension alone looks covered."""
+    chunks = Chunks(2)
+    chunks.add((0, 0), (1, 1))
+    chunks.add((1, 1), (1, 1))
+    assert chunks.line((2, 2)) is None
 
 
 def test_an_empty_tensor_needs_no_box() -> None:

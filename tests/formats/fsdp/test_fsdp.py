@@ -65,7 +65,7 @@ def test_every_tensor_is_that_of_torch(
         assert len(set(ids)) == len(ids)
 
 
-@pytest.mark.parametrize("name", ["fsdp2", "hsdp", "tensor_parallel", "grids"])
+@pytest.mark.parametrize("name", ["fsdp2", "hsdp", "tensor_parallel", "grids", "fsdp1_of_four", "fsdp1"])
 @pytest.mark.parametrize("out", ["o.pth", "o.safetensors"])
 def test_convert_writes_what_torch_gathers(name: str, out: str, ranks: Path, tmp_path: Path) -> None:
     drop = ["--drop-other"] if out != "o.pth" else []
@@ -116,6 +116,19 @@ def test_no_tensor_data_is_read(ranks: Path, monkeypatch: pytest.MonkeyPatch) ->
     [
         (("verify", "fsdp2"), 0, "intact: 35 tensors, 4 files of ranks, all checksums match"),
         (("verify", "hsdp"), 0, "intact"),
+        (("verify", "fsdp1_of_four"), 0, "intact: 35 tensors, 4 files of ranks, all checksums match"),
+        (("verify", "fsdp1_hybrid"), 0, "intact"),
+        (("diff", "fsdp1_of_four", "fsdp1_of_four.full.pt"), 0, "same: 35 tensors"),
+        (("diff", "fsdp1_of_four", "fsdp1"), 0, "same: 35 tensors"),
+        (("diff", "fsdp1_hybrid", "fsdp1"), 0, "same: 35 tensors"),
+        (("inspect", "fsdp1_of_four"), 0, "25 of 35 tensors along dimension 0, in up to 4 parts"),
+        (
+            ("inspect", "fsdp1_of_four"),
+            0,
+            "unused.{weight,bias} (2 parameters, 15 elements) never had a gradient",
+        ),
+        (("get", "fsdp1_of_four", "iteration"), 0, "7"),
+        (("slim", "fsdp1_of_four", "-o", "OUT/d.pth"), 0, "14 tensors"),
         (("diff", "fsdp2", "fsdp2.full.pt"), 0, "same: 35 tensors"),
         (("diff", "fsdp2", "fsdp2_of_two"), 0, "same: 35 tensors"),
         (("diff", "fsdp2", "hsdp"), 0, "same: 35 tensors"),
@@ -221,13 +234,65 @@ def test_a_file_and_the_whole_are_not_compared(ranks: Path) -> None:
         assert done.code == 2 and "25 tensors cannot be compared" in done.err.decode(), done
 
 
+def shards_of(rank: int) -> str:
+    return f"model_0000007.rank_{rank}.pth"
+
+
 def test_sharded_tensors_of_two_ranks_are_not_compared(ranks: Path) -> None:
-    """Those of FSDP 1. Two shards of equal bytes are not the same part."""
-    done = inside("diff", file(0, 2), file(1, 2), cwd=ranks / "fsdp1")
+    """Those of FSDP 1. Two shards of equal bytes are not the same part, and two ranks without one have nothing equal."""
+    done = inside("diff", shards_of(0), shards_of(1), cwd=ranks / "fsdp1_of_four")
     text = done.out.decode() + done.err.decode()
-    assert done.code == 2 and "11 tensors cannot be compared" in text and "damaged" not in text, done
-    assert "same: 3 tensors" in text
-    assert inside("diff", file(0, 2), file(0, 2), cwd=ranks / "fsdp1").code == 0
+    assert done.code == 2 and "25 tensors cannot be compared" in text and "damaged" not in text, done
+    assert "same: 10 tensors" in text
+    assert "of which each file holds another part (rank 0 and rank 1 of one mesh)" in text
+    assert inside("diff", shards_of(0), shards_of(0), cwd=ranks / "fsdp1_of_four").code == 0
+    done = inside("diff", shards_of(2), shards_of(3), "--json", "--show", "all", cwd=ranks / "fsdp1_of_four")
+    rows = {row["after"]: row for row in json.loads(done.out)["tensors"]}
+    assert rows["model.scale"].get("apart"), done  # two rows, on ranks 0 and 1
+
+
+def test_replicas_of_shards_are_compared(ranks: Path, tmp_path: Path) -> None:
+    """Ranks 1 and 3 of two groups of two."""
+    names = [f"model.rank_{rank}.pth" for rank in range(4)]
+    done = inside("diff", names[1], names[3], cwd=ranks / "fsdp1_hybrid")
+    assert done.code == 0 and "same: 35 tensors" in done.out.decode(), done
+    assert inside("diff", names[1], names[2], cwd=ranks / "fsdp1_hybrid").code == 2
+
+
+def test_a_file_of_shards_is_shown_as_the_part_that_it_is(ranks: Path) -> None:
+    """The rank is that of the run; the shards of a hybrid run name that of the group."""
+    done = inside("inspect", "model.rank_3.pth", "--all", cwd=ranks / "fsdp1_hybrid")
+    text = done.out.decode()
+    assert "rank       3 of 4 ranks; shards of 25 tensors; 10 tensors whole" in text, text
+    assert "[16, 8] ShardedTensor [8:16, 0:8] of rank 3" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "file"), [("fsdp1_flat", "model.rank_3.pth"), ("dinov2", "model_0000007.rank_3.pth")]
+)
+def test_flat_parameters_are_shown_and_not_put_together(
+    name: str, file: str, ranks: Path, tmp_path: Path
+) -> None:
+    """Nor are the plain slices that dinov2 saves beside them, which look like whole tensors."""
+    done = inside("inspect", file, "--all", cwd=ranks / name)
+    assert "[56] ShardedTensor [42:56] of rank 3" in done.out.decode(), done
+    for words in (("inspect", name), ("convert", name, "-o", str(tmp_path / "o.pth"))):
+        done = inside(*words, cwd=ranks)
+        assert (done.code, done.out, done.err.count(b"\n")) == (2, b"", 1), done
+        said = done.err.decode()
+        assert "_flat_param is all parameters of a module in one (LOCAL_STATE_DICT of FSDP 1)" in said
+        assert "neither their names nor their shapes" in said and "FULL_STATE_DICT" in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_slices_beside_flat_parameters_should_not_be_equal(ranks: Path) -> None:
+    names = [f"model_0000007.rank_{rank}.pth" for rank in (0, 3)]
+    done = inside("diff", *names, cwd=ranks / "dinov2")
+    assert (
+        done.code in (1, 2)
+        and b"ranks-differ" not in done.out
+        and b"each file holds another part" in done.out
+    ), done
 
 
 def test_what_is_replicated_is_no_part(ranks: Path) -> None:

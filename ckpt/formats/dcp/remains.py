@@ -1,0 +1,195 @@
+"""What lies in the data files of a save without `.metadata`: whole items, whose names are lost with it.
+
+Only `.metadata` says where an item begins. Here each is followed from its first record to its end record, by the sizes
+in its pickle, and counts only where our own reader takes exactly these bytes for an archive with one object in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from struct import unpack_from
+from typing import NamedTuple
+
+from ckpt.errors import CkptError, LimitError, UnreadableError
+from ckpt.formats.archive import DESCRIPTOR_MAGIC, END_MAGIC
+from ckpt.formats.dcp import DATA
+from ckpt.formats.dcp.items import Bytes, read_object
+from ckpt.formats.directory import CENTRAL_MAGIC, LOCAL_HEADER, LOCAL_MAGIC
+from ckpt.formats.pickled import Contents
+from ckpt.formats.torch_legacy.read import read_nested
+from ckpt.formats.torch_zip.verify import pickle_at
+from ckpt.io.location import Location
+from ckpt.io.source import Source
+from ckpt.limits import Budget, Limits
+from ckpt.names import natural
+from ckpt.pickles.rebuild import storage_bytes, storage_type
+from ckpt.tensors import TensorRef
+from ckpt.text import and_more, plural, show
+from ckpt.tree.view import tensor_of
+
+_HEAD, _SMALL = 512, 4096
+"""Bytes of a record's header that are read at once, and of a record that holds no elements and no pickle."""
+_KINDS = 3
+_END64, _LOCATOR = b"PK\x06\x06", b"PK\x06\x07"
+
+
+class Remains(NamedTuple):
+    """What one file holds: its whole items, how many tensors of which kind, and the bytes after the last whole item."""
+
+    file: str
+    size: int
+    items: int
+    tensors: dict[str, int]
+    rest: int
+    problem: str = ""
+
+    @property
+    def text(self) -> str:
+        """The file in one line."""
+        name = show(self.file, 80)
+        if self.problem:
+            return f"{name}: {self.problem}"
+        if not self.size:
+            return f"{name} is empty"
+        if not self.items:
+            return f"{name}: no whole item is found in its {plural(self.size, 'byte')}"
+        held = sum(self.tensors.values())
+        rows = sorted(self.tensors.items(), key=lambda row: -row[1])
+        kinds = and_more([f"{count} × {kind}" if count > 1 else kind for kind, count in rows], _KINDS)
+        parts = [f"{plural(held, 'whole tensor')} ({kinds})"] if held else []
+        parts += [plural(self.items - held, "whole object")] if self.items > held else []
+        rest = f", then {plural(self.rest, 'byte')} that {'is' if self.rest == 1 else 'are'} no whole item"
+        return f"{name}: {' and '.join(parts)}{rest if self.rest else ''}"
+
+
+def remains(folder: Location, limits: Limits, most: int | None = None) -> Iterator[Remains]:
+    """What each data file of a folder holds, up to `most` items in all. Raises LimitError."""
+    left = limits.entries if most is None else most
+    for name in sorted((name for name in folder.names() if name.endswith(DATA)), key=natural):
+        found = _in_file(folder, name, limits, left)
+        left -= found.items
+        yield found
+
+
+def _in_file(folder: Location, name: str, limits: Limits, most: int) -> Remains:
+    try:
+        source = folder.child(name, "no").open()
+    except UnreadableError as error:
+        return Remains(name, 0, 0, {}, 0, error.problem)
+    try:
+        at = items = 0
+        tensors: dict[str, int] = {}
+        while items < most and at < source.size:
+            end = _end_of_item(source, at, limits)
+            kind = None if end is None else _kind(Bytes(source, at, end - at, name), limits)
+            if end is None or kind is None:
+                break
+            items, at = items + 1, end
+            if kind:
+                tensors[kind] = tensors.get(kind, 0) + 1
+        return Remains(name, source.size, items, tensors, source.size - at)
+    finally:
+        source.close()
+
+
+def _kind(item: Bytes, limits: Limits) -> str | None:
+    """The dtype and shape of the tensor of an item, empty for another object; None for what is no whole item."""
+    try:
+        node = read_object(item, Contents((), read_nested, "", Budget(limits)), limits, "")
+    except LimitError:
+        raise
+    except CkptError:
+        return None
+    tensor = tensor_of(node)
+    return f"{tensor.dtype.name} {list(tensor.shape)}" if isinstance(tensor, TensorRef) else ""
+
+
+def _end_of_item(source: Source, begin: int, limits: Limits) -> int | None:
+    """Where the archive ends that begins at `begin`; None where it is cut off, or none begins there."""
+    at, sizes = begin, None
+    for _ in range(limits.entries):
+        head = source.read(at, min(_HEAD, source.size - at))
+        magic = head[:4]
+        if magic == LOCAL_MAGIC and len(head) >= LOCAL_HEADER.size:
+            _, flags, method, stored, _, names, extras = LOCAL_HEADER.unpack_from(head)
+            name = head[LOCAL_HEADER.size : LOCAL_HEADER.size + names].partition(b"/")[2]
+            data = at + LOCAL_HEADER.size + names + extras
+            if method or data > source.size:
+                return None
+            if sizes is None:
+                found = _sizes(source, data, limits) if name == b"data.pkl" else None
+                if found is None:
+                    return None
+                size, sizes = found
+            elif name[:5] == b"data/" and name[5:] in sizes:
+                size = sizes[name[5:]]
+            else:
+                known = stored if not flags & 8 else _small(source, data)
+                if known is None:
+                    return None
+                size = known
+            at = _after(source, data + size)
+        elif magic == CENTRAL_MAGIC and len(head) >= 46:
+            at += 46 + sum(unpack_from("<3H", head, 28))
+        elif magic == _END64 and len(head) >= 12:
+            at += 12 + int(unpack_from("<Q", head, 4)[0])
+        elif magic == _LOCATOR:
+            at += 20
+        elif magic == END_MAGIC and len(head) >= 22:
+            at += 22 + int(unpack_from("<H", head, 20)[0])
+            return at if at <= source.size else None
+        else:
+            return None
+        if at > source.size:
+            return None
+    return None
+
+
+def _sizes(source: Source, begin: int, limits: Limits) -> tuple[int, dict[bytes, int]] | None:
+    """The length of a pickle and the sizes of the storages that it names; None where it is cut off or damaged."""
+    try:
+        found = pickle_at(source, begin, limits, _SMALL)
+        if found is None:
+            return None
+        sizes: dict[bytes, int] = {}
+        for persistent in found[0].persistent:
+            pid = persistent.pid
+            if type(pid) is not tuple or len(pid) < 5:
+                return None
+            sizes[str(pid[2]).encode("utf-8", "replace")] = storage_bytes(storage_type(pid[1]), pid[4])
+    except LimitError:
+        raise
+    except CkptError:
+        return None
+    return found[1], sizes
+
+
+def _small(source: Source, begin: int) -> int | None:
+    """The size of a small record, which only the descriptor after it says."""
+    data = source.read(begin, min(_SMALL, source.size - begin))
+    mark = data.find(DESCRIPTOR_MAGIC)
+    while mark >= 0:
+        if mark + 12 <= len(data) and unpack_from("<I", data, mark + 8)[0] == mark:
+            return mark
+        mark = data.find(DESCRIPTOR_MAGIC, mark + 1)
+    return 0 if data[:4] in (LOCAL_MAGIC, CENTRAL_MAGIC) else None
+
+
+def _after(source: Source, end: int) -> int:
+    """Where the next record begins, after the descriptor of one."""
+    tail = source.read(end, min(20, source.size - end)) if end < source.size else b""
+    if tail[:4] != DESCRIPTOR_MAGIC:
+        return end
+    return end + (16 if tail[16:20] in (LOCAL_MAGIC, CENTRAL_MAGIC) else 24)
+
+
+def summary(found: Sequence[Remains], most: int) -> str:
+    """`37 whole items lie in them, their names are lost`; empty where none is found."""
+    items = sum(row.items for row in found)
+    if not items:
+        return ""
+    count = f"at least {items:,} whole items" if items >= most else plural(items, "whole item")
+    verb = "lies" if items == 1 else "lie"
+    where = "them" if len(found) > 1 else "it"
+    whose = "its name is" if items == 1 else "their names are"
+    return f"{count} {verb} in {where}, {whose} lost"
