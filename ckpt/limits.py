@@ -95,8 +95,8 @@ class Budget:
 
     def become(self, other: Budget) -> None:
         """Take over what is left of another one."""
-        for name in self.__slots__:
-            setattr(self, name, getattr(other, name))
+        self.memory, self.operations, self.parsed = other.memory, other.operations, other.parsed
+        self._granted, self._stored, self._tensors = other._granted, other._stored, other._tensors
 
     def hold(self, stored: int) -> None:
         """Allow for `stored` more bytes that the file really has: of pickles, a header or a directory."""

@@ -106,11 +106,12 @@ def _selected() -> list[Case]:
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Files that make the reader import all that it is made of: plain, with a hint, with text opcodes, cut off."""
+    """Files that make the reader import all that it is made of: plain, with a hint, with text opcodes, cut off, large."""
     folder = tmp_path_factory.mktemp("good")
     names = ("ok/plain.pt", "ok/bigint.pt", "ok/protocol0.pt", "zip/trunc_four_bytes.pt")
     names += ("foreign/pt2.pt2", "foreign/torch_package.pt", "tar/good.pt", "foreign/torchscript.pt")
     samples = [SAMPLES / name for name in ("agent.zip", "zoo.pkl", "sharded", "dcp", "dcp_interrupted")]
+    names += ("pickle/deep_dict.pt",)
     return [*(case.build(folder) for case in CASES if case.name in names), *samples]
 
 

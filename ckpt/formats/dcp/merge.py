@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from ckpt.errors import UnreadableError
-from ckpt.formats.dcp.metadata import Chunks, Copy, Item, Metadata, TensorRow
+from ckpt.formats.dcp.metadata.content import Chunks, Copy, Item, Metadata, TensorRow
 from ckpt.names import Path
 from ckpt.text import show
 

@@ -12,7 +12,7 @@ from ckpt.io.location import Location
 from ckpt.names import Path
 
 if TYPE_CHECKING:  # most folders have none
-    from ckpt.formats.dcp.metadata import Metadata
+    from ckpt.formats.dcp.metadata.content import Metadata
 
 
 class Part(NamedTuple):

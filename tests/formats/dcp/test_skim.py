@@ -23,9 +23,9 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from ckpt.errors import CkptError
-from ckpt.formats.dcp import skim
-from ckpt.formats.dcp.frames import without_frames
-from ckpt.formats.dcp.metadata import metadata_of
+from ckpt.formats.dcp.metadata import skim
+from ckpt.formats.dcp.metadata.content import metadata_of
+from ckpt.formats.dcp.metadata.frames import without_frames
 from ckpt.formats.pickled import run
 from ckpt.limits import Budget, Limits
 

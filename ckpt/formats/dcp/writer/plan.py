@@ -18,7 +18,7 @@ from ckpt.elements.blocks import is_dense
 from ckpt.errors import UnreadableError
 from ckpt.formats.dcp import DATA
 from ckpt.formats.dcp.items import Bytes, Placement, TensorItem
-from ckpt.formats.dcp.metadata import Item
+from ckpt.formats.dcp.metadata.content import Item
 from ckpt.formats.dcp.writer.record import Chunk, Row
 from ckpt.formats.torch_zip.write import archive_of
 from ckpt.io.commit import Sink

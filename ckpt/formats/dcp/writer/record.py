@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ckpt.dtypes import DType
 from ckpt.errors import LimitError
-from ckpt.formats.dcp.metadata import Item
+from ckpt.formats.dcp.metadata.content import Item
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId
 from ckpt.pickles.emit import StorageId, emit

@@ -15,8 +15,8 @@ from typing import NamedTuple, TypeAlias, cast
 
 from ckpt.dtypes import BY_NAME, DType
 from ckpt.errors import UnreadableError
-from ckpt.formats.dcp.frames import without_frames
-from ckpt.formats.dcp.metadata import Chunks, FoundItem, Metadata, TensorRow, class_of, metadata_of
+from ckpt.formats.dcp.metadata.content import Chunks, FoundItem, Metadata, TensorRow, class_of, metadata_of
+from ckpt.formats.dcp.metadata.frames import without_frames
 from ckpt.formats.pickled import run
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Dict, Global, Node, Opaque
