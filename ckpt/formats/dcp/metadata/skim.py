@@ -62,6 +62,8 @@ class Skimmer:
         self._tries = 8  # each looks at the whole memo
 
     def __call__(self, out: Pickle, stack: list[Made], outer: list[list[Made]], at: int) -> int:
+        if not outer or not outer[-1] or type(outer[-1][-1]) not in (Dict, Opaque):
+            return at  # a list of pairs alone may be skipped to the next one
         before = out.skimmed
         at, out.skimmed = self._read_on(stack, self.memo, at, before)
         return at
@@ -161,36 +163,37 @@ class Skimmer:
         if pattern is None:
             return at, skipped
         data, slot = self.data, len(memo) + skipped
-        while (found := pattern.match(data, self._next(at))) is not None:
-            name, new = _named(memo, found, 1)
-            file, other = _named(memo, found, 7)
-            if name is None or file is None:
-                break
+        match, size, make = pattern.match, _size, tuple.__new__
+        while (found := match(data, at)) is not None:
+            got, length, text, place, few, many, same, other_length, other, begin, count = found.groups()
+            used = 4
+            name, file = memo.get(_slot(got)) if got else text, memo.get(_slot(same)) if same else other
+            if text is not None:
+                name = text.decode()
+                used += 1
+                if len(name) != length[0]:
+                    break
             offsets: tuple[int, ...] | None = None
-            used = 2 + new
-            if found[4] is not None:
-                offsets = _sizes(found, 5)
+            if place is not None:
+                offsets = size(few or many or b"")
                 used += 3 if offsets else 2
-            if new:
+            if other is not None:
+                file = other.decode()
+                if len(file) != other_length[0]:
+                    break
+                used += 1
+            if type(name) is not str or type(file) is not str:
+                break
+            if text is not None:  # only now: an entry that is left to the machine fills these slots itself
                 memo[slot + 2] = name
-            slot += used + 2
-            if other:
-                memo[slot] = file
-                slot += 1
+            if other is not None:
+                memo[slot + used - 1] = file
+            slot += used
             at = found.end()
-            self.items.append(FoundItem(name, offsets, file, _number(found[10]), _number(found[11])))
+            self.items.append(make(FoundItem, (name, offsets, file, _number(begin), _number(count), ())))
         self._budget.charge(_ITEM * (len(self.items) - self._charged), ".metadata")
         self._charged = len(self.items)
         return at, slot - len(memo)
-
-
-def _named(memo: Memo, found: re.Match[bytes], group: int) -> tuple[str | None, int]:
-    """(the text that an entry names, the slots that it takes in the memo); None for anything else."""
-    if (got := found[group]) is not None:
-        known = memo.get(_slot(got))
-        return (known, 0) if type(known) is str else (None, 0)
-    text = found[group + 2]
-    return (text.decode(), 1) if len(text) == found[group + 1][0] else (None, 0)
 
 
 def _tensor_patterns(made: Opaque, memo: Memo) -> _Patterns | None:
@@ -246,7 +249,8 @@ def _place_pattern(key: Opaque, made: Opaque, memo: Memo) -> re.Pattern[bytes] |
     if of is None:
         return None
     pattern = (
-        of(key.func)
+        rb"(?:u\()?"
+        + of(key.func)
         + rb"\)\x81\x94\}\x94\("
         + of(keys[0])
         + _TEXT
