@@ -29,6 +29,7 @@ class NamedKey(str):
 
 
 Path = tuple[Key, ...]
+_NUMBERS = re.compile(r"([0-9]+)")
 
 
 def dotted(path: Sequence[Key]) -> str:
@@ -38,10 +39,13 @@ def dotted(path: Sequence[Key]) -> str:
 
 def natural(text: str) -> tuple[tuple[int, int | str], ...]:
     """A sort key that puts `layers.2` before `layers.10`."""
+    parts = _NUMBERS.split(text)  # every second one is a number
     return tuple(
-        (0, int(part)) if part.isascii() and part.isdigit() and len(part) < 19 else (1, part)
-        for part in re.split(r"(\d+)", text)
-        if part
+        [
+            (0, int(part)) if index & 1 and len(part) < 19 else (1, part)
+            for index, part in enumerate(parts)
+            if part
+        ]
     )
 
 

@@ -7,6 +7,7 @@ import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from pickletools import genops
 from typing import Any
 
 import pytest
@@ -37,6 +38,20 @@ def skimmed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
     monkeypatch.setattr(TensorSkimmer, "_take", counted)
     yield counts
+
+
+@pytest.fixture
+def again(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The sizes of the pickles that the machine had to read once more, alone."""
+    sizes: list[int] = []
+    run = pickled.run
+
+    def counted(data: bytes, *args: Any) -> Any:
+        sizes.append(len(data))
+        return run(data, *args)
+
+    monkeypatch.setattr(pickled, "run", counted)
+    yield sizes
 
 
 def read(path: Path, monkeypatch: pytest.MonkeyPatch, least: int) -> Checkpoint | str:
@@ -192,6 +207,8 @@ def states() -> dict[str, object]:
                 "c": {f"t{n}": usual("x") for n in range(90)},
             }
         },
+        "negative": {-n: {name: usual("x") for name in "abc"} for n in range(90)},
+        "wide": {n: {f"t{m}": usual("x") for m in range(1_100)} for n in range(3)},
         "sections": {"model": blocks(30, usual), "ema": blocks(30, usual), "lr": 0.1},
     }
 
@@ -217,14 +234,23 @@ def test_states_give_the_tree_of_the_machine(
         ("grad", 0.6),
         ("adam", 0.7),
         ("same storage", 0.6),
+        ("tied", 0.5),
+        ("wide", 0.9),
+        ("names", 0.3),
     ],
 )
 def test_most_of_a_state_is_read_in_columns(
-    kind: str, least: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skimmed: list[int]
+    kind: str,
+    least: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    skimmed: list[int],
+    again: list[int],
 ) -> None:
     checkpoint = read(saved(states()[kind], tmp_path / "state.pth"), monkeypatch, 0)
     assert isinstance(checkpoint, Checkpoint)
     assert sum(skimmed) >= least * len(checkpoint.tensors)
+    assert not again
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
@@ -344,8 +370,38 @@ def state_on_a_tensor(data: bytes) -> bytes:
 
 
 def memoized(data: bytes) -> bytes:
-    """MEMOIZE counts the slots, those in columns too."""
-    return data[:-2] + b"X\x01\0\0\0y]\x94u."
+    """MEMOIZE fills the next slot, behind those in columns, and GET asks for it."""
+    slot = int.from_bytes(data[-6:-2], "little") + 1
+    return data[:-2] + b"X\x01\0\0\0yq\x01]\x94X\x01\0\0\0zj" + slot.to_bytes(4, "little") + b"u."
+
+
+def odd_pairs(data: bytes) -> bytes:
+    """Pairs are set where a key has no value, and a last value makes the number even."""
+    early, late = data.index(b"X\x0a\0\0\0layer.33.w"), data.index(b"X\x0a\0\0\0layer.50.w")
+    return data[:early] + b"K\x01" + data[early:late] + b"u(" + data[late:-2] + b"K\x02u."
+
+
+def slots_again(data: bytes) -> bytes:
+    """Tensors behind a number fill the slots of earlier ones again; one of the slots is asked for."""
+    late = data.index(b"X\x0a\0\0\0layer.48.w")
+    puts = [
+        (at, int(slot))
+        for op, slot, at in genops(data)
+        if op.name == "LONG_BINPUT" and isinstance(slot, int) and at
+    ]
+    first = next(slot for at, slot in puts if at > late)
+    out = bytearray(data)
+    for at, slot in puts:
+        moved = slot + 5_000 - (first - puts[0][1] + 30 if at > late else 0)
+        out[at + 1 : at + 5] = moved.to_bytes(4, "little")
+    again = bytes(out[-6:-2])
+    return bytes(out[:late]) + b"X\x01\0\0\0xK\x01" + bytes(out[late:-2]) + b"X\x01\0\0\0yj" + again + b"u."
+
+
+def global_as_key(data: bytes) -> bytes:
+    """A key is a class."""
+    at = data.index(b"X\x0a\0\0\0layer.50.w")
+    return data[:at] + b"h\x05" + data[at + len(b"X\x0a\0\0\0layer.50.w") :]
 
 
 def other_key(data: bytes) -> bytes:
@@ -369,7 +425,10 @@ CHANGES = [
     negative,
     state_on_a_tensor,
     memoized,
+    odd_pairs,
+    slots_again,
     other_key,
+    global_as_key,
 ]
 
 
@@ -384,6 +443,28 @@ def test_odd_pickles_give_the_tree_of_the_machine(
 
     both(with_pickle(small(tmp_path), changed, tmp_path / "odd.pth"), monkeypatch)
     assert sum(skimmed) or change in (in_a_list, pairs_of_a_list)
+
+
+@pytest.mark.parametrize("change", [name_again, tensor_again, memoized], ids=lambda change: change.__name__)
+def test_what_the_memo_finds_in_columns_is_read_once(
+    change: Callable[[bytes], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: list[int]
+) -> None:
+    path = with_pickle(small(tmp_path), change, tmp_path / "odd.pth")
+    assert isinstance(read(path, monkeypatch, 0), Checkpoint)
+    assert not again
+
+
+def test_an_unusual_class_of_storage_is_left_to_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: list[int]
+) -> None:
+    """The name of the class is written again as it was."""
+    path = with_pickle(
+        small(tmp_path),
+        lambda data: data.replace(b"ctorch\nHalf", b"ctorch.cuda\nHalf"),
+        tmp_path / "odd.pth",
+    )
+    assert isinstance(read(path, monkeypatch, 0), Checkpoint)
+    assert len(again) == 1
 
 
 def test_changed_bytes_give_the_tree_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ what the rules forbid: duplicate keys, a header that does not begin with `{`.
 from __future__ import annotations
 
 import json
+import re
 from math import prod
 from typing import NoReturn
 
@@ -17,7 +18,7 @@ from ckpt.formats.probe import Probe
 from ckpt.limits import Budget, Limits
 from ckpt.names import natural
 from ckpt.nodes import Dict
-from ckpt.tensors import Range, Storage, tensor_ref
+from ckpt.tensors import Range, Storage, TensorRef, tensor_ref
 from ckpt.text import Json, show
 from ckpt.tree.metadata import METADATA, metadata_node
 
@@ -56,6 +57,14 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
             f"cut off: the safetensors header needs {length:,} bytes, the file ends at {probe.size:,}"
         )
     data = probe.file.read(8, length)
+    begin = 8 + length
+    begin = 8 + length
+    if length >= _LEAST or probe.mark:
+        usual = _usual(data, probe.budget)
+        if usual is not None and len(usual[0]) <= limits.entries:
+            parsed, texts = usual
+            _check_cover(parsed, probe.size - begin)
+            return _checkpoint(probe, begin, parsed, texts)
     header = parse_json(data, "safetensors header", probe.budget, b'"data_offsets"')
     if b"\\u" in data:  # only an escape makes a lone surrogate, which the library refuses in any text
         try:
@@ -64,15 +73,10 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
             raise UnreadableError("damaged safetensors header: a text contains a lone surrogate") from None
     if not isinstance(header, dict) or probe.head[8:9] != b"{":
         raise UnreadableError("the safetensors header does not begin with {")
-    metadata = header.pop(METADATA, {})
-    pairs = metadata.items() if isinstance(metadata, dict) else ()
-    texts = {name: value for name, value in pairs if isinstance(value, str) and is_text(value)}
-    if not isinstance(metadata, dict) or len(texts) < len(metadata):
-        raise UnreadableError("safetensors metadata must map text to text")
+    texts = _texts(header.pop(METADATA, {}))
     if len(header) > limits.entries:
         raise LimitError(f"the safetensors file has {len(header):,} tensors", "entries", limits.entries)
     probe.budget.charge(len(header) * _ENTRY + len(texts) * _VALUE, "the safetensors header")
-    begin = 8 + length
     parsed = {name: _entry(name, fields) for name, fields in header.items()}
     _check_cover(parsed, probe.size - begin)
     return _checkpoint(probe, begin, parsed, texts)
@@ -147,6 +151,64 @@ def is_text(value: str) -> bool:
     return True
 
 
+def _texts(metadata: object) -> dict[str, str]:
+    """The metadata of a header. Raises UnreadableError."""
+    pairs = metadata.items() if isinstance(metadata, dict) else ()
+    texts = {name: value for name, value in pairs if isinstance(value, str) and is_text(value)}
+    if not isinstance(metadata, dict) or len(texts) < len(metadata):
+        raise UnreadableError("safetensors metadata must map text to text")
+    return texts
+
+
+_Row = tuple[DType, tuple[int, ...], int, int]
+"""(dtype, shape as torch counts it, begin, end) of a tensor; offsets count bytes from the end of the header."""
+_NUMBER = "(?:0|[1-9][0-9]{0,17})"
+_USUAL = (
+    r'"([^"\\\x00-\x1f]*)":\{"dtype":"([A-Z0-9_]+)","shape":\[((?:N(?:,N)*)?)\],"data_offsets":\[(N),(N)\]\}'
+).replace("N", _NUMBER)
+"""A tensor of a header as the library writes it."""
+_LEAST = 16_384
+"""The size of a header from which on the expression is worth to be compiled."""
+
+
+def _usual(data: bytes, budget: Budget) -> tuple[dict[str, _Row], dict[str, str]] | None:
+    """(the tensors, the metadata) of a header that the library wrote; None for any other, damaged or not."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    parts = [] if "\\" in text else re.split(_USUAL, text)
+    names, kinds, shapes = parts[1::6], parts[2::6], parts[3::6]
+    first, last = parts[0] if parts else "", parts[-1] if parts else ""
+    if not names or set(parts[6:-1:6]) > {","} or last.rstrip(" ") != "}" or len(set(names)) < len(names):
+        return None
+    texts: dict[str, str] = {}
+    if METADATA in names or first != "{":
+        if METADATA in names or not first.startswith(f'{{"{METADATA}":') or not first.endswith(","):
+            return None
+        try:
+            header = json.loads(first[:-1] + "}")
+            texts = _texts(header.pop(METADATA))
+        except (ValueError, RecursionError, UnreadableError):
+            return None
+        if header or len(texts) * 2 != (first.count('"') - 2) // 2:  # a key that is set twice
+            return None
+    budget.hold(len(data))
+    budget.claim(len(names))
+    budget.charge(len(names) * _ENTRY + len(texts) * _VALUE + len(text), "the safetensors header")
+    begins, ends = map(int, parts[4::6]), map(int, parts[5::6])
+    known: dict[tuple[str, str], _Row] = {}
+    rows: dict[str, _Row] = {}
+    for name, kind, shape, begin, end in zip(names, kinds, shapes, begins, ends, strict=True):
+        like = known.get((kind, shape))
+        if like is None or end - begin != like[3] - like[2]:
+            sizes = list(map(int, shape.split(","))) if shape else []
+            fields = {"dtype": kind, "shape": sizes, "data_offsets": [begin, end]}
+            like = known[kind, shape] = _entry(name, fields)
+        rows[name] = (like[0], like[1], begin, end)
+    return rows, texts
+
+
 def _entry(name: str, fields: object) -> tuple[DType, tuple[int, ...], int, int]:
     """(dtype, shape as torch counts it, begin, end) of one tensor of the header."""
     what = f"tensor {show(name, 80)}"
@@ -204,12 +266,17 @@ def _checkpoint(
     root = Dict()
     entries: list[Entry] = []
     storages: list[Storage] = []
+    known: dict[tuple[str, tuple[int, ...]], TensorRef] = {}
     for index, name in enumerate(sorted(parsed, key=natural)):
         dtype, shape, start, end = parsed[name]
+        nbytes = end - start
         storage = Storage(
-            f"{probe.mark}{index}", None, dtype, end - start, Range(probe.file, begin + start, end - start)
+            f"{probe.mark}{index}", None, dtype, nbytes, Range(probe.file, begin + start, nbytes)
         )
-        ref = tensor_ref(storage, dtype, shape, contiguous(shape), 0)
+        like = known.get((dtype.name, shape))
+        if like is None:
+            like = known[dtype.name, shape] = tensor_ref(storage, dtype, shape, contiguous(shape), 0)
+        ref = TensorRef._make((storage, *like[1:]))
         root.keys.append(name)
         root.values.append(ref)
         entries.append(Entry((name,), name, ref))
