@@ -10,7 +10,6 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ckpt.elements.blocks import elements
 from ckpt.errors import UnreadableError
 from ckpt.evidence.matching import Match
 from ckpt.evidence.optimizers import optimizer
@@ -84,6 +83,8 @@ def _counter(node: Node) -> float | None:
         form = _COUNTERS.get(tensor.dtype.name)
         if form is None or tensor.numel != 1 or tensor.storage.place is None:
             return None
+        from ckpt.elements.blocks import elements  # here: few files hold their counters in tensors
+
         try:
             return float(struct.unpack(form, b"".join(elements(tensor)))[0])
         except UnreadableError:  # a part of the checkpoint is missing, which is a finding of its own

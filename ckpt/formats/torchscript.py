@@ -33,13 +33,11 @@ TRAITS = Traits(
 WRITER = ""
 VERIFIER = "ckpt.formats.torch_zip.verify"
 
-_LINE = re.compile(
-    r"^(?:class (?P<class>\w+)\(|  __(?P<kind>parameters|buffers)__ = \[(?P<names>[^\]\n]*)\])", re.MULTILINE
-)
+_LINE = r"(?m)^(?:class (?P<class>\w+)\(|  __(?P<kind>parameters|buffers)__ = \[(?P<names>[^\]\n]*)\])"
 _OTHERS = ""  # no name of an attribute
 _NAME = 300
 """Bytes of memory of one class or name of the code."""
-_WORD = re.compile(r'"([^"]*)"')
+_WORD = r'"([^"]*)"'
 
 
 def sniff(probe: Probe) -> bool:
@@ -107,7 +105,7 @@ def _kinds(archive: Archive, limits: Limits, budget: Budget) -> dict[str, dict[s
         budget.charge(4 * record.size, "the code of the archive")
         code = archive.read(record, limits.pickle_bytes, "pickle-bytes").decode("utf-8", "replace")
         kinds: dict[str, Role] | None = None
-        for match in _LINE.finditer(code):
+        for match in re.finditer(_LINE, code):
             budget.charge(_NAME, "the code of the archive")
             if match["class"]:
                 kinds = kinds_of.setdefault(f"{module}.{match['class']}", {})
@@ -117,7 +115,7 @@ def _kinds(archive: Archive, limits: Limits, budget: Budget) -> dict[str, dict[s
                     kinds[_OTHERS] = "buffer"
                 else:
                     kinds.pop(_OTHERS, None)
-                for word in _WORD.finditer(code, *match.span("names")):
+                for word in re.finditer(_WORD, match["names"]):
                     budget.charge(_NAME, "the code of the archive")
                     kinds[word[1]] = role
     return kinds_of

@@ -6,7 +6,6 @@ what the rules forbid: duplicate keys, a header that does not begin with `{`.
 
 from __future__ import annotations
 
-import json
 from math import prod
 from typing import NoReturn
 
@@ -58,6 +57,8 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     data = probe.file.read(8, length)
     header = parse_json(data, "safetensors header", probe.budget, b'"data_offsets"')
     if b"\\u" in data:  # only an escape makes a lone surrogate, which the library refuses in any text
+        import json  # here, as in `parse_json`: most files hold none
+
         try:
             json.dumps(header, ensure_ascii=False).encode()
         except UnicodeEncodeError:
@@ -92,6 +93,8 @@ def parse_json(
     Its memory is estimated before it is parsed and charged to `budget`. Each `claim` in it names a tensor. With
     `constants`, NaN and Infinity are numbers, as Python writes them.
     """
+    import json
+
     counts = {mark: data.count(mark) for mark in (b"{", b"[", b",", b'"')}
     memory = counts[b"{"] * _OBJECT + counts[b"["] * _ARRAY + counts[b","] * _ITEM + counts[b'"'] * _TEXT // 2
     budget.hold(len(data))
