@@ -246,6 +246,8 @@ def test_every_range_is_copied_as_it_is(
     copied = named(calls, "copy_file_range")
     could = [row for row in copied if not (row[0] - row[2]) % block and row[1] >= block + -row[0] % block]
     assert could and all(number % block == 0 for row in could for number in row)
+    # What lies elsewhere within its block is copied in one piece.
+    assert {(at, count) for at, count, to_at in copied if (at - to_at) % block} <= set(ranges)
     source.close()
 
 
@@ -349,6 +351,21 @@ def test_where_the_system_does_not_know_it_the_whole_file_is_forced(
     calls.clear()
     save.undo(str(path), LIMITS)
     assert [call.name for call in calls] == ["ftruncate", "fsync"]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_a_write_that_fails_is_final(
+    number: int, path: Path, through: None, monkeypatch: pytest.MonkeyPatch, calls: list[Call]
+) -> None:
+    old = path.read_bytes()
+
+    def refuse(*args: Any) -> int:
+        raise OSError(number, "no")
+
+    monkeypatch.setattr(os, "pwritev", refuse)
+    with pytest.raises(WriteError):
+        in_place(path)
+    assert [call.name for call in calls] == ["ftruncate", "fsync"] and path.read_bytes() == old
 
 
 def test_a_short_write_goes_on(path: Path, through: None, monkeypatch: pytest.MonkeyPatch) -> None:
