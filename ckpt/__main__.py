@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import NoReturn
+
+TYPE_CHECKING = False  # that of `typing`, whose import takes as long as all of `--version`
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 
 def main() -> NoReturn:
@@ -21,9 +24,22 @@ def main() -> NoReturn:
 
 
 def _program() -> int:
+    if sys.argv[1:] in (["--version"], ["-V"]) and sys.stdout is not None and _told():
+        return 0
     from ckpt.cli.app import run
 
     return run()
+
+
+def _told() -> bool:
+    """Print the version before anything else is imported. Where that fails, the program does it, and says why not."""
+    from ckpt import __version__
+
+    try:
+        os.write(1, f"ckpt {__version__}\n".encode())  # past the buffer: what fails leaves nothing behind
+    except OSError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

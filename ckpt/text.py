@@ -31,16 +31,16 @@ TEXT_LIMIT = 200
 # What moves the cursor, reorders text or cannot be seen: Unicode's categories Cc, Cf, Co, Cs, Zl and Zp, all of
 # Default_Ignorable_Code_Point, and every blank but the space. The table is of Unicode 16 and written out, so that each
 # Python escapes the same. The backslash is doubled so that an escape is unambiguous.
-_UNPRINTABLE = re.compile(
+_UNPRINTABLE = (
     "[\x00-\x1f\x7f-\xa0\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u1680\u17b4\u17b5"
     "\u180b-\u180f\u2000-\u200f\u2028-\u202f\u205f-\u206f\u2800\u3000\u3164\ud800-\uf8ff\ufdd0-\ufdef\ufe00-\ufe0f"
     "\ufeff\uffa0\ufff0-\ufffb\ufffe\uffff\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3"
     "\U0001d173-\U0001d17a\U000e0000-\U000e0fff\U000f0000-\U0010ffff\\\\]"
 )
 # What the runners of GitHub Actions, Azure Pipelines and TeamCity take for a command, anywhere in a line.
-_RUNNERS = re.compile(r"#(?=#(?:\[|vso\[|teamcity\[))")
-_FORMULA = re.compile("[=+\\-@\uff1d\uff0b\uff0d\uff20]")
-_NUMBER = re.compile(r"-(?:[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?|inf)")
+_RUNNERS = r"#(?=#(?:\[|vso\[|teamcity\[))"
+_FORMULA = "[=+\\-@\uff1d\uff0b\uff0d\uff20]"
+_NUMBER = r"-(?:[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?|inf)"
 
 
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
@@ -57,13 +57,13 @@ def show_literal(text: str) -> str:
     """Like `show`, for text that already holds Python literals: backslashes stay as they are."""
     if text.isascii() and text.isprintable():
         return text
-    return _UNPRINTABLE.sub(lambda match: "\\" if match[0] == "\\" else _escape(match), text)
+    return re.sub(_UNPRINTABLE, lambda match: "\\" if match[0] == "\\" else _escape(match), text)
 
 
 def show_line(line: str) -> str:
     """A line, already safe, that no runner takes for a command: GitHub Actions obeys `::name::` at its begin."""
     if "##" in line:
-        line = _RUNNERS.sub(r"\\x23", line)
+        line = re.sub(_RUNNERS, r"\\x23", line)
     blanks = len(line) - len(line.lstrip())
     return f"{line[:blanks]}\\x3a{line[blanks + 1 :]}" if line.startswith("::", blanks) else line
 
@@ -98,7 +98,7 @@ def pasted_path(path: str) -> str | None:
 
 def show_cell(text: str, *, name: bool = False) -> str:
     """A cell of TSV, already safe, that no spreadsheet takes for a formula. A number stays, but not as a name."""
-    if not _FORMULA.match(text) or (not name and _NUMBER.fullmatch(text)):
+    if not re.match(_FORMULA, text) or (not name and re.fullmatch(_NUMBER, text)):
         return text
     return f"{_code(text[0])}{text[1:]}"
 
@@ -111,7 +111,7 @@ def is_plain(text: str) -> bool:
 def _escaped(text: str) -> str:
     if is_plain(text):
         return text
-    return _UNPRINTABLE.sub(_escape, text)
+    return re.sub(_UNPRINTABLE, _escape, text)
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -74,9 +74,8 @@ class Group(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """The commands by what they are for, and what the exit codes mean."""
         for title, group in _GROUPS.items():
-            rows = [(name, line) for name, line in group.items() if name in self.commands]
             with formatter.section(title):
-                formatter.write_dl(rows)
+                formatter.write_dl(list(group.items()))
         with formatter.section("Exit codes"):
             formatter.write_dl(_EXIT_CODES)
 
@@ -189,16 +188,22 @@ def _main(
     """Inspect, compare and migrate PyTorch checkpoints, without running anything they name."""
 
 
+def _needed(words: list[str]) -> Iterable[str]:
+    """The commands that a command line needs. The help of the program needs none: it is made of the table."""
+    if words[:1] == ["help"]:
+        words = words[1:]
+    if words[:1] and words[0] in COMMANDS:
+        return words[:1]
+    is_help = (not words or words[0] in ("-h", "--help")) and "_CKPT_COMPLETE" not in os.environ
+    return () if is_help else COMMANDS
+
+
 def run() -> int:
     """Run the command line `sys.argv`; the exit code."""
-    import gc
-
-    gc.disable()  # one short job: its trees are needed to the end
     for library in ("OPENBLAS", "OMP", "MKL"):  # numpy must not start threads of its own beside ours
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     output.prepare()
-    asked = sys.argv[1] if len(sys.argv) > 1 else ""
-    command = program((asked,) if asked in COMMANDS else COMMANDS)
+    command = program(_needed(sys.argv[1:]))
     start.unwind()
     code = command(standalone_mode=False, prog_name="ckpt")
     return code if isinstance(code, int) else 0

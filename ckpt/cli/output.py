@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import io
-import json
 import os
 import sys
 import threading
@@ -189,6 +188,8 @@ def write_json(document: dict[str, Json]) -> None:
 
 
 def _compact(value: Json) -> str:
+    import json  # here: most output is text
+
     # Without indent json's encoder is fast. `##[` is a command to GitHub Actions; `#` is only found in strings.
     return json.dumps(value, ensure_ascii=True, allow_nan=False).replace("##", "#\\u0023")
 

@@ -6,12 +6,16 @@ nothing. 129 hung up, 130 interrupted, 143 terminated; the program returns the o
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
 from collections.abc import Callable
-from types import FrameType
-from typing import NoReturn
+
+TYPE_CHECKING = False  # that of `typing`, which takes longer than all that is imported here
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import NoReturn
 
 TROUBLE, PIPE_CLOSED = 2, 141
 _LINES = {signal.SIGHUP: "hung up", signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
@@ -35,6 +39,7 @@ class _Process:
 def run(program: Callable[[], int]) -> NoReturn:
     """Run the program with signals handled, and end the process with its exit code."""
     code = TROUBLE
+    gc.disable()  # one short job: what is imported and what is read are needed to the end
     try:
         _install()
         code = program()

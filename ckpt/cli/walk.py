@@ -21,7 +21,7 @@ CHECKPOINTS = (".pth", ".pt", ".ckpt", ".bin", ".safetensors", ".index.json", ".
 """Endings of files that should be checkpoints: one that is none is an error."""
 PERHAPS = (".pkl", ".zip", ".nemo", ".joblib", ".tar", ".pt2", ".ptl")
 """Endings of files that may be checkpoints: one that is none is no concern of ours."""
-_SHARD = re.compile(r"-\d{5,}-of-\d{5,}\.(?:safetensors|bin)$")
+_SHARD = r"-\d{5,}-of-\d{5,}\.(?:safetensors|bin)$"
 _LONGEST = 1 << 24
 """Bytes of a list of names."""
 
@@ -97,7 +97,7 @@ def _walked(folder: str) -> Iterator[Found]:
             folders[:] = [name for name in folders if not any(file.startswith(f"{name}/") for file in own)]
         indexed = any(name.endswith(".index.json") for name in (*names, *own))
         for name in sorted(names, key=natural):
-            if name.startswith(".") or (indexed and _SHARD.search(name)):
+            if name.startswith(".") or (indexed and re.search(_SHARD, name)):
                 continue
             if name.endswith(CHECKPOINTS):
                 yield Found(os.path.normpath(os.path.join(at, name)), named=False)

@@ -13,7 +13,6 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from ckpt.elements.blocks import elements
 from ckpt.errors import UnreadableError
 from ckpt.evidence.matching import Match
 from ckpt.evidence.optimizers import optimizer
@@ -92,6 +91,8 @@ class _Bounded:
         held = all(ref.nbytes <= _MOMENT_BYTES and ref.storage.place is not None for ref in moments)
         if not held or not 0 < nbytes <= self._left:
             return None
+        from ckpt.elements.blocks import elements  # here: few files have state that no step has changed
+
         try:
             for ref in moments:
                 for block in elements(ref):
@@ -130,6 +131,8 @@ def _counter(node: Node) -> float | None:
         form = _COUNTERS.get(tensor.dtype.name)
         if form is None or tensor.numel != 1 or tensor.storage.place is None:
             return None
+        from ckpt.elements.blocks import elements  # here: few files hold their counters in tensors
+
         try:
             return float(struct.unpack(form, b"".join(elements(tensor)))[0])
         except UnreadableError:  # a part of the checkpoint is missing, which is a finding of its own

@@ -108,10 +108,10 @@ def strips(names: Sequence[str]) -> bool:
 # whole has its copy below `modules_to_save.NAME`.
 _PEFT = "base_model.model."
 _PEFT_MARKS = ("base_model.model.", ".base_layer.", ".lora_", ".modules_to_save.")
-_NAMED = re.compile(r"\.(lora_(?:A|B|magnitude_vector))\.[^.]+\.(weight|bias)$")
-_EMBEDDING = re.compile(r"\.(lora_embedding_[AB])\.[^.]+$")
-_SAVED = re.compile(r"\.modules_to_save\.[^.]+\.")
-_LAYER = re.compile(r"(.+)\.lora_(?:A|B|embedding_A|embedding_B)(?:\.|$)")
+_NAMED = r"\.(lora_(?:A|B|magnitude_vector))\.[^.]+\.(weight|bias)$"
+_EMBEDDING = r"\.(lora_embedding_[AB])\.[^.]+$"
+_SAVED = r"\.modules_to_save\.[^.]+\."
+_LAYER = r"(.+)\.lora_(?:A|B|embedding_A|embedding_B)(?:\.|$)"
 
 
 def is_adapted(names: Iterable[str]) -> bool:
@@ -124,11 +124,11 @@ def base_name(name: str) -> str:
     """The name without what PEFT adds: `base_model.model.fc.base_layer.weight` -> `fc.weight`."""
     name = name.removeprefix(_PEFT).replace(".base_layer.", ".")
     if ".lora_" in name:
-        return _EMBEDDING.sub(r".\1", _NAMED.sub(r".\1.\2", name))
-    return _SAVED.sub(".", name)
+        return re.sub(_EMBEDDING, r".\1", re.sub(_NAMED, r".\1.\2", name))
+    return re.sub(_SAVED, ".", name)
 
 
 def adapted_layers(names: Iterable[str]) -> list[str]:
     """The layers of the base model that LoRA changes, by their names in the base model, each once."""
-    found = map(_LAYER.match, [base_name(name) for name in names if "lora_" in name])
+    found = [re.match(_LAYER, base_name(name)) for name in names if "lora_" in name]
     return list(dict.fromkeys(match[1] for match in found if match is not None))

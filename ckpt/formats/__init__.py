@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from importlib import import_module
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import CkptError, NotOpenedError, UnreadableError, UsageError
@@ -20,7 +20,6 @@ from ckpt.formats.dcp_hf import read as dcp_hf
 from ckpt.formats.deepspeed import read as deepspeed
 from ckpt.formats.directory import LOCAL_MAGIC
 from ckpt.formats.folder import read as folder
-from ckpt.formats.format import CanAppend, CanVerify, CanWrite, Format
 from ckpt.formats.fsdp import read as fsdp
 from ckpt.formats.plain_pickle import read as plain_pickle
 from ckpt.formats.probe import Probe
@@ -37,6 +36,9 @@ from ckpt.formats.torchscript_1_0 import read as torchscript_1_0
 from ckpt.io.beside import beside
 from ckpt.io.location import Location, locate
 from ckpt.limits import Budget, Limits
+
+if TYPE_CHECKING:
+    from ckpt.formats.format import CanAppend, CanVerify, CanWrite, Format
 
 FORMATS: tuple[Format, ...] = (
     dcp,
@@ -240,7 +242,7 @@ def written_format(name: str) -> Format:
 
 def writer_of(name: str) -> CanWrite:
     """The module that writes a format. Raises UsageError when there is none."""
-    return cast(CanWrite, _module(written_format(name).WRITER))
+    return cast("CanWrite", _module(written_format(name).WRITER))
 
 
 def appender_of(name: str) -> CanAppend | None:
@@ -248,12 +250,12 @@ def appender_of(name: str) -> CanAppend | None:
     format = by_name(name)
     if format is None or not format.TRAITS.in_place:
         return None
-    return cast(CanAppend, _module(format.WRITER))
+    return cast("CanAppend", _module(format.WRITER))
 
 
 def verifier_of(format: Format) -> CanVerify | None:
     """The module that checks the bytes of a format, None when there is none."""
-    return cast(CanVerify, _module(format.VERIFIER)) if format.VERIFIER else None
+    return cast("CanVerify", _module(format.VERIFIER)) if format.VERIFIER else None
 
 
 def _module(name: str) -> object:

@@ -1,7 +1,7 @@
 """Writing without loss: a file appears whole or not at all, and the file that it replaces stays until then.
 
-A new file gets its space reserved, is written beside its target under another name, forced to the disk, and
-renamed; then the folder is forced to the disk.
+A new file gets its space reserved, or shares its blocks with its source. It is written beside its target under another
+name, forced to the disk, and renamed; then the folder is forced to the disk.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from ckpt.errors import UsageError, WriteError
+from ckpt.io import disk
 from ckpt.io.rename import NO_REPLACE, NOT_HERE, renamed
 from ckpt.io.source import MOST, Source
 from ckpt.io.target import check_folder, found, refuse_replacing, why
@@ -76,6 +77,7 @@ class Sink:
         self._begun = start  # everything before is on its way to the disk
         self._pending = bytearray()
         self._progress = progress
+        self._block = 0  # bytes of the blocks that it shares with its sources
         self.overflowed = 0
         """Finite elements that a cast made infinite on the way here."""
         self.is_placed = False
@@ -112,12 +114,25 @@ class Sink:
             self._progress(len(data))
 
     def copy(self, source: Source, offset: int, count: int) -> None:
-        """Copy a range of a source, by the kernel where it can. Raises UnreadableError when the source is cut."""
+        """Copy a range of a source, by the kernel where it can. Raises UnreadableError when the source is cut.
+
+        Only whole blocks can be shared, at the same place within a block: what is before and behind is written apart.
+        """
         if count <= _SMALL:
             self.write(source.read(offset, count))
             return
-        self.flush()
         end = offset + count
+        if self._block and not (offset - self.position) % self._block:
+            head, tail = -offset % self._block, end % self._block
+            if head + tail < count:
+                self.write(source.read(offset, head))
+                self._copy(source, offset + head, end - tail)
+                self.write(source.read(end - tail, tail))
+                return
+        self._copy(source, offset, end)
+
+    def _copy(self, source: Source, offset: int, end: int) -> None:
+        self.flush()
         try:
             while source.fd is not None and offset < end:
                 step = min(end - offset, _KERNEL_COPY)
@@ -136,6 +151,15 @@ class Sink:
             offset += step
             if self._progress is not None:
                 self._progress(step)
+
+    def reserve(self, size: int, sources: Sequence[Source] = ()) -> None:
+        """Reserve the space of the file now, so that a full disk fails at once.
+
+        Where blocks are shared with one of its sources nothing is reserved: such a file needs little space.
+        """
+        self._block = disk.shared_block(self._fd, [source.fd for source in sources])
+        if not self._block:
+            disk.reserve(self._fd, size)
 
     def flush(self) -> None:
         """Pass the gathered bytes to the operating system."""
@@ -191,7 +215,7 @@ class MemorySink(Sink):
 
 @contextmanager
 def writing(
-    to: Target, size: int, progress: Progress | None = None, *, sources: Iterable[Source] = ()
+    to: Target, size: int, progress: Progress | None = None, *, sources: Sequence[Source] = ()
 ) -> Iterator[Sink]:
     """A sink of `size` bytes. Leaving the block without an error puts the file in place. Raises WriteError.
 
@@ -205,8 +229,8 @@ def writing(
     try:
         fd = created(temporary, to, sources)
         lock(fd, fcntl.LOCK_SH)  # other runs see that this file is in use
-        reserve(fd, size)
         sink = Sink(fd, temporary, progress=progress)
+        sink.reserve(size, sources)
         yield sink
         sink.flush()
         assert sink.position == size, f"{sink.position} bytes were written, {size} were planned"
@@ -238,7 +262,7 @@ def writing(
                 sink.warnings += problems
 
 
-def created(path: str, to: Target, sources: Iterable[Source]) -> int:
+def created(path: str, to: Target, sources: Sequence[Source]) -> int:
     """A new empty file that nobody can read who cannot read the sources or the file that is replaced."""
     read = [os.fstat(source.fd) for source in sources if source.fd is not None]
     if to.like is not None:
@@ -314,21 +338,6 @@ def _claimed(old: str, new: str) -> None:
         raise
 
 
-def reserve(fd: int, size: int) -> None:
-    """Reserve the space now, so that a full disk fails at once."""
-    if not hasattr(os, "posix_fallocate"):  # macOS
-        disk = os.fstatvfs(fd)
-        if disk.f_bavail * disk.f_frsize < size:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return
-    try:
-        if size:
-            os.posix_fallocate(fd, 0, size)
-    except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-            raise
-
-
 def lock(fd: int, how: int) -> None:
     """Lock a file where its file system has locks. Raises BlockingIOError when another process holds one."""
     try:
@@ -367,7 +376,7 @@ def failed(error: OSError, to: Target, size: int) -> WriteError:
     hint = None
     if error.errno in (errno.ENOSPC, errno.EDQUOT) and size:
         with suppress(OSError):
-            disk = os.statvfs(os.path.dirname(to.real))
-            free = disk.f_bavail * disk.f_frsize
+            there = os.statvfs(os.path.dirname(to.real))
+            free = there.f_bavail * there.f_frsize
             hint = f"it needs {size_text(size)}, {size_text(free)} are free"
     return WriteError(f"cannot be written: {why(error)}", path=to.path, hint=hint)

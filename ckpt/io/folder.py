@@ -10,7 +10,7 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from ckpt.errors import UsageError, WriteError
@@ -71,7 +71,7 @@ def foreign(folder: str, belongs: Belongs) -> list[str]:
 class FolderSink(Sink):
     """Takes the files of a new folder, one after the other; each is on the disk when its block is left."""
 
-    def __init__(self, to: Target, path: str, sources: Iterable[Source], progress: Progress | None) -> None:
+    def __init__(self, to: Target, path: str, sources: Sequence[Source], progress: Progress | None) -> None:
         super().__init__(-1, path, progress=progress)
         self._to = to
         self._sources = tuple(sources)
@@ -80,7 +80,7 @@ class FolderSink(Sink):
     def file(self, name: str, size: int) -> Iterator[Sink]:
         """A sink for a new file of `size` bytes."""
         with self._opened(name) as sink:
-            commit.reserve(sink.fd, size)
+            sink.reserve(size, self._sources)
             yield sink
             sink.flush()
             assert sink.position == size, f"{sink.position} bytes were written, {size} were planned"
@@ -107,7 +107,7 @@ class FolderSink(Sink):
                 if self._progress is not None:
                     self._progress(source.size)
             except OSError:
-                commit.reserve(sink.fd, source.size)
+                sink.reserve(source.size)
                 sink.copy(source, 0, source.size)
 
     def link(self, name: str, source: Source) -> None:
@@ -133,7 +133,7 @@ def writing(
     belongs: Belongs,
     progress: Progress | None = None,
     *,
-    sources: Iterable[Source] = (),
+    sources: Sequence[Source] = (),
 ) -> Iterator[FolderSink]:
     """A sink for the files of a folder. Leaving the block without an error puts the folder in place.
 

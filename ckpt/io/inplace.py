@@ -1,4 +1,16 @@
-"""Changing a file where it is: appending to it, and cutting it back. One descriptor, locked, until it is done."""
+"""Changing a file where it is: appending to it, and cutting it back. One descriptor, locked, until it is done.
+
+What is written here is forced to the disk by itself where `disk.writes_through` allows it. `fsync` would wait for all
+of a file that was just saved, which is not ours to write: 2 GB for a few kilobytes.
+
+What a power loss leaves: the content is on the disk, found by the size of the file, before the first byte that makes it
+valid is written. Between the two the old archive lies before bytes that end nowhere, and `--undo` finds it by its own
+end; during the second any of its sectors may be missing, and then the new directory does not fit either. The bytes of
+the file that others wrote are as safe as they left them. What they had not forced to the disk may be lost, with or
+without this: from some byte on, as a file is written back from its beginning. The new directory names the records that
+lay there too, and every reader asks for their local headers, so that the file is refused, as it would have been before.
+Only a gap inside of one tensor shows in nothing but its checksum; `ckpt verify` compares those.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +22,51 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from ckpt.errors import NotOpenedError, WriteError
+from ckpt.io import disk
 from ckpt.io.commit import Progress, Sink, Target, closed, failed, lock
-from ckpt.io.source import File, Source, reason
+from ckpt.io.source import MOST, File, Source, reason
 from ckpt.io.target import why
+
+_LACKING = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+"""What a system answers that does not know RWF_DSYNC."""
+
+
+class ThroughSink(Sink):
+    """Puts each write on the disk before it returns, where that is kept in order; else `sync` forces the whole file."""
+
+    def __init__(self, fd: int, path: str, start: int = 0, progress: Progress | None = None) -> None:
+        super().__init__(fd, path, start, progress)
+        self._goes_through = disk.writes_through(fd)
+
+    def sync(self) -> None:
+        self.flush()
+        if not self._goes_through:
+            os.fsync(self._fd)
+
+    def _write(self, data: bytes | bytearray | memoryview) -> None:
+        view = memoryview(data)
+        while view and self._goes_through:
+            try:
+                done = os.pwritev(self._fd, [view[:MOST]], self._at, os.RWF_DSYNC)
+            except OSError as error:
+                if error.errno not in _LACKING:
+                    raise
+                self._goes_through = False
+            else:
+                self._at += done
+                view = view[done:]
+        super()._write(view)
+
+
+def cut(fd: int, size: int) -> None:
+    """Cut a file to `size` bytes and force that to the disk. Raises OSError."""
+    os.ftruncate(fd, size)
+    if size and disk.writes_through(fd):
+        # The last byte again, as it is: with it goes the size, and nothing else of the file.
+        with suppress(OSError):
+            os.pwritev(fd, [os.pread(fd, 1, size - 1)], size - 1, os.RWF_DSYNC)
+            return
+    os.fsync(fd)
 
 
 @contextmanager
@@ -33,7 +87,7 @@ def appending(source: Source, progress: Progress | None = None) -> Iterator[Sink
             raise WriteError("the file was replaced while it was read", path=path)
         source.check_unchanged()
         started = True
-        sink = Sink(fd, path, size, progress)
+        sink = ThroughSink(fd, path, size, progress)
         yield sink
         sink.sync()
         started = False
@@ -44,8 +98,7 @@ def appending(source: Source, progress: Progress | None = None) -> Iterator[Sink
     finally:
         if started:
             try:
-                os.ftruncate(fd, size)
-                os.fsync(fd)
+                cut(fd, size)
             except OSError:
                 pass
             except BaseException:  # a signal that came just now
@@ -70,8 +123,7 @@ class Held(NamedTuple):
         assert self.source.fd is not None
         self.source.check_unchanged()
         try:
-            os.ftruncate(self.source.fd, size)
-            os.fsync(self.source.fd)
+            cut(self.source.fd, size)
         except OSError as error:
             raise WriteError(f"cannot be written: {why(error)}", path=self.source.name) from error
 

@@ -13,7 +13,7 @@ _NAMES = frozenset(("file", "name", "before", "after"))
 """Columns whose text is no number, whatever it looks like."""
 _OWN = frozenset(("letter",))
 """Columns that hold nothing of the file."""
-_NO_MARKUP = re.compile(r"(?:[^\W_]|[ .,;/()=+%'…×-]|:(?=[0-9 ])|_(?=[^\W_]))*")
+_NO_MARKUP = r"(?:[^\W_]|[ .,;/()=+%'…×-]|:(?=[0-9 ])|_(?=[^\W_]))*"
 
 
 def table_lines(
@@ -43,7 +43,7 @@ def _cell(column: str, text: str) -> str:
 
 def _markdown(text: str) -> str:
     """A cell of a Markdown table: as code where it holds markup, a link, or a mention."""
-    if _NO_MARKUP.fullmatch(text) and "www." not in text.lower():
+    if re.fullmatch(_NO_MARKUP, text) and "www." not in text.lower():
         return text
     longest = max(map(len, re.findall("`+", text)), default=0)
     fence, pad = "`" * (longest + 1), " " if longest else ""

@@ -8,7 +8,7 @@ from ckpt.render.text import cells, hung, pasted_line, plain_text, whole
 
 _INDENT = 6
 """Cells of `ckpt: `, below which the further lines hang."""
-_COMMAND = re.compile(r"(?:^|(?<=: ))ckpt [a-z]+ .+")
+_COMMAND = r"(?:^|(?<=: ))ckpt [a-z]+ .+"
 
 
 def talk_lines(text: str, hint: str | None, width: int | None) -> list[str]:
@@ -16,7 +16,7 @@ def talk_lines(text: str, hint: str | None, width: int | None) -> list[str]:
     line = text if hint is None else f"{text} ({hint})"
     if hint is None or width is None or cells(line) <= width:
         return _lines(line, width)
-    command = _COMMAND.search(hint)
+    command = re.search(_COMMAND, hint)
     if command is None:
         return _lines(f"{text} {whole(f'({hint})') if 2 * cells(hint) <= width else f'({hint})'}", width)
     lines = _lines(text, width)

@@ -118,7 +118,7 @@ def test_arguments_are_shown_by_their_metavar(command: str, usage: str, argument
 @pytest.mark.parametrize(
     "words",
     [
-        ["--version"],
+        ["--help"],
         ["inspect", "--help"],
         ["inspect", "train_cuda.pth", "--include", "*", "--depth", "1", "--json"],
         ["diff", "ddp_after.pth", "ddp_after.pth", "--atol", "0.5"],

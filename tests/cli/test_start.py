@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import torch
 from process import SAMPLES, Done, python
+from rewriting import saved
 
 DRIVER = """
 import json, os, signal, sys
@@ -100,8 +103,8 @@ def wrong(found: list[End], number: int) -> list[End]:
 
 @pytest.mark.parametrize(
     ("number", "entry", "arguments", "step"),
-    [(signal.SIGINT, "script", ("inspect", "in.pth"), 500), (signal.SIGTERM, "module", ("--version",), 600)],
-    ids=["inspect", "version"],
+    [(signal.SIGINT, "script", ("inspect", "in.pth"), 500), (signal.SIGTERM, "module", ("--help",), 60)],
+    ids=["inspect", "help"],
 )
 def test_signal_at_any_event(
     number: int, entry: str, arguments: tuple[str, ...], step: int, tmp_path: Path
@@ -221,6 +224,70 @@ def test_windows_is_named_before_anything_is_imported() -> None:
     done = python("-c", WINDOWS, "inspect", "x")
     assert (done.code, done.err) == (2, b"ckpt: Windows is not supported (use WSL)\n")
     assert done.lines == ["['ckpt', 'ckpt.__main__']"]
+
+
+# ---------------------------------------------------------------------------------------------- What is imported
+
+IMPORTED = """
+import os, sys
+for name in sys.argv.pop(1).split():
+    __import__(name)
+before = set(sys.modules)
+leave = os._exit
+def left(code):
+    print(*sorted(set(sys.modules) - before), file=sys.stderr, flush=True)
+    leave(code)
+os._exit = left
+from ckpt.__main__ import main
+main()
+"""
+
+
+def imported(*words: str, after: str = "", code: int = 0) -> set[str]:
+    """What a command line imports, besides the modules of which `after` is a list, and what they import."""
+    done = python("-c", IMPORTED, after, *words, cwd=SAMPLES)
+    assert done.code == code, done.err.decode()
+    return set(done.complaints[-1].split())
+
+
+@pytest.mark.parametrize("option", ["--version", "-V"])
+def test_the_version_is_told_before_anything_is_imported(option: str) -> None:
+    ours = {"ckpt", "ckpt.__main__", "ckpt.cli", "ckpt.cli.start"}
+    assert imported(option, after="signal collections.abc") == {*ours, "__future__", "gc"}
+
+
+def test_a_version_that_cannot_be_written(tmp_path: Path) -> None:
+    script = "import os, sys; os.dup2(os.open(sys.argv.pop(1), os.O_WRONLY), 1); from ckpt.__main__ import main; main()"
+    assert python("-c", script, "/dev/full", "--version") == Done(
+        2, b"", b"ckpt: the output cannot be written: no space left on device\n"
+    )
+    left = (
+        "import os, sys; r, w = os.pipe(); os.close(r); os.dup2(w, 1); from ckpt.__main__ import main; main()"
+    )
+    assert python("-c", left, "--version") == Done(141, b"", b"")
+    closed = "import os, sys; sys.stdout = None; from ckpt.__main__ import main; main()"
+    assert b"Traceback" not in python("-c", closed, "--version").err
+
+
+@pytest.mark.parametrize("words", [(), ("--help",), ("-h",), ("help",), ("help", "diff"), ("diff", "--help")])
+def test_the_help_imports_no_other_command(words: tuple[str, ...]) -> None:
+    prefix = "ckpt.cli.commands."
+    commands = {name.removeprefix(prefix) for name in imported(*words) if name.startswith(prefix)}
+    assert commands == {"diff"} & set(words)
+
+
+@pytest.mark.parametrize("words", [("inspect",), ("inspect", "--depth", "1"), ("get", "model")])
+def test_what_looks_imports_little_besides_typer(words: tuple[str, ...], tmp_path: Path) -> None:
+    """Reading and showing a usual file. typer itself imports ast, inspect and datetime, and the newest pydantic too."""
+    path = saved({"model": {f"layers.{i}.weight": torch.ones(2) for i in range(9)}}, tmp_path / "a.pth")
+    name, *others = words
+    own = "typer typer.core dataclasses struct bisect unicodedata __future__ gc"
+    found = imported(name, str(path), *others, after=own)
+
+    assert {each for each in found if each.partition(".")[0] in sys.stdlib_module_names} == set()
+    assert {"ckpt.cli.app", "ckpt.formats"} <= found
+    writing = ("write", "save", "commit", "disk", "inplace", "emit")
+    assert not [each for each in found if each.rpartition(".")[2] in writing]
 
 
 def test_script_is_the_module(samples: Path) -> None:

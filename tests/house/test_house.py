@@ -81,6 +81,7 @@ def test_reading_never_loads_what_writes() -> None:
         "formats.draft",
         "formats.written",
         "io.commit",
+        "io.disk",
         "io.inplace",
         "io.leftover",
         "pickles.emit",

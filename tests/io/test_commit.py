@@ -16,6 +16,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import kills
 import pytest
@@ -28,7 +29,7 @@ from ckpt.errors import CkptError, UsageError, WriteError
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save
 from ckpt.formats.torch_zip import appended
-from ckpt.io import commit, inplace, leftover
+from ckpt.io import commit, disk, inplace, leftover
 from ckpt.io.source import File, Memory
 from ckpt.jobs.rewrite.rehome import moves, rehome
 from ckpt.limits import Limits
@@ -37,6 +38,7 @@ SAMPLE = ROOT / "sample_checkpoints" / "train_cuda.pth"
 CALLS = (
     "open",
     "pwrite",
+    "pwritev",
     "copy_file_range",
     "posix_fallocate",
     "fsync",
@@ -82,9 +84,22 @@ def over_itself(folder: Path) -> None:
         save.save(report.result, commit.target(str(folder / "in.pth"), force=True), "torch-zip", Limits())
 
 
+def as_a_whole(folder: Path) -> None:
+    """Append to the source where only the whole file can be forced to the disk."""
+    with mock.patch.object(disk, "writes_through", lambda fd: False):
+        in_place(folder)
+
+
+def write_by_write(folder: Path) -> None:
+    """Append to the source where each write can be forced to the disk by itself."""
+    with mock.patch.object(disk, "writes_through", lambda fd: True):
+        in_place(folder)
+
+
 WAYS: dict[str, Callable[[Path], None]] = {
     "new": into_new,
-    "in place": in_place,
+    "in place": as_a_whole,
+    "in place, write by write": write_by_write,
     "over itself": over_itself,
 }
 
@@ -202,7 +217,7 @@ def test_in_place_the_pickle_is_on_the_disk_before_the_directory(
 ) -> None:
     with monkeypatch.context() as patch:
         seen = recorded(patch)
-        in_place(folder)
+        as_a_whole(folder)
 
     assert [name for name, _ in seen] == ["pwrite", "fsync", "pwrite", "fsync"]
 
@@ -210,6 +225,7 @@ def test_in_place_the_pickle_is_on_the_disk_before_the_directory(
 def test_undo_is_on_the_disk_when_it_is_done(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_place(folder)
     with monkeypatch.context() as patch:
+        patch.setattr(disk, "writes_through", lambda fd: False)
         seen = recorded(patch)
         save.undo(str(folder / "in.pth"), Limits())
 
@@ -221,6 +237,7 @@ def test_an_appended_end_that_fails_is_cut_off_on_the_disk_too(
 ) -> None:
     source = File(str(folder / "in.pth"))
     with monkeypatch.context() as patch:
+        patch.setattr(disk, "writes_through", lambda fd: False)
         seen = recorded(patch)
         with pytest.raises(WriteError, match="not so"), inplace.appending(source) as sink:
             sink.write(b"new")
@@ -263,13 +280,14 @@ def test_killed_at_every_event_a_new_file_is_whole_or_absent(
     assert killed > 5
 
 
+@pytest.mark.parametrize("through", [False, True], ids=["as a whole", "write by write"])
 def test_killed_at_every_event_in_place_undo_gives_the_old_file_back(
-    folder: Path, killer: kills.Killer
+    through: bool, folder: Path, killer: kills.Killer
 ) -> None:
     source = folder / "in.pth"
     old = source.read_bytes()
     interrupted = finished = 0
-    for _ in killer.at_events("rehome", "in.pth", "--in-place", cwd=folder):
+    for _ in killer.at_events("rehome", "in.pth", "--in-place", cwd=folder, through=through):
         now = source.read_bytes()
         assert now.startswith(old)
         try:
@@ -285,13 +303,14 @@ def test_killed_at_every_event_in_place_undo_gives_the_old_file_back(
     assert interrupted >= 3 and finished >= 1
 
 
-def test_killed_at_every_event_undo_has_cut_or_not(folder: Path, killer: kills.Killer) -> None:
+@pytest.mark.parametrize("through", [False, True], ids=["as a whole", "write by write"])
+def test_killed_at_every_event_undo_has_cut_or_not(through: bool, folder: Path, killer: kills.Killer) -> None:
     source = folder / "in.pth"
     old = source.read_bytes()
     in_place(folder)
     new = source.read_bytes()
     states = []
-    for _ in killer.at_events("rehome", "--undo", "in.pth", cwd=folder):
+    for _ in killer.at_events("rehome", "--undo", "in.pth", cwd=folder, through=through):
         states.append(source.read_bytes())
         assert states[-1] in (old, new)
         source.write_bytes(new)
@@ -499,6 +518,7 @@ def test_a_disk_that_fills_while_a_file_grows_names_no_size(
 ) -> None:
     source = File(str(folder / "in.pth"))
     monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(os, "pwritev", full)
 
     with pytest.raises(WriteError, match="the disk is full") as caught, inplace.appending(source) as sink:
         sink.write(b"new")

@@ -17,7 +17,7 @@ from ckpt.errors import CkptError, NotOpenedError, WriteError
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save
 from ckpt.formats.torch_zip import write
-from ckpt.io import inplace
+from ckpt.io import disk, inplace
 from ckpt.io.source import Source
 from ckpt.jobs.rewrite.rehome import moves, rehome
 from ckpt.limits import Limits
@@ -135,6 +135,7 @@ def test_a_name_that_leads_to_another_file_when_it_is_locked(
 @pytest.mark.parametrize(("name", "number"), [("ftruncate", errno.EIO), ("fsync", errno.EIO)])
 def test_a_cut_that_fails(name: str, number: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = path.read_bytes()
+    monkeypatch.setattr(disk, "writes_through", lambda fd: False)
 
     def refuse(*_: Any) -> None:
         raise OSError(number, "no")

@@ -21,6 +21,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("nodes",),
     ("checkpoint",),
     (
+        "io.disk",
         "io.rename",
         "io.target",
         "io.commit",

@@ -19,12 +19,14 @@ SERVER = r"""
 import importlib, json, os, pkgutil, random, select, signal, sys, tempfile, time
 import ckpt, numpy, safetensors
 from ckpt.cli import app
+from ckpt.io import disk
 for module in pkgutil.walk_packages(ckpt.__path__, "ckpt."):
     if not module.name.endswith("__main__") and not module.name.startswith("ckpt.live"):
         importlib.import_module(module.name)
 
 SEEN = ("open", "os.rename", "os.link", "os.remove", "os.truncate", "os.chmod", "ckpt.write")
 write, sync, move, preallocate = os.pwrite, os.fsync, os.copy_file_range, os.posix_fallocate
+through = os.pwritev
 
 def watched(nth):
     events = 0
@@ -40,13 +42,20 @@ def watched(nth):
         done = write(fd, data[:half], at) if half else 0
         sys.audit("ckpt.write")
         return done + write(fd, data[half:], at + done)
+    def pwritev(fd, parts, at, flags):
+        (data,) = parts
+        sys.audit("ckpt.write")
+        half = len(data) // 2
+        done = through(fd, [data[:half]], at, flags) if half else 0
+        sys.audit("ckpt.write")
+        return done + through(fd, [data[half:]], at + done, flags)
     def before(call):
         def run(*arguments):
             sys.audit("ckpt.write")
             return call(*arguments)
         return run
     os.pwrite, os.fsync, os.copy_file_range = pwrite, before(sync), before(move)
-    os.posix_fallocate = before(preallocate)
+    os.posix_fallocate, os.pwritev = before(preallocate), pwritev
     sys.addaudithook(hook)
 
 def child(job):
@@ -60,6 +69,8 @@ def child(job):
         def refuse(*arguments, **options):
             raise PermissionError(1, "no links here")
         os.link = refuse
+    if job["through"] is not None:
+        disk.writes_through = lambda fd: job["through"]
     if job["nth"]:
         watched(job["nth"])
     app.main()
@@ -123,10 +134,12 @@ class Killer:
         nth: int = 0,
         after: float | None = None,
         links: bool = True,
+        through: bool | None = None,
     ) -> Ran:
         """One run, which gets SIGKILL at its event `nth`, or `after` so many seconds; without either it ends by itself.
 
-        An event is a call that changes something. `links=False` is a file system without hard links.
+        An event is a call that changes something. `links=False` is a file system without hard links,
+        `through` says whether it forces single writes to the disk; None leaves that to the one that is there.
         """
         assert self._server.stdin is not None and self._server.stdout is not None
         err = cwd.parent / f"{cwd.name}.stderr"
@@ -136,6 +149,7 @@ class Killer:
             "nth": nth,
             "after": after,
             "links": links,
+            "through": through,
             "err": str(err),
         }
         self._server.stdin.write(json.dumps(job) + "\n")
@@ -143,10 +157,17 @@ class Killer:
         code, seconds = json.loads(self._server.stdout.readline())
         return Ran(code, seconds, err.read_text())
 
-    def at_events(self, *arguments: str, cwd: Path, links: bool = True, step: int = 1) -> Iterator[Ran]:
+    def at_events(
+        self,
+        *arguments: str,
+        cwd: Path,
+        links: bool = True,
+        through: bool | None = None,
+        step: int = 1,
+    ) -> Iterator[Ran]:
         """Runs that are killed at their first event, at the one `step` later and so on; the last comes to its end."""
         for nth in range(1, 400, step):
-            ran = self.run(*arguments, cwd=cwd, nth=nth, links=links)
+            ran = self.run(*arguments, cwd=cwd, nth=nth, links=links, through=through)
             yield ran
             if not ran.was_killed:
                 assert ran.code == 0, ran

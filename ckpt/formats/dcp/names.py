@@ -10,7 +10,7 @@ from ckpt.formats.dcp import DATA, METADATA
 from ckpt.formats.probe import Probe
 from ckpt.io.location import Location
 
-_OF_A_RANK = re.compile(r"__\d+\.metadata")
+_OF_A_RANK = r"__\d+\.metadata"
 """What each rank writes where `save` uses no collectives."""
 
 LIGHTNING, COMMON, BACKEND = "meta.pt", "common.pt", "metadata.json"
@@ -28,7 +28,7 @@ _BESIDE = re.compile(
 
 def is_metadata(name: str) -> bool:
     """Whether a file of this name says what a distributed checkpoint holds."""
-    return name == METADATA or _OF_A_RANK.fullmatch(name) is not None
+    return name == METADATA or re.fullmatch(_OF_A_RANK, name) is not None
 
 
 def is_part(name: str) -> bool:

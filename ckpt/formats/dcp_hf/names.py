@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-_NAME = re.compile(r"shard-(\d{5,9})-model-(\d{5,9})-of-(\d{5,9})\.safetensors")
+_NAME = r"shard-(\d{5,9})-model-(\d{5,9})-of-(\d{5,9})\.safetensors"
 
 
 class Shard(NamedTuple):
@@ -20,7 +20,7 @@ class Shard(NamedTuple):
 
 def shard_of(name: str) -> Shard | None:
     """What a name says; None for a file of another kind."""
-    found = _NAME.fullmatch(name)
+    found = re.fullmatch(_NAME, name)
     return None if found is None else Shard(name, *map(int, found.groups()))
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-_NAME = re.compile(
+_NAME = (
     r"(?P<stem>.*?)(?:[._-]?world[._-]?size[._-]?(?P<world>\d{1,7}))?[._-]?rank[._-]?(?P<rank>\d{1,7})"
     r"(?P<ending>(?:\.\w{1,20})*\.(?:pt|pth|bin|ckpt|model))"
 )
@@ -28,7 +28,7 @@ def sets_in(names: Iterable[str]) -> list[RankSet]:
     """The sets of files of ranks among names."""
     found: dict[tuple[str, str | None, str], RankSet] = {}
     for name in sorted(names):
-        match = _NAME.fullmatch(name)
+        match = re.fullmatch(_NAME, name)
         if match is None:
             continue
         world = None if match["world"] is None else int(match["world"])

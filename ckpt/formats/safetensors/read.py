@@ -6,7 +6,6 @@ what the rules forbid: duplicate keys, a header that does not begin with `{`.
 
 from __future__ import annotations
 
-import json
 import re
 from math import prod
 from typing import NoReturn
@@ -58,7 +57,6 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         )
     data = probe.file.read(8, length)
     begin = 8 + length
-    begin = 8 + length
     if length >= _LEAST or probe.mark:
         usual = _usual(data, probe.budget)
         if usual is not None and len(usual[0]) <= limits.entries:
@@ -67,6 +65,8 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
             return _checkpoint(probe, begin, parsed, texts)
     header = parse_json(data, "safetensors header", probe.budget, b'"data_offsets"')
     if b"\\u" in data:  # only an escape makes a lone surrogate, which the library refuses in any text
+        import json  # here, as in `parse_json`: most files hold none
+
         try:
             json.dumps(header, ensure_ascii=False).encode()
         except UnicodeEncodeError:
@@ -96,6 +96,8 @@ def parse_json(
     Its memory is estimated before it is parsed and charged to `budget`. Each `claim` in it names a tensor. With
     `constants`, NaN and Infinity are numbers, as Python writes them.
     """
+    import json
+
     counts = {mark: data.count(mark) for mark in (b"{", b"[", b",", b'"')}
     memory = counts[b"{"] * _OBJECT + counts[b"["] * _ARRAY + counts[b","] * _ITEM + counts[b'"'] * _TEXT // 2
     budget.hold(len(data))
@@ -186,6 +188,8 @@ def _usual(data: bytes, budget: Budget) -> tuple[dict[str, _Row], dict[str, str]
     if METADATA in names or first != "{":
         if METADATA in names or not first.startswith(f'{{"{METADATA}":') or not first.endswith(","):
             return None
+        import json  # here, as in `parse_json`
+
         try:
             header = json.loads(first[:-1] + "}")
             texts = _texts(header.pop(METADATA))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Sequence
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.blocks import elements, place_of, pour, same_bytes
@@ -12,14 +14,19 @@ from ckpt.formats.draft import Draft
 from ckpt.formats.safetensors.read import is_text
 from ckpt.formats.written import differs
 from ckpt.io.commit import Sink
+from ckpt.io.disk import PAGE
 from ckpt.limits import Limits
 from ckpt.names import NamedKey
-from ckpt.tensors import Geometry, Storage, TensorRef
+from ckpt.tensors import Geometry, Range, Storage, TensorRef
 from ckpt.text import Json, show
 from ckpt.tree.metadata import METADATA, aliases, is_alias, is_metadata, metadata_of
 
 _EXPANDED = 1 << 30
 """The most bytes to which a tensor that repeats its storage (stride 0) may expand."""
+
+_ALIGNMENT = 8
+_LARGE = 1 << 20
+"""Bytes of a tensor for which a longer header is worth it, because the copy is faster and may share blocks."""
 
 _OF_PARTS = (SHARDING, VERSION)
 """Where the tensors of one file of a distributed save begin. That is wrong of any other file; torch takes them as whole
@@ -98,7 +105,7 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
         }
         at += ref.nbytes
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
+    text += b" " * _padding(8 + len(text), [ref for _, ref in tensors])
     if len(text) > limits.header_bytes:
         raise LimitError(
             f"the safetensors header has {len(text):,} bytes", "header-bytes", limits.header_bytes
@@ -112,6 +119,21 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
                 pour(Storage(name, None, ref.dtype, ref.nbytes, place), sink, crc=False)
 
     return Draft(8 + len(text) + at, write)
+
+
+def _padding(begin: int, refs: Sequence[TensorRef]) -> int:
+    """How many blanks end a header of `begin` bytes. They align the data, to the place that most of it has in a page."""
+    at = 0
+    moved: Counter[int] = Counter()
+    for ref in refs:
+        place = place_of(ref) if ref.nbytes >= _LARGE else None
+        if isinstance(place, Range) and place.source.fd is not None:
+            moved[(place.offset - at) % PAGE] += ref.nbytes
+        at += ref.nbytes
+    for wanted, count in moved.most_common(1):
+        if 2 * count > at and wanted % _ALIGNMENT == 0:
+            return (wanted - begin) % PAGE
+    return -begin % _ALIGNMENT
 
 
 def compare(planned: Checkpoint, written: Checkpoint) -> None:

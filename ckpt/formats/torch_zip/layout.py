@@ -13,10 +13,9 @@ from typing import NamedTuple
 from zlib import crc32
 
 from ckpt.io.commit import Sink
+from ckpt.io.disk import PAGE
 
 ALIGNMENT = 64
-PAGE = 4096
-"""Copies are fastest when a range keeps its position within a page."""
 _MAX32, _MAX16 = 0xFFFFFFFF, 0xFFFF
 
 

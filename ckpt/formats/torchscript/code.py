@@ -14,11 +14,9 @@ from ckpt.limits import Budget, Limits
 
 OTHERS = ""
 """Stands for the other tensors of a class. No attribute has this name."""
-_LINE = re.compile(
-    r"^(?:class (?P<class>\w+)\(|  __(?P<kind>parameters|buffers)__ = \[(?P<names>[^\]\n]*)\])", re.MULTILINE
-)
+_LINE = r"(?m)^(?:class (?P<class>\w+)\(|  __(?P<kind>parameters|buffers)__ = \[(?P<names>[^\]\n]*)\])"
 _DEVICE = re.compile(r'\btorch\.(?:device\("([a-z]{1,20}(?::\d{1,3})?)"\)|(cuda)\()')
-_WORD = re.compile(r'"([^"]*)"')
+_WORD = r'"([^"]*)"'
 _NAME = 300
 """Bytes of memory of one class or name of the code."""
 
@@ -62,7 +60,7 @@ def devices_in(code: str, file: str, budget: Budget) -> list[CodeDevice]:
 
 def _kinds(code: str, module: str, kinds_of: dict[str, dict[str, Role]], budget: Budget) -> None:
     kinds: dict[str, Role] | None = None
-    for match in _LINE.finditer(code):
+    for match in re.finditer(_LINE, code):
         budget.charge(_NAME, "the code of the archive")
         if match["class"]:
             kinds = kinds_of.setdefault(f"{module}.{match['class']}", {})
@@ -72,6 +70,6 @@ def _kinds(code: str, module: str, kinds_of: dict[str, dict[str, Role]], budget:
                 kinds[OTHERS] = "buffer"
             else:
                 kinds.pop(OTHERS, None)
-            for word in _WORD.finditer(code, *match.span("names")):
+            for word in re.finditer(_WORD, match["names"]):
                 budget.charge(_NAME, "the code of the archive")
                 kinds[word[1]] = role

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint
-from ckpt.elements import cast
-from ckpt.elements.blocks import elements
 from ckpt.errors import UsageError
 from ckpt.evidence.loading import look_at
 from ckpt.evidence.roles import Role
@@ -134,6 +132,9 @@ def first_values(tensor: Tensor, count: int) -> list[bool | int | float | comple
 
     Raises UnreadableError.
     """
+    from ckpt.elements import cast  # here: a value needs none of them
+    from ckpt.elements.blocks import elements
+
     if (
         not isinstance(tensor, TensorRef)
         or tensor.storage.place is None
