@@ -282,6 +282,7 @@ def compare_span(
     if before.dtype.bits >= 8 and after.dtype.bits >= 8:
         for one, two in zip(numbered_blocks(before, 2), numbered_blocks(after, 3), strict=True):
             difference.add(one, two, (before.dtype, after.dtype), tolerance)
+        difference.settle()
     return difference
 
 

@@ -10,8 +10,8 @@ from ckpt.errors import UnsupportedError
 from ckpt.io import executor
 from ckpt.tensors import Boxes, Range, TensorRef
 
-ELEMENTS = 1 << 17
-"""Elements per step of computing: large enough that threads do not wait for each other."""
+ELEMENTS = 1 << 16
+"""Elements per step of computing: few enough for the cache, and enough that threads do not wait for each other."""
 UNFOLDED = 1 << 36
 """How many bytes beyond its storage a tensor with repeating strides may expand to and still be read."""
 
