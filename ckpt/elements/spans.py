@@ -19,9 +19,8 @@ UNFOLDED = 1 << 36
 def cuts(*refs: TensorRef) -> list[tuple[int, int]]:
     """The (first, last) elements of each task for tensors of one shape. They depend on the tensors alone."""
     numel = refs[0].numel
-    if not all(map(_can_cut, refs)):
-        return [(0, numel)]
-    return executor.spans(numel, max(ref.dtype.bits for ref in refs) // 8, ELEMENTS)
+    found = executor.spans(numel, max(ref.dtype.bits for ref in refs) // 8, ELEMENTS)
+    return found if len(found) == 1 or all(map(_can_cut, refs)) else [(0, numel)]
 
 
 # --- the same elements with fewer reads -------------------------------------------------------------------------------

@@ -154,10 +154,34 @@ def test_the_first_of_several_largest_changes_is_named() -> None:
         zero = bytes(COUNT * BY_NAME[name].bits // 8)
         width = BY_NAME[name].bits // 8
         two = bytearray(zero)
-        for at in (5, 18_500, 19_000, 3):
+        for at in (5, 7, 18_500, 3):
             two[at * width + width - 1] = 0x40 if at > 3 else 0x3F
         found = difference(zero, bytes(two), name, name, 999)
         assert (found.differing, found.at) == (4, 5), name
+
+
+def test_squares_that_are_lost_do_not_decide_which_change_is_the_largest() -> None:
+    """Its |Δ|² is 1.4 of the smallest numbers, which rounds to 1; the other's is 0.6 twice, which rounds to 2."""
+    two = np.zeros(9, "c16")
+    two[2], two[5] = 1.72e-162 * (1 + 1j), 2.63e-162
+
+    found = Difference()
+    found.add(bytes(two.nbytes), two.tobytes(), (BY_NAME["complex128"],) * 2, None)
+
+    assert (found.differing, found.at, found.largest) == (2, 5, 2.63e-162)
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float16", "int8", "int64", "complex64", "float64"])
+@pytest.mark.parametrize("step", [COUNT, 17_000, 999])
+def test_a_larger_change_may_come_later(name: str, step: int) -> None:
+    width = BY_NAME[name].bits // 8
+    two = bytearray(COUNT * width)
+    for at, high in ((4, 0x3C), (17_500, 0x40), (19_000, 0x3C)):
+        two[at * width + width - 1] = high
+
+    found = difference(bytes(len(two)), bytes(two), name, name, step)
+
+    assert (found.differing, found.at) == (3, 17_500)
 
 
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "int8", "uint8", "bool"])
