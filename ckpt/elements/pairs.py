@@ -79,8 +79,6 @@ class _Tables(NamedTuple):
     unequal: Array
     delta: Array
     """|Δ| over finite values, else 0."""
-    order: Array
-    """The pairs with a |Δ| above 0, the largest first."""
 
 
 @cache
@@ -93,8 +91,7 @@ def _tables(first: DType, second: DType) -> _Tables:
         unequal = (one != two) & ~(np.isnan(one) & np.isnan(two))
         delta = np.abs(two - one)
     delta[~np.isfinite(delta)] = 0.0
-    order = np.argsort(-delta, kind="stable")
-    return _Tables(one, two, unequal, delta, order[: np.count_nonzero(delta)])
+    return _Tables(one, two, unequal, delta)
 
 
 def _values(dtype: DType) -> Array:
@@ -130,8 +127,8 @@ class Pairs:
         self.largest = 0.0
         self.at: int | None = None
         self._numel = first
-        self._larger = len(_tables(*dtypes).order)
-        """How many pairs of `order` have a |Δ| above `largest`."""
+        self._larger = _tables(*dtypes).delta > 0
+        """Which pairs have a |Δ| above `largest`."""
 
     def add(self, before: bytes | memoryview, after: bytes | memoryview) -> None:
         """Count the next elements of both."""
@@ -151,16 +148,13 @@ class Pairs:
         """Look for a larger |Δ| in the elements that were just counted."""
         import numpy as np
 
-        tables = _tables(*self._dtypes)
-        above = tables.order[: self._larger]
-        found = np.flatnonzero(self._counter.recent[above])
+        found = np.flatnonzero((self._counter.recent != 0) & self._larger)
         if not len(found):
             return
-        pairs = above[found]
-        self.largest = float(tables.delta[pairs[0]])
-        ties = pairs[tables.delta[pairs] == self.largest]
-        self.at = self._numel + int(np.argmax(np.isin(codes, ties)))
-        self._larger = int(np.searchsorted(-tables.delta[tables.order], -self.largest, "left"))
+        delta = _tables(*self._dtypes).delta
+        self.largest = float(delta[found].max())
+        self.at = self._numel + int(np.argmax(np.isin(codes, found[delta[found] == self.largest])))
+        self._larger = delta > self.largest
 
     def result(self) -> PairResult:
         """The numbers of all elements that were counted."""
@@ -169,7 +163,7 @@ class Pairs:
         counts = self._counter.counts
         held = np.flatnonzero(counts)
         counts, tables = counts[held], _tables(*self._dtypes)
-        one, two, unequal, delta = (table[held] for table in tables[:4])
+        one, two, unequal, delta = (table[held] for table in tables)
         differing = int(counts[unequal].sum())
         other = 0
         if self._dtypes[0] == self._dtypes[1]:
