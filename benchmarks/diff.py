@@ -1,9 +1,10 @@
-"""What `ckpt diff` and `ckpt stats` cost beside `cmp` and beside scripts that load the files with torch.
+"""What `ckpt diff`, `stats` and `verify` cost beside `cmp`, `zipfile` and scripts that load the files with torch.
 
-    python -m benchmarks.diff [--size-gb 2] [--runs 7] [--folder DIR]
+    python -m benchmarks.diff [--size-gb 2] [--runs 7] [--types f32,bf16,...] [--folder DIR]
 
 Run from the root of the repository. Prints a GitHub table with the targets of the design, and always exits 0 unless
-something could not be run. Needs torch, and disk space for five large files.
+something could not be run. Needs torch, and disk space for two large files of each
+type and a copy.
 """
 
 from __future__ import annotations
@@ -12,12 +13,28 @@ import argparse
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from shlex import join
 
 from benchmarks import timing
 from benchmarks.inspect import LARGE_TENSORS, ckpt_command, header, tensor_name
 from benchmarks.timing import Job, memory_row, ratio_row
+
+TYPES = {
+    "f32": ("float32", 0.8),
+    "bf16": ("bfloat16", 1.5),
+    "f16": ("float16", 2.0),
+    "f8": ("float8_e4m3fn", 2.5),
+    "i8": ("int8", 2.5),
+    "bool": ("bool", 2.5),
+    "f64": ("float64", 2.5),
+    "c64": ("complex64", 2.5),
+    "i64": ("int64", 2.5),
+}
+"""The dtype of each kind of file, and the target of its diff as a multiple of `cmp`."""
+SMALL = 1359
+"""Tensors of the file of many small ones, which has 65 MB."""
 
 TORCH_PEER = """\
 import sys
@@ -26,7 +43,8 @@ import torch
 before, after = (torch.load(path, map_location="cpu", weights_only=True) for path in sys.argv[1:])
 for name, tensor in before.items():
     if not torch.equal(tensor, after[name]):
-        delta = (after[name].float() - tensor.float()).abs()
+        wide = [each if each.is_complex() else each.float() for each in (tensor, after[name])]
+        delta = (wide[1] - wide[0]).abs()
         print(name, int((delta > 0).sum()), float(delta.max()))
 """
 
@@ -37,49 +55,54 @@ import torch
 
 for path in sys.argv[1:]:
     for name, tensor in torch.load(path, map_location="cpu", weights_only=True).items():
-        wide = tensor.float()
+        wide = tensor.abs() if tensor.is_complex() else tensor.float()
         numbers = wide.min(), wide.max(), wide.mean(), wide.std(), (wide == 0).sum(), wide.isnan().sum()
         print(name, *(number.item() for number in numbers))
 """
 
 
-def write_states(folder: Path, size_gb: float) -> None:
-    """Saves a state dict of float32 and one of bfloat16, each with one in which everything moved. Imports torch."""
+def write_states(folder: Path, size_gb: float, types: Sequence[str]) -> None:
+    """Saves a state dict of each type, and one in which everything moved. Imports torch."""
     import torch
 
     torch.manual_seed(0)
-    for name, dtype in (("f32", torch.float32), ("bf16", torch.bfloat16)):
+    for name in types:
+        dtype = getattr(torch, TYPES[name][0])
         rows = max(1, round(size_gb * 1e9 / LARGE_TENSORS / 1024 / dtype.itemsize))
         before, after = {}, {}
         for number in range(LARGE_TENSORS):
-            values = torch.rand(rows, 1024)
-            before[tensor_name(number)] = values.to(dtype)
-            after[tensor_name(number)] = (values * 1.01).to(dtype)
+            values = torch.rand(rows, 1024) * (100 if name.startswith("i") else 1) + (name == "i8")
+            before[tensor_name(number)] = one = (values > 0.5 if name == "bool" else values).to(dtype)
+            moved = (
+                ~one if name == "bool" else values * 1.3 if name == "f8" else values * 1.01 + (name[0] == "i")
+            )
+            after[tensor_name(number)] = moved.to(dtype)
         torch.save(before, folder / f"{name}_before.pth")
         torch.save(after, folder / f"{name}_after.pth")
+    small = {f"layers.{number}.weight": torch.rand(12_000) for number in range(SMALL)}
+    torch.save(small, folder / "small_before.pth")
+    torch.save({name: tensor * 1.01 for name, tensor in small.items()}, folder / "small_after.pth")
 
 
-def make(folder: Path, size_gb: float) -> dict[str, Path]:
+def make(folder: Path, size_gb: float, types: Sequence[str]) -> None:
     """Makes the files in a process of its own; those of an earlier run are kept. Raises SystemExit when it cannot."""
-    names = ("f32_before", "f32_after", "bf16_before", "bf16_after")
-    paths = {name: folder / f"{name}.pth" for name in names}
-    paths["copy"] = folder / "f32_copy.pth"
-    if not all(path.exists() for path in paths.values()):
+    names = [f"{name}_{side}.pth" for name in (*types, "small") for side in ("before", "after")]
+    if not all((folder / name).exists() for name in names):
         import multiprocessing
 
         print("making the files", file=sys.stderr)
-        process = multiprocessing.get_context("spawn").Process(target=write_states, args=(folder, size_gb))
+        arguments = (folder, size_gb, types)
+        process = multiprocessing.get_context("spawn").Process(target=write_states, args=arguments)
         process.start()
         process.join()
         if process.exitcode:
             sys.exit("the files could not be made")
-        shutil.copyfile(paths["f32_before"], paths["copy"])
-    return paths
+    shutil.copyfile(folder / "f32_before.pth", folder / "f32_copy.pth")
 
 
-def measure(folder: Path, scripts: Path, size_gb: float, runs: int) -> list[list[str]]:
+def measure(folder: Path, scripts: Path, size_gb: float, runs: int, types: Sequence[str]) -> list[list[str]]:
     """Makes the files and the peer, runs every job; the rows of the table."""
-    paths = make(folder, size_gb)
+    make(folder, size_gb, types)
     peer = scripts / "torch_peer.py"
     peer.write_text(TORCH_PEER, encoding="utf-8")
     stats_peer = scripts / "stats_peer.py"
@@ -91,39 +114,50 @@ def measure(folder: Path, scripts: Path, size_gb: float, runs: int) -> list[list
         line = f"{join([*ckpt, 'diff', *map(str, arguments)])} || test $? -eq 1"
         return Job(name, ("sh", "-c", line))
 
-    equal = (paths["f32_before"], paths["copy"])
-    f32 = (paths["f32_before"], paths["f32_after"])
-    bf16 = (paths["bf16_before"], paths["bf16_after"])
+    def sides(name: str) -> tuple[str, str]:
+        return str(folder / f"{name}_before.pth"), str(folder / f"{name}_after.pth")
+
+    def torch_job(name: str, script: Path, *paths: str) -> Job:
+        return Job(name, (sys.executable, str(script), *paths))
+
+    equal = (str(folder / "f32_before.pth"), str(folder / "f32_copy.pth"))
     jobs = [
-        Job("`cmp`", ("cmp", *map(str, equal))),
+        Job("`cmp`", ("cmp", *equal)),
         ours("`ckpt diff`, equal files", *equal),
-        ours("`ckpt diff`, all of float32 changed", *f32),
-        ours("`ckpt diff`, all of bfloat16 changed", *bf16),
-        ours("`ckpt diff --quick`, all changed", "--quick", *f32),
-        Job("torch.load ×2 + equal", (sys.executable, str(peer), *map(str, equal))),
-        Job("torch.load ×2 + max |Δ|", (sys.executable, str(peer), *map(str, f32))),
-        Job("`ckpt stats`, both files", (*ckpt, "stats", *map(str, f32))),
-        Job("torch.load ×2 + min, max, mean, std", (sys.executable, str(stats_peer), *map(str, f32))),
-        Job("the same of bfloat16", (sys.executable, str(peer), *map(str, bf16))),
+        ours("`ckpt diff --quick`, all changed", "--quick", *sides("f32")),
+        torch_job("torch.load ×2 + equal", peer, *equal),
+        Job("`ckpt verify`", (*ckpt, "verify", equal[0])),
+        Job("`python -m zipfile -t`", (sys.executable, "-m", "zipfile", "-t", equal[0])),
+        ours(f"`ckpt diff`, {SMALL:,} small tensors", *sides("small")),
+        torch_job("torch.load ×2 + max |Δ|", peer, *sides("small")),
     ]
-    cmp, same, all_f32, all_bf16, quick, torch_same, torch_f32, stats, torch_stats, torch_bf16 = (
-        timing.interleaved(jobs, runs, rotate=True)
-    )
-    return [
-        ratio_row(same, cmp, 0.5),
+    for name in types:
+        jobs += [
+            ours(f"`ckpt diff`, all of {TYPES[name][0]} changed", *sides(name)),
+            torch_job("torch.load ×2 + max |Δ|", peer, *sides(name)),
+            Job(f"`ckpt stats` of {TYPES[name][0]}, both files", (*ckpt, "stats", *sides(name))),
+            torch_job("torch.load ×2 + min, max, mean, std", stats_peer, *sides(name)),
+        ]
+    found = timing.interleaved(jobs, runs, rotate=True)
+    cmp, same, quick, torch_same, verify, zipfile, small, torch_small = found[:8]
+    rows = [
+        ratio_row(same, cmp, 0.4),
         ratio_row(same, torch_same, 0.2),
         memory_row(same, 150),
-        ratio_row(all_f32, cmp, 1.0),
-        ratio_row(all_f32, torch_f32, 0.2),
-        memory_row(all_f32, 150),
-        ratio_row(all_bf16, cmp, 2.0),
-        ratio_row(all_bf16, torch_bf16, 0.2),
-        memory_row(all_bf16, 150),
         ratio_row(quick, cmp, 0.5),
-        ratio_row(stats, all_f32, 1.5),
-        ratio_row(stats, torch_stats, 1.0),
-        memory_row(stats, 150),
+        ratio_row(verify, zipfile, 0.6),
+        ratio_row(small, torch_small, 0.5),
     ]
+    for at, name in enumerate(types):
+        all_changed, torch_changed, stats, torch_stats = found[8 + 4 * at : 12 + 4 * at]
+        rows += [
+            ratio_row(all_changed, cmp, TYPES[name][1]),
+            ratio_row(all_changed, torch_changed, 0.2),
+            memory_row(all_changed, 150),
+            ratio_row(stats, all_changed, 1.3),
+            ratio_row(stats, torch_stats, 0.2),
+        ]
+    return rows
 
 
 def main() -> None:
@@ -134,13 +168,17 @@ def main() -> None:
     parser.add_argument(
         "--folder", type=Path, metavar="DIR", help="where the files go and stay; default: a temporary one"
     )
+    parser.add_argument("--types", default=",".join(TYPES), metavar="LIST", help="f32 and some of the others")
     options = parser.parse_args()
+    types = options.types.split(",")
+    if "f32" not in types or not TYPES.keys() >= set(types):
+        parser.error(f"--types: f32 and some of {', '.join(TYPES)}")
     if options.size_gb <= 0 or options.runs < 1:
         parser.error("--size-gb and --runs must be above zero")
     with tempfile.TemporaryDirectory(prefix="ckpt-bench-") as temporary:
         folder: Path = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        rows = measure(folder, Path(temporary), options.size_gb, options.runs)
+        rows = measure(folder, Path(temporary), options.size_gb, options.runs, types)
     print(header(options.runs))
     print()
     print(timing.table(rows))

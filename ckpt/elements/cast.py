@@ -239,17 +239,25 @@ class _Scratch(threading.local):
     """Rows for the computations of each thread. They are reused, because new memory costs more than the arithmetic."""
 
     def __init__(self) -> None:
-        self._wide: dict[int, Array] = {}
-        self._words: dict[int, Array] = {}
+        self._rows: dict[tuple[str, int], Array] = {}
         self._ones: Any = ()
 
-    def wide(self, row: int, size: int) -> Array:
-        """A row of `size` float64."""
+    def row(self, kind: str, number: int, size: int) -> Array:
+        """A row of `size` elements of a kind, as numpy names it."""
         import numpy as np
 
-        if row not in self._wide or len(self._wide[row]) < size:
-            self._wide[row] = np.empty(size, "f8")
-        return self._wide[row][:size]
+        held = self._rows.get((kind, number))
+        if held is None or len(held) < size:
+            held = self._rows[kind, number] = np.empty(size, kind)
+        return held[:size]
+
+    def wide(self, number: int, size: int) -> Array:
+        """A row of `size` float64."""
+        return self.row("f8", number, size)
+
+    def words(self, number: int, size: int) -> Array:
+        """A row of `size` uint32."""
+        return self.row("<u4", number, size)
 
     def ones(self, size: int) -> Array:
         """A row of `size` ones in float64. The dot product with it is a sum."""
@@ -259,14 +267,6 @@ class _Scratch(threading.local):
             self._ones = np.ones(size)
         row: Array = self._ones[:size]
         return row
-
-    def words(self, row: int, size: int) -> Array:
-        """A row of `size` uint32."""
-        import numpy as np
-
-        if row not in self._words or len(self._words[row]) < size:
-            self._words[row] = np.empty(size, "<u4")
-        return self._words[row][:size]
 
 
 @cache

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ckpt.dtypes import DType
 from ckpt.elements.blocks import slice_of
 from ckpt.elements.cast import numbers, scratch
+from ckpt.elements.kernels import Delta, delta_of, widened
+from ckpt.elements.pairs import FEWEST, Codes, Pairs, counts_codes
 from ckpt.elements.spans import cuts, numbered_blocks, refuse_unfolded
 from ckpt.io.executor import Task
 from ckpt.tensors import TensorRef
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
     import numpy as np
 
     Array = np.ndarray[Any, Any]
+
+
+_COMPLEX = 1 << 15
+"""Complex elements per step, so that their parts stay in the cache."""
 
 
 class Difference:
@@ -39,6 +45,8 @@ class Difference:
         self.inf = [0, 0]
         self.close = True
 
+    _pairs: Pairs | None = None
+
     def add(
         self,
         before: bytes | memoryview,
@@ -49,21 +57,45 @@ class Difference:
         """Add the next elements of both. `tolerance` is (absolute, relative)."""
         import numpy as np
 
+        count = len(before) * 8 // dtypes[0].bits
+        if self._pairs is None and count >= FEWEST and counts_codes(*dtypes):
+            self._pairs = Pairs(dtypes, tolerance, self.numel)
+        if self._pairs is not None:
+            self._pairs.add(before, after)
+            self.numel += count
+            return
+        if dtypes[0].kind == "complex" and count > _COMPLEX:
+            for at in range(0, count, _COMPLEX):
+                ends = [slice(at * dtype.bits // 8, (at + _COMPLEX) * dtype.bits // 8) for dtype in dtypes]
+                self.add(memoryview(before)[ends[0]], memoryview(after)[ends[1]], dtypes, tolerance)
+            return
         with np.errstate(all="ignore"):
-            one, two = numbers(before, dtypes[0], 0), numbers(after, dtypes[1], 1)
-            unequal = one != two
-            differing = int(np.count_nonzero(unequal))
-            narrow = one.dtype.kind != "c" != two.dtype.kind and max(one.itemsize, two.itemsize) < 8
-            if not (narrow and self._add_finite(one, two, differing, tolerance)):
-                differing -= self._add_any(one, two, unequal, tolerance)
-                narrow = False
-            # If all finite values differ, all bytes differ too.
-            other = 0
-            if dtypes[0] == dtypes[1] and not (narrow and differing == len(one)):
-                other = _unequal_bytes(before, after, dtypes[0]) - differing
-        self.differing += differing
-        self.other_bytes += other
-        self.numel += len(one)
+            found = delta_of(before, after, dtypes, self.largest, tolerance)
+            if found is None:
+                self._add_any(before, after, dtypes, tolerance)
+            else:
+                self._add_found(found)
+                # If all finite values differ, all bytes differ too.
+                if dtypes[0] == dtypes[1] and found.differing != count:
+                    self.other_bytes += _unequal_bytes(before, after, dtypes[0]) - found.differing
+        self.numel += count
+
+    def settle(self) -> None:
+        """Take over what was counted, after the last block."""
+        if self._pairs is None:
+            return
+        pairs = self._pairs
+        del self._pairs  # what is left are numbers
+        found = pairs.result()
+        if pairs.at is not None and pairs.largest > self.largest:
+            self.largest, self.at = pairs.largest, pairs.at
+        self.differing += found.differing
+        self.other_bytes += found.other_bytes
+        self.squares += found.squares
+        self.reference += found.reference
+        self.nan = [one + two for one, two in zip(self.nan, found.nan, strict=True)]
+        self.inf = [one + two for one, two in zip(self.inf, found.inf, strict=True)]
+        self.close &= found.close
 
     def merge(self, later: Difference) -> None:
         """Add the difference of the elements that follow."""
@@ -78,46 +110,32 @@ class Difference:
         self.inf = [one + two for one, two in zip(self.inf, later.inf, strict=True)]
         self.close = self.close and later.close
 
-    def _add_finite(
-        self, one: Array, two: Array, differing: int, tolerance: tuple[float, float] | None
-    ) -> bool:
-        """The common case in few passes. Returns False, and adds nothing, when there is a NaN or an infinity."""
+    def _add_found(self, found: Delta) -> None:
+        if found.at is not None and found.largest > self.largest:
+            self.largest, self.at = found.largest, self.numel + found.at
+        self.differing += found.differing
+        self.squares += found.squares
+        self.reference += found.reference
+        self.close &= found.close
+
+    def _add_any(
+        self,
+        before: bytes | memoryview,
+        after: bytes | memoryview,
+        dtypes: tuple[DType, DType],
+        tolerance: tuple[float, float] | None,
+    ) -> None:
+        """Any numbers. NaN on both sides does not differ."""
         import numpy as np
 
-        wide, delta = scratch().wide(0, len(one)), scratch().wide(1, len(one))
-        np.copyto(wide, one)
-        reference = float(np.dot(wide, wide))
-        if not differing:
-            if np.isfinite(reference):
-                self.reference += reference
-            return bool(np.isfinite(reference))
-        np.copyto(delta, two)
-        np.subtract(delta, wide, out=delta)
-        squares = float(np.dot(delta, delta))
-        if not np.isfinite(squares + reference):
-            return False
-        largest = max(float(delta.max()), -float(delta.min()))
-        if largest > self.largest:
-            self.largest, self.at = largest, self.numel + int(np.argmax(np.abs(delta)))
-        self.squares += squares
-        if tolerance is not None:
-            allowed = tolerance[0] + tolerance[1] * np.abs(wide)
-            self.close &= bool((np.abs(delta) <= allowed).all())
-        self.reference += reference
-        return True
-
-    def _add_any(self, one: Array, two: Array, unequal: Array, tolerance: tuple[float, float] | None) -> int:
-        """Any numbers. Returns how many elements are NaN on both sides, because these do not differ."""
-        import numpy as np
-
-        both_nan = 0
+        one, two = numbers(before, dtypes[0], 0), numbers(after, dtypes[1], 1)
+        unequal = one != two
         for side, values in enumerate((one, two)):
             if values.dtype.kind in "fc":
                 self.nan[side] += int(np.count_nonzero(np.isnan(values)))
                 self.inf[side] += int(np.count_nonzero(np.isinf(values)))
         if one.dtype.kind in "fc" and two.dtype.kind in "fc":
             nan = np.isnan(one) & np.isnan(two)
-            both_nan = int(np.count_nonzero(nan))
             unequal = unequal & ~nan
         wide = _wide(one)
         if unequal.any():
@@ -134,7 +152,10 @@ class Difference:
         size = np.abs(wide)
         size[~np.isfinite(size)] = 0.0
         self.reference += float(np.dot(size, size))
-        return both_nan
+        differing = int(np.count_nonzero(unequal))
+        self.differing += differing
+        if dtypes[0] == dtypes[1]:
+            self.other_bytes += _unequal_bytes(before, after, dtypes[0]) - differing
 
 
 # --- numbers of one tensor --------------------------------------------------------------------------------------------
@@ -159,40 +180,78 @@ class Summary:
         self.nan = 0
         self.inf = 0
 
+    _codes: Codes | None = None
+
     def add(self, block: bytes | memoryview, dtype: DType) -> None:
         """Add the next elements."""
         import numpy as np
 
+        if self._codes is None and dtype.bits == 8 and len(block) >= FEWEST:
+            self._codes = Codes(dtype)
+        if self._codes is not None:
+            self._codes.add(block)
+            self.numel += len(block)
+            return
         with np.errstate(all="ignore"):
-            values = numbers(block, dtype)
-            if values.dtype.kind == "c":
-                values = np.abs(values)
-            self.numel += len(values)
-            self.zeros += int(np.count_nonzero(values == 0))
-            wide = scratch().wide(0, len(values))
-            np.copyto(wide, values)
-            total = float(np.dot(wide, scratch().ones(len(wide))))  # a third of the time of sum()
-            if not np.isfinite(total):
-                nan, inf = np.isnan(values), np.isinf(values)
-                self.nan += int(np.count_nonzero(nan))
-                self.inf += int(np.count_nonzero(inf))
-                values = values[~(nan | inf)]
+            if dtype.kind == "complex":
+                values = np.abs(numbers(block, dtype))
                 wide = scratch().wide(0, len(values))
                 np.copyto(wide, values)
+            else:
+                wide = widened(block, dtype, 0)
+                values = wide if dtype.kind == "float" else numbers(block, dtype)
+            self.numel += len(values)
+            total = float(np.dot(wide, scratch().ones(len(wide))))  # a third of the time of sum()
+            if not np.isfinite(total):
+                nan, inf = np.isnan(wide), np.isinf(wide)
+                self.nan += int(np.count_nonzero(nan))
+                self.inf += int(np.count_nonzero(inf))
+                values = wide = wide[~(nan | inf)]
                 total = float(wide.sum())
             if len(values):
                 self._add_finite(values, wide, total)
+
+    def settle(self) -> None:
+        """Take over what was counted, after the last block."""
+        import numpy as np
+
+        if self._codes is None:
+            return
+        values, counts = self._codes.counts()
+        del self._codes  # what is left are numbers
+        if values.dtype.kind == "f":
+            self.nan += int(counts[np.isnan(values)].sum())
+            self.inf += int(counts[np.isinf(values)].sum())
+            is_finite = np.isfinite(values)
+            values, counts = values[is_finite], counts[is_finite]
+        self.zeros += int(counts[values == 0].sum())
+        if not len(values):
+            return
+        self._widen(values.min().item(), values.max().item())
+        wide, weights, count = values.astype("f8"), counts.astype("f8"), int(counts.sum())
+        self.squares += float(np.dot(weights, wide * wide))
+        mean = float(np.dot(weights, wide)) / count
+        self._join(count, mean, float(np.dot(weights, (wide - mean) ** 2)))
+
+    def _widen(self, low: float, high: float) -> None:
+        self.low = low if self.low is None else min(self.low, low)
+        self.high = high if self.high is None else max(self.high, high)
 
     def _add_finite(self, values: Array, wide: Array, total: float) -> None:
         import numpy as np
 
         low, high = values.min().item(), values.max().item()
-        self.low = low if self.low is None else min(self.low, low)
-        self.high = high if self.high is None else max(self.high, high)
-        self.squares += float(np.dot(wide, wide))
-        mean = total / len(wide)
-        delta = np.subtract(wide, mean, out=scratch().wide(1, len(wide)))
-        self._join(len(wide), mean, float(np.dot(delta, delta)))
+        self._widen(low, high)
+        if low <= 0 <= high:
+            self.zeros += int(np.count_nonzero(values == 0))
+        squares, mean = float(np.dot(wide, wide)), total / len(wide)
+        self.squares += squares
+        # The sum of the squared distances from the mean. Where the mean is large beside them, this loses digits.
+        spread = squares - total * mean
+        if not spread > squares / 64:
+            delta = np.subtract(wide, mean, out=scratch().wide(1, len(wide)))
+            spread = float(np.dot(delta, delta))
+        self._join(len(wide), mean, spread)
 
     def _join(self, count: int, mean: float, spread: float) -> None:
         """Add a part with its own mean (Chan, Golub and LeVeque 1979)."""
@@ -292,6 +351,7 @@ def measure_span(ref: TensorRef, layout: ChannelLayout | None, first: int) -> Me
         summary.add(block, ref.dtype)
         if channels is not None:
             channels.add(block, ref.dtype)
+    summary.settle()
     return Measurement(summary, channels)
 
 

@@ -10,8 +10,8 @@ from ckpt.errors import UnsupportedError
 from ckpt.io import executor
 from ckpt.tensors import Boxes, Range, TensorRef
 
-ELEMENTS = 1 << 17
-"""Elements per step of computing: large enough that threads do not wait for each other."""
+ELEMENTS = 1 << 16
+"""Elements per step of computing: few enough for the cache, and enough that threads do not wait for each other."""
 UNFOLDED = 1 << 36
 """How many bytes beyond its storage a tensor with repeating strides may expand to and still be read."""
 
@@ -19,9 +19,8 @@ UNFOLDED = 1 << 36
 def cuts(*refs: TensorRef) -> list[tuple[int, int]]:
     """The (first, last) elements of each task for tensors of one shape. They depend on the tensors alone."""
     numel = refs[0].numel
-    if not all(map(_can_cut, refs)):
-        return [(0, numel)]
-    return executor.spans(numel, max(ref.dtype.bits for ref in refs) // 8, ELEMENTS)
+    found = executor.spans(numel, max(ref.dtype.bits for ref in refs) // 8, ELEMENTS)
+    return found if len(found) == 1 or all(map(_can_cut, refs)) else [(0, numel)]
 
 
 # --- the same elements with fewer reads -------------------------------------------------------------------------------

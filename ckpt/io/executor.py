@@ -43,6 +43,30 @@ class Executor(Protocol):
         ...
 
 
+_MOST = 256
+"""The most tasks that are handed over at once."""
+
+
+def run_bundled(
+    executor: Executor, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None
+) -> list[R]:
+    """What `executor.run` gives. Small neighbours are one task, because handing each over costs more than its work."""
+    bundles: list[list[Task[R]]] = []
+    left = 0
+    for task in tasks:
+        if not bundles or task.nbytes > left or len(bundles[-1]) == _MOST:
+            bundles.append([])
+            left = max(SPAN // 16, task.nbytes)
+        bundles[-1].append(task)
+        left -= task.nbytes
+    whole = [Task(_run_all, (bundle,), sum(task.nbytes for task in bundle)) for bundle in bundles]
+    return [result for results in executor.run(whole, progress) for result in results]
+
+
+def _run_all(tasks: Sequence[Task[R]]) -> list[R]:
+    return [task() for task in tasks]
+
+
 class Serial:
     """Runs one task after the other."""
 

@@ -33,7 +33,7 @@ from ckpt.errors import CutOffError, LimitError, NotOpenedError, UnreadableError
 from ckpt.evidence.survey import Survey
 from ckpt.formats.verify import checksums
 from ckpt.io import executor as executors
-from ckpt.io.executor import Executor, Forks, Serial, Task, Threads, spans
+from ckpt.io.executor import Executor, Forks, Serial, Task, Threads, run_bundled, spans
 from ckpt.jobs.check.stats import stats
 from ckpt.jobs.check.sums import sums
 from ckpt.jobs.diff.diff import Options, diff
@@ -328,6 +328,24 @@ class Counting(Serial):
     def run(self, tasks: Any, progress: Any = None) -> Any:
         self.sizes += [task.nbytes for task in tasks]
         return super().run(tasks, progress)
+
+
+def test_small_neighbours_are_handed_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ckpt.io.executor.SPAN", 1600)
+    sizes = [60, 40, 1, 99, 500, 0, 0, 30, *[0] * 300]
+    tasks = [Task(divmod, (number, 7), size) for number, size in enumerate(sizes)]
+    counting, seen = Counting(), list[int]()
+
+    assert run_bundled(counting, tasks, seen.append) == [divmod(number, 7) for number in range(len(sizes))]
+
+    assert counting.sizes == seen == [100, 100, 500, 30, 0]
+    assert run_bundled(counting, []) == []
+
+
+def test_the_first_error_of_a_bundle_is_raised() -> None:
+    tasks = [Task(divmod, (1, 1)), Task(int, ("first",)), Task(int, ("second",))]
+    with pytest.raises(ValueError, match="first"):
+        run_bundled(Threads(2), tasks)
 
 
 def test_a_tensor_is_many_tasks_where_spans_are_small(small_blocks: None, files: list[Path]) -> None:

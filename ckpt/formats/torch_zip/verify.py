@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 from struct import unpack_from
 
-from ckpt.elements.blocks import blocks
+from ckpt.elements.crc import combined, crc_of_bytes
 from ckpt.errors import DamagedDataError, UnreadableError
 from ckpt.formats.archive import DESCRIPTOR_MAGIC, Archive
 from ckpt.formats.directory import CENTRAL_MAGIC, LOCAL_HEADER, LOCAL_MAGIC, Record
@@ -14,7 +13,7 @@ from ckpt.formats.format import Check, ChecksumReport, Damage, Salvage
 from ckpt.formats.pickled import Contents, interpret, run
 from ckpt.formats.probe import Probe
 from ckpt.formats.torch_legacy.read import read_nested
-from ckpt.io.executor import Executor, Task
+from ckpt.io.executor import Executor, Task, run_bundled, spans
 from ckpt.io.source import Source
 from ckpt.limits import Limits
 from ckpt.nodes import Global, PersistentId
@@ -36,9 +35,19 @@ def checksums(
     archive = probe.archive
     assert archive is not None
     records = [record for record in archive.records.values() if record.crc is not None]
-    tasks = [Task(crc_of, (record.place(archive.source),), record.size) for record in records]
+    places = [record.place(archive.source) for record in records]
+    cuts = [_cuts(place) for place in places]
+    tasks = [
+        Task(_crc_of_part, (place, first, last), last - first)
+        for place, row in zip(places, cuts, strict=True)
+        for first, last in row
+    ]
+    found = iter(run_bundled(executor, tasks, progress))
     damage: list[Damage] = []
-    for record, (crc, problem) in zip(records, executor.run(tasks, progress), strict=True):
+    for record, row in zip(records, cuts, strict=True):
+        crc, problem = next(found)
+        for first, last in row[1:]:
+            crc = combined(crc, next(found)[0], last - first)
         name = f"record {show(record.name, 80)}"
         if problem is not None:
             damage.append(Damage(f"{name}: {problem}", _storage_id(probe.mark, archive, record)))
@@ -49,15 +58,25 @@ def checksums(
     return ChecksumReport(sum(record.size for record in records), tuple(damage), unchecked)
 
 
+def _cuts(place: Range) -> list[tuple[int, int]]:
+    """The (first, last) bytes of each task. What is deflated is inflated from its start."""
+    return spans(place.size, 1, 1) if place.inflated is None else [(0, place.size)]
+
+
+def _crc_of_part(place: Range, first: int, last: int) -> tuple[int, str | None]:
+    return (
+        crc_of(place)
+        if (first, last) == (0, place.size)
+        else (crc_of_bytes(place, first, last - first), None)
+    )
+
+
 def crc_of(place: Range) -> tuple[int, str | None]:
     """The CRC-32 of a record, or (0, why its data does not inflate)."""
-    crc = 0
     try:
-        for block in blocks(place):
-            crc = zlib.crc32(block, crc)
+        return crc_of_bytes(place, 0, place.size if place.inflated is None else place.inflated), None
     except DamagedDataError as error:
         return 0, error.problem
-    return crc, None
 
 
 def _storage_id(mark: str, archive: Archive, record: Record) -> str | None:

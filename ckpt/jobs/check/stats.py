@@ -15,7 +15,7 @@ from ckpt.evidence.record import record_of
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.findings import Finding, order
-from ckpt.io.executor import Executor, Task, Threads
+from ckpt.io.executor import Executor, Task, Threads, run_bundled
 from ckpt.jobs.check.channels import Axis, axis_of, inner
 from ckpt.names import Globs, natural
 from ckpt.tensors import TensorRef
@@ -247,7 +247,7 @@ def _measured(
     plans: Sequence[_Plan], executor: Executor, progress: Callable[[int], None] | None
 ) -> list[Measurement]:
     """The numbers of each tensor, from those of its spans."""
-    results = iter(executor.run([task for plan in plans for task in plan.tasks], progress))
+    results = iter(run_bundled(executor, [task for plan in plans for task in plan.tasks], progress))
     return [merged([next(results) for _ in plan.tasks]) for plan in plans]
 
 

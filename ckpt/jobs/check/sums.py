@@ -12,7 +12,7 @@ from ckpt.elements.blocks import blocks, elements
 from ckpt.elements.spans import refuse_unfolded
 from ckpt.errors import UnreadableError, UnsupportedError
 from ckpt.evidence.survey import Survey
-from ckpt.io.executor import Executor, Task, Threads
+from ckpt.io.executor import Executor, Task, Threads, run_bundled
 from ckpt.names import Globs
 from ckpt.tensors import Tensor, TensorRef, parts_of
 from ckpt.text import show
@@ -81,7 +81,7 @@ def digests(survey: Survey, *, executor: Executor | None = None) -> list[str | N
     tasks = [
         Task(_digest_or_none, (entry.tensor,), entry.tensor.nbytes) for entry in survey.checkpoint.tensors
     ]
-    return (executor or Threads()).run(tasks, None)
+    return run_bundled(executor or Threads(), tasks)
 
 
 def _digest_or_none(tensor: Tensor) -> str | None:
@@ -98,7 +98,7 @@ def _sums(
     executor: Executor | None,
 ) -> list[Sum]:
     tasks = [Task(_sum, (name, entry.tensor, survey.path), entry.tensor.nbytes) for name, entry in rows]
-    return (executor or Threads()).run(tasks, progress)
+    return run_bundled(executor or Threads(), tasks, progress)
 
 
 def _sum(name: str, tensor: Tensor, path: str) -> Sum:

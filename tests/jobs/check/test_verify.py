@@ -218,6 +218,23 @@ def test_every_flipped_byte_of_an_archive(name: str, tmp_path: Path) -> None:
         assert verified(tmp_path / name).verdict == "damaged", at
 
 
+def test_a_record_is_checked_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parts of a record are combined, so damage in any of them is damage, and whole ones are whole."""
+    monkeypatch.setattr("ckpt.io.executor.SPAN", 1000)
+    path = rewriting.saved({"a.weight": torch.randn(1500), "b.weight": torch.randn(7)}, tmp_path / "a.pth")
+    with formats.open(str(path)) as checkpoint:
+        place = checkpoint.storages[0].place
+    assert isinstance(place, Range)
+    data = path.read_bytes()
+    assert verified(path).verdict == "intact"
+    for at in (0, 999, 1000, 3500, 5999):
+        damaged = bytearray(data)
+        damaged[place.offset + at] ^= 4
+        path.write_bytes(damaged)
+        report = verified(path)
+        assert report.verdict == "damaged" and report.problems[0].tensors == ("a.weight",), at
+
+
 def test_without_crcs_it_says_so(tmp_path: Path) -> None:
     with mock.patch("torch.utils.serialization.config.save.compute_crc32", False):
         path = rewriting.saved({"a.weight": torch.ones(100)}, tmp_path / "a.pth")
