@@ -260,6 +260,49 @@ def test_every_protocol_gives_the_tree_of_the_machine(
     both(saved(blocks(30, usual), tmp_path / "state.pth", pickle_protocol=protocol), monkeypatch)
 
 
+# --- archives that torch did not write --------------------------------------------------------------------------------
+
+
+def rewritten(
+    path: Path, made: Path, *, deflated: bool = False, longer: int = 0, checksums: bool = True
+) -> Path:
+    """The archive with other records."""
+    method = zipfile.ZIP_DEFLATED if deflated else zipfile.ZIP_STORED
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(made, "w", method) as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name) + bytes(longer if "/data/" in name else 0))
+    if not checksums:
+        data = bytearray(made.read_bytes())
+        at = data.find(b"PK\1\2")
+        while at >= 0:
+            if b"/data/" in data[at + 46 : at + 60]:
+                data[at + 16 : at + 20] = bytes(4)
+            at = data.find(b"PK\1\2", at + 46)
+        made.write_bytes(data)
+    return made
+
+
+@pytest.mark.parametrize("change", [{"deflated": True}, {"longer": 8}, {"checksums": False}, {}], ids=str)
+def test_records_are_those_that_the_machine_finds(
+    change: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skimmed: list[int]
+) -> None:
+    path = saved(states()["same storage"], tmp_path / "state.pth")
+    found = both(rewritten(path, tmp_path / "made.pth", **change), monkeypatch)
+    assert isinstance(found, dict) and sum(skimmed) > 60
+
+
+def test_storages_of_an_archive_in_an_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their offsets count from the begin of the outer file."""
+    inner = saved(states()["blocks"], tmp_path / "policy.pth")
+    outer = tmp_path / "agent.zip"
+    with zipfile.ZipFile(outer, "w") as archive:
+        archive.writestr("data", "{}")
+        archive.writestr("_stable_baselines3_version", "2.3.0")
+        archive.write(inner, "policy.pth")
+    found = both(outer, monkeypatch)
+    assert isinstance(found, dict) and len(found["tensors"]) == 300
+
+
 # --- pickles that torch did not write ---------------------------------------------------------------------------------
 
 
