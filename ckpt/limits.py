@@ -25,6 +25,8 @@ TENSOR_MEMORY = 2_500
 """Bytes of memory that one tensor may take."""
 TENSOR_BYTES = 30
 """The fewest bytes of its own that a tensor takes in a file: no file holds more tensors than its bytes allow."""
+RECORD_BYTES = 128
+"""Bytes of the directory of a zip archive that one record may take."""
 INFLATION = 64
 """How many bytes of pickle one stored byte may become. Pickles of state dicts deflate to a tenth."""
 
@@ -44,10 +46,10 @@ class Limits(NamedTuple):
     """Distinct names that one pickle imports. Real files have under 100."""
     depth: int = 200
     """Containers inside containers."""
-    entries: int = 1_000_000
+    entries: int = 2_000_000
     """Records of a zip archive, tensors of a safetensors file."""
     directory_bytes: int = 64 * 2**20
-    """The central directory of a zip archive."""
+    """The central directory of a zip archive, where a record takes more than RECORD_BYTES there."""
     header_bytes: int = 100_000_000
     """The header of a safetensors file. 100 MB is the limit of the format itself."""
     index_bytes: int = 64 * 2**20

@@ -252,27 +252,33 @@ def _told(kind: str | None, source: str) -> Role:
 
 
 def _model_roles(section: Section, named: frozenset[str]) -> list[Role]:
-    places = [name.rpartition(".") for name in section.names()]
-    siblings: dict[str, dict[str, None]] = {}
-    for parent, _, leaf in places:
-        siblings.setdefault(parent, {})[leaf] = None
+    names = section.names()
+    siblings: dict[str, list[str]] = {}
+    for name in names:
+        parent, _, leaf = name.rpartition(".")
+        leaves = siblings.get(parent)
+        if leaves is None:
+            siblings[parent] = [leaf]
+        else:
+            leaves.append(leaf)
     # A model repeats its blocks: most tensors are told by the siblings, the leaf and the shape of one before.
     layers: dict[tuple[object, ...], int] = {}
     layer_of: dict[str, int] = {}
     for parent, leaves in siblings.items():
-        inside = frozenset(parent.split(".")) & _TOLD_BY_PARENT
+        inside = _TOLD_BY_PARENT.intersection(parent.split("."))
         layer_of[parent] = layers.setdefault((*leaves, inside), len(layers))
     known: dict[tuple[object, ...], Role] = {}
     roles: list[Role] = []
-    for entry, (parent, dot, leaf) in zip(section.entries, places, strict=True):
-        if named and not named.isdisjoint((name := parent + dot + leaf, name.removeprefix("module."))):
+    for entry, name in zip(section.entries, names, strict=True):
+        if named and not named.isdisjoint((name, name.removeprefix("module."))):
             roles.append(_NAMED)
             continue
         tensor = entry.tensor
+        parent, _, leaf = name.rpartition(".")
         key = (layer_of[parent], leaf, tensor.dtype.name, tensor.shape, not tensor.numel)
         role = known.get(key)
         if role is None:
-            role = known[key] = _role(entry, parent, leaf, siblings[parent].keys())
+            role = known[key] = _role(entry, parent, leaf, frozenset(siblings[parent]))
         roles.append(role)
     return roles
 

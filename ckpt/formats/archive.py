@@ -16,7 +16,7 @@ from ckpt.checkpoint import Notice
 from ckpt.errors import CutOffError, DamagedDataError, LimitError, UnreadableError
 from ckpt.formats.directory import CENTRAL_MAGIC, LOCAL_MAGIC, Record, Records, read_records
 from ckpt.io.source import Source, inflate
-from ckpt.limits import Budget, Limits
+from ckpt.limits import RECORD_BYTES, Budget, Limits
 from ckpt.text import plural, show
 
 END_RECORD = Struct("<4s4H2IH")
@@ -70,7 +70,7 @@ def read_archive(source: Source, limits: Limits) -> Archive:
     count, size, offset, trailer = _find_end(source)
     if count > limits.entries:
         raise LimitError(f"the zip archive has {count:,} records", "entries", limits.entries)
-    if size > limits.directory_bytes:
+    if size > max(limits.directory_bytes, count * RECORD_BYTES):
         raise LimitError(f"the zip directory has {size:,} bytes", "directory-bytes", limits.directory_bytes)
     if offset + size != trailer:
         raise UnreadableError(

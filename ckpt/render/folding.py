@@ -13,6 +13,8 @@ LINES = 40
 SHUT = 24
 """A node with more folded children than this stays shut, unless a depth was asked for."""
 _PARTS = 64
+_NEAR = 4_096
+"""Nodes that are found by their names at once: names that share a beginning mostly stand together."""
 _INLINE = 2
 _BRACED = 8
 
@@ -76,12 +78,13 @@ class _Node:
 def fold(leaves: Iterable[Leaf]) -> tuple[Fold, ...]:
     """The folded tree of dotted names, in the order of first appearance."""
     root = _Node()
-    nodes: dict[str | None, _Node] = {None: root}
+    nodes: dict[str | None, _Node] = {}  # those of the names before this one
 
     def node_of(name: str | None) -> _Node:
+        if name is None:
+            return root
         found = nodes.get(name)
         if found is None:
-            assert name is not None
             above, dot, last = name.rpartition(".")
             found = nodes[name] = node_of(above if dot else None).child(last)
         return found
@@ -89,7 +92,7 @@ def fold(leaves: Iterable[Leaf]) -> tuple[Fold, ...]:
     for leaf in leaves:
         name = leaf.name
         above, dot, last = name.rpartition(".")
-        if not dot or name.count(".") >= _PARTS:  # the second: a name that is nothing but dots
+        if not dot or (len(name) >= _PARTS and name.count(".") >= _PARTS):  # a name that is nothing but dots
             root.add(name, leaf)
             continue
         node = nodes.get(above) or node_of(above)
@@ -97,6 +100,8 @@ def fold(leaves: Iterable[Leaf]) -> tuple[Fold, ...]:
             node.add(last, leaf)
         else:
             node.children[last] = leaf
+        if len(nodes) > _NEAR:
+            nodes.clear()
     return _Folder().children(root)
 
 

@@ -118,11 +118,11 @@ def _places(report: InspectReport) -> list[str]:
     """Where the tensors are saved: the devices, the one with the most bytes first."""
     if report.checkpoint.traits.fills_a_state:  # it is loaded where the state is
         return []
-    found: dict[str, list[Row]] = {}
-    for row in report.rows:
-        device = row.entry.tensor.device
+    devices = [row.entry.tensor.device for row in report.rows]
+    found: dict[str, list[Row]] = {device: [] for device in devices if device is not None}
+    for row, device in zip(report.rows, devices, strict=True) if len(found) > 1 else ():
         if device is not None:
-            found.setdefault(device, []).append(row)
+            found[device].append(row)
     texts = []
     for tag, rows in sorted(found.items(), key=lambda item: -sum(row.tensor.nbytes for row in item[1])):
         text = show(tag, 40)

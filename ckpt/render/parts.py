@@ -33,7 +33,7 @@ _LABEL = 24
 def part_lines(report: InspectReport, width: int | None) -> list[Line]:
     """How the file loads, then a line for each part where there is more than the weights, then its values."""
     sections = [] if report.selected else _sections(report)
-    labels = [shortened(show(name, None), _LABEL) for name, _ in sections[:_SECTIONS]]
+    labels = [shortened(show(name, None), _LABEL) for name, _, _ in sections[:_SECTIONS]]
     sharded = _sharded(report)
     size = max(cells(label) for label in ("loads", "values", *(["sharded"] if sharded else []), *labels))
 
@@ -41,8 +41,9 @@ def part_lines(report: InspectReport, width: int | None) -> list[Line]:
         return [(f"  {label}{' ' * (size - cells(label))}  ", "name")]
 
     out = _loading(report, head("loads"), width)
-    for label, (_, text) in zip(labels, sections, strict=False):
-        out += hung(head(label), text, width)
+    for label, (_, text, short) in zip(labels, sections, strict=False):
+        fits = width is None or cells(text) + size + 4 <= width
+        out += hung(head(label), text if fits else short, width)
     if len(sections) > _SECTIONS:
         out.append([(f"  … {len(sections) - _SECTIONS:,} more (--json)", "dim")])
     if sharded:
@@ -175,8 +176,10 @@ def _verdict(report: InspectReport) -> str:
     return "with"
 
 
-def _sections(report: InspectReport) -> list[tuple[str, str]]:
-    """The name of each section below the root and what it holds; loose tensors under one key are one."""
+def _sections(report: InspectReport) -> list[tuple[str, str, str]]:
+    """The name of each section below the root, what it holds, and the same without the steps of an optimizer; loose
+    tensors under one key are one.
+    """
     groups: dict[tuple[str, str], list[Section]] = {}
     loose = any(part.path for part in report.sections) and not report.checkpoint.members
     for part in report.sections:
@@ -185,7 +188,8 @@ def _sections(report: InspectReport) -> list[tuple[str, str]]:
     prefixes: dict[str, list[Prefix]] = {}
     for prefix in report.prefixes:
         prefixes.setdefault(prefix.section, []).append(prefix)
-    out, empty = [], []
+    out: list[tuple[str, str, str]] = []
+    empty = []
     for (name, kind), parts in groups.items():
         if kind in _STATES and not any(part.tensors for part in parts):
             empty.append(name)
@@ -193,14 +197,19 @@ def _sections(report: InspectReport) -> list[tuple[str, str]]:
         label = "" if kind in (name, "other") else f"{kind}, "
         record = record_of(report.checkpoint) if kind == "snapshot" else None
         uses = [use for use in report.survey.uses if use.match.optimizer.path == parts[0].path]
-        text = _part(parts, prefixes.get(name, []), uses) if record is None else _snapshot(record)
-        out.append((name, label + text))
+        use = uses[0] if uses and uses[0].steps else None
+        texts = [
+            _part(parts, prefixes.get(name, []), each) if record is None else _snapshot(record)
+            for each in (use, use if use and use.is_before else None)
+        ]
+        out.append((name, label + texts[0], label + texts[1]))
     if empty:
-        out.append(("also", f"{listed(empty, 6, 40)} (no tensors)"))
+        also = f"{listed(empty, 6, 40)} (no tensors)"
+        out.append(("also", also, also))
     return out
 
 
-def _part(parts: Sequence[Section], prefixes: Sequence[Prefix], uses: Sequence[GradientUse]) -> str:
+def _part(parts: Sequence[Section], prefixes: Sequence[Prefix], use: GradientUse | None) -> str:
     part = parts[0]
     tensors = sum(each.tensors for each in parts)
     nbytes = sum(each.nbytes for each in parts)
@@ -217,11 +226,11 @@ def _part(parts: Sequence[Section], prefixes: Sequence[Prefix], uses: Sequence[G
         if facts.family == "LBFGS":  # keeps all of it under its first parameter
             text = f"LBFGS, one state for {plural(facts.parameters, 'parameter')}"
         text += f", {size_text(nbytes)}" if nbytes else ""
+        if use is not None and not use.is_before:
+            text += f", {use.steps:,.0f} step{'' if use.steps == 1 else 's'}"
         rates = ", ".join(f"{rate:g}" for rate in facts.rates[:4])
         text += f", lr {rates}" if rates else ""
-        if uses and uses[0].steps:
-            text += f", {uses[0].steps:,.0f} step{'' if uses[0].steps == 1 else 's'}"
-            text += " with zero moments, as before the first" if uses[0].is_before else ""
+        text += ", 1 step with zero moments, as before the first" if use is not None and use.is_before else ""
         return text
     prefix_text = f"module {show(look(part.node).type, 80)}, " if part.is_module else ""
     text = f"{prefix_text}{plural(tensors, 'tensor')}, {size_text(nbytes)}"

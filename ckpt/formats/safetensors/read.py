@@ -84,8 +84,8 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
 
 _OBJECT, _ARRAY, _ITEM, _TEXT = 250, 80, 40, 60
 """Bytes of memory of what JSON becomes: an object of three fields, an array, a number or an entry, a text."""
-_ENTRY, _VALUE = 1_000, 700
-"""Bytes of memory of a tensor, and of a text of the metadata."""
+_ENTRY, _VALUE, _CUT = 1_000, 700, 400
+"""Bytes of memory of a tensor, of a text of the metadata, and of the pieces of a tensor that the expression cuts out."""
 
 
 def parse_json(
@@ -175,11 +175,18 @@ _LEAST = 16_384
 
 def _usual(data: bytes, budget: Budget) -> tuple[dict[str, _Row], dict[str, str]] | None:
     """(the tensors, the metadata) of a header that the library wrote; None for any other, damaged or not."""
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError:
+    if not data.isascii() or b"\\" in data:
         return None
-    parts = [] if "\\" in text else re.split(_USUAL, text)
+    tensors = data.count(b'"data_offsets"')
+    left = budget.copy()
+    left.hold(len(data))
+    left.claim(tensors)
+    try:
+        left.charge(tensors * (_ENTRY + _CUT) + 4 * len(data), "the safetensors header")
+    except LimitError:
+        return None
+    text = data.decode("ascii")
+    parts = re.split(_USUAL, text)
     names, kinds, shapes = parts[1::6], parts[2::6], parts[3::6]
     first, last = parts[0] if parts else "", parts[-1] if parts else ""
     if not names or set(parts[6:-1:6]) > {","} or last.rstrip(" ") != "}" or len(set(names)) < len(names):

@@ -16,7 +16,7 @@ from ckpt.evidence.wrappers import AVERAGE_COUNTERS, inner_wrappers, wrapper_pre
 from ckpt.findings import Finding, Level, Plan, Way, order
 from ckpt.jobs.inspect import list_modules as loose
 from ckpt.jobs.inspect import resume, unused
-from ckpt.jobs.inspect.storages import StorageUse, storage_uses, tied_weights
+from ckpt.jobs.inspect.storages import StorageUse, holding_storages, storage_uses, tied_weights
 from ckpt.names import Globs
 from ckpt.pickles.imports import runs_anything
 from ckpt.tensors import Tensor
@@ -66,7 +66,6 @@ class InspectReport(NamedTuple):
 
     survey: Survey
     rows: tuple[Row, ...]
-    storages: tuple[StorageUse, ...]
     prefixes: tuple[Prefix, ...]
     hidden_devices: tuple[HiddenDevice, ...]
     findings: tuple[Finding, ...]
@@ -78,6 +77,11 @@ class InspectReport(NamedTuple):
     @property
     def checkpoint(self) -> Checkpoint:
         return self.survey.checkpoint
+
+    @property
+    def storages(self) -> tuple[StorageUse, ...]:
+        """Every storage with the tensors over it. Each call looks at all of them."""
+        return storage_uses(self.checkpoint)
 
     @property
     def sections(self) -> tuple[Section, ...]:
@@ -123,13 +127,11 @@ def inspect(
         rows = [row for row in rows if select.match(row.entry.name, row.relative)]
         if not rows:
             raise select.refusal(known, checkpoint.path)
-    everything = storage_uses(checkpoint)
     prefixes = _prefixes(parts)
     hidden = hidden_devices(checkpoint.values)
     report = InspectReport(
         survey,
         tuple(rows),
-        everything,
         prefixes,
         hidden,
         (),
@@ -344,7 +346,7 @@ def _sharing(report: InspectReport, plan: Plan) -> Iterable[Finding]:
         more = f", and {plural(len(ties) - 1, 'more group')} too" if len(ties) > 1 else ""
         tied = tuple(name for names in ties for name in names)
         yield Finding("tied", f"{and_more(ties[0], 4, ' = ')} share their memory{more}.", tied)
-    held = [row for row in report.storages if row.held > 0]
+    held = list(holding_storages(report.checkpoint))
     total = sum(row.held for row in held)
     if total >= _BLOAT_BYTES:
         worst = max(held, key=lambda row: row.held)
@@ -358,7 +360,7 @@ def _sharing(report: InspectReport, plan: Plan) -> Iterable[Finding]:
 def storage_devices(report: InspectReport) -> dict[str, int]:
     """Bytes of the storages on each device: what a bare load puts where."""
     placed: dict[str, int] = {}
-    for row in report.storages:
-        if row.storage.device is not None:
-            placed[row.storage.device] = placed.get(row.storage.device, 0) + row.storage.nbytes
+    for storage in report.checkpoint.storages:
+        if storage.device is not None:
+            placed[storage.device] = placed.get(storage.device, 0) + storage.nbytes
     return placed

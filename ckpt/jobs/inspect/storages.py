@@ -34,25 +34,22 @@ class StorageUse(NamedTuple):
 
 def storage_uses(checkpoint: Checkpoint) -> tuple[StorageUse, ...]:
     """Every storage of a checkpoint, in the order in which the file names them."""
-    tensors = [entry.tensor for entry in checkpoint.tensors]
-    alone = {
-        id(tensor.storage): entry
-        for tensor, entry in zip(tensors, checkpoint.tensors, strict=True)
-        if type(tensor) is TensorRef
-    }
-    if len(alone) == len(tensors):
-        return tuple([_own(storage, alone.get(id(storage))) for storage in checkpoint.storages])
     users = _users(checkpoint)
     return tuple([_shared(storage, users.get(id(storage), [])) for storage in checkpoint.storages])
 
 
-def _own(storage: Storage, entry: Entry | None) -> StorageUse:
-    """A storage that one tensor looks into, or none."""
-    if entry is None:
-        return StorageUse(storage, (), "own", 0)
-    assert type(entry.tensor) is TensorRef
-    first, last = entry.tensor.extent
-    return StorageUse(storage, (entry.name,), "own", last - first)
+def holding_storages(checkpoint: Checkpoint) -> Iterator[StorageUse]:
+    """The storages with bytes that no tensor sees, in the order in which the file names them."""
+    tensors = [entry.tensor for entry in checkpoint.tensors]
+    alone = {id(tensor.storage) for tensor in tensors if type(tensor) is TensorRef}
+    whole = [
+        type(tensor) is TensorRef and tensor.extent[1] - tensor.extent[0] == tensor.storage.nbytes
+        for tensor in tensors
+    ]
+    if len(alone) < len(tensors) or not all(
+        whole
+    ):  # else each tensor has a storage of its own and sees all of it
+        yield from (row for row in storage_uses(checkpoint) if row.held > 0)
 
 
 def _users(checkpoint: Checkpoint) -> dict[int, list[tuple[str, TensorRef]]]:

@@ -103,7 +103,7 @@ def test_sections_and_the_optimizer(tmp_path: Path) -> None:
         assert outside == ["up.weight"]
     assert row_of(folder, "model") == "14 tensors, 1.27 KiB, at the root"
     assert (
-        row_of(folder, "optimizer") == "Adam-like, 7 of 9 parameters have state, 2.08 KiB, lr 0.001, 2 steps"
+        row_of(folder, "optimizer") == "Adam-like, 7 of 9 parameters have state, 2.08 KiB, 2 steps, lr 0.001"
     )
 
 
@@ -206,7 +206,7 @@ def test_before_the_first_step_nothing_is_unused(kind: str, tmp_path: Path) -> N
     assert row_of(folder, "optimizer").endswith("1 step with zero moments, as before the first")
     step(net, optimizer, 1)  # a second step, by its counter
     later = saved(state_of(net, optimizer, kind), tmp_path / "later")
-    assert row_of(later, "optimizer").endswith("2 steps")
+    assert row_of(later, "optimizer").endswith("2 steps, lr 0.001")
     net = train_dcp.Net()
     first = torch.optim.AdamW(handed(net))
     step(net, first, 1)
@@ -326,7 +326,7 @@ def test_names_with_fields_of_several_parts(tmp_path: Path) -> None:
     model = {"fc.weight": torch.ones(2, 2), "fc.bias": torch.ones(2)}
     folder = saved({**model, "optimizer": flat}, tmp_path / "c")
     assert found(folder)["unused"].tensors == ("fc.bias",)
-    assert row_of(folder, "optimizer").endswith("1 of 2 parameters have state, 28 B, lr 0.5, 0.25, 3 steps")
+    assert row_of(folder, "optimizer").endswith("1 of 2 parameters have state, 28 B, 3 steps, lr 0.5, 0.25")
 
 
 NESTED = {"state": {}, "param_groups": [{"params": [0]}]}

@@ -101,7 +101,7 @@ def test_the_commands_take_it(file: Path, tmp_path: Path) -> None:
     assert ckpt("diff", file, tmp_path / "s.pth", "--json").code in (0, 1)
     inspected = ckpt("inspect", file).out.decode()
     assert 'torch.export.load("' in inspected and "a PT2 program, which torch.export.load reads" in inspected
-    check_error(ckpt("rehome", file, "-o", tmp_path / "r.pth"), "pt2 is not rewritten")
+    check_error(ckpt("rehome", file, "-o", tmp_path / "r.pth"), "pt2 is not moved")
 
 
 def test_texts_beside_the_program_are_values(tmp_path: Path) -> None:

@@ -387,7 +387,7 @@ def test_structure_reads_no_values(step: tuple[Path, Path]) -> None:
         report = diff(Survey(one), Survey(two), Options(structure=True))
         after = [checkpoint.source.bytes_read for checkpoint in (one, two) if checkpoint.source]
 
-    assert report.same and sum(after) - sum(read) < 200, "step counters at most"
+    assert report.same and sum(after) - sum(read) < 1_000, "step counters and one moment at most"
 
 
 def test_selecting(step: tuple[Path, Path]) -> None:
