@@ -211,7 +211,7 @@ def test_before_the_first_step_nothing_is_unused(kind: str, tmp_path: Path) -> N
     first = torch.optim.AdamW(handed(net))
     step(net, first, 1)
     one = saved(state_of(net, first, kind), tmp_path / "one")
-    assert row_of(one, "optimizer").endswith(", 1 step")
+    assert row_of(one, "optimizer").endswith(", 1 step, lr 0.001")
     thing = state_of(net, first, kind)
     for name, value in thing["optimizer"].items():
         rows = value.values() if name == "state" else [{name.rpartition(".")[2]: value}]
