@@ -452,6 +452,40 @@ def other_key(data: bytes) -> bytes:
     return data.replace(b"X\x02\0\0\x0040r", b"X\x02\0\0\x0099r")
 
 
+def on_devices(data: bytes) -> bytes:
+    """torch writes the tag of a device with a number anew for each tensor, here of every second one."""
+    at = data.index(b"X\x03\0\0\0cpu")
+    out, slot, moved = bytearray(), 10_000, {}
+    opcodes = [*genops(data)]
+    ends = [position for _, _, position in opcodes[1:]] + [len(data)]
+    number = 0
+    for (op, value, position), end in zip(opcodes, ends, strict=True):
+        part = data[position:end]
+        assert position is not None
+        if op.name == "BINGET" and value == data[at + 9]:
+            number += 1
+            tag = (b"cuda:0", b"cuda:11", b"")[number % 3]
+            if tag:
+                part = b"X" + len(tag).to_bytes(4, "little") + tag + b"r" + slot.to_bytes(4, "little")
+                slot += 1
+        elif op.name in ("BINPUT", "LONG_BINPUT") and position > at + 10:
+            moved[value] = slot
+            part = b"r" + slot.to_bytes(4, "little")
+            slot += 1
+        elif op.name in ("BINGET", "LONG_BINGET") and value in moved:
+            part = b"j" + moved[value].to_bytes(4, "little")
+        out += part
+    return bytes(out)
+
+
+def device_again(data: bytes) -> bytes:
+    """A later tensor gets the tag of an earlier one from the memo."""
+    made = on_devices(data)
+    first = made.rindex(b"X\x06\0\0\0cuda:0r")
+    slot = made[first + 12 : first + 16]
+    return made[:-2] + b"X\x01\0\0\0yj" + slot + b"u."
+
+
 CHANGES = [
     put_earlier,
     put_later,
@@ -472,6 +506,8 @@ CHANGES = [
     slots_again,
     other_key,
     global_as_key,
+    on_devices,
+    device_again,
 ]
 
 
@@ -488,7 +524,11 @@ def test_odd_pickles_give_the_tree_of_the_machine(
     assert sum(skimmed) or change in (in_a_list, pairs_of_a_list)
 
 
-@pytest.mark.parametrize("change", [name_again, tensor_again, memoized], ids=lambda change: change.__name__)
+@pytest.mark.parametrize(
+    "change",
+    [name_again, tensor_again, memoized, on_devices, device_again],
+    ids=lambda change: change.__name__,
+)
 def test_what_the_memo_finds_in_columns_is_read_once(
     change: Callable[[bytes], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: list[int]
 ) -> None:

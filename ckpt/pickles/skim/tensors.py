@@ -44,7 +44,7 @@ _PUT, _MAYBE_PUT = rb"(r....)", rb"((?:r....)?)"
 _TUPLE = rb"(?:\)|" + _NUMBER + rb"+[\x85-\x87]|\(" + _NUMBER + rb"+t)"
 _BETWEEN = rb"((?:u(?:\(|" + _NUMBER + rb"\}r....\())?)"
 """A thousand pairs end. Or a dict ends, and one for the next number begins: the state of an optimizer."""
-_WIDTH = 22
+_WIDTH = 24
 """Columns of a pair: what lies before it, and the groups of the expression."""
 
 
@@ -132,8 +132,8 @@ class TensorSkimmer:
     ) -> int:
         """Leave the pairs of these columns on the stack; the next slot of the memo. Raises UnreadableError."""
         whole, between, _, texts, got, put1, classes, _, digits, same, put2, *rest = columns
-        tags, put3, shapes, put4, strides, put5, grads, put6, put7, ends = rest
-        puts = [put1, put2, put3, put4, put5, put6, put7, ends]
+        devices, put3, counts, put4, shapes, put5, strides, put6, grads, put7, put8, ends = rest
+        puts = [put1, put2, put3, put4, put5, put6, put7, put8, ends]
         opened = [index for index, text in enumerate(between) if len(text) > 2]
         if opened:
             before = [text[-6:-1] if len(text) > 2 else b"" for text in between]
@@ -149,7 +149,7 @@ class TensorSkimmer:
         self._keys += _spread(names, opened)
         self.memo.add_run(slot, following)
         keys, known = self._fetched(_decoded(digits), same), self._fetched(names, got)
-        rows = self._rows_of(zip(classes, tags, shapes, strides, grads, strict=True))
+        rows = self._rows_of(zip(classes, devices, counts, shapes, strides, grads, strict=True))
         self._budget.claim(len(known))
         self._budget.charge(_COST * len(ends), "a pickle")
         storages = self._make(keys, [kind for kind, _ in rows])
@@ -187,12 +187,12 @@ class TensorSkimmer:
         return [known[row] for row in listed]
 
     def _row(
-        self, cls: bytes, tag: bytes, shape: bytes, stride: bytes, grad: bytes
+        self, cls: bytes, device: bytes, count: bytes, shape: bytes, stride: bytes, grad: bytes
     ) -> tuple[Kind, tuple[object, ...]]:
         """(the storage, the fields of a TensorRef after it). Raises MachineError for an unusual one."""
-        device, count = _cut(tag)
         offset, sizes = _cut(shape)
-        node, name = (self.memo[int.from_bytes(get[1:], "little")] for get in (cls, device))
+        node = self.memo[int.from_bytes(cls[1:], "little")]
+        name = self._device(device)
         if type(node) is not Global or type(name) is not str:
             raise MachineError("a storage is unusual", 0)
         dtype = storage_type(node)
@@ -207,6 +207,14 @@ class TensorSkimmer:
             raise MachineError("a tensor is unusual", 0) from None
         return (node, name, numel), ref[1:]
 
+    def _device(self, data: bytes) -> Made:
+        """The tag that an opcode pushes or gets. Tags of devices with a number are written for each tensor."""
+        if data[:1] != b"X":
+            return self.memo[int.from_bytes(data[1:], "little")]
+        if data[1] != len(data) - 5:
+            raise MachineError("a string has another length", 0)
+        return data[5:].decode()
+
     def _in_slot(self, slot: int) -> Made:
         """What a skimmed slot of the memo holds. Raises MachineError for what is no node of the tree."""
         index = bisect_left(self._lasts, slot)
@@ -218,6 +226,8 @@ class TensorSkimmer:
             return self._keys[index]
         if found is not None and found[11] == put and found[9] is not None:
             return self._texts.setdefault(slot, found[9].decode())
+        if found is not None and found[13] == put and found[12][:1] == b"X":
+            return self._texts.setdefault(slot, str(self._device(found[12])))
         raise MachineError("a part of a tensor is used again", self._offsets[index])
 
 
@@ -313,7 +323,8 @@ def _pattern_of(made: Opaque, memo: dict[int, Made]) -> re.Pattern[bytes] | None
         return None
     key = rb"(?:X(.)\0\0\0([^\0]{0,260})|(" + _GET + rb"))" + _MAYBE_PUT
     number = rb"(" + _GET + rb")(?:X(.)\0\0\0([0-9]{1,20})|(" + _GET + rb"))" + _MAYBE_PUT
-    place = func + rb"\(\(" + word + number + rb"(" + _GET + _NUMBER + rb")t" + _PUT + rb"Q"
+    tag = rb"(" + _GET + rb"|X.\0\0\0[!-~]{1,40}?)" + _MAYBE_PUT
+    place = func + rb"\(\(" + word + number + tag + rb"(" + _NUMBER + rb")t" + _PUT + rb"Q"
     view = rb"(" + _NUMBER + _TUPLE + rb")" + _MAYBE_PUT + rb"(" + _TUPLE + rb")" + _MAYBE_PUT
     end = rb"([\x88\x89])" + ordered + rb"\)R" + _PUT + rb"t" + _PUT + rb"R" + _PUT
     return re.compile(rb"(" + _BETWEEN + key + place + view + end + rb")", re.DOTALL)
