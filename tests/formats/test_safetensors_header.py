@@ -62,6 +62,8 @@ HEADERS = {
     "empty metadata": f'{{"__metadata__":{{}},{FOUR}}}',
     "metadata twice": f'{{"__metadata__":{{"a":"b"}},"__metadata__":{{"a":"c"}},{FOUR}}}',
     "text twice": f'{{"__metadata__":{{"a":"b","a":"c"}},{FOUR}}}',
+    "escapes in metadata": f'{{"__metadata__":{{"a":"x\\"y\\u0041"}},{FOUR}}}',
+    "surrogate in metadata": f'{{"__metadata__":{{"a":"\\ud800"}},{FOUR}}}',
     "metadata of numbers": f'{{"__metadata__":{{"a":1}},{FOUR}}}',
     "metadata of lists": f'{{"__metadata__":[],{FOUR}}}',
     "metadata last": f'{{{FOUR},"__metadata__":{{"a":"b"}}}}',
