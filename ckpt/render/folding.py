@@ -13,8 +13,6 @@ LINES = 40
 SHUT = 24
 """A node with more folded children than this stays shut, unless a depth was asked for."""
 _PARTS = 64
-_NEAR = 4_096
-"""Nodes that are found by their names at once: names that share a beginning mostly stand together."""
 _INLINE = 2
 _BRACED = 8
 
@@ -50,7 +48,10 @@ class Line(NamedTuple):
 
 
 class _Node:
-    """A part of names with others below it, and the tensor that has this very name, if there is one."""
+    """A part of names with others below it, and the tensor that has this very name, if there is one.
+
+    Once it has a number it stands for every node that is equal, and is not changed any more.
+    """
 
     __slots__ = ("children", "leaf", "number")
 
@@ -60,49 +61,59 @@ class _Node:
         self.number = -1
 
     def child(self, part: str) -> _Node:
-        """The child of that name, made when there is none."""
+        """The child of that name, to be changed; made when there is none."""
         found = self.children.get(part)
-        if not isinstance(found, _Node):
-            found = self.children[part] = _Node(leaf=found)
-        return found
+        if isinstance(found, _Node):
+            if found.number < 0:
+                return found
+            made = _Node(dict(found.children), found.leaf)
+        else:
+            made = _Node(leaf=found)
+        self.children[part] = made
+        return made
 
     def add(self, part: str, leaf: Leaf) -> None:
         """Put a tensor below."""
-        found = self.children.get(part)
-        if isinstance(found, _Node):
-            found.leaf = leaf
+        if isinstance(self.children.get(part), _Node):
+            self.child(part).leaf = leaf
         else:
             self.children[part] = leaf
 
 
 def fold(leaves: Iterable[Leaf]) -> tuple[Fold, ...]:
-    """The folded tree of dotted names, in the order of first appearance."""
+    """The folded tree of dotted names, in the order of first appearance.
+
+    A block is given up for an equal one as soon as the names go on elsewhere, so that a million names take little memory.
+    """
+    folder = _Folder()
     root = _Node()
-    nodes: dict[str | None, _Node] = {}  # those of the names before this one
-
-    def node_of(name: str | None) -> _Node:
-        if name is None:
-            return root
-        found = nodes.get(name)
-        if found is None:
-            above, dot, last = name.rpartition(".")
-            found = nodes[name] = node_of(above if dot else None).child(last)
-        return found
-
+    open_parts: list[str] = []  # of the name before
+    nodes = [root]
+    last = ""
     for leaf in leaves:
         name = leaf.name
-        above, dot, last = name.rpartition(".")
+        above, dot, part = name.rpartition(".")
         if not dot or (len(name) >= _PARTS and name.count(".") >= _PARTS):  # a name that is nothing but dots
             root.add(name, leaf)
             continue
-        node = nodes.get(above) or node_of(above)
-        if last in node.children:
-            node.add(last, leaf)
+        if above != last or len(nodes) == 1:
+            last = above
+            parts = above.split(".")
+            same = next(
+                (at for at, (one, two) in enumerate(zip(parts, open_parts, strict=False)) if one != two), -1
+            )
+            same = min(len(parts), len(open_parts)) if same < 0 else same
+            folder.close(nodes, open_parts, same)
+            for step in parts[same:]:
+                open_parts.append(step)
+                nodes.append(nodes[-1].child(step))
+        node = nodes[-1]
+        if part in node.children:
+            node.add(part, leaf)
         else:
-            node.children[last] = leaf
-        if len(nodes) > _NEAR:
-            nodes.clear()
-    return _Folder().children(root)
+            node.children[part] = leaf
+    folder.close(nodes, open_parts, 0)
+    return folder.children(root)
 
 
 def lines(folds: tuple[Fold, ...], depth: int | None = None, most: int = LINES) -> list[Line]:
@@ -138,6 +149,13 @@ class _Folder:
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
+        self._equal: dict[int, _Node] = {}
+
+    def close(self, nodes: list[_Node], parts: list[str], count: int) -> None:
+        """Drop the nodes below the first `count` parts of a name, and put the first equal one in place of each."""
+        while len(parts) > count:
+            node, part = nodes.pop(), parts.pop()
+            nodes[-1].children[part] = self._equal.setdefault(self._number(node), node)
 
     def children(self, node: _Node) -> tuple[Fold, ...]:
         items = list(node.children.items())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ckpt.jobs.inspect.inspect import InspectReport, Row
 from ckpt.render.folding import Fold, Leaf, fold, lines
@@ -37,11 +37,11 @@ def tensor_lines(
     table = _Table(shown, _parameter_names(report))
     left = 0
     if everything:
-        for leaf, row in zip(table.leaves, shown, strict=True):
+        for leaf, row in zip(table.leaves(), shown, strict=True):
             table.add(leaf.name, Fold(leaf.name, leaf.look, 1, row.tensor.numel, row.tensor.nbytes))
     else:
         room = max(rows - 1 - len(parts), 2)
-        opened = _opened(fold(table.leaves), depth, room)
+        opened = _opened(fold(table.leaves()), depth, room)
         if depth is None and len(opened) > room:
             left = len(opened) - room + 1
             opened = opened[: room - 1]
@@ -105,13 +105,18 @@ class _Table:
     """The rows of a table; tensors that look alike get one number, for folding compares numbers."""
 
     def __init__(self, rows: Sequence[Row], names: dict[int, str]) -> None:
-        numbers: dict[tuple[object, ...], int] = {}
+        self._tensors = rows
+        self._names = names
         self._looks: list[tuple[str, str, str]] = []
         self._rows: list[tuple[str, str, str, str, int, int, bool]] = []
-        self.leaves: list[Leaf] = []
-        entries = [row.entry for row in rows]
-        plain = not names and is_plain("".join([entry.name for entry in entries]))
-        for row, entry in zip(rows, entries, strict=True):
+
+    def leaves(self) -> Iterator[Leaf]:
+        """The tensors as folding sees them. What looks alike gets one number, in `add` too, so this comes first."""
+        numbers: dict[tuple[object, ...], int] = {}
+        names = self._names
+        plain = not names and is_plain("".join([row.entry.name for row in self._tensors]))
+        for row in self._tensors:
+            entry = row.entry
             name, tensor = entry.name, entry.tensor
             kind, device = tensor.dtype.name, tensor.device
             key = (tensor.shape, kind, device, tensor.layout)
@@ -125,7 +130,7 @@ class _Table:
                 name += " (unregistered)"
             elif not entry.persistent:
                 name += " (not persistent)"
-            self.leaves.append(Leaf(name, number, tensor.numel, tensor.nbytes))
+            yield Leaf(name, number, tensor.numel, tensor.nbytes)
 
     def add(self, label: str, fold_: Fold, *, shut: bool = False) -> None:
         shape, dtype, device = self._looks[fold_.look] if isinstance(fold_.look, int) else ("", "", "")

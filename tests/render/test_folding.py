@@ -39,6 +39,47 @@ def test_llama() -> None:
     ]
 
 
+def test_names_that_come_back_to_a_block_change_that_block_alone() -> None:
+    blocks = {f"layers.{number}.{leaf}": (2,) for number in range(4) for leaf in ("a.w", "a.b", "c.w")}
+    blocks |= {"layers.1.a.extra": (3,), "layers.2.c": (5,), "other.w": (2,), "layers.3.d.w": (7,)}
+
+    assert labels(blocks, 9) == [
+        "layers",
+        "  0.a.{w,b}",
+        "  0.c.w",
+        "  1",
+        "    a.{w,b}",
+        "    a.extra",
+        "    c.w",
+        "  2",
+        "    a.{w,b}",
+        "    c",
+        "    c.w",
+        "  3",
+        "    a.{w,b}",
+        "    c.w",
+        "    d.w",
+        "other.w",
+    ]
+
+
+def test_a_million_names_take_the_memory_of_their_kinds() -> None:
+    """Equal blocks are one: what is kept does not grow with their number."""
+    import tracemalloc
+
+    def peak(count: int) -> int:
+        rows = (
+            Leaf(f"model.layers.{n}.{leaf}", 1, 4, 16) for n in range(count) for leaf in ("a.w", "a.b", "c.w")
+        )
+        tracemalloc.start()
+        assert sum(one.tensors for one in fold(rows)) == 3 * count
+        used = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return used
+
+    assert peak(8_000) / 8_000 < 400, "bytes of a block of three tensors"
+
+
 @pytest.mark.parametrize(
     ("shapes", "tensors", "most"),
     [
