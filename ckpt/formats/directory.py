@@ -159,12 +159,23 @@ def _run(data: bytes, at: int, most: int) -> tuple[int, int]:
     lengths = data[at + 28 : at + 34]
     stride = _CENTRAL.size + sum(int.from_bytes(lengths[i : i + 2], "little") for i in (0, 2, 4))
     most = min(most, _MOST, (len(data) - at) // stride)
+    # Few are compared first, then twice as many: headers that differ soon cost no more than they hold.
+    run, tried = 0, min(most, _LEAST)
+    while True:
+        run += _like(data, at + run * stride, tried - run, stride, lengths)
+        if run < tried or tried == most:
+            return run, stride
+        tried = min(2 * tried, most)
+
+
+def _like(data: bytes, at: int, most: int, stride: int, lengths: bytes) -> int:
+    """How many headers from an offset on have the signature and these lengths, of at most `most`."""
     span = data[at : at + most * stride]
     for offset, wanted in (*enumerate(CENTRAL_MAGIC), *enumerate(lengths, 28)):
         column = span[offset::stride]
         most = min(most, len(column) - len(column.lstrip(bytes((wanted,)))))
         span = span[: most * stride] if most < len(column) else span
-    return most, stride
+    return most
 
 
 def _column(code: str, data: bytes, offset: int, stride: int) -> array[int]:

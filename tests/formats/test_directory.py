@@ -80,6 +80,34 @@ def test_headers_of_one_length_are_read_in_columns(monkeypatch: pytest.MonkeyPat
     assert len(reads) < 30
 
 
+class Counted(bytes):
+    """Bytes that count how many of them were cut out."""
+
+    cut = 0
+
+    def __getitem__(self, key):  # type: ignore[no-untyped-def]
+        part = super().__getitem__(key)
+        if isinstance(key, slice):
+            type(self).cut += len(part)
+        return part
+
+
+@pytest.mark.parametrize("alike", [1, 9])
+def test_headers_of_changing_lengths_are_looked_at_a_few_times(
+    alike: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for number in range(3_000):
+            archive.writestr(f"{number:06}" + "x" * (number // alike % 2), b"")
+    data = out.getvalue()
+    begin, size = data.index(b"PK\1\2"), data.rindex(b"PK\5\6")
+    monkeypatch.setattr(Counted, "cut", 0)
+    headers = Counted(data[begin:size])
+    assert len(directory.read_records(Memory(data), headers, 3_000, begin)) == 3_000
+    assert Counted.cut < 40 * len(headers)
+
+
 def test_records_beyond_4_gib(monkeypatch: pytest.MonkeyPatch) -> None:
     """The offsets of the headers lie in zip64 fields."""
 

@@ -41,7 +41,7 @@ _ROWS = 10_000
 _NUMBER = rb"(?:K.|M..|J....)"
 _GET = rb"(?:h.|j....)"
 _PUT, _MAYBE_PUT = rb"(r....)", rb"((?:r....)?)"
-_TUPLE = rb"(?:\)|" + _NUMBER + rb"+[\x85-\x87]|\(" + _NUMBER + rb"+t)"
+_TUPLE = rb"(?:\)|" + _NUMBER + rb"{1,3}[\x85-\x87]|\(" + _NUMBER + rb"{1,64}t)"
 _BETWEEN = rb"((?:u(?:\(|" + _NUMBER + rb"\}r....\())?)"
 """A thousand pairs end. Or a dict ends, and one for the next number begins: the state of an optimizer."""
 _WIDTH = 24
@@ -62,6 +62,7 @@ class TensorSkimmer:
         self._storage_of = storage_of
         self._make = make
         self._pattern: re.Pattern[bytes] | None = None
+        self._named: dict[int, Made] = {}
         self._tries = _TRIES
         self._resolved = 0
         self._rows: dict[tuple[bytes, ...], tuple[Kind, tuple[object, ...]]] = {}
@@ -87,9 +88,10 @@ class TensorSkimmer:
             if not self._tries or out.protocol != _PROTOCOL:
                 return at
             self._tries -= 1
-            self._pattern = _pattern_of(made, self.memo)
-            if self._pattern is None:
+            found = _pattern_of(made, self.memo)
+            if found is None:
                 return at
+            self._pattern, self._named = found
         return self._skim(self._pattern, out, stack, outer, at)
 
     def _skim(
@@ -107,6 +109,9 @@ class TensorSkimmer:
             or not _usual([b"", *found.groups(), b""])
         ):
             return at
+        if any(self.memo.get(slot) is not node for slot, node in self._named.items()):
+            raise MachineError("a slot of the memo is filled again", at)
+        self._rows.clear()  # the machine may have filled the slots of classes and devices again
         at += len(put)
         self.memo[first - 1] = stack[-1]
         for persistent in out.persistent[self._resolved :]:
@@ -305,8 +310,8 @@ def _slots(puts: bytes) -> array[int]:
     return found
 
 
-def _pattern_of(made: Opaque, memo: dict[int, Made]) -> re.Pattern[bytes] | None:
-    """The expression for a key and a tensor like this one; None where it is unusual."""
+def _pattern_of(made: Opaque, memo: dict[int, Made]) -> tuple[re.Pattern[bytes], dict[int, Made]] | None:
+    """(the expression for a key and a tensor like this one, the slots that it names); None where the tensor is unusual."""
     storage, hooks = (made.args[0], made.args[-1]) if len(made.args) == 6 else (None, None)
     if type(storage) is not PersistentId or type(hooks) is not Opaque or type(hooks.func) is not Global:
         return None
@@ -318,16 +323,19 @@ def _pattern_of(made: Opaque, memo: dict[int, Made]) -> re.Pattern[bytes] | None
         return None
     slots = {id(node): slot for slot, node in memo.items()}
     try:
-        func, word, ordered = (_get(slots[id(node)]) for node in (made.func, pid[0], hooks.func))
+        named: dict[int, Made] = {
+            slots[id(node)]: cast("Made", node) for node in (made.func, pid[0], hooks.func)
+        }
     except KeyError:
         return None
+    func, word, ordered = map(_get, named)
     key = rb"(?:X(.)\0\0\0([^\0]{0,260})|(" + _GET + rb"))" + _MAYBE_PUT
     number = rb"(" + _GET + rb")(?:X(.)\0\0\0([0-9]{1,20})|(" + _GET + rb"))" + _MAYBE_PUT
     tag = rb"(" + _GET + rb"|X.\0\0\0[!-~]{1,40}?)" + _MAYBE_PUT
     place = func + rb"\(\(" + word + number + tag + rb"(" + _NUMBER + rb")t" + _PUT + rb"Q"
     view = rb"(" + _NUMBER + _TUPLE + rb")" + _MAYBE_PUT + rb"(" + _TUPLE + rb")" + _MAYBE_PUT
     end = rb"([\x88\x89])" + ordered + rb"\)R" + _PUT + rb"t" + _PUT + rb"R" + _PUT
-    return re.compile(rb"(" + _BETWEEN + key + place + view + end + rb")", re.DOTALL)
+    return re.compile(rb"(" + _BETWEEN + key + place + view + end + rb")", re.DOTALL), named
 
 
 def _get(slot: int) -> bytes:
