@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-pythons test-oldest test-typer test-frameworks kills check format samples docs man bench fuzz lock release-check clean
+.PHONY: demo test test-pythons test-oldest test-typer test-frameworks kills check format samples docs man bench bench-check fuzz lock release-check clean
 .DEFAULT_GOAL := demo
 
 # A half-made .venv is made again: one without pip, of a Python that has gone, or of one that is too old.
@@ -78,11 +78,13 @@ docs: .venv/.dev
 man: .venv/.base
 	$(BIN)/python tools/man.py man
 
+# One table of every job beside its peer. `make bench ARGS=--quick` takes five minutes; --json prints numbers.
 bench: .venv/.dev
-	$(BIN)/python -m benchmarks.inspect
-	$(BIN)/python -m benchmarks.diff
-	$(BIN)/python -m benchmarks.rewrite
-	$(BIN)/python -m benchmarks.dcp
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+# Fails when a job takes 20 % more CPU time beside its peer than is stored; ARGS=--update stores. No part of `make check`.
+bench-check: .venv/.dev
+	@$(BIN)/python -m benchmarks.check $(ARGS)
 
 # One target after the other: `make fuzz TIME=600 TARGETS='zip legacy'`. A crash ends it, with the input below .fuzz/.
 TIME ?= 60

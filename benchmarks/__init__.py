@@ -1,1 +1,1 @@
-"""What the commands cost beside their peers: each module is a command that prints a table, none is a test."""
+"""What the commands cost beside their peers: `python -m benchmarks` prints one table, and nothing here is a test."""

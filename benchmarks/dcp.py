@@ -1,24 +1,17 @@
-"""What distributed checkpoints cost beside `cp` and beside torch.distributed.checkpoint.
+"""Distributed checkpoints, beside `cp` and beside torch.distributed.checkpoint.
 
-    python -m benchmarks.dcp [--size-gb 1] [--chunks 100000] [--runs 7] [--folder DIR]
-
-Run from the root of the repository. The checkpoint is that of four ranks; a quarter of its tensors is cut by columns,
-the others by rows. Prints a GitHub table with the targets of the design, and always exits 0 unless something could not
-be run. Needs torch and safetensors, and disk space for three times the checkpoint.
+The checkpoint is that of four ranks; a quarter of its tensors is cut by columns, the others by rows.
 """
 
 from __future__ import annotations
 
-import argparse
 import subprocess
-import sys
-import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from shlex import join
 
-from benchmarks import timing
-from benchmarks.inspect import ckpt_command, header
-from benchmarks.timing import Job, cpu_row, memory_row, ratio_row
+from benchmarks.setting import Case, Setting, ckpt, ckpt_command
+from benchmarks.timing import Job
 
 RANKS = 4
 TENSORS = 32
@@ -115,125 +108,76 @@ with open(sys.argv[1], "rb") as file:
 """
 
 
-def make(folder: Path, scripts: Path, size_gb: float, chunks: int) -> tuple[Path, Path, Path]:
-    """The checkpoint, the same tensors as safetensors, and a folder with a large `.metadata`; those of an earlier run
-    are kept. Raises SystemExit when they cannot be made.
-    """
-    whole, large = folder / f"{size_gb:g}GB.dcp", folder / f"{chunks}_chunks"
-    rows = max(RANKS, round(size_gb * 1e9 / TENSORS / COLUMNS / 4))
+def write(path: Path, *words: str) -> None:
+    """Runs what makes a file; the word PATH stands for it. Raises CalledProcessError when it fails."""
+    command = [str(path) if word == "PATH" else word for word in words]
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+
+
+def cases(setting: Setting) -> Iterator[list[Case]]:
+    """One group, none without a size. What an earlier job left is removed before the clock starts."""
+    sizes, folder = setting.sizes, setting.folder
+    if not sizes.dcp_gb:
+        return
+    rows = max(RANKS, round(sizes.dcp_gb * 1e9 / TENSORS / COLUMNS / 4))
+    save, metadata = setting.script("save", SAVE), setting.script("metadata", METADATA)
+    store = setting.scripts / "store"
+    whole = setting.made(
+        folder / f"{sizes.dcp_gb:g}GB.dcp",
+        write,
+        *save,
+        "PATH",
+        str(store),
+        *map(str, (RANKS, TENSORS, rows, COLUMNS)),
+    )
+    tensors = setting.made(
+        folder / f"{sizes.dcp_gb:g}GB_dcp.safetensors",
+        write,
+        *ckpt_command(),
+        "convert",
+        str(whole),
+        "-o",
+        "PATH",
+    )
+    large = folder / f"{sizes.chunks}_chunks"
     large.mkdir(exist_ok=True)
-    tensors = whole.with_suffix(".safetensors")
-    sizes = map(str, (RANKS, TENSORS, rows, COLUMNS))
-    todo = {
-        whole / ".metadata": [
-            sys.executable,
-            str(scripts / "save.py"),
-            str(whole),
-            str(scripts / "store"),
-            *sizes,
-        ],
-        large / ".metadata": [
-            sys.executable,
-            str(scripts / "metadata.py"),
-            str(large / ".metadata"),
-            str(chunks),
-            str(RANKS),
-        ],
-        tensors: [*ckpt_command(), "convert", str(whole), "-o", str(tensors)],
-    }
-    for path, command in todo.items():
-        if not path.exists():
-            print(f"making {path.name}", file=sys.stderr)
-            if subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode:
-                sys.exit(f"{path} could not be made")
-    return whole, tensors, large
-
-
-def measure(folder: Path, scripts: Path, size_gb: float, chunks: int, runs: int) -> list[list[str]]:
-    """Makes the checkpoints and the peers, runs every job; the rows of the table."""
-    texts = {
-        "save": SAVE,
-        "metadata": METADATA,
-        "torch_convert": TORCH_CONVERT,
-        "torch_save": TORCH_SAVE,
-        "pickle_load": PICKLE_LOAD,
-    }
-    for name, text in texts.items():
-        (scripts / f"{name}.py").write_text(text, encoding="utf-8")
-    whole, tensors, large = make(folder, scripts, size_gb, chunks)
+    setting.made(large / ".metadata", write, *metadata, "PATH", str(sizes.chunks), str(RANKS))
     out = folder / "out"
-    ckpt, python = ckpt_command(), sys.executable
+    # The folder is made before the clock starts too: a peer may want it to be there.
+    remove = ("sh", "-c", f"rm -rf {join([str(out)])} && mkdir {join([str(out)])}")
 
-    def fresh(name: str, target: str, *command: str, sync: bool = False) -> Job:
-        # What an earlier job left is removed first, and the new files forced to the disk, by all alike.
-        line = (
-            f"rm -rf {join([str(out)])} && mkdir {join([str(out)])} && {join([*command, str(out / target)])}"
-        )
-        return Job(name, ("sh", "-c", line + (f" && sync -f {join([str(out)])}" if sync else "")))
+    def ours(name: str, target: str, source: Path, *options: str) -> Job:
+        return ckpt(name, "convert", *options, source, "-o", out / target, prepare=remove)
 
-    def script(name: str) -> tuple[str, str]:
-        return python, str(scripts / f"{name}.py")
+    def peer(name: str, target: str, *words: str) -> Job:
+        line = f"{join([*words, str(out / target)])} && sync -f {join([str(out)])}"
+        return Job(name, ("sh", "-c", line), prepare=remove)
 
-    convert, peer = (*ckpt, "convert"), script("torch_convert")
-    jobs = [
-        fresh("`cp -r` + `sync`", "copy", "cp", "-r", str(whole), sync=True),
-        fresh("`ckpt convert` to safetensors", "x.safetensors", *convert, str(whole), "-o"),
-        fresh("`ckpt convert` to a file of torch", "x.pth", *convert, str(whole), "-o"),
-        fresh("`dcp_to_torch_save`", "x.pth", *peer, str(whole), sync=True),
-        fresh(
-            f"`ckpt convert --ranks {RANKS}`", "x.dcp", *convert, "--ranks", str(RANKS), str(tensors), "-o"
+    size = f"{sizes.dcp_gb:g} GB"
+    copy = peer("`cp -r` + `sync`", "copy", "cp", "-r", str(whole))
+    to_torch = ours(f"`ckpt convert` of a DCP to a file of torch, {size}", "x.pth", whole)
+    to_dcp = ours(f"`ckpt convert --ranks {RANKS}` to a DCP, {size}", "x.dcp", tensors, "--ranks", str(RANKS))
+    converter = peer(
+        "`dcp_to_torch_save`", "x.pth", *setting.script("torch_convert", TORCH_CONVERT), str(whole)
+    )
+    dcp_save = peer(
+        "load_file + `dcp.save`", "x", *setting.script("torch_save_dcp", TORCH_SAVE), str(tensors)
+    )
+    load = (*setting.script("pickle_load", PICKLE_LOAD), str(large / ".metadata"))
+    yield [
+        Case(
+            "dcp/safetensors",
+            ours(f"`ckpt convert` of a DCP to safetensors, {size}", "x.safetensors", whole),
+            copy,
         ),
-        fresh("load_file + `dcp.save`", "x", *script("torch_save"), str(tensors), sync=True),
-        Job(f"`ckpt inspect`, {chunks:,} chunks", (*ckpt, "inspect", str(large))),
-        Job("`pickle.load` of .metadata", (*script("pickle_load"), str(large / ".metadata"))),
+        Case("dcp/torch-file", to_torch, copy),
+        Case("dcp/torch-converter", to_torch, converter),
+        Case("dcp/write", to_dcp, copy),
+        Case("dcp/write-torch", to_dcp, dcp_save),
+        Case(
+            "dcp/metadata",
+            ckpt(f"`ckpt inspect`, {sizes.chunks:,} chunks", "inspect", large),
+            Job("`pickle.load` of .metadata", load),
+        ),
     ]
-    copy, to_safetensors, to_torch, torch_convert, to_dcp, torch_save, inspect, load = timing.interleaved(
-        jobs, runs, rotate=True
-    )
-    subprocess.run(["rm", "-rf", str(out)], check=False)
-    return [
-        ratio_row(to_safetensors, copy, 1.2),
-        cpu_row(to_safetensors, copy),
-        memory_row(to_safetensors, 60),
-        ratio_row(to_torch, copy, 1.2),
-        ratio_row(to_torch, torch_convert, 0.25),
-        cpu_row(to_torch, torch_convert),
-        memory_row(to_torch, 60),
-        ratio_row(to_dcp, copy, 1.2),
-        ratio_row(to_dcp, torch_save, 1.0),
-        cpu_row(to_dcp, torch_save),
-        memory_row(to_dcp, 60),
-        ratio_row(inspect, load, 1.0),
-        cpu_row(inspect, load, 1.0),
-        memory_row(inspect, 150),
-        memory_row(torch_convert),
-        memory_row(torch_save),
-        memory_row(load),
-    ]
-
-
-def main() -> None:
-    """Reads the options, measures, and prints the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.dcp", description=__doc__.split("\n")[0])
-    parser.add_argument("--size-gb", type=float, default=1, metavar="N", help="the checkpoint, in 10⁹ bytes")
-    parser.add_argument(
-        "--chunks", type=int, default=100_000, metavar="N", help="chunks of the large .metadata"
-    )
-    parser.add_argument("--runs", type=int, default=7, metavar="N", help="rounds that count, after a warm-up")
-    parser.add_argument(
-        "--folder", type=Path, metavar="DIR", help="where the files go and stay; default: a temporary one"
-    )
-    options = parser.parse_args()
-    if options.size_gb <= 0 or options.chunks < RANKS or options.runs < 1:
-        parser.error("--size-gb and --runs must be above zero, --chunks at least 4")
-    with tempfile.TemporaryDirectory(prefix="ckpt-bench-") as temporary:
-        folder: Path = options.folder or Path(temporary)
-        folder.mkdir(parents=True, exist_ok=True)
-        rows = measure(folder, Path(temporary), options.size_gb, options.chunks, options.runs)
-    print(header(options.runs))
-    print()
-    print(timing.table(rows))
-
-
-if __name__ == "__main__":
-    main()
+    setting.forget(whole, tensors, large, out)

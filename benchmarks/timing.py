@@ -1,4 +1,4 @@
-"""Times whole processes, interleaved, and judges medians against targets. It never fails because of a time.
+"""Times whole processes, interleaved, and takes medians. It never fails because of a time.
 
 A job is what a user waits for: from before the process is made until its output has been read to the end and it is
 gone. The jobs of a round run one after the other, and rounds repeat (A B C A B C ...), so that what slows the machine
@@ -18,24 +18,26 @@ import tempfile
 import termios
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-HEADINGS = ("job", "ckpt (s)", "peer", "peer (s)", "result", "target", "met", "peak MB")
 SCREEN = (24, 80)  # rows, columns
 _BLOCK = 1 << 16  # bytes: what a pipe holds
 _TAIL = 2000  # bytes of output that a failure shows
 # Settings that would make ckpt draw something else, or any Python do extra work, than it does for most users.
 _UNSET = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "PYTHONDONTWRITEBYTECODE", "PYTHONPROFILEIMPORTTIME")
-_NONE = "–"
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A command line to time. Its stdout is a pipe, or with `terminal` all three streams are a pseudo-terminal."""
+    """A command line to time. Its stdout is a pipe, or with `terminal` all three streams are a pseudo-terminal.
+
+    `prepare` runs before each run, and does not count.
+    """
 
     name: str
     command: tuple[str, ...]
     terminal: bool = False
+    prepare: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,10 @@ def run(job: Job) -> Sample:
     """Runs a job once, and reads all that it prints. Raises SystemExit when it fails."""
     environment = {name: value for name, value in os.environ.items() if name not in _UNSET}
     environment["TERM"] = "xterm-256color"
+    if job.prepare:
+        code = subprocess.run(job.prepare, stdout=subprocess.DEVNULL, env=environment, check=False).returncode
+        if code:
+            sys.exit(f"{job.name}: its preparation failed with exit code {code}")
     with tempfile.TemporaryFile() as errors:
         if job.terminal:
             reader, writer = pty.openpty()
@@ -148,58 +154,3 @@ def _read_all(reader: int) -> bytes:
 
 def _bytes(maxrss: int) -> int:
     return maxrss if sys.platform == "darwin" else maxrss * 1024
-
-
-def ratio_row(ours: Result, peer: Result, most: float) -> list[str]:
-    """A row of the table that wants at most `most` times the peer's time."""
-    ratio = ours.seconds / peer.seconds
-    return _row(ours, peer, _times(ratio), f"≤ {_times(most)}", ratio <= most)
-
-
-def difference_row(ours: Result, peer: Result, most_ms: float | None = None) -> list[str]:
-    """A row of the table that wants at most `most_ms` milliseconds more than the peer; None wants nothing."""
-    more = (ours.seconds - peer.seconds) * 1000
-    if most_ms is None:
-        return _row(ours, peer, f"{more:+.0f} ms", _NONE, None)
-    return _row(ours, peer, f"{more:+.0f} ms", f"≤ +{most_ms:.0f} ms", more <= most_ms)
-
-
-def cpu_row(ours: Result, peer: Result, most: float | None = None) -> list[str]:
-    """A row of the table with CPU seconds that wants at most `most` times those of the peer; None wants nothing."""
-    one, two = (replace(each, name=f"{each.name}, CPU", seconds=each.cpu) for each in (ours, peer))
-    if most is not None:
-        return ratio_row(one, two, most)
-    return _row(one, two, _times(one.seconds / two.seconds), _NONE, None)
-
-
-def memory_row(ours: Result, most_mb: float | None = None) -> list[str]:
-    """A row of the table that wants at most `most_mb` MB of peak memory; None wants nothing."""
-    if most_mb is None:
-        return _row(ours, None, f"{ours.peak_mb:.1f} MB", _NONE, None)
-    return _row(ours, None, f"{ours.peak_mb:.1f} MB", f"≤ {most_mb:.0f} MB", ours.peak_mb <= most_mb)
-
-
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """The rows under HEADINGS, as a GitHub table."""
-    from tabulate import tabulate
-
-    align = ("left", "right", "left", "right", "right", "right", "left", "right")
-    text: str = tabulate(rows, HEADINGS, tablefmt="github", colalign=align, disable_numparse=True)
-    return text
-
-
-def _row(ours: Result, peer: Result | None, result: str, target: str, met: bool | None) -> list[str]:
-    return [
-        ours.name,
-        f"{ours.seconds:.3f}",
-        peer.name if peer else _NONE,
-        f"{peer.seconds:.3f}" if peer else _NONE,
-        result,
-        target,
-        _NONE if met is None else "yes" if met else "no",
-        f"{ours.peak_mb:.1f}",
-    ]
-
-
-def _times(ratio: float) -> str:
-    return f"1/{1 / ratio:.3g}" if ratio < 1 else f"{ratio:.2f} ×"

@@ -1,0 +1,67 @@
+"""The targets: what each job may cost beside its peer, for the sizes of a full run. They are here and nowhere else."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Target(NamedTuple):
+    """What a row wants at most; None wants nothing of that kind.
+
+    `wall` and `cpu` are multiples of the peer's seconds, `more_ms` are milliseconds of wall time beyond the peer's,
+    `memory_mb` is the peak of ckpt alone, in 10⁶ bytes.
+    """
+
+    wall: float | None = None
+    cpu: float | None = None
+    more_ms: float | None = None
+    memory_mb: float | None = None
+
+
+TARGETS: dict[str, Target] = {
+    "start/version": Target(cpu=2),
+    "start/help": Target(cpu=1.2),
+    "start/inspect": Target(cpu=1.25, memory_mb=25),
+    "start/inspect-large": Target(cpu=1.25, memory_mb=25),
+    "inspect/large": Target(wall=1 / 14, memory_mb=25),
+    "inspect/terminal": Target(wall=1 / 8, memory_mb=40),
+    "inspect/many": Target(cpu=1 / 12, memory_mb=200),
+    "inspect/million": Target(memory_mb=1600),
+    "get/many": Target(cpu=1 / 25),
+    "inspect/shards": Target(cpu=1.2),
+    "lint/files": Target(cpu=1.5),
+    "diff/equal": Target(wall=0.4, memory_mb=150),
+    "diff/equal-torch": Target(wall=1 / 5),
+    "diff/quick": Target(wall=0.5),
+    "diff/f32-torch": Target(wall=1 / 5),
+    "diff/small-tensors": Target(wall=0.5),
+    "diff/f32": Target(wall=0.8, memory_mb=150),
+    "diff/bf16": Target(wall=1.5, memory_mb=150),
+    "diff/f16": Target(wall=2, memory_mb=150),
+    **{f"diff/{name}": Target(wall=2.5, memory_mb=150) for name in ("f8", "i8", "bool", "f64", "c64", "i64")},
+    **{
+        f"stats/{name}": Target(wall=1.3)
+        for name in ("f32", "bf16", "f16", "f8", "i8", "bool", "f64", "c64", "i64")
+    },
+    **{
+        f"stats/{name}-torch": Target(wall=1 / 5)
+        for name in ("f32", "bf16", "f16", "f8", "i8", "bool", "f64", "c64", "i64")
+    },
+    "verify/zip": Target(wall=0.6),
+    "rehome/copy": Target(wall=1.15, memory_mb=100),
+    "strip/copy": Target(wall=1.15, memory_mb=100),
+    "rehome/shared": Target(wall=1 / 5, memory_mb=100),
+    "strip/shared": Target(wall=1 / 5, memory_mb=100),
+    "rehome/torch": Target(wall=1),
+    "convert/copy": Target(wall=1.2, memory_mb=100),
+    "convert/torch": Target(wall=1),
+    "in-place/clean": Target(more_ms=60),
+    "in-place/dirty": Target(more_ms=60),
+    "dcp/safetensors": Target(wall=1.2, memory_mb=60),
+    "dcp/torch-file": Target(wall=1.2, memory_mb=60),
+    "dcp/torch-converter": Target(wall=1 / 4),
+    "dcp/write": Target(wall=1.2, memory_mb=60),
+    "dcp/write-torch": Target(wall=1),
+    "dcp/metadata": Target(cpu=1, memory_mb=150),
+}
+"""The target of each row, by its key. `rehome/shared` and `strip/shared` hold where the disk can share blocks."""
