@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from ckpt.errors import about
 from ckpt.io.source import Source
 from ckpt.names import Path
 from ckpt.nodes import Node
+from ckpt.rows import NamedTuple
 from ckpt.tensors import Storage, Tensor, sources_of
 
 Role = Literal["parameter", "buffer"]

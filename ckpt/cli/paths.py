@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import NamedTuple
 
 from ckpt import __version__
 from ckpt.cli import output
@@ -14,6 +13,7 @@ from ckpt.cli.walk import FEW, Found, empty, is_concern, many, nothing_in
 from ckpt.errors import CkptError, about
 from ckpt.io.executor import Task
 from ckpt.render.text import Line
+from ckpt.rows import NamedTuple
 from ckpt.text import Json, and_more, show, show_literal
 
 TROUBLE = 2

@@ -6,7 +6,6 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 from ckpt import formats
 from ckpt.errors import CkptError, NotOpenedError, StandInError, UnsupportedError, UsageError
@@ -15,6 +14,7 @@ from ckpt.io.executor import Forks, R, Task
 from ckpt.io.source import beginning
 from ckpt.limits import Limits
 from ckpt.names import natural
+from ckpt.rows import NamedTuple
 from ckpt.text import show
 
 CHECKPOINTS = (".pth", ".pt", ".ckpt", ".bin", ".safetensors", ".index.json", ".pth.tar", ".th")

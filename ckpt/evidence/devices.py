@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from ckpt.checkpoint import Value
 from ckpt.errors import UsageError
 from ckpt.nodes import is_tuple
+from ckpt.rows import NamedTuple
 from ckpt.tree.view import look
 
 KINDS = ("cuda", "mps", "xpu", "npu", "hpu", "mlu", "musa", "xla", "mtia", "privateuseone")

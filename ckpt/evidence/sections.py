@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Container, Entry
 from ckpt.evidence.record import KEY, record_of
 from ckpt.names import Globs, Path, dotted
 from ckpt.nodes import Node
+from ckpt.rows import NamedTuple
 
 OTHER_SHARE = 0.01
 """A candidate with less than this share of the elements of the largest model (`{mean, std}`) is other."""

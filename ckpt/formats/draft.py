@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 from ckpt.formats.torch_zip.read import KEY
 from ckpt.io.commit import Sink
 from ckpt.nodes import Global, PersistentId
 from ckpt.pickles.calls import storage_class
 from ckpt.pickles.emit import StorageId
+from ckpt.rows import NamedTuple
 from ckpt.tensors import Storage
 
 

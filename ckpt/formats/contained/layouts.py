@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Traits
 from ckpt.checkpoint import Member as Part
@@ -23,6 +22,7 @@ from ckpt.formats.probe import Probe
 from ckpt.io.location import is_plain_name
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Dict
+from ckpt.rows import NamedTuple
 from ckpt.text import plural, show
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Notice, Traits
 from ckpt.errors import LimitError, UnreadableError
@@ -17,6 +16,7 @@ from ckpt.formats.sharded.merge import merged
 from ckpt.io.location import Location, is_plain_name, read_file
 from ckpt.limits import Budget, Limits
 from ckpt.names import natural
+from ckpt.rows import NamedTuple
 from ckpt.text import and_more, show
 
 NAME = "sharded"

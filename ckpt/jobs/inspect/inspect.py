@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry, Import, Refusal, Value
 from ckpt.evidence.devices import ACCELERATOR, HiddenDevice, hidden_devices
@@ -19,6 +18,7 @@ from ckpt.jobs.inspect import resume, unused
 from ckpt.jobs.inspect.storages import StorageUse, storage_uses, tied_weights
 from ckpt.names import Globs
 from ckpt.pickles.imports import runs_anything
+from ckpt.rows import NamedTuple
 from ckpt.tensors import Tensor
 from ckpt.text import Json, and_more, listed, plural, show, size_text
 

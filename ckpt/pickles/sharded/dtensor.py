@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
-from typing import NamedTuple
 
 from ckpt.nodes import Global, Node, Opaque, is_tuple
 from ckpt.pickles.sharded.fields import fields_of, numbers
+from ckpt.rows import NamedTuple
 from ckpt.tensors import Composite, Piece, Placement, TensorRef
 from ckpt.tree.view import tensor_of
 
