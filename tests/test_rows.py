@@ -1,4 +1,4 @@
-"""`ckpt.rows.NamedTuple` does what that of `typing` does."""
+"""`ckpt.rows.NamedTuple` does what that of `typing` does, and `dataclass` what frozen ones do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import ckpt
-from ckpt.rows import NamedTuple
+from ckpt.checkpoint import Origin
+from ckpt.rows import NamedTuple, dataclass, replace
 
 
 class Ours(NamedTuple):
@@ -124,9 +125,64 @@ def test_a_default_before_a_field_without_one() -> None:
             second: int  # type: ignore[misc]
 
 
-def test_all_rows_are_these() -> None:
+@dataclass(frozen=True, slots=True, eq=False)
+class Record(Origin):
+    """A record."""
+
+    path: str
+    size: int = 0
+    """With a text below it."""
+
+    @property
+    def double(self) -> int:
+        return 2 * self.size
+
+
+def test_every_way_of_making_a_record() -> None:
+    for made in (Record("a", 2), Record("a", size=2), Record(size=2, path="a")):
+        assert (made.path, made.size, made.double, isinstance(made, Origin)) == ("a", 2, 4, True)
+    assert Record("a").size == 0
+    of: type = Record
+    for values, named in (((), {}), (("a", 1, 2), {}), (("a",), {"path": "b"}), (("a",), {"other": 1})):
+        with pytest.raises(TypeError):
+            of(*values, **named)
+
+
+def test_a_record_is_frozen_and_equal_to_itself_alone() -> None:
+    made = Record("a")
+    with pytest.raises(AttributeError, match=r"Record\.size cannot be changed"):
+        made.size = 1  # type: ignore[misc]
+    with pytest.raises(AttributeError):
+        del made.size
+    with pytest.raises(AttributeError):
+        made.other = 1  # type: ignore[attr-defined]
+    assert made == made and made != Record("a") and len({made, Record("a")}) == 2
+
+
+def test_a_record_with_changes() -> None:
+    made = Record("a", 1)
+    other = replace(made, size=2)
+    assert (type(other), other.path, other.size, made.size) == (Record, "a", 2, 1)
+    with pytest.raises(TypeError, match="no field other"):
+        replace(made, other=2)  # type: ignore[call-arg]
+
+
+def test_a_record_goes_to_another_process() -> None:
+    for other in (pickle.loads(pickle.dumps(Record("a", 1))), copy.copy(Record("a", 1))):
+        assert (type(other), other.path, other.size) == (Record, "a", 1)
+
+
+def test_the_signature_of_a_record() -> None:
+    assert str(inspect.signature(Record)) == "(path: 'str', size: 'int' = 0)"
+
+
+def test_all_classes_of_rows_are_these() -> None:
+    """Those of Python are slow to import, and one of them brings all that it costs."""
     for path in Path(ckpt.__file__).parent.rglob("*.py"):
-        if path.name != "rows.py":
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.ImportFrom) and node.module == "typing":
-                    assert "NamedTuple" not in {alias.name for alias in node.names}, path
+        if path.name == "rows.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                assert "dataclasses" not in {alias.name for alias in node.names}, path
+            elif isinstance(node, ast.ImportFrom) and node.module != "ckpt.rows":
+                assert node.module != "dataclasses" and "NamedTuple" not in {a.name for a in node.names}, path

@@ -6,7 +6,6 @@ Only files beside the index are opened, by plain names.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ckpt.checkpoint import Checkpoint, Notice, Traits
 from ckpt.errors import LimitError, UnreadableError
@@ -16,7 +15,7 @@ from ckpt.formats.sharded.merge import merged
 from ckpt.io.location import Location, is_plain_name, read_file
 from ckpt.limits import Budget, Limits
 from ckpt.names import natural
-from ckpt.rows import NamedTuple
+from ckpt.rows import NamedTuple, replace
 from ckpt.text import and_more, show
 
 NAME = "sharded"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import repeat
 
 from ckpt.checkpoint import Checkpoint, Notice, Origin, Traits
@@ -23,6 +22,7 @@ from ckpt.io.source import grounded
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Global, Node, PersistentId
 from ckpt.pickles.rebuild import make_storage, storage_bytes, storage_type
+from ckpt.rows import dataclass
 from ckpt.tensors import Range, Storage
 from ckpt.text import and_more, show
 
@@ -45,7 +45,7 @@ _NEWEST = 10
 """Storage keys that name a record."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ArchiveOrigin(Origin):
     """The archive of a checkpoint, and the keys of the storages that its pickle names."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import UnsupportedError, UsageError
 from ckpt.evidence.devices import ACCELERATOR, checked, hidden_devices
@@ -14,7 +12,7 @@ from ckpt.names import natural
 from ckpt.nodes import Node, Opaque
 from ckpt.pickles.calls import device, with_device
 from ckpt.pickles.edit import Edit
-from ckpt.rows import NamedTuple
+from ckpt.rows import NamedTuple, replace
 from ckpt.tensors import Composite, Storage, Tensor, TensorRef, parts_of
 from ckpt.text import and_more, show
 from ckpt.tree.arrays import as_bytes
