@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from ckpt.errors import UnreadableError
-from ckpt.formats.sharded.read import INDEXES
+from ckpt.formats.sharded import INDEXES
 from ckpt.rows import NamedTuple
 from ckpt.text import show
 

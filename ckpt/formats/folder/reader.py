@@ -17,7 +17,7 @@ from ckpt.formats.folder.merge import merged
 from ckpt.formats.folder.parts import Part, Plan
 from ckpt.formats.folder.plan import plan_of
 from ckpt.formats.probe import Probe
-from ckpt.formats.sharded.read import INDEXES
+from ckpt.formats.sharded import INDEXES
 from ckpt.limits import Limits
 from ckpt.names import Path
 from ckpt.nodes import Node

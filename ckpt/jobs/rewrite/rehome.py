@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import UnsupportedError, UsageError
-from ckpt.evidence.devices import ACCELERATOR, checked, hidden_devices
+from ckpt.evidence.devices import checked, hidden_devices, is_accelerator
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.report import Change, Leftover, RewriteReport, edited
 from ckpt.limits import Limits
@@ -242,7 +242,7 @@ class _Rehome(Edit):
             and not self._is_program
             and isinstance(node, str)
             and len(node) < 20
-            and ACCELERATOR.fullmatch(node)
+            and is_accelerator(node)
         ):
             to = self.asked.target(str(node))
             if to is not None:
