@@ -27,7 +27,7 @@ _BESIDE = (
 
 def is_metadata(name: str) -> bool:
     """Whether a file of this name says what a distributed checkpoint holds."""
-    return name == METADATA or re.fullmatch(_OF_A_RANK, name) is not None
+    return name == METADATA or (name.endswith(METADATA) and re.fullmatch(_OF_A_RANK, name) is not None)
 
 
 def is_of_accelerate(name: str) -> bool:

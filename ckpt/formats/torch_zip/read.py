@@ -39,10 +39,9 @@ TRAITS = Traits(
 WRITER = "ckpt.formats.torch_zip.write"
 VERIFIER = "ckpt.formats.torch_zip.verify"
 
-KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_KEY = r"[A-Za-z0-9_.-]{1,64}"
 _NEWEST = 10
 """The newest version of an archive that torch 2.13 reads (kMaxSupportedFileFormatVersion)."""
-"""Storage keys that name a record."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,6 +135,11 @@ def _refused_version(archive: Archive) -> str | None:
     return None
 
 
+def is_key(text: str) -> bool:
+    """Whether a text can name a storage and its record."""
+    return re.fullmatch(_KEY, text) is not None
+
+
 def _is_count(key: object) -> bool:
     return type(key) is int and 0 <= key < 2**63
 
@@ -187,7 +191,7 @@ class StorageFolder:
             if (storage.dtype or UINT8, storage.nbytes) != (dtype or UINT8, nbytes):  # untyped ones are bytes
                 raise UnreadableError(f"storage {show(text)} is used with two types or sizes")
             return storage  # as in torch, the first id that names a storage decides its device
-        if not (text.isdigit() and text.isascii()) and not KEY.fullmatch(text):
+        if not (text.isdigit() and text.isascii()) and not is_key(text):
             raise UnreadableError(f"invalid storage key {show(text, 80)}")
         record = self._records.get(self._folder + text + self._suffix)
         if record is None:
