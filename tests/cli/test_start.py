@@ -313,7 +313,7 @@ main()
 """
     done = python("-c", program, "inspect", path)
     count, longest = map(int, done.complaints[-1].split())
-    assert (count <= 8, longest < 200, done.code) == (True, True, 0)
+    assert (count <= 8, longest < 130, done.code) == (True, True, 0)
 
 
 def test_script_is_the_module(samples: Path) -> None:
