@@ -286,8 +286,8 @@ def test_what_looks_imports_little_besides_typer(words: tuple[str, ...], tmp_pat
 
     assert {each for each in found if each.partition(".")[0] in sys.stdlib_module_names} == set()
     assert {"ckpt.cli.app", "ckpt.formats"} <= found
-    others = ("write", "save", "commit", "disk", "inplace", "emit", "reader", "executor", "merge", "verify")
-    assert not [each for each in found if each.rpartition(".")[2] in others]
+    rare = ("write", "save", "commit", "disk", "inplace", "emit", "reader", "executor", "merge", "verify")
+    assert not [each for each in found if each.rpartition(".")[2] in rare]
     assert len([each for each in found if each.startswith("ckpt.")]) <= 117
 
 
