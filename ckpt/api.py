@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, ValuesView
 from contextlib import ExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint, Entry
@@ -19,6 +19,7 @@ from ckpt.errors import UnsupportedError, UsageError, about
 from ckpt.limits import Limits
 from ckpt.names import nearest
 from ckpt.nodes import Node
+from ckpt.rows import NamedTuple
 from ckpt.tensors import TensorRef
 from ckpt.text import Json, listed, plural, show, size_text
 

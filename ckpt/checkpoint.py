@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from ckpt.errors import about
 from ckpt.io.source import Source
 from ckpt.names import Path
 from ckpt.nodes import Node
+from ckpt.rows import NamedTuple, dataclass
 from ckpt.tensors import Storage, Tensor, sources_of
 
 Role = Literal["parameter", "buffer"]
@@ -180,7 +180,7 @@ class Member(NamedTuple):
     is_model: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Checkpoint:
     """A checkpoint in a file. It is a context manager; leaving it closes the file.
 

@@ -5,7 +5,9 @@ Text, TSV and JSON all use torch's names. Never imports torch.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal
+
+from ckpt.rows import NamedTuple
 
 Kind = Literal["float", "int", "bool", "complex", "quantized", "bits"]
 

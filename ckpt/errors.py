@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+
+from ckpt.rows import NamedTuple
 
 
 class Failure(NamedTuple):

@@ -6,8 +6,9 @@ Codes are a contract: `--fail-on` takes them, JSON carries them, docs/findings.m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
+from ckpt.rows import NamedTuple
 from ckpt.text import Json
 
 Level = Literal["error", "warning", "info"]

@@ -6,9 +6,8 @@ At the defaults memory stays below 256 MB plus 2.5 kB per tensor, and time is li
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from ckpt.errors import LimitError, UsageError
+from ckpt.rows import NamedTuple
 
 _SUFFIXES: dict[str, int] = {
     "": 1,

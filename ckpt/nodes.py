@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias, TypeGuard
 
 from ckpt.names import NamedKey
+from ckpt.rows import dataclass
 from ckpt.tensors import Composite, Storage, TensorRef
 
 # A node is a Python scalar, a list, a tuple, or one of the classes below (a ByteStr is a str). Nodes are
@@ -159,7 +159,7 @@ class Opaque:
         return "(the result of a call)"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Nested:
     """A whole checkpoint inside a pickle (`torch.storage._load_from_bytes`). Its root replaces the call."""
 

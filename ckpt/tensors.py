@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Reversible, Sequence
-from dataclasses import dataclass
 from math import prod
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, Protocol
 
 from ckpt.dtypes import DType
 from ckpt.io.source import Source
+from ckpt.rows import NamedTuple, dataclass
 
 
 class Range(NamedTuple):

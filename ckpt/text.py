@@ -46,6 +46,9 @@ _NUMBER = r"-(?:[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?|inf)"
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
 
 
+_MARKS = str.maketrans(dict.fromkeys(STAND_INS, ""))
+
+
 def show(text: str, limit: int | None = TEXT_LIMIT) -> str:
     """`text` as one line that is safe on a terminal: unprintable characters escaped, cut at `limit`."""
     if limit is not None and len(text) > limit:
@@ -55,7 +58,7 @@ def show(text: str, limit: int | None = TEXT_LIMIT) -> str:
 
 def show_literal(text: str) -> str:
     """Like `show`, for text that already holds Python literals: backslashes stay as they are."""
-    if text.isascii() and text.isprintable():
+    if _is_safe(text):
         return text
     return re.sub(_UNPRINTABLE, lambda match: "\\" if match[0] == "\\" else _escape(match), text)
 
@@ -106,6 +109,11 @@ def show_cell(text: str, *, name: bool = False) -> str:
 def is_plain(text: str) -> bool:
     """Whether `show` leaves a text as it is."""
     return text.isascii() and text.isprintable() and "\\" not in text
+
+
+def _is_safe(text: str) -> bool:
+    """Whether a text is printable ASCII and characters of our own texts: most are, and need no long expression."""
+    return text.isprintable() and (text.isascii() or text.translate(_MARKS).isascii())
 
 
 def _escaped(text: str) -> str:

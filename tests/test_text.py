@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from ckpt.text import and_more, count_text, folded, listed, percent, plural, size_text
+from ckpt.text import (
+    STAND_INS,
+    and_more,
+    count_text,
+    folded,
+    listed,
+    percent,
+    plural,
+    show_literal,
+    size_text,
+)
 
 
 def test_the_first_of_many() -> None:
@@ -40,3 +50,9 @@ def test_numbers() -> None:
     assert (plural(1, "tensor"), plural(1234, "tensor")) == ("1 tensor", "1,234 tensors")
     assert (size_text(1023), size_text(1024), size_text(1536 * 1024)) == ("1023 B", "1.00 KiB", "1.50 MiB")
     assert (count_text(999), count_text(1000), count_text(999_999)) == ("999", "1.00 K", "1.00 M")
+
+
+def test_literals_keep_our_marks_and_backslashes_and_escape_the_rest() -> None:
+    assert show_literal("a · b\\n" + "".join(STAND_INS)) == "a · b\\n" + "".join(STAND_INS)
+    assert show_literal("a\x1b[31m\n") == "a\\x1b[31m\\n"
+    assert show_literal("· \x1b\u202e\xa0é") == "· \\x1b\\u202e\\xa0é"

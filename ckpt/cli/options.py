@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +18,7 @@ from ckpt.errors import CkptError, NotOpenedError, UsageError
 from ckpt.evidence.record import ModelRecord
 from ckpt.findings import CATALOGUE, LEVELS, Finding, Level, Plan, Rules
 from ckpt.limits import Limits
+from ckpt.rows import NamedTuple
 from ckpt.text import show, show_literal
 
 if TYPE_CHECKING:

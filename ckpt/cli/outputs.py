@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
 
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint
@@ -22,6 +21,7 @@ from ckpt.io.beside import beside
 from ckpt.jobs.rewrite.report import RewriteReport
 from ckpt.jobs.rewrite.sets.partial import is_partial
 from ckpt.limits import Limits
+from ckpt.rows import NamedTuple
 from ckpt.text import pasted_path, show, show_literal
 
 Open = Callable[[str, Limits], Checkpoint]

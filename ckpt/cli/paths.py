@@ -5,15 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import NamedTuple
 
 from ckpt import __version__
 from ckpt.cli import output
 from ckpt.cli.start import Signal
 from ckpt.cli.walk import FEW, Found, empty, is_concern, many, nothing_in
 from ckpt.errors import CkptError, about
-from ckpt.io.executor import Task
 from ckpt.render.text import Line
+from ckpt.rows import NamedTuple
 from ckpt.text import Json, and_more, show, show_literal
 
 TROUBLE = 2
@@ -82,6 +81,8 @@ def look(
     Many answers are made in several processes, which changes nothing in what is written. With `apart` there are empty
     lines between the texts. A folder without a checkpoint is an error.
     """
+    from ckpt.io.executor import Task  # here: who reads one file needs none
+
     tasks = [Task(_answered, (item, answer), 1) for item in items]
     codes, seen = [], []
     several = len(tasks) >= FEW

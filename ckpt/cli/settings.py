@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import sys
-from typing import NamedTuple
 
 from ckpt.errors import LimitError, UnreadableError, UsageError
 from ckpt.findings import LEVELS, Level
 from ckpt.io.location import locate
 from ckpt.io.source import read_limited
 from ckpt.names import nearest
+from ckpt.rows import NamedTuple
 from ckpt.text import show
 
 _NAME = "[tool.ckpt.lint]"

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from inspect import Parameter, Signature, cleandoc, signature
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 from ckpt.cli import output
 from ckpt.errors import UsageError
+from ckpt.rows import NamedTuple
 
 OUTPUT, FILTER, GATE, LIMITS = "Output", "Filter", "Gate", "Limits"
 """Groups of options in the help, in this order. Options without a group stand before them."""

@@ -6,16 +6,19 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from ckpt import formats
 from ckpt.errors import CkptError, NotOpenedError, StandInError, UnsupportedError, UsageError
 from ckpt.formats.directory import LOCAL_MAGIC
-from ckpt.io.executor import Forks, R, Task
 from ckpt.io.source import beginning
 from ckpt.limits import Limits
 from ckpt.names import natural
+from ckpt.rows import NamedTuple
 from ckpt.text import show
+
+if TYPE_CHECKING:
+    from ckpt.io.executor import Forks, R, Task
 
 CHECKPOINTS = (".pth", ".pt", ".ckpt", ".bin", ".safetensors", ".index.json", ".pth.tar", ".th")
 """Endings of files that should be checkpoints: one that is none is an error."""
@@ -127,6 +130,8 @@ FEW = 8
 
 def many(tasks: Sequence[Task[R]], jobs: int | None = None) -> Forks:
     """Who runs a task for each file: `jobs` processes, or without a number this one for a few and copies for many."""
+    from ckpt.io.executor import Forks  # here: one file needs no others
+
     return Forks(jobs) if jobs is not None or len(tasks) >= FEW else Forks(1)
 
 

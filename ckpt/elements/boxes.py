@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
-from typing import NamedTuple
 
 from ckpt.errors import UnreadableError, UnsupportedError
+from ckpt.rows import NamedTuple
 from ckpt.tensors import Box, Boxes, Patched, Place, Range, TensorRef
 
 BAND = 1 << 20

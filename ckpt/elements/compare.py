@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import isfinite, sqrt
-from typing import NamedTuple
 
 from ckpt.elements import spans
 from ckpt.elements.blocks import (
@@ -21,6 +20,7 @@ from ckpt.elements.blocks import (
 from ckpt.elements.measure import Difference
 from ckpt.elements.spans import cuts, numbered_blocks, refuse_unfolded, without_repeats
 from ckpt.io.executor import Executor, Serial, Task, run_bundled
+from ckpt.rows import NamedTuple
 from ckpt.tensors import Composite, Range, Storage, Tensor, TensorRef, parts_of
 
 

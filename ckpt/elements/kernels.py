@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ckpt.dtypes import DType
 from ckpt.elements.cast import numbers, scratch
+from ckpt.rows import NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ckpt.dtypes import DType
 from ckpt.elements.blocks import slice_of
@@ -12,6 +12,7 @@ from ckpt.elements.kernels import Delta, delta_of, widened
 from ckpt.elements.pairs import FEWEST, Codes, Pairs, counts_codes
 from ckpt.elements.spans import cuts, numbered_blocks, refuse_unfolded
 from ckpt.io.executor import Task
+from ckpt.rows import NamedTuple
 from ckpt.tensors import TensorRef
 
 if TYPE_CHECKING:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ckpt.dtypes import DType
 from ckpt.elements.cast import numbers, scratch
+from ckpt.rows import NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,12 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from shlex import quote
-from typing import NamedTuple
 
 from ckpt.checkpoint import Entry
 from ckpt.errors import UsageError
 from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import base_name, is_adapted, unwrapped_name, usual_prefix
+from ckpt.rows import NamedTuple
 from ckpt.text import Json, plural, show
 
 Rule = Callable[[str], str]

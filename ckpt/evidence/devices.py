@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from ckpt.checkpoint import Value
 from ckpt.errors import UsageError
 from ckpt.nodes import is_tuple
+from ckpt.rows import NamedTuple
 from ckpt.tree.view import look
 
 KINDS = ("cuda", "mps", "xpu", "npu", "hpu", "mlu", "musa", "xla", "mtia", "privateuseone")
 """Devices besides the CPU to which torch, or one of its backends, restores tensors."""
-ACCELERATOR = re.compile(rf"(?:{'|'.join(KINDS)})(?::\d{{1,3}})?")
+_ACCELERATOR = rf"(?:{'|'.join(KINDS)})(?::\d{{1,3}})?"
 _LISTED = 64
 """The longest lists that are searched for devices: lists of GPUs, not of data."""
 
@@ -26,9 +26,14 @@ class HiddenDevice(NamedTuple):
     type: str
 
 
+def is_accelerator(tag: str) -> bool:
+    """Whether a text names a device besides the CPU: `cuda`, `cuda:1`, `mps`."""
+    return tag.startswith(KINDS) and re.fullmatch(_ACCELERATOR, tag) is not None
+
+
 def checked(tag: str) -> str:
     """A tag to which torch.load restores tensors. Raises UsageError for any other."""
-    if tag == "cpu" or ACCELERATOR.fullmatch(tag):
+    if tag == "cpu" or is_accelerator(tag):
         return tag
     kind, colon, number = tag.lower().partition(":")
     hint = "known: cpu cuda:N mps xpu:N npu:N hpu:N mtia:N mlu:N"
@@ -52,4 +57,4 @@ def hidden_devices(values: Iterable[Value]) -> tuple[HiddenDevice, ...]:
         elif (type(node) is list or is_tuple(node)) and len(node) <= _LISTED:
             texts = ((i, item) for i, item in enumerate(node) if isinstance(item, str))
             devices += [HiddenDevice(f"{value.name}.{i}", str(item), "str") for i, item in texts]
-    return tuple(row for row in devices if ACCELERATOR.fullmatch(row.device))
+    return tuple(row for row in devices if is_accelerator(row.device))

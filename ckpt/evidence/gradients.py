@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from ckpt.errors import UnreadableError
 from ckpt.evidence.matching import Match
 from ckpt.evidence.optimizers import optimizer
 from ckpt.evidence.roles import RecordMatch
 from ckpt.nodes import Node
+from ckpt.rows import NamedTuple
 from ckpt.tensors import TensorRef
 from ckpt.tree.view import look, tensor_of
 

@@ -6,7 +6,6 @@ A file with unknown names gets a reason instead of an expression, never `weights
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Refusal
 from ckpt.evidence.sections import Section
@@ -15,6 +14,7 @@ from ckpt.names import NamedKey, Path
 from ckpt.nodes import Node
 from ckpt.pickles.imports import runs_anything
 from ckpt.pickles.known import PACKAGES
+from ckpt.rows import NamedTuple
 from ckpt.text import STAND_INS, and_more, pasted_path, show_literal
 from ckpt.tree.view import look
 

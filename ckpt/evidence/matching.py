@@ -8,7 +8,6 @@ parameter is matched to a tensor only when every order-preserving assignment tha
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.evidence.optimizers import parts_of
@@ -16,6 +15,7 @@ from ckpt.evidence.record import KEY, OptimizerRecord
 from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import unwrapped_name
 from ckpt.nodes import Node
+from ckpt.rows import NamedTuple
 from ckpt.tensors import TensorRef
 from ckpt.tree.find import children
 from ckpt.tree.view import look, tensor_of

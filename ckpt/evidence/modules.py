@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.evidence.record import LooseModule
 from ckpt.nodes import Global, Node, Opaque, key_of
 from ckpt.pickles.known import is_known
+from ckpt.rows import NamedTuple
 from ckpt.tree.steps import HOOKS, REGISTERED
 from ckpt.tree.view import View, look, tensor_of
 

@@ -7,10 +7,10 @@ dict (torch/distributed/checkpoint/state_dict.py `_flatten_optim_state_dict`). H
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from ckpt.evidence.sections import FLATTENED, Section, is_flattened
 from ckpt.nodes import Dict, Node
+from ckpt.rows import NamedTuple
 from ckpt.tree.find import children
 from ckpt.tree.view import look
 

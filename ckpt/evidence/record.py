@@ -7,10 +7,11 @@ nothing: data with another layout is not a record.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, TypeVar
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.nodes import Node
+from ckpt.rows import NamedTuple
 from ckpt.text import Json
 from ckpt.tree.find import children
 from ckpt.tree.view import SCALARS, look

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence, Set
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.errors import UsageError
@@ -18,6 +18,7 @@ from ckpt.evidence.optimizers import parts_of
 from ckpt.evidence.record import STATE_DICT, ModelRecord, TensorRecord, record_of
 from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import unwrapped_name
+from ckpt.rows import NamedTuple
 from ckpt.tensors import TensorRef
 from ckpt.text import show
 from ckpt.tree.find import children

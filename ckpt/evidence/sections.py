@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Container, Entry
 from ckpt.evidence.record import KEY, record_of
 from ckpt.names import Globs, Path, dotted
 from ckpt.nodes import Node
+from ckpt.rows import NamedTuple
 
 OTHER_SHARE = 0.01
 """A candidate with less than this share of the elements of the largest model (`{mean, std}`) is other."""
@@ -47,13 +47,13 @@ _WHOLE = frozenset(("state_dict", "model_state_dict", "model", "params", "weight
 """Keys that hold a model beside other things. A dict with such a key is not the model itself."""
 _LIGHTNING = frozenset(("state_dict", "pytorch-lightning_version"))
 """Keys at the root of a checkpoint of Lightning. It loads `state_dict`; callbacks keep other weights."""
-_TENSOR_NAMES = re.compile(
+_TENSOR_NAMES = (
     r"(?:weight|bias|gamma|beta|kernel|embedding|running_|num_batches_tracked)\w*|\w*_?(?:weight|bias)"
 )
 FLATTENED = ("state.", "param_groups.")
 """How the keys of a flattened optimizer begin: `state.NAME.exp_avg`, `param_groups.NAME.lr`."""
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_MODEL = re.compile(
+_MODEL = (
     r"(?:.*_)?(?:model|net|net[gd]|network|weights|params|module|generator|discriminator|encoder|decoder|backbone"
     r"|state_dict|[gd])(?:_.*)?"
 )
@@ -281,7 +281,7 @@ class _Finder:
         if _says_model(row.path):
             return True
         # Without dots and without a key above: {"weight": ..., "bias": ...} but not {"images": ..., "labels": ...}.
-        alike = any(_TENSOR_NAMES.fullmatch(str(entry.path[-1])) for entry in direct)
+        alike = any(re.fullmatch(_TENSOR_NAMES, str(entry.path[-1])) for entry in direct)
         return not row.path and len(direct) == len(row.keys) and alike
 
     def _is_nested_model(self, row: Container) -> bool:
@@ -309,7 +309,7 @@ def _is_optimizer(row: Container) -> bool:
 
 
 def _says_model(path: Path) -> bool:
-    return bool(path) and _MODEL.fullmatch(str(path[-1]).lower()) is not None
+    return bool(path) and re.fullmatch(_MODEL, str(path[-1]).lower()) is not None
 
 
 def _words(key: object) -> list[str]:

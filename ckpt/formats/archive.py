@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import methodcaller
 from struct import Struct
-from typing import NamedTuple
 from zlib import crc32
 
 from ckpt.checkpoint import Notice
@@ -17,6 +16,7 @@ from ckpt.errors import CutOffError, DamagedDataError, LimitError, UnreadableErr
 from ckpt.formats.directory import CENTRAL_MAGIC, LOCAL_MAGIC, Record, Records, read_records
 from ckpt.io.source import Source, inflate
 from ckpt.limits import RECORD_BYTES, Budget, Limits
+from ckpt.rows import NamedTuple
 from ckpt.text import plural, show
 
 END_RECORD = Struct("<4s4H2IH")

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from operator import add, le
 from struct import Struct
-from typing import NamedTuple
 
 from ckpt.errors import CutOffError, UnreadableError
 from ckpt.io.source import Source, grounded
+from ckpt.rows import NamedTuple
 from ckpt.tensors import Range
 from ckpt.text import show
 

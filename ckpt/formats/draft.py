@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
-from ckpt.formats.torch_zip.read import KEY
+from ckpt.formats.torch_zip.read import is_key
 from ckpt.io.commit import Sink
 from ckpt.nodes import Global, PersistentId
 from ckpt.pickles.calls import storage_class
 from ckpt.pickles.emit import StorageId
+from ckpt.rows import NamedTuple
 from ckpt.tensors import Storage
 
 
@@ -36,7 +36,7 @@ class Keys:
         storage_id = self._ids.get(id(storage))
         if storage_id is None:
             key = storage.id
-            if not KEY.fullmatch(key) or key in self.storages:
+            if not is_key(key) or key in self.storages:
                 while str(self._next) in self._reserved or str(self._next) in self.storages:
                     self._next += 1
                 key = str(self._next)

@@ -175,12 +175,9 @@ def _directory(folder: Location) -> CkptError:
     return _steps(folder) or UnsupportedError("a directory without a checkpoint")
 
 
-_STEP = re.compile(
-    r"(step|epoch|dist_epoch|iter|checkpoint|ckpt|global_step)([-_=]?)(\d{1,12})(?:\.ckpt|\.dcp)?/",
-    re.IGNORECASE,
-)
+_STEP = r"(?i:(step|epoch|dist_epoch|iter|checkpoint|ckpt|global_step)([-_=]?)(\d{1,12})(?:\.ckpt|\.dcp)?/)"
 """The folders of torchtitan (`step-10`), torchtune (`epoch_0`), Megatron (`iter_0000010`), the Trainer (`checkpoint-500`)."""
-_WHOLE = re.compile(
+_WHOLE = (
     r"\.metadata|__\d+\.metadata|.*\.(?:safetensors|bin)(?:\.index\.json)?|.*\.(?:pt|pth|ckpt)|latest|mp_rank_\d+(?:_\d+)*/"
     r"|(?:pytorch_model_fsdp|optimizer)_\d+/"
 )
@@ -193,8 +190,8 @@ def _steps(folder: Location) -> CkptError | None:
 
     It names the newest that has what a whole one has: `.metadata` is written last.
     """
-    names = sorted((name for name in folder.names() if _STEP.fullmatch(name)), key=natural)
-    kinds = {_STEP.sub(r"\1\2", name).lower() for name in names}
+    names = sorted((name for name in folder.names() if re.fullmatch(_STEP, name)), key=natural)
+    kinds = {re.sub(_STEP, r"\1\2", name).lower() for name in names}
     if not names or len(kinds) > 1:
         return None
     whole = next((name for name in reversed(names[-_LOOKED:]) if _is_whole(folder, name[:-1])), None)
@@ -214,6 +211,6 @@ def _steps(folder: Location) -> CkptError | None:
 
 def _is_whole(folder: Location, name: str) -> bool:
     try:
-        return any(map(_WHOLE.fullmatch, folder.child(name, "no").names()))
+        return any(re.fullmatch(_WHOLE, inner) for inner in folder.child(name, "no").names())
     except UnreadableError:
         return False

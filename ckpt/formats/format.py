@@ -8,10 +8,11 @@ reading never loads them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ckpt.checkpoint import Checkpoint, Entry, Traits
 from ckpt.limits import Limits
+from ckpt.rows import NamedTuple
 
 if TYPE_CHECKING:  # what writes is not loaded by who reads
     from ckpt.formats.draft import Draft

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from shlex import quote
-from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Traits
 from ckpt.errors import CkptError, LossError, NoRewriteError, UnsupportedError, UsageError, WriteError, about
@@ -19,6 +18,7 @@ from ckpt.formats.written import differs
 from ckpt.io import commit, folder, inplace, leftover
 from ckpt.io.commit import Progress, Sink, Target
 from ckpt.limits import Limits
+from ckpt.rows import NamedTuple
 from ckpt.text import and_more, show
 from ckpt.tree.metadata import metadata_of
 

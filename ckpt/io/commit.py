@@ -12,13 +12,13 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
 
 from ckpt.errors import UsageError, WriteError
 from ckpt.io import disk
 from ckpt.io.rename import NO_REPLACE, NOT_HERE, renamed
 from ckpt.io.source import MOST, Source
 from ckpt.io.target import check_folder, found, refuse_replacing, why
+from ckpt.rows import NamedTuple
 from ckpt.text import show, size_text
 
 SUFFIX = ".ckpt-tmp"

@@ -8,7 +8,8 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable
-from typing import NamedTuple
+
+from ckpt.rows import NamedTuple
 
 PAGE = 4096
 """Bytes of a page. A copy is fastest, and can share blocks, when it keeps its position within one."""

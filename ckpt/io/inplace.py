@@ -19,13 +19,13 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
 
 from ckpt.errors import NotOpenedError, WriteError
 from ckpt.io import disk
 from ckpt.io.commit import Progress, Sink, Target, closed, failed, lock
 from ckpt.io.source import MOST, File, Source, reason
 from ckpt.io.target import why
+from ckpt.rows import NamedTuple
 
 _LACKING = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 """What a system answers that does not know RWF_DSYNC."""

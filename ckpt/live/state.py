@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from ckpt.checkpoint import Checkpoint, Traits
 from ckpt.evidence.wrappers import own_name
@@ -15,6 +14,7 @@ from ckpt.live import memory, require_torch
 from ckpt.live.parts import opened, quantized_node, scales
 from ckpt.nodes import Dict, Global, Node, Opaque, Set
 from ckpt.pickles.calls import device, ordered_dict
+from ckpt.rows import NamedTuple, replace
 
 
 class State(NamedTuple):

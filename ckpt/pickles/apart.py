@@ -7,12 +7,12 @@ torch/_tensor.py `_reduce_ex_internal`, torch/_utils.py `_rebuild_qtensor`, torc
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from ckpt.dtypes import BY_NAME
 from ckpt.nodes import Dict, Global, Node, Opaque, is_tuple
 from ckpt.pickles.edit import Edit
 from ckpt.pickles.state_dict import tensor_attributes
+from ckpt.rows import NamedTuple
 from ckpt.tensors import Composite, TensorRef
 from ckpt.tree.dense import number_as
 from ckpt.tree.view import MARKERS, tensor_of

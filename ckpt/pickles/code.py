@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from ckpt.checkpoint import Checkpoint
 from ckpt.pickles.imports import judge, reached, runs_anything
+from ckpt.rows import NamedTuple
 from ckpt.tree.literals import call_text
 
 

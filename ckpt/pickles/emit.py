@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from struct import Struct
-from typing import NamedTuple, cast, final
+from typing import cast, final
 
 from ckpt.errors import LimitError
 from ckpt.limits import Limits
 from ckpt.nodes import ByteStr, Dict, Global, Nested, Node, Opaque, PersistentId, Set
 from ckpt.pickles.calls import rebuild_call
+from ckpt.rows import NamedTuple
 from ckpt.tensors import Storage, TensorRef
 
 BATCH = 1000

@@ -7,10 +7,11 @@ Anywhere else, as a value too, it counts as called, because it can then run anyt
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple
 from ckpt.pickles.known import ENUMS, KNOWN, VALUES, is_known, is_standard, python3_name
+from ckpt.rows import NamedTuple
 from ckpt.tree.arrays import CODECS, as_bytes
 
 Group = Literal["known", "unknown", "called"]

@@ -8,7 +8,6 @@ torch/storage.py of torch 0.1 to 2.13.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from math import prod
 from typing import cast
 
@@ -19,6 +18,7 @@ from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, is_tupl
 from ckpt.pickles.machine import Pickle
 from ckpt.pickles.sharded.dtensor import DTENSORS, Mesh, as_piece
 from ckpt.pickles.sharded.shards import LISTED, SHARDED, placed
+from ckpt.rows import replace
 from ckpt.tensors import Composite, Range, Storage, Tensor, TensorRef, tensor_ref
 from ckpt.text import show
 from ckpt.tree.arrays import array, as_bytes

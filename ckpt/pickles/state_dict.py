@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 
 from ckpt.nodes import Dict, Global, Node, Opaque
 from ckpt.pickles.calls import ordered_dict
+from ckpt.rows import replace
 from ckpt.tensors import Composite, TensorRef
 from ckpt.tree.dense import number
 from ckpt.tree.quantized import packed, state_version, unpacked

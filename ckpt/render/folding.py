@@ -7,7 +7,8 @@ chains join, small groups of leaves move up, and the deepest uniform depth that 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from typing import NamedTuple
+
+from ckpt.rows import NamedTuple
 
 LINES = 40
 SHUT = 24

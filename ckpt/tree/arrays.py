@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
 
 from ckpt.nodes import ByteStr, Node, Opaque
+from ckpt.rows import NamedTuple
 
 
 class NumpyDType(NamedTuple):

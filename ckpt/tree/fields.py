@@ -6,9 +6,9 @@ Nothing is called. The parts come under the names that the classes give them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from ckpt.nodes import Dict, Global, Node, Opaque, is_tuple
+from ckpt.rows import NamedTuple
 from ckpt.tree.scalars import class_of, device_text
 
 

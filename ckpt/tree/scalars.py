@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
-from typing import NamedTuple
 
 from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque
+from ckpt.rows import NamedTuple
 from ckpt.tree.arrays import as_bytes, numpy_dtype
 
 

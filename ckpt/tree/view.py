@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Literal, NamedTuple, cast
+from typing import Literal, cast
 
 from ckpt.dtypes import BY_NAME
 from ckpt.nodes import ByteStr, Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple
+from ckpt.rows import NamedTuple
 from ckpt.tensors import Composite, Storage, Tensor, TensorRef
 from ckpt.tree import scalars
 from ckpt.tree.arrays import array, as_bytes

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import repeat
-from typing import NamedTuple, cast
+from typing import cast
 
 from ckpt.checkpoint import Container, Entry, Role, Value
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.limits import TENSOR_BYTES, Budget, Limits
 from ckpt.names import Path
 from ckpt.nodes import Global, Nested, Node, Opaque, PersistentId
+from ckpt.rows import NamedTuple
 from ckpt.tensors import Composite, Storage, TensorRef, tensor_ref
 from ckpt.text import show
 from ckpt.tree.arrays import as_bytes

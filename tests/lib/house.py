@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2] / "ckpt"
 
 # From the ground up: modules and folders that may import each other, without a circle, and whatever lies below.
 FLOORS: tuple[tuple[str, ...], ...] = (
+    ("rows",),
     ("errors",),
     ("text", "dtypes", "limits"),
     ("names", "findings"),
@@ -60,6 +61,7 @@ TOP = frozenset(
         "nodes",
         "pickles",
         "render",
+        "rows",
         "tensors",
         "text",
         "tree",

@@ -6,7 +6,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 
@@ -46,6 +46,7 @@ from ckpt.jobs.check.lint import FileGate, LintReport, document, lint, lint_mode
 from ckpt.limits import Limits
 from ckpt.names import natural
 from ckpt.render.lint import github, junit, lint_lines, sarif, statistics_lines, summary
+from ckpt.rows import NamedTuple
 from ckpt.text import show, show_literal
 
 _FORMS = ("text", "json", "github", "sarif", "junit")

@@ -7,8 +7,6 @@ NeMo: a tar of `model_weights.ckpt` and `model_config.yaml` (core/connectors/sav
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Traits
 from ckpt.checkpoint import Member as Part
@@ -23,6 +21,7 @@ from ckpt.formats.probe import Probe
 from ckpt.io.location import is_plain_name
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Dict
+from ckpt.rows import NamedTuple, replace
 from ckpt.text import plural, show
 
 

@@ -7,11 +7,11 @@ and extended headers); the tar(5) page of GNU tar for `L`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from ckpt.errors import CutOffError, LimitError, UnreadableError
 from ckpt.io.source import Source
 from ckpt.limits import Budget, Limits
+from ckpt.rows import NamedTuple
 from ckpt.text import show
 
 BLOCK = 512

@@ -6,8 +6,9 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
-from typing import Literal, NamedTuple
+from typing import Literal
 
+from ckpt.rows import NamedTuple
 from ckpt.tensors import Box
 
 BoxShape = tuple[tuple[int, ...], tuple[int, ...]]

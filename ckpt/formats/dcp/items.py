@@ -6,7 +6,6 @@ An item is opened when its bytes are needed. What it holds must be what `.metada
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from math import prod
 
 from ckpt.checkpoint import Checkpoint, Origin
@@ -20,6 +19,7 @@ from ckpt.formats.torch_zip.read import StorageFolder, byteorder_of
 from ckpt.io.source import Memory, Source, Window
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Node
+from ckpt.rows import replace
 from ckpt.tensors import TensorRef
 from ckpt.tree.view import tensor_of
 

@@ -18,9 +18,8 @@ LIGHTNING, COMMON, BACKEND = "meta.pt", "common.pt", "metadata.json"
 BACKEND_KEY = b'"sharded_backend"'
 _HEAD = 4096
 
-ACCELERATE = re.compile(r"(?:pytorch_model_fsdp|optimizer)_\d{1,4}")
-"""The folders of accelerate and of the Trainer of transformers, each a distributed checkpoint."""
-_BESIDE = re.compile(
+_ACCELERATE = r"(?:pytorch_model_fsdp|optimizer)_\d{1,4}"
+_BESIDE = (
     r"(?:scheduler|sampler|dl_state_dict)(?:_\d{1,4})?\.bin|scaler\.pt|scheduler\.pt|(?:random_states|custom_checkpoint)_\d{1,6}\.pkl"
     r"|rng_state(?:_\d{1,6})?\.pth|trainer_state\.json|training_args\.bin"
 )
@@ -28,7 +27,12 @@ _BESIDE = re.compile(
 
 def is_metadata(name: str) -> bool:
     """Whether a file of this name says what a distributed checkpoint holds."""
-    return name == METADATA or re.fullmatch(_OF_A_RANK, name) is not None
+    return name == METADATA or (name.endswith(METADATA) and re.fullmatch(_OF_A_RANK, name) is not None)
+
+
+def is_of_accelerate(name: str) -> bool:
+    """Whether accelerate, or the Trainer of transformers, gives this name to a folder: a distributed checkpoint."""
+    return re.fullmatch(_ACCELERATE, name) is not None
 
 
 def is_part(name: str) -> bool:
@@ -90,12 +94,12 @@ def _is_one(folder: Location, name: str) -> bool:
 def beside(folder: Location) -> tuple[str, ...]:
     """What accelerate saved together with one of its folders: the names in the folder around it, ranks as `*`."""
     own = folder.name.replace("\\", "/").rstrip("/").rpartition("/")[2]
-    if ACCELERATE.fullmatch(own) is None:
+    if not is_of_accelerate(own):
         return ()
     try:
         names = folder.parent().names()
     except NotOpenedError:
         return ()
-    others = [name for name in names if name.endswith("/") and ACCELERATE.fullmatch(name[:-1])]
-    files = dict.fromkeys(re.sub(r"_\d+(?=\.)", "_*", name) for name in names if _BESIDE.fullmatch(name))
+    others = [name for name in names if name.endswith("/") and is_of_accelerate(name[:-1])]
+    files = dict.fromkeys(re.sub(r"_\d+(?=\.)", "_*", name) for name in names if re.fullmatch(_BESIDE, name))
     return (*(name for name in others if name[:-1] != own), *files)

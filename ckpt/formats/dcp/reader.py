@@ -7,7 +7,6 @@ is a notice: the tensors that it lacks cannot be read, all others can.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 
 from ckpt.checkpoint import Checkpoint, Notice
@@ -30,6 +29,7 @@ from ckpt.io.source import Source, read_limited
 from ckpt.limits import Budget, Limits
 from ckpt.names import Path, natural
 from ckpt.nodes import Node
+from ckpt.rows import replace
 from ckpt.tensors import Box, Boxes, Storage, TensorRef, tensor_ref
 from ckpt.text import and_more, plural, show
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from struct import unpack_from
-from typing import NamedTuple
 
 from ckpt.errors import CkptError, LimitError, UnreadableError
 from ckpt.formats.archive import DESCRIPTOR_MAGIC, END_MAGIC
@@ -23,6 +22,7 @@ from ckpt.io.source import Source
 from ckpt.limits import Budget, Limits
 from ckpt.names import natural
 from ckpt.pickles.rebuild import storage_bytes, storage_type
+from ckpt.rows import NamedTuple
 from ckpt.tensors import TensorRef
 from ckpt.text import and_more, plural, show
 from ckpt.tree.view import tensor_of

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple
 
 from ckpt.dtypes import DType
 from ckpt.elements.blocks import elements, same_bytes
@@ -24,6 +23,7 @@ from ckpt.io.executor import SPAN, Executor, Task
 from ckpt.io.location import Location
 from ckpt.io.source import Source
 from ckpt.limits import INFLATION, Limits
+from ckpt.rows import NamedTuple
 from ckpt.text import show
 
 

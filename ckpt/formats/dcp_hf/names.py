@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
+
+from ckpt.rows import NamedTuple
 
 _NAME = r"shard-(\d{5,9})-model-(\d{5,9})-of-(\d{5,9})\.safetensors"
 

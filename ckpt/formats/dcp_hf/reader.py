@@ -7,7 +7,6 @@ that is missing cannot be seen, which a finding says.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry, Notice, Value
 from ckpt.dtypes import DType, contiguous
@@ -20,6 +19,7 @@ from ckpt.formats.safetensors import read as safetensors
 from ckpt.limits import Budget, Limits
 from ckpt.names import natural
 from ckpt.nodes import Dict
+from ckpt.rows import NamedTuple
 from ckpt.tensors import Box, Boxes, Storage, TensorRef, sources_of, tensor_ref
 from ckpt.text import Json, plural, show
 from ckpt.tree.metadata import METADATA, metadata_node, metadata_of

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from ckpt.errors import LimitError, NotOpenedError, UnreadableError
 from ckpt.formats.folder.layouts import weights_in
@@ -19,6 +18,7 @@ from ckpt.io.location import Location, is_plain_name
 from ckpt.io.source import read_limited
 from ckpt.limits import Limits
 from ckpt.names import natural
+from ckpt.rows import NamedTuple
 from ckpt.text import and_more, show
 
 POINTERS = ("latest", "latest_universal")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ckpt.checkpoint import Checkpoint, Entry, Import, Member, Notice, Refusal, Traits
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
@@ -27,6 +26,7 @@ from ckpt.formats.pickled import Contents, checkpoint
 from ckpt.formats.probe import Probe
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Node
+from ckpt.rows import replace
 from ckpt.text import and_more, show
 
 MODEL, MODULE, OPTIMIZER = "model", "module", "optimizer"

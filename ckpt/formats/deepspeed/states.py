@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import NamedTuple
 
 from ckpt.dtypes import DType
 from ckpt.elements.blocks import is_dense
 from ckpt.errors import UnreadableError, UnsupportedError
 from ckpt.nodes import Dict, Node
+from ckpt.rows import NamedTuple
 from ckpt.tensors import Range, TensorRef
 from ckpt.text import show
 from ckpt.tree.find import children

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from ckpt.errors import UnreadableError
-from ckpt.formats.dcp.names import ACCELERATE, BACKEND, COMMON, LIGHTNING, companion, is_part
+from ckpt.formats.dcp.names import BACKEND, COMMON, LIGHTNING, companion, is_of_accelerate, is_part
 from ckpt.formats.folder import megatron
 from ckpt.formats.folder.layouts import Fact
 from ckpt.formats.folder.parts import Part, Plan
@@ -91,7 +91,7 @@ def shards_in(folder: Location, names: Sequence[str]) -> list[Part]:
     """The distributed checkpoints that accelerate saved as folders of their own, models first."""
     parts = []
     for name in sorted(names, key=lambda name: (not name.startswith("pytorch"), len(name), name)):
-        if not name.endswith("/") or ACCELERATE.fullmatch(name[:-1]) is None:
+        if not name.endswith("/") or not is_of_accelerate(name[:-1]):
             continue
         try:
             at = folder.child(name[:-1], "no")

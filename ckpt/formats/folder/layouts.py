@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from ckpt.errors import UnreadableError
-from ckpt.formats.sharded.read import INDEXES
+from ckpt.formats.sharded import INDEXES
+from ckpt.rows import NamedTuple
 from ckpt.text import show
 
 Kind = Literal["checkpoint", "json", "text", "any", "dcp"]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Container, Entry, Member, Refusal, Value
 from ckpt.names import Path, dotted
 from ckpt.nodes import Dict, Node
+from ckpt.rows import NamedTuple, replace
 from ckpt.tree.metadata import METADATA, aliases, is_metadata, metadata_node, metadata_of, with_metadata
 from ckpt.tree.view import look
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ckpt.formats.dcp import METADATA
 from ckpt.formats.dcp.names import is_part
 from ckpt.formats.folder.layouts import Fact, Kind
 from ckpt.io.location import Location
 from ckpt.names import Path
+from ckpt.rows import NamedTuple
 
 if TYPE_CHECKING:  # most folders have none
     from ckpt.formats.dcp.metadata.content import Metadata

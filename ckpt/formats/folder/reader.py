@@ -6,7 +6,6 @@ A damaged file of weights makes the folder unreadable. Any other damaged file is
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from math import prod
 
 from ckpt.checkpoint import Checkpoint, Member, Notice
@@ -18,10 +17,11 @@ from ckpt.formats.folder.merge import merged
 from ckpt.formats.folder.parts import Part, Plan
 from ckpt.formats.folder.plan import plan_of
 from ckpt.formats.probe import Probe
-from ckpt.formats.sharded.read import INDEXES
+from ckpt.formats.sharded import INDEXES
 from ckpt.limits import Limits
 from ckpt.names import Path
 from ckpt.nodes import Node
+from ckpt.rows import replace
 from ckpt.text import and_more, show
 from ckpt.tree.view import SCALARS, look
 

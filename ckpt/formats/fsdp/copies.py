@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import NamedTuple
 
 from ckpt.dtypes import contiguous
 from ckpt.errors import UnreadableError
 from ckpt.formats.dcp.coverage import fault, grid_of
+from ckpt.rows import NamedTuple
 from ckpt.tensors import Box, Boxes, Composite, Storage, TensorRef, sources_of, tensor_ref
 from ckpt.text import show
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
+
+from ckpt.rows import NamedTuple
 
 _NAME = (
     r"(?P<stem>.*?)(?:[._-]?world[._-]?size[._-]?(?P<world>\d{1,7}))?[._-]?rank[._-]?(?P<rank>\d{1,7})"

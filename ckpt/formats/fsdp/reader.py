@@ -7,7 +7,6 @@ placements alone, never from its values. What lies on several ranks is read from
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import islice
 from math import prod
 
@@ -26,13 +25,14 @@ from ckpt.names import Path, dotted
 from ckpt.nodes import Dict, Node
 from ckpt.pickles.sharded.dtensor import DTENSORS
 from ckpt.pickles.sharded.shards import is_sharded
+from ckpt.rows import dataclass, replace
 from ckpt.tensors import Composite, Piece, Shards, Tensor, TensorRef, parts_of
 from ckpt.text import plural, show
 
 _LISTED = 5
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RanksOrigin(Origin):
     """What several ranks hold, for the verifier."""
 

@@ -7,13 +7,13 @@ joblib/numpy_pickle.py (`NumpyArrayWrapper`).
 from __future__ import annotations
 
 from math import prod
-from typing import NamedTuple
 
 from ckpt.dtypes import BY_NAME, DType
 from ckpt.errors import UnreadableError, UnsupportedError
 from ckpt.io.source import Memory
 from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque
 from ckpt.pickles.rebuild import DIMENSIONS
+from ckpt.rows import NamedTuple
 from ckpt.tensors import Range, Storage, TensorRef, tensor_ref
 from ckpt.text import show
 from ckpt.tree.arrays import NumpyDType, as_bytes, numpy_dtype

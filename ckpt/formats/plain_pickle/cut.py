@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from struct import pack
-from typing import NamedTuple
 
 from ckpt.errors import CutOffError, LimitError, UnsupportedError
 from ckpt.io.source import Source
 from ckpt.limits import Budget, Limits
 from ckpt.pickles import opcodes as op
 from ckpt.pickles.machine import LINE_BYTES
+from ckpt.rows import NamedTuple
 
 KEPT = 255
 """The most bytes of a run that stays in the pickle."""

@@ -5,8 +5,6 @@ Arrays become tensors of their dtype. A pickle without any is refused, as before
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ckpt.checkpoint import Checkpoint, Notice
 from ckpt.errors import UnreadableError, UnsupportedError
 from ckpt.formats.pickled import Contents, checkpoint, interpret, unknown_names
@@ -21,6 +19,7 @@ from ckpt.nodes import ByteStr, Node, Opaque, PersistentId
 from ckpt.pickles import machine
 from ckpt.pickles.machine import MachineError, Pickle
 from ckpt.pickles.opcodes import BINSTRING, BYTEARRAY8
+from ckpt.rows import replace
 from ckpt.tensors import Range, Storage, TensorRef
 
 _JOBLIB = TRAITS._replace(label="joblib pickle", load="joblib.load({path})")

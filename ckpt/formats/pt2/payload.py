@@ -6,13 +6,13 @@ Layout: torch/_export/serde/schema.py, `PayloadConfig` and `TensorMeta`, of torc
 from __future__ import annotations
 
 from math import prod
-from typing import NamedTuple
 
 from ckpt.dtypes import BY_NAME, DType
 from ckpt.errors import UnreadableError
 from ckpt.formats.safetensors.read import parse_json
 from ckpt.limits import Budget
 from ckpt.pickles.rebuild import DIMENSIONS
+from ckpt.rows import NamedTuple
 from ckpt.tensors import Storage, TensorRef, tensor_ref
 from ckpt.text import Json, show
 

@@ -5,13 +5,12 @@ Layout: torch/_export/serde/schema.py, `ExportedProgram`.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from ckpt.checkpoint import Role
 from ckpt.errors import UnreadableError
 from ckpt.formats.safetensors.read import parse_json
 from ckpt.limits import Budget
 from ckpt.nodes import Dict, Node
+from ckpt.rows import NamedTuple
 from ckpt.text import Json, show
 
 

@@ -7,7 +7,6 @@ as one file of torch.save, then with one record of bytes per storage and a list 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry, Notice, Refusal
 from ckpt.errors import LimitError, UnreadableError
@@ -25,6 +24,7 @@ from ckpt.formats.torch_zip.read import byteorder_of
 from ckpt.limits import Limits
 from ckpt.names import Path
 from ckpt.nodes import Dict, Global, Node, PersistentId
+from ckpt.rows import NamedTuple
 from ckpt.tensors import Storage
 from ckpt.text import and_more, show, size_text
 from ckpt.tree.view import look, tensor_of

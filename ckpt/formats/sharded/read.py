@@ -1,50 +1,13 @@
-"""One checkpoint in several files: `*.safetensors.index.json` or `*.bin.index.json`, and the shards that it names.
-
-Only files beside the index are opened, by plain names.
-"""
+"""An index of shards. What reads it is loaded when a file is one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import NamedTuple
-
-from ckpt.checkpoint import Checkpoint, Notice, Traits
-from ckpt.errors import LimitError, UnreadableError
+from ckpt.checkpoint import Checkpoint
 from ckpt.formats.probe import Probe
-from ckpt.formats.safetensors.read import parse_json
-from ckpt.formats.sharded.merge import merged
-from ckpt.io.location import Location, is_plain_name, read_file
-from ckpt.limits import Budget, Limits
-from ckpt.names import natural
-from ckpt.text import and_more, show
+from ckpt.formats.sharded import INDEXES, NAME, SUFFIXES, TRAITS, VERIFIER, WRITER
+from ckpt.limits import Limits
 
-NAME = "sharded"
-SUFFIXES: tuple[str, ...] = (".index.json",)
-TRAITS = Traits("shards")
-"""The traits of the index; a checkpoint has those of its shards."""
-WRITER = ""
-VERIFIER = "ckpt.formats.sharded.verify"
-
-INDEXES = (".safetensors.index.json", ".bin.index.json")
-"""Endings of an index."""
-_LISTED = 10
-
-
-class Layout(NamedTuple):
-    """What an index says: the shards, and which tensor lies in which. `folder` is where all of them are."""
-
-    folder: Location
-    weight_map: dict[str, str]
-    """Name of a tensor -> name of its shard."""
-    shards: tuple[str, ...]
-    total_size: int | None = None
-    """Bytes of all tensors."""
-
-
-def mark(probe: Probe, number: int) -> str:
-    """The prefix of the storage ids of a shard, in the checkpoint over all of them."""
-    return f"{probe.mark}shard-{number + 1}:"
+__all__ = ["NAME", "SUFFIXES", "TRAITS", "VERIFIER", "WRITER", "read", "sniff"]
 
 
 def sniff(probe: Probe) -> bool:
@@ -52,95 +15,6 @@ def sniff(probe: Probe) -> bool:
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
-    layout = layout_of(probe, limits)
-    shards: list[tuple[str, Checkpoint]] = []
-    try:
-        for number, name in enumerate(layout.shards):
-            shards.append((name, probe.open(layout.folder.child(name), mark(probe, number))))
-        notices = _compare(layout.weight_map, shards)
-        return replace(merged(probe.path, NAME, shards, notices), index_bytes=layout.total_size)
-    except BaseException:
-        for _, shard in shards:
-            shard.close()
-        raise
+    from ckpt.formats.sharded.reader import read
 
-
-def layout_of(probe: Probe, limits: Limits) -> Layout:
-    """The files of an index. Raises UnreadableError when shards are missing or the index is invalid."""
-    folder = probe.location.parent()
-    weight_map, total_size = _read_index(probe.location, folder, limits, probe.budget)
-    names = tuple(sorted(set(weight_map.values()), key=natural))
-    missing = {name for name in names if not folder.child(name).is_file()}
-    if missing:
-        listed = and_more([show(name, 80) for name in names if name in missing], _LISTED)
-        lost = sum(name in missing for name in weight_map.values())
-        raise UnreadableError(
-            f"{len(missing)} of {len(names)} shards missing, with {lost:,} tensors: {listed}",
-            hint="an unfinished download?",
-        )
-    return Layout(folder, weight_map, names, total_size)
-
-
-def _read_index(
-    location: Location, folder: Location, limits: Limits, budget: Budget
-) -> tuple[dict[str, str], int | None]:
-    """(tensor -> shard, bytes of all tensors), both from the index. Raises UnreadableError."""
-    index = parse_json(read_file(location, limits, "the index"), "index", budget)
-    weight_map = index.get("weight_map") if isinstance(index, dict) else None
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise UnreadableError("the index has no weight_map")
-    files: dict[str, str] = {}
-    checked: set[str] = set()
-    for name, shard in weight_map.items():
-        if not isinstance(shard, str) or not is_plain_name(shard):
-            raise UnreadableError(
-                f"the index puts {show(name, 80)} into {show(str(shard), 80)}, which is not a plain file name"
-            )
-        files[name] = shard
-        if shard in checked:
-            continue
-        checked.add(shard)
-        if len(checked) > limits.shards:
-            raise LimitError("the index names too many files", "shards", limits.shards)
-        if shard.endswith(INDEXES):
-            raise UnreadableError(f"the index names {show(shard, 80)}, which is an index itself")
-        try:
-            folder.child(shard)
-        except UnreadableError:
-            raise UnreadableError(
-                f"the index names {show(shard, 80)}, which is not a file beside it"
-            ) from None
-    metadata = index.get("metadata") if isinstance(index, dict) else None
-    size = metadata.get("total_size") if isinstance(metadata, dict) else None
-    return files, size if type(size) is int and size >= 0 else None
-
-
-def _compare(weight_map: dict[str, str], shards: Sequence[tuple[str, Checkpoint]]) -> list[Notice]:
-    """Compare the index with the shards. Raises UnreadableError when no shard holds a listed tensor."""
-    holds: dict[str, list[str]] = {}
-    for file, shard in shards:
-        for entry in shard.tensors:
-            holds.setdefault(entry.name, []).append(file)
-    lost = [name for name in weight_map if name not in holds]
-    if lost:
-        listed = and_more([show(name, 80) for name in lost], _LISTED)
-        raise UnreadableError(f"the index lists {len(lost):,} tensors that no shard holds: {listed}")
-    twice = [name for name, files in holds.items() if len(files) > 1]
-    if twice:
-        raise UnreadableError(
-            f"tensor {show(twice[0], 80)} is in several shards: {and_more(holds[twice[0]], 3)}"
-        )
-    wrong = tuple(name for name, shard in weight_map.items() if shard not in holds[name])
-    unlisted = tuple(name for name in holds if name not in weight_map)
-    notices = []
-    if wrong:
-        places = [
-            f"{show(name, 80)} is in {show(holds[name][0], 60)}, the index says {show(weight_map[name], 60)}"
-            for name in wrong
-        ]
-        text = f"tensors are in other shards than the index says: {and_more(places, 1)}"
-        notices.append(Notice("shards", text, wrong))
-    if unlisted:
-        listed = and_more([show(name, 80) for name in unlisted], 3)
-        notices.append(Notice("shards", f"the index does not list {listed}", unlisted))
-    return notices
+    return read(probe, limits)

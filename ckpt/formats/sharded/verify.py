@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ckpt.formats.format import Check, ChecksumReport, Salvage
 from ckpt.formats.probe import Probe
-from ckpt.formats.sharded.read import layout_of, mark
+from ckpt.formats.sharded.reader import layout_of, mark
 from ckpt.io.executor import Executor
 from ckpt.io.source import Source
 from ckpt.limits import Limits

@@ -9,9 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection
-from dataclasses import replace
 from itertools import count
-from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.errors import CkptError
@@ -21,6 +19,7 @@ from ckpt.formats.safetensors.write import held
 from ckpt.io.location import Location, locate, read_file
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Dict
+from ckpt.rows import NamedTuple, replace
 from ckpt.tree.metadata import metadata_of, with_metadata
 
 NAME = "sharded"

@@ -6,8 +6,6 @@ pickles. An importer looks a module up in the package first, so any name may mea
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ckpt.checkpoint import Checkpoint, Notice
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.formats.archive import Archive
@@ -22,6 +20,7 @@ from ckpt.formats.torch_zip.read import StorageFolder, byteorder_of
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId, is_tuple
 from ckpt.pickles.machine import MachineError, Pickle
+from ckpt.rows import replace
 from ckpt.tensors import Storage
 from ckpt.text import and_more, show, size_text
 

@@ -6,7 +6,6 @@ Layout: torch/serialization.py of torch 2.13, `_legacy_load.legacy_load`. No mem
 from __future__ import annotations
 
 from struct import unpack_from
-from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Refusal
 from ckpt.dtypes import UINT8
@@ -22,6 +21,7 @@ from ckpt.limits import Budget, Limits
 from ckpt.nodes import Global, Node, PersistentId, is_tuple
 from ckpt.pickles.machine import Pickle, TruncatedPickleError
 from ckpt.pickles.rebuild import DIMENSIONS, make_storage, storage_bytes, storage_type
+from ckpt.rows import NamedTuple
 from ckpt.tensors import Range, Storage, TensorRef, tensor_ref
 from ckpt.text import show
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from struct import pack
-from typing import NamedTuple
 from zlib import crc32
 
 from ckpt.io.commit import Sink
 from ckpt.io.disk import PAGE
+from ckpt.rows import NamedTuple
 
 ALIGNMENT = 64
 _MAX32, _MAX16 = 0xFFFFFFFF, 0xFFFF

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import repeat
 
 from ckpt.checkpoint import Checkpoint, Notice, Origin, Traits
@@ -23,6 +22,7 @@ from ckpt.io.source import grounded
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Global, Node, PersistentId
 from ckpt.pickles.rebuild import make_storage, storage_bytes, storage_type
+from ckpt.rows import dataclass
 from ckpt.tensors import Range, Storage
 from ckpt.text import and_more, show
 
@@ -39,13 +39,12 @@ TRAITS = Traits(
 WRITER = "ckpt.formats.torch_zip.write"
 VERIFIER = "ckpt.formats.torch_zip.verify"
 
-KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_KEY = r"[A-Za-z0-9_.-]{1,64}"
 _NEWEST = 10
 """The newest version of an archive that torch 2.13 reads (kMaxSupportedFileFormatVersion)."""
-"""Storage keys that name a record."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ArchiveOrigin(Origin):
     """The archive of a checkpoint, and the keys of the storages that its pickle names."""
 
@@ -136,6 +135,11 @@ def _refused_version(archive: Archive) -> str | None:
     return None
 
 
+def is_key(text: str) -> bool:
+    """Whether a text can name a storage and its record."""
+    return re.fullmatch(_KEY, text) is not None
+
+
 def _is_count(key: object) -> bool:
     return type(key) is int and 0 <= key < 2**63
 
@@ -187,7 +191,7 @@ class StorageFolder:
             if (storage.dtype or UINT8, storage.nbytes) != (dtype or UINT8, nbytes):  # untyped ones are bytes
                 raise UnreadableError(f"storage {show(text)} is used with two types or sizes")
             return storage  # as in torch, the first id that names a storage decides its device
-        if not (text.isdigit() and text.isascii()) and not KEY.fullmatch(text):
+        if not (text.isdigit() and text.isascii()) and not is_key(text):
             raise UnreadableError(f"invalid storage key {show(text, 80)}")
         record = self._records.get(self._folder + text + self._suffix)
         if record is None:

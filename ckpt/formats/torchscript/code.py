@@ -6,11 +6,11 @@ Layout: torch/csrc/jit/serialization/python_print.cpp.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 from ckpt.checkpoint import CodeDevice, Role
 from ckpt.formats.archive import Archive
 from ckpt.limits import Budget, Limits
+from ckpt.rows import NamedTuple
 
 OTHERS = ""
 """Stands for the other tensors of a class. No attribute has this name."""

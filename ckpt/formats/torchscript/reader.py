@@ -6,8 +6,6 @@ Layout: torch/csrc/jit/serialization/{export_module,import,python_print}.cpp, to
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 from ckpt.checkpoint import Checkpoint, CodeDevice, Entry, Origin, Refusal, Role
 from ckpt.errors import UnreadableError
 from ckpt.formats.archive import Archive
@@ -21,6 +19,7 @@ from ckpt.limits import Budget, Limits
 from ckpt.names import Path
 from ckpt.nodes import Dict, Global, Node, Opaque
 from ckpt.pickles.machine import Pickle
+from ckpt.rows import dataclass, replace
 from ckpt.tree.scalars import class_of, device_text
 from ckpt.tree.walk import flatten
 
@@ -29,7 +28,7 @@ PICKLES = ("data.pkl", "constants.pkl", BYTECODE)
 """The pickles with tensors. `.debug_pkl` and `mobile_debug_handles.pkl` hold none."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ScriptOrigin(Origin):
     """The archive of a TorchScript program."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from struct import pack, unpack_from
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 from ckpt.errors import UnsupportedError
 from ckpt.pickles.opcodes import (
@@ -50,6 +50,7 @@ from ckpt.pickles.opcodes import (
     TUPLE2,
     TUPLE3,
 )
+from ckpt.rows import NamedTuple
 
 Use: TypeAlias = Literal["storage", "device", "text"]
 """What a text is used for: the location of a storage, the argument of `torch.device`, anything else."""

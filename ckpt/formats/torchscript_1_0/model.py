@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from typing import NamedTuple
 
 from ckpt.dtypes import BY_NAME, DType
 from ckpt.errors import UnreadableError
 from ckpt.formats.safetensors.read import parse_json
 from ckpt.limits import Budget
 from ckpt.pickles.rebuild import DIMENSIONS
+from ckpt.rows import NamedTuple
 from ckpt.text import Json, show
 
 _DTYPES = {

@@ -6,7 +6,6 @@ Its code is read as text, for the devices that it names. Layout: torch/csrc/jit/
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 from ckpt.checkpoint import Checkpoint, Entry, Refusal, Role
 from ckpt.errors import LimitError, UnreadableError
@@ -22,6 +21,7 @@ from ckpt.formats.torchscript_1_0.model import Model, Module, Row, model_of
 from ckpt.limits import Limits
 from ckpt.names import Path
 from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId, is_tuple
+from ckpt.rows import replace
 from ckpt.tensors import Storage, TensorRef, tensor_ref
 from ckpt.text import show
 from ckpt.tree.walk import flatten

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from math import prod
-from typing import Literal, NamedTuple
+from typing import Literal
 
+from ckpt.rows import NamedTuple
 from ckpt.tensors import TensorRef
 
 _TRANSPOSED = re.compile(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 from ckpt.errors import Failure
 from ckpt.evidence.modules import Hook
@@ -14,6 +13,7 @@ from ckpt.jobs.check.stats import stats
 from ckpt.jobs.inspect import list_modules as loose
 from ckpt.jobs.inspect import private
 from ckpt.jobs.inspect.inspect import inspect
+from ckpt.rows import NamedTuple
 from ckpt.text import Json, and_more, listed, plural, show
 
 DEAD = 1e-3

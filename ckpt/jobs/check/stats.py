@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import sqrt
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.cast import has_numbers
@@ -18,6 +18,7 @@ from ckpt.findings import Finding, order
 from ckpt.io.executor import Executor, Task, Threads, run_bundled
 from ckpt.jobs.check.channels import Axis, axis_of, inner
 from ckpt.names import Globs, natural
+from ckpt.rows import NamedTuple
 from ckpt.tensors import TensorRef
 from ckpt.text import Json, and_more, listed, plural, show
 from ckpt.tree.find import node_at

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 from ckpt.checkpoint import Entry
 from ckpt.elements.blocks import blocks, elements
@@ -14,6 +13,7 @@ from ckpt.errors import UnreadableError, UnsupportedError
 from ckpt.evidence.survey import Survey
 from ckpt.io.executor import Executor, Task, Threads, run_bundled
 from ckpt.names import Globs
+from ckpt.rows import NamedTuple
 from ckpt.tensors import Tensor, TensorRef, parts_of
 from ckpt.text import show
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import Failure
 from ckpt.findings import LOST
 from ckpt.jobs.check.sums import Sum
+from ckpt.rows import NamedTuple
 from ckpt.tensors import parts_of
 from ckpt.text import Json, plural, size_text
 

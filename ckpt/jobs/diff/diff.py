@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.compare import Change, Tolerance, compare_all, contradicted, plan, recorded_same
@@ -21,6 +20,7 @@ from ckpt.jobs.diff.reasons import Side, doubt_contradictions, with_reason
 from ckpt.jobs.diff.rows import DIFFERS, Pair, Row, Status, ValueRow
 from ckpt.jobs.diff.values import differing_values
 from ckpt.names import Globs
+from ckpt.rows import NamedTuple
 from ckpt.text import Json, show
 
 

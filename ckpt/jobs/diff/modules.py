@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import sqrt
-from typing import NamedTuple
 
 from ckpt.jobs.diff.rows import Row
+from ckpt.rows import NamedTuple
 
 
 class Module(NamedTuple):

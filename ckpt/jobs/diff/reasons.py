@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from ckpt.evidence.matching import is_by_order
 from ckpt.evidence.record import ModelRecord, TensorRecord
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.diff.rows import Cause, Row
+from ckpt.rows import NamedTuple
 
 State = float | str | None
 """What an optimizer's state says of a parameter: its step counter, `never` (a gradient), `absent`; None: nothing."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from ckpt.checkpoint import Entry, Value
 from ckpt.elements.compare import Change
 from ckpt.evidence.alignment import Component
 from ckpt.evidence.roles import Role
 from ckpt.evidence.sections import Section
+from ckpt.rows import NamedTuple
 
 Status = Literal["same", "changed", "reshaped", "retyped", "renamed", "added", "removed", "unchecked"]
 STATUSES: tuple[Status, ...] = (

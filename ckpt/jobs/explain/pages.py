@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 from functools import cache
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from ckpt.findings import CATALOGUE, Code
 from ckpt.io.location import locate, read_file
 from ckpt.limits import Limits
+from ckpt.rows import NamedTuple
 
 _TITLE = re.compile(r"^(#{2,3}) (.+)$", re.MULTILINE)
 _LEVEL = re.compile(r"\*(?:error|warning|info)\.\* ")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import UsageError
 from ckpt.evidence.loading import look_at
@@ -14,6 +12,7 @@ from ckpt.jobs.inspect.inspect import Row
 from ckpt.limits import Limits
 from ckpt.names import Path, nearest
 from ckpt.nodes import Node
+from ckpt.rows import NamedTuple
 from ckpt.tensors import Tensor, TensorRef
 from ckpt.text import Json
 from ckpt.tree.find import find, named, node_at

@@ -10,7 +10,6 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.errors import UsageError
@@ -19,6 +18,7 @@ from ckpt.evidence.matching import each_once
 from ckpt.evidence.roles import RecordMatch, Trust
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
+from ckpt.rows import NamedTuple
 from ckpt.text import Json, plural, show
 
 _MOST = 10_000

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry, Import, Refusal, Value
-from ckpt.evidence.devices import ACCELERATOR, HiddenDevice, hidden_devices
+from ckpt.evidence.devices import HiddenDevice, hidden_devices, is_accelerator
 from ckpt.evidence.loading import Load, look_at, refusals_text
 from ckpt.evidence.roles import Role
 from ckpt.evidence.sections import Section
@@ -19,6 +18,7 @@ from ckpt.jobs.inspect import resume, unused
 from ckpt.jobs.inspect.storages import StorageUse, holding_storages, storage_uses, tied_weights
 from ckpt.names import Globs
 from ckpt.pickles.imports import runs_anything
+from ckpt.rows import NamedTuple
 from ckpt.tensors import Tensor
 from ckpt.text import Json, and_more, listed, plural, show, size_text
 
@@ -298,7 +298,7 @@ def _call(row: Import) -> str:
 def _devices(report: InspectReport, plan: Plan) -> Iterable[Finding]:
     checkpoint = report.checkpoint
     placed = storage_devices(report)
-    away = {tag: nbytes for tag, nbytes in placed.items() if ACCELERATOR.fullmatch(tag)}
+    away = {tag: nbytes for tag, nbytes in placed.items() if is_accelerator(tag)}
     if away:
         held = " and ".join(f"{size_text(nbytes)} on {tag}" for tag, nbytes in away.items())
         text = f"A bare torch.load puts {held}."
@@ -315,7 +315,7 @@ def _devices(report: InspectReport, plan: Plan) -> Iterable[Finding]:
             follows = f"Each process opens a CUDA context (some hundred MiB).{needs}"
         names = tuple(row.entry.name for row in report.rows if row.tensor.device in away)
         yield Finding("cuda", text, names, plan(("rehome",)).command, consequence=follows)
-    named = [row for row in checkpoint.code_devices if ACCELERATOR.fullmatch(row.device)]
+    named = [row for row in checkpoint.code_devices if is_accelerator(row.device)]
     if named:
         places = [row.file if row.line is None else f"{row.file}:{row.line}" for row in named]
         tags = listed(list(dict.fromkeys(row.device for row in named)))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import NamedTuple
 
 from ckpt.errors import Failure
 from ckpt.evidence.survey import Survey
 from ckpt.findings import Finding, Plan
 from ckpt.jobs.inspect.inspect import inspect
 from ckpt.pickles.imports import runs_anything
+from ckpt.rows import NamedTuple
 from ckpt.text import Json
 
 SCHEMA: dict[str, Json] = {"name": "ckpt.ls", "version": 2}

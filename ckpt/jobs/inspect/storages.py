@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
+from ckpt.rows import NamedTuple
 from ckpt.tensors import Storage, TensorRef, parts_of
 
 Kind = Literal["own", "tied", "packed", "overlapping"]

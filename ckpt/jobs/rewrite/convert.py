@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint, Entry, Traits
 from ckpt.dtypes import DType
@@ -36,6 +35,7 @@ from ckpt.limits import Limits
 from ckpt.names import Globs, NamedKey, dotted
 from ckpt.nodes import Dict, Node, Opaque, PersistentId, is_tuple
 from ckpt.pickles.edit import Edit
+from ckpt.rows import NamedTuple
 from ckpt.tensors import TensorRef
 from ckpt.text import and_more, show
 from ckpt.tree.find import children

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from ckpt.checkpoint import Entry
 from ckpt.evidence.alignment import Component
+from ckpt.rows import NamedTuple
 from ckpt.text import Json
 
 Status = Literal["loaded", "cast", "sliced", "tied", "kept", "missing", "unexpected"]

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import NamedTuple
-
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import UnsupportedError, UsageError
-from ckpt.evidence.devices import ACCELERATOR, checked, hidden_devices
+from ckpt.evidence.devices import checked, hidden_devices, is_accelerator
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.report import Change, Leftover, RewriteReport, edited
 from ckpt.limits import Limits
@@ -15,6 +12,7 @@ from ckpt.names import natural
 from ckpt.nodes import Node, Opaque
 from ckpt.pickles.calls import device, with_device
 from ckpt.pickles.edit import Edit
+from ckpt.rows import NamedTuple, replace
 from ckpt.tensors import Composite, Storage, Tensor, TensorRef, parts_of
 from ckpt.text import and_more, show
 from ckpt.tree.arrays import as_bytes
@@ -244,7 +242,7 @@ class _Rehome(Edit):
             and not self._is_program
             and isinstance(node, str)
             and len(node) < 20
-            and ACCELERATOR.fullmatch(node)
+            and is_accelerator(node)
         ):
             to = self.asked.target(str(node))
             if to is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import warnings
-from typing import NamedTuple
 
 from ckpt.errors import UsageError
 from ckpt.evidence.survey import Survey
@@ -12,6 +11,7 @@ from ckpt.jobs.rewrite.names import in_scope, with_new_names
 from ckpt.jobs.rewrite.report import Change, RewriteReport, refuse_script, with_ties
 from ckpt.limits import Limits
 from ckpt.names import Globs
+from ckpt.rows import NamedTuple
 from ckpt.text import show
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from ckpt.checkpoint import Checkpoint, Container, Entry, Traits
 from ckpt.errors import CkptError, LossError, UnsupportedError
@@ -15,6 +14,7 @@ from ckpt.jobs.rewrite.plain import LAZY, Plain
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Node
 from ckpt.pickles.state_dict import state_dict, without_gradient
+from ckpt.rows import NamedTuple, replace
 from ckpt.tensors import Storage, parts_of
 from ckpt.text import Json, and_more, plural, show
 from ckpt.tree.find import children, node_at, places_of, with_unique_names

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.dtypes import UINT8, contiguous
@@ -33,6 +32,7 @@ from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, Set, is
 from ckpt.pickles.imports import reached
 from ckpt.pickles.known import is_known
 from ckpt.pickles.state_dict import without
+from ckpt.rows import replace
 from ckpt.tensors import Composite, Computed, Range, Storage, TensorRef, tensor_ref
 from ckpt.text import show
 from ckpt.tree.fields import Known

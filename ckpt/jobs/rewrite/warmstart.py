@@ -6,7 +6,7 @@ What is written keeps the target's structure, order, dtypes, devices and `_metad
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.blocks import elements, is_dense, little, memory_order, permuted, place_of, same_bytes
@@ -20,6 +20,7 @@ from ckpt.jobs.rewrite.report import Change, Leftover, RewriteReport, edited, re
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Node, Opaque
 from ckpt.pickles.edit import Edit
+from ckpt.rows import NamedTuple
 from ckpt.tensors import Overlaid, Patched, Place, Range, Storage, TensorRef
 from ckpt.text import and_more, show
 from ckpt.tree.view import tensor_of

@@ -7,12 +7,11 @@ torch 2.1 to 2.13.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
-from typing import NamedTuple
 
 from ckpt.nodes import Global, Node, Opaque, is_tuple
 from ckpt.pickles.sharded.fields import fields_of, numbers
+from ckpt.rows import NamedTuple, replace
 from ckpt.tensors import Composite, Piece, Placement, TensorRef
 from ckpt.tree.view import tensor_of
 

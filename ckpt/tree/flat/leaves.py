@@ -6,12 +6,11 @@ and a list that holds a tensor or a dict. What a path cannot say is lost, and li
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from ckpt.errors import LimitError
 from ckpt.limits import Limits
 from ckpt.names import NamedKey
 from ckpt.nodes import ByteStr, Node, key_of
+from ckpt.rows import NamedTuple
 from ckpt.tree.view import View, look
 
 _STEPS = 10_000_000

@@ -11,7 +11,6 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from math import prod
-from typing import NamedTuple
 
 from ckpt.dtypes import BY_NAME, DType
 from ckpt.errors import UnreadableError
@@ -19,6 +18,7 @@ from ckpt.formats.pickled import unknown_names
 from ckpt.names import Path
 from ckpt.nodes import Dict, Global, Node, Opaque, is_tuple
 from ckpt.pickles.machine import Pickle
+from ckpt.rows import NamedTuple
 from ckpt.text import show
 
 _DIMENSIONS = 64

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from itertools import pairwise
 from struct import Struct
-from typing import NamedTuple, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from ckpt.dtypes import BY_NAME, DType
 from ckpt.errors import UnreadableError
@@ -21,6 +21,7 @@ from ckpt.formats.pickled import run
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Dict, Global, Node, Opaque
 from ckpt.pickles.machine import MachineError, Made, Pickle
+from ckpt.rows import NamedTuple
 
 Memo: TypeAlias = dict[int, Made]
 

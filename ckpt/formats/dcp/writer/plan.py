@@ -10,7 +10,6 @@ import re
 from collections import deque
 from collections.abc import Callable
 from itertools import count
-from typing import NamedTuple
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.dtypes import contiguous
@@ -25,6 +24,7 @@ from ckpt.io.commit import Sink
 from ckpt.io.source import Source
 from ckpt.limits import Limits
 from ckpt.nodes import Node
+from ckpt.rows import NamedTuple
 from ckpt.tensors import Boxes, Computed, Range, Storage, TensorRef, tensor_ref
 from ckpt.tree.flat.leaves import Leaf, Parts, parts_of
 from ckpt.tree.view import tensor_of

@@ -7,7 +7,6 @@ class torch 2.4 moved, while the class itself has been in this module all along.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from ckpt.dtypes import DType
 from ckpt.errors import LimitError
@@ -15,6 +14,7 @@ from ckpt.formats.dcp.metadata.content import Item
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId
 from ckpt.pickles.emit import StorageId, emit
+from ckpt.rows import NamedTuple
 from ckpt.tensors import Storage
 
 _METADATA = "torch.distributed.checkpoint.metadata"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import LossError, UsageError
 from ckpt.jobs.rewrite.report import Leftover, RewriteReport, edited
 from ckpt.limits import Limits
 from ckpt.nodes import Dict
+from ckpt.rows import replace
 from ckpt.text import and_more, show
 from ckpt.tree.find import children
 

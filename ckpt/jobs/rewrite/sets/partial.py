@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import LossError, UnreadableError
 from ckpt.findings import LOST
 from ckpt.jobs.rewrite.report import Leftover, edited
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Node
+from ckpt.rows import replace
 from ckpt.text import and_more, plural, show
 
 

@@ -1,0 +1,147 @@
+"""`NamedTuple` and `dataclass`, as those of Python, for all our classes: these are made twenty times faster.
+
+Those of Python compile each annotation and the methods: 0.2 ms for a named tuple, 1 ms for a dataclass, and what
+`ckpt inspect` imports has sixty of them. These compile nothing. Type checkers see those of Python.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as dataclass
+    from dataclasses import replace as replace
+    from typing import NamedTuple as NamedTuple
+else:
+    from _collections import _tuplegetter  # what reads a field of `collections.namedtuple`
+
+    def _take_fields(name, body):
+        """The fields in the body of a class, and their defaults, which leave the body."""
+        fields = tuple(body.get("__annotations__", ()))
+        given = {field: body.pop(field) for field in fields if field in body}
+        if tuple(given) != fields[len(fields) - len(given) :]:
+            raise TypeError(f"{name}: a field without a default follows one with a default")
+        body.update(__match_args__=fields, _fields=fields, _field_defaults=given)
+        return fields, given
+
+    def _filled(cls, values, named):
+        """All values, in the order of the fields. Raises TypeError unless each field has one."""
+        if len(values) > len(cls._fields):
+            raise TypeError(f"{cls.__name__} takes {len(cls._fields)} values, got {len(values)}")
+        found = cls._field_defaults | dict(zip(cls._fields, values, strict=False))
+        for field in named:
+            if field not in cls._fields[len(values) :]:
+                raise TypeError(f"{cls.__name__} got an unexpected or second value {field!r}")
+        found.update(named)
+        try:
+            return [found[field] for field in cls._fields]
+        except KeyError as missing:
+            raise TypeError(f"{cls.__name__} lacks the value {missing}") from None
+
+    def _signature(cls):
+        """What `help` and `inspect.signature` show."""
+        from inspect import Parameter, Signature  # here: no command asks
+
+        kind = Parameter.POSITIONAL_OR_KEYWORD
+        return Signature(
+            Parameter(
+                field,
+                kind,
+                annotation=cls.__annotations__[field],
+                default=cls._field_defaults.get(field, Parameter.empty),
+            )
+            for field in cls._fields
+        )
+
+    class _Meta(type):
+        """Makes a named tuple of the annotations in the body of a class."""
+
+        def __new__(meta, name, bases, body):
+            fields, given = _take_fields(name, body)
+            body.update((field, _tuplegetter(index, "")) for index, field in enumerate(fields))
+            body.update(__slots__=(), _defaults=tuple(given.values()))
+            return super().__new__(meta, name, bases, body)
+
+        @property
+        def __signature__(cls):
+            return _signature(cls)
+
+    class NamedTuple(tuple, metaclass=_Meta):
+        """Base class of a row: a tuple whose fields are the annotations of the class."""
+
+        def __new__(cls, *values, **named):
+            missing = len(cls._fields) - len(values)
+            if named or missing:
+                if named or not 0 < missing <= len(cls._defaults):
+                    values = _filled(cls, values, named)
+                else:
+                    values += cls._defaults[-missing:]
+            return tuple.__new__(cls, values)
+
+        @classmethod
+        def _make(cls, values):
+            made = tuple.__new__(cls, values)
+            if len(made) != len(cls._fields):
+                raise TypeError(f"{cls.__name__} takes {len(cls._fields)} values, got {len(made)}")
+            return made
+
+        def _replace(self, **changes):
+            made = self._make(map(changes.pop, self._fields, self))
+            if changes:
+                raise ValueError(f"{type(self).__name__} has no field {', '.join(changes)}")
+            return made
+
+        def _asdict(self):
+            return dict(zip(self._fields, self, strict=True))
+
+        def __repr__(self):
+            fields = ", ".join(f"{field}={value!r}" for field, value in self._asdict().items())
+            return f"{type(self).__name__}({fields})"
+
+        def __getnewargs__(self):
+            return tuple(self)
+
+    class _RecordMeta(type):
+        __signature__ = property(_signature)
+
+    class _Record(metaclass=_RecordMeta):
+        """The methods of a dataclass that is frozen and equal to itself alone."""
+
+        __slots__ = ()
+
+        def __init__(self, *values, **named):
+            if named or len(values) != len(self._fields):
+                values = _filled(type(self), values, named)
+            for field, value in zip(self._fields, values, strict=True):
+                object.__setattr__(self, field, value)
+
+        def __setattr__(self, field, value=None):
+            raise AttributeError(f"{type(self).__name__}.{field} cannot be changed")
+
+        __delattr__ = __setattr__
+
+        def __reduce__(self):
+            return type(self), tuple(getattr(self, field) for field in self._fields)
+
+    def dataclass(*, frozen, slots, eq):
+        """Makes a class a dataclass. There is one kind: frozen, with slots, and equal to itself alone."""
+        assert frozen and slots and not eq
+
+        def made(cls):
+            body = {
+                name: value for name, value in cls.__dict__.items() if name not in ("__dict__", "__weakref__")
+            }
+            fields, _ = _take_fields(cls.__name__, body)
+            bases = tuple(base for base in cls.__bases__ if base is not object)
+            return type(_Record)(cls.__name__, (_Record, *bases), {**body, "__slots__": fields})
+
+        return made
+
+    def replace(record, /, **changes):
+        """A dataclass with other values of some fields. Raises TypeError for a field that it lacks."""
+        found = {field: getattr(record, field) for field in record._fields}
+        if not changes.keys() <= found.keys():
+            raise TypeError(
+                f"{type(record).__name__} has no field {', '.join(changes.keys() - found.keys())}"
+            )
+        return type(record)(*(found | changes).values())
