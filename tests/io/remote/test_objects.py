@@ -75,13 +75,11 @@ def test_folders(memory: Any) -> None:
     assert locate("s3://b/").names() == ["run/", "runs/"]
 
 
-@pytest.mark.parametrize("name", ["dcp", "sharded", "ds_zero2", "fsdp2", "adapter"])
+@pytest.mark.parametrize("name", ["dcp", "sharded"])
 def test_folders_read_the_same(name: str, memory: Any) -> None:
     from ckpt.evidence.survey import Survey
     from ckpt.jobs.check.sums import digests
 
-    if not (SAMPLES / name).is_dir():
-        pytest.skip(f"no sample {name}")
     for path in (SAMPLES / name).rglob("*"):
         if path.is_file():
             obstore.put(memory, f"run/{path.relative_to(SAMPLES)}", path.read_bytes())
