@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -137,6 +138,18 @@ def test_a_record_that_does_not_begin_where_it_should(folder: Path, web: Web) ->
     done = ckpt("sum", url)
     assert done.code == 2 and b"does not begin where the directory of the archive foretells" in done.err
     assert done.err.count(b"\n") == 1
+
+
+def test_an_archive_that_torch_did_not_write(folder: Path, web: Web, tmp_path: Path) -> None:
+    """Data lies right behind its header: nothing is foreseen, and neighbours are read together."""
+    with zipfile.ZipFile(folder / "zip.pth") as source, zipfile.ZipFile(tmp_path / "z.pth", "w") as made:
+        for row in source.infolist():
+            made.writestr(row.filename, source.read(row))
+    url = web.put("/z.pth", (tmp_path / "z.pth").read_bytes())
+    far, local = ckpt("inspect", "--json", url), ckpt("inspect", "--json", str(tmp_path / "z.pth"))
+    assert same(local, far, tmp_path / "z.pth", url) and far.code == 0
+    assert len(web.asked) <= 10
+    assert ckpt("sum", url).out == ckpt("sum", str(tmp_path / "z.pth")).out
 
 
 def test_a_wrong_checksum_is_found(folder: Path, web: Web) -> None:

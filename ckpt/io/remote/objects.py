@@ -100,6 +100,14 @@ def failure(error: Exception) -> Exception:
     return NotOpenedError(f"the object store fails: {show(name, 40)}")
 
 
+_LISTED = ("s3",)
+"""Stores whose listings are known to give the ETag that a request gives. Azure's lack its quotes."""
+
+
+def _known(row: _Meta) -> Known:
+    return Known(row["size"], row["e_tag"] or str(row["last_modified"]))
+
+
 def object_at(url: Url) -> StoredObject:
     """The object of an s3, gs or az URL. Raises CkptError without obstore."""
     return StoredObject(bucket(url.scheme, url.host), url.path, tails=url.scheme != "az")
@@ -112,7 +120,7 @@ def names_in(url: Url) -> dict[str, Known | None]:
     try:
         found = _obstore().list_with_delimiter(store, prefix or None)
         rows: dict[str, Known | None] = {
-            each["path"].rpartition("/")[2]: Known(each["size"], each["e_tag"] or str(each["last_modified"]))
+            each["path"].rpartition("/")[2]: _known(each) if url.scheme in _LISTED else None
             for each in found["objects"]
         }
         rows |= {each.rstrip("/").rpartition("/")[2] + "/": None for each in found["common_prefixes"]}
