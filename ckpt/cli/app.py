@@ -20,6 +20,7 @@ from ckpt.cli import output, start
 from ckpt.cli.signature import FILTER, GATE, LIMITS, OUTPUT, PlainCommand, colouring, plain
 from ckpt.cli.start import PIPE_CLOSED, TROUBLE
 from ckpt.errors import CkptError
+from ckpt.io.location import shown
 from ckpt.limits import Limits
 from ckpt.text import pasted_path
 
@@ -203,6 +204,11 @@ def run() -> int:
     for library in ("OPENBLAS", "OMP", "MKL"):  # numpy must not start threads of its own beside ours
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     output.prepare()
+    try:
+        sys.argv[1:] = map(shown, sys.argv[1:])  # from here on no text holds a password
+    except CkptError as error:
+        output.fail(error)
+        return TROUBLE
     command = program(_needed(sys.argv[1:]))
     start.unwind()
     code = command(standalone_mode=False, prog_name="ckpt")

@@ -17,6 +17,7 @@ from ckpt.cli.signature import FILTER, GATE, LIMITS, OUTPUT
 from ckpt.errors import CkptError, NotOpenedError, UsageError
 from ckpt.evidence.record import ModelRecord
 from ckpt.findings import CATALOGUE, LEVELS, Finding, Level, Plan, Rules
+from ckpt.io.far import is_url
 from ckpt.limits import Limits
 from ckpt.rows import NamedTuple
 from ckpt.text import show, show_literal
@@ -294,7 +295,12 @@ def planning(survey: Survey) -> Plan:
 
 def explained(error: CkptError, path: str) -> CkptError:
     """The error for a file that is not there, with what the user may have meant."""
-    if isinstance(error, NotOpenedError) and error.path == path and not os.path.exists(path):
+    if (
+        isinstance(error, NotOpenedError)
+        and error.path == path
+        and not is_url(path)
+        and not os.path.exists(path)
+    ):
         from ckpt.cli.usage import missing  # here: only a mistyped path pays for it
 
         error.hint = missing(path) or error.hint

@@ -109,7 +109,7 @@ def missing(path: str) -> str | None:
     if path == "-":
         return "ckpt reads files, not stdin: write it to a file first"
     if _URL.match(path):
-        return "ckpt reads no URLs: download it first"
+        return "ckpt reads s3, gs, az, http, https and hf URLs: download it first"
     if os.path.islink(path):
         return f"a link to {show(os.readlink(path), 80)}, which is not there"
     folder, name = os.path.split(path)

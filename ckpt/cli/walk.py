@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 from ckpt import formats
 from ckpt.errors import CkptError, NotOpenedError, StandInError, UnsupportedError, UsageError
 from ckpt.formats.directory import LOCAL_MAGIC
-from ckpt.io.source import beginning
+from ckpt.io.far import is_url
+from ckpt.io.location import locate, shown
+from ckpt.io.source import beginning, read_limited
 from ckpt.limits import Limits
 from ckpt.names import natural
 from ckpt.rows import NamedTuple
@@ -59,6 +61,8 @@ def found(paths: Sequence[str]) -> Iterator[Found]:
     for path in paths:
         if os.path.isdir(path):
             yield from _walked(path)
+        elif is_url(path) and locate(path).is_folder():
+            yield from _walked_far(path, named=True)
         else:
             yield Found(path)
 
@@ -70,10 +74,13 @@ def looked(paths: Sequence[str], limits: Limits, *, plugins: bool = False) -> li
     """
     items: list[Found] = []
     for path in paths:
-        error = formats.refusal(path, limits, plugins=plugins) if os.path.isdir(path) else None
+        is_far = is_url(path)
+        is_folder = locate(path).is_folder() if is_far else os.path.isdir(path)
+        error = formats.refusal(path, limits, plugins=plugins) if is_folder else None
         inside = [Found(path)]
         if error is not None:
-            inside = [item._replace(folder=path) for item in _walked(path)]
+            walked = _walked_far(path) if is_far else _walked(path)
+            inside = [item._replace(folder=path) for item in walked]
         items += inside
         if all(item.skipped is not None for item in inside):
             items.append(Found(path, error=error))
@@ -109,6 +116,28 @@ def _walked(folder: str) -> Iterator[Found]:
     yield from refused
 
 
+def _walked_far(path: str, *, named: bool = False) -> Iterator[Found]:
+    """As `_walked`, for a folder behind a URL."""
+    try:
+        names = locate(path).names()
+    except CkptError as error:
+        yield Found(path, named=named, error=error)
+        return
+    own = formats.files_of_folder(path, Limits()) or ()
+    if len(own) > 1 or any(name.startswith(".") for name in own):
+        yield Found(path, named=named)
+        names = [name for name in names if name not in own and not any(file.startswith(name) for file in own)]
+    indexed = any(name.endswith(".index.json") for name in (*names, *own))
+    for name in sorted(names, key=natural):
+        if name.startswith(".") or (indexed and re.search(_SHARD, name)):
+            continue
+        inner = f"{path.rstrip('/')}/{name}"
+        if name.endswith("/"):
+            yield from _walked_far(inner)
+        elif name.endswith((*CHECKPOINTS, *PERHAPS)):
+            yield Found(inner, named=False, perhaps=name.endswith(PERHAPS) and not name.endswith(CHECKPOINTS))
+
+
 def archives(folder: str) -> list[str]:
     """The zip archives below a folder, whatever they are called, in natural order. Links are skipped."""
     made = []
@@ -132,6 +161,8 @@ def many(tasks: Sequence[Task[R]], jobs: int | None = None) -> Forks:
     """Who runs a task for each file: `jobs` processes, or without a number this one for a few and copies for many."""
     from ckpt.io.executor import Forks  # here: one file needs no others
 
+    if any(isinstance(item, Found) and is_url(item.path) for task in tasks for item in task.arguments[:1]):
+        return Forks(1)  # a copy of a process does not have the threads of what reads from object stores
     return Forks(jobs) if jobs is not None or len(tasks) >= FEW else Forks(1)
 
 
@@ -162,16 +193,13 @@ def listed(paths: Sequence[str] | None, file: str | None, what: str = "look at")
     if file is not None:
         data = _read(file)
         mark = b"\0" if b"\0" in data else b"\n"
-        names += [os.fsdecode(name) for name in data.split(mark) if name.strip()]
+        names += [shown(os.fsdecode(name)) for name in data.split(mark) if name.strip()]
     if not names:
         raise UsageError(f"nothing to {what}", hint="PATH..., or --files-from FILE")
     return names
 
 
 def _read(file: str) -> bytes:
-    from ckpt.io.location import locate
-    from ckpt.io.source import read_limited
-
     if file == "-":
         return sys.stdin.buffer.read(_LONGEST)
     source = locate(file).open()

@@ -47,6 +47,7 @@ from ckpt.evidence.survey import Survey
 from ckpt.formats import save
 from ckpt.formats.save import Check, SavedFile, check_bytes, check_weights_only
 from ckpt.io import commit
+from ckpt.io.far import is_url
 from ckpt.io.folder import make_parents
 from ckpt.jobs.rewrite.report import RewriteReport, with_unread
 from ckpt.jobs.rewrite.sets.files import weights_file, with_files, without_copies
@@ -125,6 +126,7 @@ def writing(
                 files_from,
             )
             _check(options)
+            _refuse_urls(command.__module__.rpartition(".")[2], values, options)
             return command(**values, options=options)
 
         return dressed(run, command, [*own, *shared, limit])
@@ -152,6 +154,23 @@ def _check(options: WriteOptions) -> None:
         raise UsageError("--copy goes with --in-place")
     if options.verify not in (None, "crc", "torch"):
         raise UsageError(f"--verify {options.verify}: not a check", hint="crc or torch")
+
+
+_FROM_URLS = ("convert", "slim", "rehome")
+"""Commands that read from a URL and write here."""
+
+
+def _refuse_urls(name: str, values: dict[str, object], options: WriteOptions) -> None:
+    """Raise UsageError for a URL where a command reads or changes local files only."""
+    if options.output is not None and is_url(options.output):
+        raise UsageError("ckpt writes local files only", path=options.output)
+    given = [each for value in values.values() for each in (value if isinstance(value, list) else [value])]
+    url = next((each for each in given if isinstance(each, str) and is_url(each)), None)
+    if url is None:
+        return
+    if name not in _FROM_URLS or options.in_place or values.get("undo"):
+        way = "--undo" if values.get("undo") else "--in-place" if options.in_place else f"ckpt {name}"
+        raise UsageError(f"{way} takes local files only", path=url, hint="download it first")
 
 
 def _one(job: Job, make: Make, options: WriteOptions, opened: Open) -> int:

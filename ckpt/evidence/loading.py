@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from ckpt.checkpoint import Checkpoint, Refusal
 from ckpt.evidence.sections import Section
 from ckpt.io.beside import is_lasting
+from ckpt.io.far import is_url
 from ckpt.names import NamedKey, Path
 from ckpt.nodes import Node
 from ckpt.pickles.imports import runs_anything
@@ -52,7 +53,7 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         return Load(None, reason=checkpoint.not_loadable)
     template = checkpoint.traits.load
     if checkpoint.traits.names_are_code:  # its own loader imports nothing
-        return Load(template.format(path=literal(checkpoint.path), options=""))
+        return Load(template.format(path=literal(_local(checkpoint.path)), options=""))
     if checkpoint.traits.is_foreign and checkpoint.traits.is_archive:
         return _packaged(checkpoint, models)
     if checkpoint.traits.is_foreign:
@@ -68,7 +69,7 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     if checkpoint.traits.fills_a_state:
         runs = "; torch runs the pickle in .metadata" if checkpoint.traits.is_pickle else ""
         fill = f"import torch.distributed.checkpoint; state is your model's state dict{runs}"
-        return Load(template.format(path=literal(checkpoint.path)), fill)
+        return Load(template.format(path=literal(_local(checkpoint.path))), fill)
     if checkpoint.traits.is_set and not template:
         return Load(None, reason=_OF_RANKS)
     refused = checkpoint.weights_only
@@ -89,7 +90,7 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         return _of_set(checkpoint, ", ".join(options), note)
     if checkpoint.parts:
         return Load(_sharded(checkpoint, ", ".join(options)), note)
-    path = literal(checkpoint.path)
+    path = literal(_local(checkpoint.path))
     if checkpoint.traits.is_pickle and checkpoint.path.endswith(".safetensors"):
         path = f'open({path}, "rb")'  # by that ending torch 2.13 reads safetensors
     expression = template.format(path=path, options=", ".join(options))
@@ -218,7 +219,7 @@ def _unpickled(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         )
     template = checkpoint.traits.load
     options = f', encoding="{checkpoint.encoding}"' if checkpoint.encoding else ""
-    expression = template.format(path=literal(checkpoint.path), options=options)
+    expression = template.format(path=literal(_local(checkpoint.path)), options=options)
     return Load(expression + _model_path(checkpoint, models), f"import {template.partition('.')[0]}")
 
 
@@ -237,7 +238,7 @@ def _packaged(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     package, _, resource = members[str(at[0][0])].rpartition("/")
     template = checkpoint.traits.load
     names = f"{literal(package.replace('/', '.'))}, {literal(resource)}"
-    expression = template.format(path=literal(checkpoint.path), part=names)
+    expression = template.format(path=literal(_local(checkpoint.path)), part=names)
     inner = _model_path(checkpoint, models).removeprefix(subscript(at[0][:1]) or "")
     return Load(expression + inner, "import torch.package; runs its pickle without limits")
 
@@ -250,7 +251,7 @@ def _contained(checkpoint: Checkpoint, models: Sequence[Section], options: str, 
     if len(at) != 1 or at[0][0] not in members:
         return Load(None, reason=f"it holds {len(at)} models")
     expression = template.format(
-        path=literal(checkpoint.path), part=literal(members[str(at[0][0])]), options=options
+        path=literal(_local(checkpoint.path)), part=literal(members[str(at[0][0])]), options=options
     )
     steps = _model_path(checkpoint, models)
     needs = f"import {template.partition('(')[2].partition('.')[0]}"
@@ -267,13 +268,13 @@ _FROM = {
 def _of_set(checkpoint: Checkpoint, options: str, note: str | None) -> Load:
     """The function that opens the folder. One of another package unpickles every file without weights_only."""
     template = checkpoint.traits.load
-    expression = template.format(path=literal(checkpoint.path), options=options)
+    expression = template.format(path=literal(_local(checkpoint.path)), options=options)
     imported = next((line for name, line in _FROM.items() if name in template), None)
     return Load(expression, note if imported is None else f"{imported}; it unpickles every file")
 
 
 def _sharded(checkpoint: Checkpoint, options: str) -> str:
-    folder = checkpoint.path
+    folder = _local(checkpoint.path)
     if folder.endswith(".json"):
         folder = folder.rpartition("/")[0]
     where = f"{folder.rstrip('/')}/" if folder else ""
@@ -294,6 +295,11 @@ def subscript(path: Path) -> str | None:
     if "_parameters" in path or "_modules" in path or "_buffers" in path:
         return None
     return "".join(f"[{literal(key) if isinstance(key, str) else key}]" for key in path)
+
+
+def _local(path: str) -> str:
+    """A path; of a URL the name of its copy in the working folder, because torch opens no URLs."""
+    return path.rstrip("/").rpartition("/")[2] if is_url(path) else path
 
 
 def literal(text: str) -> str:

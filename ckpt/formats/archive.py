@@ -14,7 +14,7 @@ from zlib import crc32
 from ckpt.checkpoint import Notice
 from ckpt.errors import CutOffError, DamagedDataError, LimitError, UnreadableError
 from ckpt.formats.directory import CENTRAL_MAGIC, LOCAL_MAGIC, Record, Records, read_records
-from ckpt.io.source import Source, inflate
+from ckpt.io.source import Source, grounded, inflate
 from ckpt.limits import RECORD_BYTES, Budget, Limits
 from ckpt.rows import NamedTuple
 from ckpt.text import plural, show
@@ -77,7 +77,15 @@ def read_archive(source: Source, limits: Limits) -> Archive:
             f"the zip directory ends at byte {offset + size:,}, but its end record is at {trailer:,}",
             hint="two archives joined, or bytes put in front?",
         )
-    records = read_records(source, source.read(offset, size), count, offset)
+    directory = source.read(offset, size)
+    headers = source
+    if grounded(source, 0)[0].far is not None:
+        from ckpt.formats.torch_zip.foresight import (
+            foreseen,  # here: only what lies on another machine pays for it
+        )
+
+        headers = foreseen(source, directory, count, offset)
+    records = read_records(headers, directory, count, offset)
     notices = _check_names(records.names)
     overlap = records.overlapping()
     if overlap is not None:

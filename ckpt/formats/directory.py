@@ -20,7 +20,7 @@ from ckpt.tensors import Range
 from ckpt.text import show
 
 LOCAL_HEADER = Struct("<4s2xHH8xIIHH")  # signature, flags, method, stored, full, name length, extra length
-_CENTRAL = Struct(
+CENTRAL = Struct(
     "<4s4xHH4xIIIHHHH2xII"
 )  # the same with crc, comment length, disk, offset of the local header
 LOCAL_MAGIC, CENTRAL_MAGIC = b"PK\x03\x04", b"PK\x01\x02"
@@ -140,7 +140,7 @@ def read_records(source: Source, data: bytes, count: int, directory: int) -> Rec
     records = Records()
     at, size = 0, len(data)
     while len(records) < count:
-        if at + _CENTRAL.size > size:
+        if at + CENTRAL.size > size:
             raise UnreadableError(f"the zip directory holds fewer records than its count of {count:,}")
         run, stride = _run(data, at, count - len(records))
         if run >= _LEAST and _add_run(records, source, data[at : at + run * stride], run, directory):
@@ -157,7 +157,7 @@ def read_records(source: Source, data: bytes, count: int, directory: int) -> Rec
 def _run(data: bytes, at: int, most: int) -> tuple[int, int]:
     """(how many headers from an offset on have the signature and the lengths of the first, the bytes of each)."""
     lengths = data[at + 28 : at + 34]
-    stride = _CENTRAL.size + sum(int.from_bytes(lengths[i : i + 2], "little") for i in (0, 2, 4))
+    stride = CENTRAL.size + sum(int.from_bytes(lengths[i : i + 2], "little") for i in (0, 2, 4))
     most = min(most, _MOST, (len(data) - at) // stride)
     # Few are compared first, then twice as many: headers that differ soon cost no more than they hold.
     run, tried = 0, min(most, _LEAST)
@@ -195,7 +195,7 @@ def _add_run(records: Records, source: Source, data: bytes, run: int, directory:
     stride = len(data) // run
     length = int.from_bytes(data[28:30], "little")
     extras = int.from_bytes(data[30:32], "little")
-    begin = _CENTRAL.size
+    begin = CENTRAL.size
     flags, methods = _column("H", data, 8, stride), _column("H", data, 10, stride)
     stored, full = (_column("I", data, offset, stride) for offset in (20, 24))
     headers: array[int] = _column("I", data, 42, stride)
@@ -275,12 +275,12 @@ def _local_headers(source: Source, headers: array[int], count: int) -> bytes:
 
 def _record(source: Source, data: bytes, at: int, directory: int) -> tuple[Record, int]:
     """The record whose header lies at an offset, and the offset after it. Raises UnreadableError."""
-    if at + _CENTRAL.size > len(data):
+    if at + CENTRAL.size > len(data):
         raise UnreadableError("the zip directory is damaged")
     signature, flags, method, crc, stored, full, names, extras, comment, disk, attributes, header = (
-        _CENTRAL.unpack_from(data, at)
+        CENTRAL.unpack_from(data, at)
     )
-    begin = at + _CENTRAL.size
+    begin = at + CENTRAL.size
     at = begin + names + extras + comment
     if signature != CENTRAL_MAGIC or at > len(data):
         raise UnreadableError("the zip directory is damaged")
@@ -288,7 +288,7 @@ def _record(source: Source, data: bytes, at: int, directory: int) -> tuple[Recor
     name = _decode(raw)
     if disk == 0xFFFF or _MARK in (stored, full, header):
         extra = data[begin + names : begin + names + extras]
-        full, stored, header = _zip64(extra, full, stored, header, name)
+        full, stored, header = zip64(extra, full, stored, header, name)
     elif disk:
         raise UnreadableError("the zip archive is split into several parts")
     if flags & _REFUSED_FLAGS:
@@ -300,13 +300,12 @@ def _record(source: Source, data: bytes, at: int, directory: int) -> tuple[Recor
     if method == 0 and stored != full:
         raise _refusal(name, " is not compressed but has two sizes")
     checksum = crc if crc or not full else None
-    offset = _data_offset(source, name, raw, flags, method, stored, full, header, directory)
+    offset = data_offset(source, raw, flags, method, stored, full, header, directory)
     return Record(name, offset, stored, full, method == 8, checksum, header, flags), at
 
 
-def _data_offset(
+def data_offset(
     source: Source,
-    name: str,
     raw: bytes,
     flags: int,
     method: int,
@@ -315,7 +314,8 @@ def _data_offset(
     header: int,
     directory: int,
 ) -> int:
-    """Where the data of a record begins, after its local header agreed with the directory."""
+    """Where the data of a record begins, after its local header agreed with the directory. Raises UnreadableError."""
+    name = raw.decode("utf-8", "replace")
     length = LOCAL_HEADER.size + len(raw)
     if header + length > directory:
         raise _refusal(name, f" begins at byte {header:,}, beyond the data of the archive")
@@ -351,7 +351,8 @@ def _decode(raw: bytes) -> str:
         raise UnreadableError(f"a record name is not UTF-8: {show(raw.decode('latin-1'), 80)}") from None
 
 
-def _zip64(extra: bytes, full: int, stored: int, header: int, name: str) -> tuple[int, int, int]:
+def zip64(extra: bytes, full: int, stored: int, header: int, name: str) -> tuple[int, int, int]:
+    """(size, stored size, offset of the local header) with what the field of zip64 holds. Raises UnreadableError."""
     at = 0
     while at + 4 <= len(extra):
         tag, length = (

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from ckpt.io.far import is_url
+
 _MOST = 200
 """Bytes of a name that is made; file systems take 255."""
 _TRIES = 100
@@ -26,7 +28,7 @@ def beside(path: str, suffix: str, endings: Sequence[str], *, other: bool = True
     first. With `other=False` it is always the first. In a folder that takes no files, the name is one for the
     working folder. None where no folder takes it.
     """
-    stem, own = _split(path)
+    stem, own = _split(path.rpartition("/")[2] if is_url(path) else path)
     kept = other and (not endings or own.endswith(tuple(endings)))
     ending = own if kept else endings[0]
     folder, name = os.path.split(stem)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import Literal, Protocol
+from collections.abc import Callable
+from importlib import import_module
+from typing import Literal, Protocol, cast
 
 from ckpt.errors import NotOpenedError, UnreadableError
+from ckpt.io.far import is_url
 from ckpt.io.source import File, Source, read_limited, reason
 from ckpt.limits import Limits
 from ckpt.text import show
@@ -91,8 +94,18 @@ class LocalPath:
 
 
 def locate(path: str) -> Location:
-    """The location of a path."""
-    return LocalPath(path)
+    """The location of a path or URL. Raises UsageError for a URL that lacks a part."""
+    if not is_url(path):
+        return LocalPath(path)
+    made = import_module("ckpt.io.remote.location").locate_url  # named as text: only a URL pays for it
+    return cast("Callable[[str], Location]", made)(path)
+
+
+def shown(text: str) -> str:
+    """A path as it is; a URL without its password and query, which `locate` finds again in this process."""
+    if not is_url(text):
+        return text
+    return cast("Callable[[str], str]", import_module("ckpt.io.remote.url").shown)(text)
 
 
 def read_file(location: Location, limits: Limits, what: str) -> bytes:

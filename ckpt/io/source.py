@@ -9,11 +9,13 @@ import errno
 import os
 import stat
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Protocol
+from importlib import import_module
+from typing import Protocol, cast
 
 from ckpt.errors import CutOffError, DamagedDataError, LimitError, NotOpenedError
+from ckpt.io.far import Far, is_url
 
 MOST = 1 << 30
 """The most bytes of one system call: macOS refuses 2 GiB."""
@@ -68,6 +70,11 @@ class Source(Protocol):
     @property
     def identity(self) -> Identity: ...
 
+    @property
+    def far(self) -> Far | None:
+        """Where to hand in claims; None where reads are cheap."""
+        ...
+
 
 class BaseSource:
     """A source that only needs `read`. The rest of the contract uses it."""
@@ -101,6 +108,10 @@ class BaseSource:
     @property
     def identity(self) -> Identity:
         return (self.name, self.size)
+
+    @property
+    def far(self) -> Far | None:
+        return None
 
     def _check_range(self, offset: int, count: int, path: str | None = None) -> None:
         if offset < 0 or count < 0 or offset + count > self.size:
@@ -172,7 +183,7 @@ class File(BaseSource):
         return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        return _reopened, (self.address, self.identity)
+        return reopened, (self.address, self.identity)
 
     def read(self, offset: int, count: int) -> bytes:
         self._check_range(offset, count, self.name)
@@ -302,10 +313,13 @@ def grounded(source: Source, offset: int) -> tuple[Source, int]:
 
 def open_address(address: str) -> Source:
     """The source with this address. Raises NotOpenedError."""
-    return File(address)
+    if not is_url(address):
+        return File(address)
+    opened = import_module("ckpt.io.remote.location").open_url  # named as text: only a URL pays for it
+    return cast("Callable[[str], Source]", opened)(address)
 
 
-def _reopened(address: str, identity: Identity) -> Source:
+def reopened(address: str, identity: Identity) -> Source:
     """The source of an address in another process. Raises NotOpenedError when it has changed."""
     source = open_address(address)
     if source.identity != identity:

@@ -18,8 +18,7 @@ train_cuda.pth   PyTorch zip · 80.3 KiB · 3.96 K parameters · float32
   loads      weights_only=False needed (all that it imports is known, harmless)
   torch.load("train_cuda.pth", map_location="cpu", weights_only=False)["model"]
   model      46 tensors, 16.0 KiB, names begin with module.
-  optimizer  Adam-like, 23 of 25 parameters have state, 30.4 KiB, lr 0.001, 12
-             steps
+  optimizer  Adam-like, 23 of 25 parameters have state, 30.4 KiB, lr 0.001
   also       scaler, scheduler (no tensors)
   values     epoch 12 · best_acc 0.7615 · args argparse.Namespace, 12 fields
              args.device = torch.device cuda:0: map_location does not change it

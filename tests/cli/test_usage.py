@@ -21,8 +21,7 @@ LINES = {
     # what is no file
     "inspect -": "-: no such file (ckpt reads files, not stdin: write it to a file first)",
     "verify -": "-: unreadable: no such file (ckpt reads files, not stdin: write it to a file first)",
-    "inspect s3://bucket/x.pth": "s3://bucket/x.pth: no such file (ckpt reads no URLs: download it first)",
-    "rehome https://host/x.pth -o y.pth": "https://host/x.pth: no such file (ckpt reads no URLs: download it first)",
+    "inspect ftp://host/x.pth": "ftp://host/x.pth: no such file (ckpt reads s3, gs, az, http, https and hf URLs: download it first)",
     "inspect legacy": "legacy: no such file (did you mean legacy.pth?)",
     "stats weights": "weights: no such file (did you mean weights.safetensors?)",
     "inspect ddp_aftr.pth": "ddp_aftr.pth: no such file (did you mean ddp_after.pth?)",

@@ -374,6 +374,13 @@ MAY = {
     "ckpt/io/folder.py": {"os.link", "os.makedirs", "os.mkdir", "os.rename", "os.rmdir", "os.unlink"},
     "ckpt/io/inplace.py": {"os.ftruncate"},
     "ckpt/io/rename.py": {"import ctypes"},
+    "ckpt/io/remote/http.py": {  # loaded for a URL only; tests/io/remote/test_promise.py listens
+        "import http.client",
+        "import urllib.error",
+        "import urllib.request",
+        "import urllib.parse",
+    },
+    "ckpt/io/remote/url.py": {"import urllib.parse"},
     "ckpt/io/executor.py": {  # copies of this process send results back, no file does
         "import multiprocessing.connection",
         ".fork",
@@ -446,7 +453,13 @@ def test_modules_are_imported_by_name_only_from_the_table_of_commands() -> None:
         "ckpt/cli/app.py": 2,
         "ckpt/cli/options.py": 1,
         "ckpt/formats/__init__.py": 1,
+        "ckpt/io/location.py": 2,
+        "ckpt/io/remote/objects.py": 2,
+        "ckpt/io/source.py": 1,
     }
+    for name in ("ckpt/io/location.py", "ckpt/io/source.py", "ckpt/io/remote/objects.py"):
+        far = [call.args[0] for call in users[name]]
+        assert all(isinstance(each, ast.Constant) for each in far), name  # what reads URLs, and obstore
     (argument,) = users["ckpt/cli/app.py"][0].args
     assert isinstance(argument, ast.JoinedStr) and isinstance(argument.values[0], ast.Constant)
     assert argument.values[0].value == "ckpt.cli.commands."

@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 import torch
 from process import python
+from webs import Kept
 
 from ckpt.errors import CutOffError, NotOpenedError
+from ckpt.io.remote.source import RangeSource
 from ckpt.io.source import BaseSource, Extended, File, Memory, Source, open_address
 from ckpt.live.memory import LiveSource
 
@@ -58,6 +60,8 @@ SOURCES: dict[str, Callable[[Path], Source]] = {
     "Extended of a file": lambda folder: Extended(file(folder, DATA[:CUT]), DATA[CUT:]),
     "Extended of memory": lambda folder: Extended(Memory(DATA[:CUT]), DATA[CUT:]),
     "LiveSource": live,
+    "RangeSource": lambda folder: RangeSource(Kept(DATA), "https://host/data.bin"),
+    "RangeSource that begins at the beginning": lambda folder: RangeSource(Kept(DATA), "https://host/a.sft"),
     "BaseSource": lambda folder: Least(DATA),
 }
 """For each implementation what makes one of DATA."""
@@ -154,7 +158,9 @@ def test_only_files_have_a_descriptor(source: Source) -> None:
 
 
 def test_an_address_opens_the_same(source: Source) -> None:
-    assert (source.address is not None) == isinstance(source, File)
+    assert (source.address is not None) == isinstance(source, (File, RangeSource))
+    if isinstance(source, RangeSource):
+        return  # tests/io/remote has the servers
     if source.address is not None:
         again = open_address(source.address)
         assert again.read(0, SIZE) == DATA and again.identity == source.identity

@@ -1,0 +1,34 @@
+"""What lies on another machine: which paths lead there, and what is foreseen of bytes that are not read yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Claim(Protocol):
+    """What was foreseen of the bytes of a far source, and is checked when they are read. Offsets are in bytes."""
+
+    def lead(self, offset: int) -> int:
+        """Where a read at an offset should begin, so that one request brings what `check` needs."""
+        ...
+
+    def check(self, offset: int, end: int, read: Callable[[int, int], bytes]) -> None:
+        """Raise UnreadableError when the bytes are not those that were foreseen."""
+        ...
+
+
+class Far(Protocol):
+    """A source of which each read costs a request."""
+
+    def claim(self, claim: Claim) -> None:
+        """Check this at each later read."""
+        ...
+
+
+_SCHEMES = ("s3://", "gs://", "az://", "http://", "https://", "hf://")
+
+
+def is_url(path: str) -> bool:
+    """Whether a path leads to another machine."""
+    return ":" in path[:6] and path.lower().startswith(_SCHEMES)

@@ -1,0 +1,119 @@
+"""A file or a folder behind a URL."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from ckpt.errors import NotOpenedError, UnreadableError
+from ckpt.io.remote.source import RangeSource, retried
+from ckpt.io.remote.store import Known, Store
+from ckpt.io.remote.url import OBJECTS, Url, parsed, shown
+from ckpt.text import show
+
+if TYPE_CHECKING:
+    from ckpt.io.location import Links, Location
+    from ckpt.io.source import Source
+
+Names = dict[str, Known | None]
+
+
+class RemotePath:
+    """A URL. A folder is asked once for its names, a file is opened once to see that it is one."""
+
+    def __init__(self, url: Url, name: str, known: Known | None = None, names: Names | None = None) -> None:
+        self.name = name
+        self._url = url
+        self._known = known
+        self._names = names
+        self._opened: RangeSource | None = None
+
+    def is_folder(self) -> bool:
+        if self._names is not None or self._url.path.endswith("/") or not self._url.path:
+            return True
+        if self._url.scheme in ("http", "https") or self._known is not None or self.is_file():
+            return False
+        try:
+            return bool(self._listed())
+        except NotOpenedError:
+            return False
+
+    def is_file(self) -> bool:
+        """Whether it opens. Raises NotOpenedError when the server refuses or fails."""
+        if self._known is not None or self._opened is not None:
+            return True
+        if self._names is not None or self._url.path.endswith("/") or not self._url.path:
+            return False
+        try:
+            self._opened = self._open()
+        except NotOpenedError as error:
+            if not error.problem.startswith("no such"):
+                raise
+            return False
+        return True
+
+    def names(self) -> list[str]:
+        return sorted(self._listed())
+
+    def parent(self) -> Location:
+        folder = self._url.path.rstrip("/").rpartition("/")[0]
+        url = self._url.with_path(f"{folder}/" if folder else "")
+        return RemotePath(url, str(url))
+
+    def child(self, name: str, links: Links = "file") -> Location:
+        if name in ("", ".", "..") or any(mark in name for mark in "/\\\0"):
+            raise UnreadableError(f"{show(name, 80)} is not a file in this folder", path=self.name)
+        folder = self._url.path.rstrip("/")
+        url = self._url.with_path(f"{folder}/{name}" if folder else name)
+        if self._names is None:
+            return RemotePath(url, str(url))
+        if f"{name}/" in self._names:
+            return RemotePath(url.with_path(f"{url.path}/"), str(url))
+        return RemotePath(url, str(url), self._names.get(name))
+
+    def open(self) -> Source:
+        opened, self._opened = self._opened, None
+        return opened or self._open()
+
+    def _open(self) -> RangeSource:
+        if self._url.path.endswith("/") or not self._url.path:
+            raise NotOpenedError("not a file", path=self.name)
+        return RangeSource(store_of(self._url, self.name), self.name, known=self._known)
+
+    def _listed(self) -> Names:
+        if self._names is None:
+            if self._url.scheme in ("http", "https"):
+                problem = "a web server does not list its folders"
+                raise NotOpenedError(problem, path=self.name, hint="give the URL of a file")
+            if self._url.scheme in OBJECTS:
+                from ckpt.io.remote.objects import names_in as listing
+            else:
+                from ckpt.io.remote.http import hub_names as listing
+            found = retried(lambda: listing(self._url), self.name, time.sleep)
+            found.pop("", None)  # the empty object with which some tools mark a folder
+            if not found:
+                raise NotOpenedError("no such folder", path=self.name)
+            self._names = found
+        return self._names
+
+
+def store_of(url: Url, name: str) -> Store:
+    """The object of a URL. `name` is the shown one, which finds the secrets of the typed one."""
+    if url.scheme in OBJECTS:
+        from ckpt.io.remote.objects import object_at
+
+        return object_at(url)
+    from ckpt.io.remote.http import web_object
+
+    return web_object(url, name)
+
+
+def locate_url(text: str) -> Location:
+    """The location of a URL. Raises UsageError."""
+    name = shown(text)
+    return RemotePath(parsed(name), name)
+
+
+def open_url(address: str) -> Source:
+    """The source with this address. Raises NotOpenedError, UsageError."""
+    return locate_url(address).open()

@@ -1,0 +1,146 @@
+"""Objects of S3, Google Cloud Storage and Azure through obstore, which finds the credentials in the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
+from typing import Protocol, TypedDict, cast
+
+from ckpt.errors import CkptError, NotOpenedError
+from ckpt.io.remote.store import Answer, BusyError, ChangedError, Known
+from ckpt.io.remote.url import Url
+from ckpt.text import show
+
+
+class _Meta(TypedDict):
+    path: str
+    size: int
+    e_tag: str | None
+    last_modified: object
+
+
+class _Listing(TypedDict):
+    objects: list[_Meta]
+    common_prefixes: list[str]
+
+
+class _Found(Protocol):
+    range: tuple[int, int]
+    meta: _Meta
+
+    def bytes(self) -> Sequence[int]: ...
+
+
+class Obstore(Protocol):
+    """What is used of the module obstore. It is no package that ckpt needs, so its own types may be missing."""
+
+    def get(self, store: object, path: str, *, options: dict[str, object]) -> _Found: ...
+
+    def head(self, store: object, path: str) -> _Meta: ...
+
+    def list_with_delimiter(self, store: object, prefix: str | None) -> _Listing: ...
+
+
+EXTRA = "pip install 'torch-ckpt[cloud]'"
+
+
+class StoredObject:
+    """An object in a bucket or a container."""
+
+    def __init__(self, store: object, path: str, *, tails: bool = True) -> None:
+        self._store = store
+        self._path = path
+        self.tails = tails
+
+    def get(self, begin: int | None, count: int, etag: str) -> Answer:
+        span: object = {"suffix": count} if begin is None else (begin, begin + count)
+        try:
+            found = _obstore().get(
+                self._store,
+                self._path,
+                options={"range": span, "if_match": etag} if etag else {"range": span},
+            )
+            data = bytes(found.bytes())
+            first, last = found.range
+            size, said = found.meta["size"], found.meta["e_tag"] or str(found.meta["last_modified"])
+        except Exception as error:
+            if not etag and _is_empty(self._store, self._path):
+                return Answer(b"", 0, 0, "")
+            raise failure(error) from None
+        if len(data) != last - first:
+            raise BusyError("the server cuts its answers off")
+        if begin is not None and first != begin:
+            raise NotOpenedError("the server sends other bytes than those that were asked for")
+        return Answer(data, first, size, said)
+
+
+def _is_empty(store: object, path: str) -> bool:
+    """Whether an object has no bytes: no range of it can be asked for."""
+    try:
+        return int(_obstore().head(store, path)["size"]) == 0
+    except Exception:
+        return False  # the error of the range says it
+
+
+def failure(error: Exception) -> Exception:
+    """What an error of obstore means. Its text is not repeated: it may hold a signed URL."""
+    name = type(error).__name__
+    text = str(error)
+    if isinstance(error, FileNotFoundError) or name == "NotFoundError":
+        return NotOpenedError("no such object")
+    if name in ("PreconditionError", "NotModifiedError"):
+        return ChangedError()
+    if name in ("PermissionDeniedError", "UnauthenticatedError") or "403" in text or "401" in text:
+        return NotOpenedError("no permission to read it", hint="credentials come from the environment")
+    if "redential" in text:
+        return NotOpenedError("no credentials", hint="they come from the environment")
+    if name == "GenericError" or isinstance(error, OSError):
+        return BusyError("the object store does not answer")
+    return NotOpenedError(f"the object store fails: {show(name, 40)}")
+
+
+_LISTED = ("s3",)
+"""Stores whose listings are known to give the ETag that a request gives. Azure's lack its quotes."""
+
+
+def _known(row: _Meta) -> Known:
+    return Known(row["size"], row["e_tag"] or str(row["last_modified"]))
+
+
+def object_at(url: Url) -> StoredObject:
+    """The object of an s3, gs or az URL. Raises CkptError without obstore."""
+    return StoredObject(bucket(url.scheme, url.host), url.path, tails=url.scheme != "az")
+
+
+def names_in(url: Url) -> dict[str, Known | None]:
+    """The names below a prefix; those of folders end with `/` and have None. Raises BusyError, NotOpenedError."""
+    store = bucket(url.scheme, url.host)
+    prefix = url.path.strip("/")
+    try:
+        found = _obstore().list_with_delimiter(store, prefix or None)
+        rows: dict[str, Known | None] = {
+            each["path"].rpartition("/")[2]: _known(each) if url.scheme in _LISTED else None
+            for each in found["objects"]
+        }
+        rows |= {each.rstrip("/").rpartition("/")[2] + "/": None for each in found["common_prefixes"]}
+    except Exception as error:
+        raise failure(error) from None
+    return rows
+
+
+def _obstore() -> Obstore:
+    return cast("Obstore", import_module("obstore"))
+
+
+@cache
+def bucket(scheme: str, name: str) -> object:
+    """The store of a bucket, made once. Raises CkptError without obstore."""
+    try:
+        stores = import_module("obstore.store")
+    except ImportError:
+        raise CkptError(f"{scheme}:// needs obstore", hint=EXTRA) from None
+    kinds = {"s3": stores.S3Store, "gs": stores.GCSStore, "az": stores.AzureStore}
+    # What fails is tried again by RangeSource, which counts it.
+    made: object = kinds[scheme](name, retry_config={"max_retries": 0})
+    return made

@@ -1,0 +1,194 @@
+"""An object that is read by ranges. What is read once is kept for a while, so small neighbours are one request."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from ckpt.errors import CkptError, NotOpenedError
+from ckpt.io.far import Claim, Far
+from ckpt.io.remote.ahead import first_ranges
+from ckpt.io.remote.store import Answer, BusyError, ChangedError, Known, Sleep, Store
+from ckpt.io.source import BaseSource, Identity
+
+TAIL, HEAD = 128 << 10, 64 << 10
+"""Bytes of the first request: from the end, where zip archives have their directory, or from the beginning."""
+_HEADED = (".safetensors", ".sft", ".json", ".metadata", ".txt", ".yaml", ".distcp", ".pkl", ".sha256")
+"""Endings of files whose beginning says what they hold."""
+_NEAR, _GAP = 8 << 10, 64 << 10
+"""A read that begins this close behind an earlier one goes on with it; ranges this close are one request."""
+_AHEAD, _BLOCK, _KEPT = 8 << 20, 8 << 20, 32 << 20
+"""The most bytes that are read ahead, of one block that is kept, and of all blocks."""
+_FASTER, _LEAST = 4, 256 << 10
+"""How much more is read ahead than the last time, and the least bytes."""
+_START = 4 << 10
+"""Bytes of a larger answer that are kept."""
+_TRIES = 4
+_PAUSE = 0.25
+"""Seconds before the second try; each further pause is twice as long."""
+
+_T = TypeVar("_T")
+
+
+class RangeSource(BaseSource):
+    """One state of an object: every request asks for the ETag of the first answer. Raises NotOpenedError."""
+
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        *,
+        known: Known | None = None,
+        sleep: Sleep = time.sleep,
+    ) -> None:
+        self.name = name
+        self.requests = self.bytes_read = 0
+        self._store = store
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._blocks: list[tuple[int, bytes]] = []
+        self._ends: list[tuple[int, int]] = []
+        self._claims: list[Claim] = []
+        self._etag = ""
+        self.size = -1
+        if known is None:
+            tail = store.tails and not name.endswith(_HEADED)
+            self._ask(None if tail else 0, TAIL if tail else HEAD)
+        else:
+            self.size, self._etag = known
+        if self.size > TAIL and not name.endswith(_HEADED):
+            self._open_ahead()
+
+    def _open_ahead(self) -> None:
+        """Read what opening a zip archive is going to need, in as few requests as that takes."""
+        if self._cached(self.size - 22, 22) is None:
+            self._ask(self.size - TAIL, TAIL)
+        tail = self._blocks[-1][1]
+        for begin, count in first_ranges(tail, self.size, self._bytes):
+            self._ask(begin, count)
+        self._ends.clear()
+
+    @property
+    def far(self) -> Far | None:
+        return self
+
+    def claim(self, claim: Claim) -> None:
+        self._claims.append(claim)
+
+    @property
+    def address(self) -> str | None:
+        return self.name
+
+    @property
+    def identity(self) -> Identity:
+        return (self.size, self._etag)
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        from ckpt.io.source import reopened
+
+        return reopened, (self.address, self.identity)
+
+    def close(self) -> None:
+        with self._lock:
+            self._blocks.clear()
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, count: int) -> bytes:
+        self._check_range(offset, count, self.name)
+        lead = offset
+        for claim in self._claims:
+            lead = min(lead, claim.lead(offset))
+        data = self._bytes(lead, offset + count - lead)
+        for claim in self._claims:
+            claim.check(offset, offset + count, self._bytes)
+        return data[offset - lead :] if lead < offset else data
+
+    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        for offset, count in ranges:
+            self._check_range(offset, count, self.name)
+        found: dict[tuple[int, int], bytes] = {}
+        group: list[tuple[int, int]] = []
+        end = 0
+        for offset, count in [*sorted(set(ranges)), (-1, 0)]:
+            if group and (offset < 0 or offset > end + _GAP or offset + count - group[0][0] > _AHEAD):
+                first = group[0][0]
+                data = self.read(first, end - first)
+                found |= {row: data[row[0] - first : row[0] - first + row[1]] for row in group}
+                group = []
+            end = max(end, offset + count) if group else offset + count
+            group.append((offset, count))
+        return [found[row] for row in ranges]
+
+    def _bytes(self, offset: int, count: int) -> bytes:
+        """Bytes that are kept or asked for, in as few requests as the gaps between the kept ones need."""
+        end, at = offset + count, offset
+        parts: list[bytes] = []
+        while at < end:
+            part = self._cached(at, end - at)
+            if part is None:
+                with self._lock:
+                    nearest = min((begin for begin, _ in self._blocks if at < begin < end), default=end)
+                part = self._fetch(at, nearest - at)[: nearest - at]
+            parts.append(part)
+            at += len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _cached(self, offset: int, count: int) -> bytes | None:
+        """What is kept of some bytes: the first ones, at least one."""
+        with self._lock:
+            for index in range(len(self._blocks) - 1, -1, -1):
+                begin, data = self._blocks[index]
+                if begin <= offset < begin + len(data):
+                    self._blocks.append(self._blocks.pop(index))
+                    return data[offset - begin : offset - begin + count]
+        return None
+
+    def _fetch(self, offset: int, count: int) -> bytes:
+        """At least `count` bytes from the server: more where reading goes on from an earlier read."""
+        wanted = HEAD if offset == 0 else 0
+        with self._lock:
+            before = max((many for end, many in self._ends if 0 <= offset - end <= _NEAR), default=0)
+        wanted = max(wanted, min(max(_FASTER * before, _LEAST), _AHEAD) if before else 0, count)
+        return self._ask(offset, min(wanted, self.size - offset)).data
+
+    def _ask(self, begin: int | None, count: int) -> Answer:
+        answer = retried(lambda: self._request(begin, count), self.name, self._sleep)
+        self.bytes_read += len(answer.data)
+        if self.size < 0:
+            self.size, self._etag = answer.size, answer.etag
+        elif (answer.size, answer.etag) != (self.size, self._etag):
+            raise ChangedError(self.name)
+        end = answer.begin + len(answer.data)
+        with self._lock:
+            self._ends = [*self._ends[-15:], (end, len(answer.data))]
+            if 0 < len(answer.data) <= _BLOCK or answer.size == len(answer.data):
+                self._blocks.append((answer.begin, answer.data))
+            elif answer.data:  # what claims look at, which a second request would bring again
+                self._blocks.append((answer.begin, answer.data[:_START]))
+            while len(self._blocks) > 1 and sum(len(data) for _, data in self._blocks) > _KEPT:
+                del self._blocks[0]
+        return answer
+
+    def _request(self, begin: int | None, count: int) -> Answer:
+        self.requests += 1
+        return self._store.get(begin, count, self._etag)
+
+
+def retried(step: Callable[[], _T], name: str, sleep: Sleep) -> _T:
+    """What a request gives, after a few tries with longer and longer pauses. Raises NotOpenedError with the name."""
+    pause = _PAUSE
+    for left in range(_TRIES - 1, -1, -1):
+        try:
+            return step()
+        except BusyError as error:
+            if not left:
+                raise NotOpenedError(f"{error}, {_TRIES} times in a row", path=name) from None
+        except CkptError as error:
+            error.path = error.path or name
+            raise
+        sleep(pause)
+        pause *= 2
+    raise AssertionError

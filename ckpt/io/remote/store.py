@@ -1,0 +1,57 @@
+"""What a server or an object store must be able to do, and what it answers. Adapters are http.py and objects.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from ckpt.errors import NotOpenedError
+from ckpt.rows import NamedTuple
+
+WHOLE = 64 << 20
+"""The most bytes that are taken from a server that ignores Range."""
+
+
+class Answer(NamedTuple):
+    """The bytes from `begin` on of an object of `size` bytes, and what identifies this state of it."""
+
+    data: bytes
+    begin: int
+    size: int
+    etag: str
+
+
+class Known(NamedTuple):
+    """What a listing says of an object."""
+
+    size: int
+    etag: str
+
+
+class BusyError(Exception):
+    """The server failed in a way that may pass: 5xx, a cut body, a lost connection. The text is for people."""
+
+
+class ChangedError(NotOpenedError):
+    """The object is another one than that of the first answer."""
+
+    def __init__(self, path: str | None = None) -> None:
+        super().__init__("the object changed while it was read", path=path, hint="still being written?")
+
+
+class Store(Protocol):
+    """One object. Several threads may ask at once."""
+
+    tails: bool
+    """Whether it answers for the last bytes without knowing the size."""
+
+    def get(self, begin: int | None, count: int, etag: str) -> Answer:
+        """At most `count` bytes at `begin`, or the last ones for None. `etag` is that of the first answer, or empty.
+
+        Raises BusyError, ChangedError, NotOpenedError.
+        """
+        ...
+
+
+Sleep = Callable[[float], None]
+"""Waits for seconds."""

@@ -1,0 +1,278 @@
+"""Every command that reads gives the same for a URL as for the file, with few requests; the others refuse in one line."""
+
+from __future__ import annotations
+
+import json
+import random
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from process import SAMPLES, Done, ckpt, environment, python
+from safetensors.torch import save_file
+from webs import Web, served
+
+NAMES = ("zip.pth", "few.pth", "legacy.pth", "a.safetensors")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("local")
+    many = {f"layers.{i}.weight": torch.full((100, 30), float(i)) for i in range(700)}
+    torch.save({"model": many, "epoch": 3}, made / "zip.pth")
+    torch.save({"a": torch.arange(300_000.0), "b": torch.zeros(200_000)}, made / "few.pth")
+    torch.save({"a": torch.arange(300_000.0)}, made / "legacy.pth", _use_new_zipfile_serialization=False)
+    save_file(many, made / "a.safetensors")
+    return made
+
+
+@pytest.fixture(scope="module")
+def web(folder: Path) -> Iterator[Web]:
+    with served() as web, pytest.MonkeyPatch.context() as patch:
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+            patch.delenv(name, raising=False)
+        patch.setenv("no_proxy", "127.0.0.1")
+        for path in folder.iterdir():
+            web.put(f"/{path.name}", path.read_bytes())
+        yield web
+
+
+@pytest.fixture(autouse=True)
+def forget(web: Web) -> None:
+    web.asked.clear()
+
+
+def same(local: Done, far: Done, path: Path, url: str) -> bool:
+    """Whether two runs say the same, but for the name of the file."""
+    ours = local.out.replace(str(path).encode(), b"FILE")
+    theirs = far.out.replace(url.encode(), b"FILE").replace(b'"' + path.name.encode(), b'"FILE')
+    return (local.code, ours) == (far.code, theirs)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("inspect", "--json"),
+        ("inspect", "--storages", "--tsv"),
+        ("stats", "--json"),
+        ("verify", "--json"),
+        ("sum",),
+        ("lint", "--json"),
+        ("ls", "--tsv"),
+    ],
+    ids=" ".join,
+)
+def test_reads_the_same(words: tuple[str, ...], name: str, folder: Path, web: Web) -> None:
+    path, url = folder / name, f"{web.url}/{name}"
+    local, far = ckpt(*words, str(path)), ckpt(*words, url)
+    assert far.err.replace(url.encode(), b"") == local.err.replace(str(path).encode(), b"")
+    assert same(local, far, path, url), far.out.decode()[:500]
+    assert web.asked
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_diff_of_a_url_and_a_file(name: str, folder: Path, web: Web) -> None:
+    url = f"{web.url}/{name}"
+    done = ckpt("diff", url, str(folder / name))
+    assert (done.code, done.err) == (0, b"")
+    other = ckpt("diff", url, f"{web.url}/{NAMES[0]}", "--json")
+    assert other.out.replace(url.encode(), b"") and other.code == (0 if name in ("zip.pth",) else other.code)
+
+
+def test_get(folder: Path, web: Web) -> None:
+    assert ckpt("get", f"{web.url}/zip.pth", "epoch").out == b"3\n"
+    found = [ckpt("get", f"{at}/zip.pth", "model.layers.9.weight", "--json") for at in (web.url, folder)]
+    assert found[0].out == found[1].out and found[0].code == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("command", ["convert", "slim", "rehome"])
+def test_writes_the_same_bytes(command: str, name: str, folder: Path, web: Web, tmp_path: Path) -> None:
+    ending = ".safetensors" if command == "convert" else Path(name).suffix
+    outs = [tmp_path / f"{place}{ending}" for place in ("far", "local")]
+    for source, out in zip((f"{web.url}/{name}", str(folder / name)), outs, strict=True):
+        done = ckpt(command, source, "-o", str(out))
+        assert done.code == 0, done.err.decode()
+    assert outs[0].read_bytes() == outs[1].read_bytes()
+
+
+def test_a_zip_is_opened_with_three_requests(folder: Path, web: Web, tmp_path: Path) -> None:
+    """9,000 records, whose local headers lie far apart: their directory and the pickle are larger than what is guessed."""
+    state = {f"layers.{i}.weight": torch.full((2000,), float(i)) for i in range(9000)}
+    torch.save(state, tmp_path / "a.pth")
+    data = (tmp_path / "a.pth").read_bytes()
+    end = len(data)
+    with torch.serialization._open_zipfile_reader(str(tmp_path / "a.pth")) as archive:
+        needed = len(archive.get_record("data.pkl"))
+    directory = int.from_bytes(data[end - 22 + 12 : end - 22 + 16], "little")
+    assert directory > 400_000 and needed > 400_000
+    done = ckpt("inspect", web.put("/a.pth", data))
+    assert done.code == 0, done.err.decode()
+    assert len(web.asked) == 3
+    assert web.sent <= directory + needed + (256 << 10)
+
+
+def test_others_are_opened_with_few_requests(web: Web) -> None:
+    for name, most in (("a.safetensors", 2), ("few.pth", 2), ("legacy.pth", 3)):
+        web.asked.clear()
+        assert ckpt("inspect", f"{web.url}/{name}").code == 0
+        assert len(web.asked) <= most, name
+
+
+def test_reading_all_is_few_requests_too(folder: Path, web: Web) -> None:
+    assert ckpt("sum", f"{web.url}/zip.pth").code == 0
+    assert len(web.asked) <= 30, [row.range for row in web.asked]
+    assert web.sent < 1.2 * (folder / "zip.pth").stat().st_size + (1 << 20)
+
+
+def test_a_record_that_does_not_begin_where_it_should(folder: Path, web: Web) -> None:
+    """The directory is right and the local header of one record is not: inspect reads neither, what reads it refuses."""
+    data = bytearray((folder / "zip.pth").read_bytes())
+    at = data.index(b"PK\3\4", data.index(b"zip/data/300") - 31)
+    data[at + 28] ^= 4  # the length of the padding
+    url = web.put("/moved.pth", bytes(data))
+    assert ckpt("inspect", url).code == 0
+    done = ckpt("sum", url)
+    assert done.code == 2 and b"does not begin where the directory of the archive foretells" in done.err
+    assert done.err.count(b"\n") == 1
+
+
+def test_an_archive_that_torch_did_not_write(folder: Path, web: Web, tmp_path: Path) -> None:
+    """Data lies right behind its header: nothing is foreseen, and neighbours are read together."""
+    with zipfile.ZipFile(folder / "zip.pth") as source, zipfile.ZipFile(tmp_path / "z.pth", "w") as made:
+        for row in source.infolist():
+            made.writestr(row.filename, source.read(row))
+    url = web.put("/z.pth", (tmp_path / "z.pth").read_bytes())
+    far, local = ckpt("inspect", "--json", url), ckpt("inspect", "--json", str(tmp_path / "z.pth"))
+    assert same(local, far, tmp_path / "z.pth", url) and far.code == 0
+    assert len(web.asked) <= 10
+    assert ckpt("sum", url).out == ckpt("sum", str(tmp_path / "z.pth")).out
+
+
+def test_a_wrong_checksum_is_found(folder: Path, web: Web) -> None:
+    data = bytearray((folder / "zip.pth").read_bytes())
+    data[len(data) // 2] ^= 1
+    (folder.parent / "bad.pth").write_bytes(data)
+    far, local = (
+        ckpt("verify", web.put("/bad.pth", bytes(data))),
+        ckpt("verify", str(folder.parent / "bad.pth")),
+    )
+    assert far.code == local.code == 1
+    assert far.out.split(b":", 2)[-1][-60:] == local.out.split(b":")[-1][-60:]
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("strip URL -o x.pth", "ckpt strip takes local files only (download it first)"),
+        ("rename --sub s/a/b/ URL -o x.pth", "ckpt rename takes local files only (download it first)"),
+        ("warmstart URL --into x.pth -o y.pth", "ckpt warmstart takes local files only (download it first)"),
+        ("rehome URL --in-place", "--in-place takes local files only (download it first)"),
+        ("rehome --undo URL", "--undo takes local files only (download it first)"),
+    ],
+)
+def test_other_writers_refuse_a_url(line: str, problem: str, web: Web) -> None:
+    url = f"{web.url}/few.pth"
+    done = ckpt(*line.replace("URL", url).split())
+    assert (done.code, done.out, done.err) == (2, b"", f"ckpt: {url}: {problem}\n".encode())
+    assert not web.asked
+
+
+def test_nothing_is_written_to_a_url(folder: Path) -> None:
+    done = ckpt("rehome", str(folder / "few.pth"), "-o", "s3://bucket/a.pth")
+    assert (done.code, done.err) == (2, b"ckpt: s3://bucket/a.pth: ckpt writes local files only\n")
+
+
+def test_secrets_are_never_shown(web: Web) -> None:
+    host = web.url.partition("//")[2]
+    secret = f"http://me:p4ss@{host}/few.pth?signature=s1gned"
+    for words in (
+        ("inspect", secret),
+        ("inspect", "--json", secret),
+        ("ls", secret),
+        ("lint", "--json", secret),
+    ):
+        done = ckpt(*words)
+        assert done.code == 0 and f"{web.url}/few.pth".encode() in done.out
+        assert not any(word in done.out + done.err for word in (b"p4ss", b"s1gned", b"me:"))
+    assert all(row.path.endswith("?signature=s1gned") for row in web.asked)
+    for line in (
+        f"inspect {secret.replace('few', 'none')}",
+        f"strip {secret} -o x.pth",
+        f"slim {secret} -o s3://b/c",
+        "inspect s3://u:p4ss@b/x",
+    ):
+        done = ckpt(*line.split())
+        assert (done.code, done.err.count(b"\n")) == (2, 1)
+        assert not any(word in done.out + done.err for word in (b"p4ss", b"s1gned", b"me:"))
+
+
+def test_a_file_that_is_not_there(web: Web) -> None:
+    done = ckpt("inspect", f"{web.url}/none.pth")
+    assert (done.code, done.err) == (2, f"ckpt: {web.url}/none.pth: no such file\n".encode())
+
+
+def test_the_missing_extra_is_named(tmp_path: Path) -> None:
+    (tmp_path / "obstore").mkdir()
+    (tmp_path / "obstore" / "__init__.py").write_text("raise ImportError")
+    code = "import sys; sys.path.insert(0, sys.argv.pop(1)); from ckpt.__main__ import main; main()"
+    done = python("-c", code, str(tmp_path), "inspect", "s3://bucket/a.pth")
+    line = b"ckpt: s3://bucket/a.pth: s3:// needs obstore (pip install 'torch-ckpt[cloud]')\n"
+    assert (done.code, done.out, done.err) == (2, b"", line)
+
+
+LISTENING = """
+import sys
+def hook(event, arguments):
+    if event.startswith(("socket.", "urllib.", "http.")):
+        print("EVENT", event, file=sys.stderr, flush=True)
+sys.addaudithook(hook)
+from ckpt.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "words", [("inspect",), ("stats",), ("verify",), ("sum",), ("lint",), ("diff", "llama_bf16.pth"), ("ls",)]
+)
+def test_no_network_unless_a_path_is_a_url(words: tuple[str, ...]) -> None:
+    done = python("-c", LISTENING, *words, "llama_bf16.pth", cwd=SAMPLES)
+    assert done.code in (0, 1) and b"EVENT" not in done.err
+
+
+def test_the_network_is_heard(web: Web) -> None:
+    done = python("-c", LISTENING, "inspect", f"{web.url}/few.pth", env=environment(no_proxy="127.0.0.1"))
+    assert done.code == 0 and b"EVENT socket.connect" in done.err
+
+
+def test_local_files_import_nothing_of_it() -> None:
+    code = (
+        "import json, os, sys; leave = os._exit\n"
+        "def left(code):\n"
+        "    print(json.dumps(sorted(sys.modules)), flush=True); leave(code)\n"
+        "os._exit = left\nfrom ckpt.__main__ import main\nmain()\n"
+    )
+    done = python("-c", code, "inspect", "--quiet", "llama_bf16.pth", cwd=SAMPLES)
+    names = json.loads(done.lines[-1])
+    assert "ckpt.formats.archive" in names
+    ours = (
+        "ckpt.io.remote",
+        "ckpt.formats.torch_zip.foresight",
+        "urllib.request",
+        "http.",
+        "obstore",
+        "socket",
+    )
+    assert [name for name in names if name.startswith(ours)] == []
+
+
+def test_hostile_archives_cost_few_requests(web: Web) -> None:
+    data = random.Random(3).randbytes(400_000)
+    for name, tail in (("x", b"PK\5\6" + bytes(18)), ("y", b"PK\5\6" + b"\xff" * 18)):
+        web.asked.clear()
+        done = ckpt("inspect", web.put(f"/{name}.pth", b"PK\3\4" + data + tail))
+        assert (done.code, done.err.count(b"\n")) == (2, 1)
+        assert len(web.asked) <= 4

@@ -1,0 +1,139 @@
+"""Web servers that answer well, badly, and otherwise than they are asked."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+
+import pytest
+from webs import Web, served
+
+from ckpt.errors import NotOpenedError, UnreadableError
+from ckpt.io.remote import http
+from ckpt.io.remote.http import HttpObject, hub_names, web_object
+from ckpt.io.remote.source import RangeSource
+from ckpt.io.remote.store import WHOLE, BusyError, ChangedError
+from ckpt.io.remote.url import parsed, shown
+
+DATA = random.Random(2).randbytes(300_000)
+
+
+@pytest.fixture
+def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "HF_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    with served() as web:
+        monkeypatch.setenv("HF_ENDPOINT", web.url)
+        yield web
+
+
+def source(url: str) -> tuple[RangeSource, list[float]]:
+    pauses: list[float] = []
+    return RangeSource(HttpObject(url), url, sleep=pauses.append), pauses
+
+
+def test_ranges(web: Web) -> None:
+    found, _ = source(web.put("/a.bin", DATA))
+    assert found.read(0, 10) == DATA[:10] and found.read(100_000, 7) == DATA[100_000:100_007]
+    assert [row.range for row in web.asked] == ["bytes=-131072", "bytes=0-65535", "bytes=100000-100006"]
+    assert web.sent == found.bytes_read == 131_072 + 65_536 + 7
+
+
+def test_an_empty_file(web: Web) -> None:
+    assert source(web.put("/a.bin", b""))[0].size == 0
+
+
+def test_503_and_a_cut_body_are_tried_again(web: Web) -> None:
+    url = web.put("/a.bin", DATA)
+    web.fail, web.cut = [503, 500], [1000]
+    found, pauses = source(url)
+    assert (found.read(200_000, 100_000), len(pauses), len(web.asked)) == (DATA[200_000:], 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("status", "problem"),
+    [
+        (404, "no such file"),
+        (403, "no permission to read it: the server answers 403"),
+        (418, "the server answers 418"),
+    ],
+)
+def test_other_failures_are_final(status: int, problem: str, web: Web) -> None:
+    web.fail = [status]
+    with pytest.raises(NotOpenedError, match=problem):
+        source(web.put("/a.bin", DATA))
+    assert len(web.asked) == 1
+
+
+def test_no_server(web: Web) -> None:
+    with pytest.raises(BusyError, match="does not answer"):
+        HttpObject("http://127.0.0.1:1/x").get(0, 1, "")
+
+
+@pytest.mark.parametrize("has_match", [True, False], ids=["If-Match", "compared"])
+def test_a_changed_object(has_match: bool, web: Web) -> None:
+    web.if_match = has_match
+    url = web.put("/a.bin", DATA)
+    found, _ = source(url)
+    web.put("/a.bin", DATA[::-1])
+    with pytest.raises(ChangedError):
+        found.read(0, 10)
+    assert web.asked[-1].sent == (0 if has_match else 65_536)
+
+
+def test_a_server_without_ranges_gives_a_small_file_whole(web: Web) -> None:
+    web.ranges = False
+    found, _ = source(web.put("/a.bin", DATA))
+    assert found.read(0, len(DATA)) == DATA
+    assert len(web.asked) == 1
+
+
+def test_a_server_without_ranges_is_refused_for_a_large_file(web: Web) -> None:
+    web.ranges, web.claims = False, WHOLE + 1
+    with pytest.raises(NotOpenedError, match="ignores Range, and the file has 67,108,865 bytes"):
+        source(web.put("/a.bin", DATA))
+
+
+def test_a_server_without_ranges_that_does_not_say_how_much(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "WHOLE", 1000)
+    web.ranges = False
+    with pytest.raises(NotOpenedError, match="ignores Range"):
+        source(web.put("/a.bin", DATA))
+
+
+def test_a_password_goes_to_the_server_and_nowhere_else(web: Web) -> None:
+    with served() as other:
+        host = web.url.partition("//")[2]
+        web.moved["/a"] = other.put("/b", DATA)
+        name = shown(f"http://me:p%40ss@{host}/a?key=1")
+        web.moved["/a?key=1"] = web.moved["/a"]
+        found = web_object(parsed(name), name).get(0, 10, "")
+        assert found.data == DATA[:10]
+        assert [row.login for row in web.asked] == ["Basic bWU6cEBzcw=="]
+        assert [(row.login, row.range) for row in other.asked] == [("", "bytes=0-9")]
+
+
+def test_a_redirect_leads_to_no_file(web: Web) -> None:
+    web.moved["/a"] = "file:///etc/hostname"
+    with pytest.raises(NotOpenedError):
+        HttpObject(f"{web.url}/a").get(0, 10, "")
+
+
+def test_hugging_face(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    web.put("/org/model/resolve/v1/sub/a.bin", DATA)
+    url = parsed("hf://org/model@v1/sub/a.bin")
+    assert web_object(url, str(url)).get(5, 5, "").data == DATA[5:10]
+    assert web.asked[0].login == "Bearer secret"
+
+
+def test_names_on_hugging_face(web: Web) -> None:
+    rows = [{"path": "sub/a.bin", "type": "file"}, {"path": "sub/in", "type": "directory"}]
+    web.put("/api/models/org/model/tree/main/sub", json.dumps(rows).encode())
+    assert sorted(hub_names(parsed("hf://org/model/sub/"))) == ["a.bin", "in/"]
+    web.put("/api/models/org/model/tree/main/sub", b"[{}]")
+    with pytest.raises(UnreadableError):
+        hub_names(parsed("hf://org/model/sub"))

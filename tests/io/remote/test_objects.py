@@ -1,0 +1,173 @@
+"""Object stores through obstore: its store in memory, and a server that speaks S3 where moto is installed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ckpt import formats
+from ckpt.errors import NotOpenedError
+from ckpt.io.location import locate
+from ckpt.io.remote import objects
+from ckpt.io.remote.objects import StoredObject, failure, names_in
+from ckpt.io.remote.source import RangeSource
+from ckpt.io.remote.store import BusyError, ChangedError
+from ckpt.io.remote.url import parsed
+
+obstore = pytest.importorskip("obstore", reason="obstore, the extra [cloud], is not installed")
+SAMPLES = Path(__file__).resolve().parents[3] / "sample_checkpoints"
+DATA = random.Random(4).randbytes(300_000)
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Any:
+    store = obstore.store.MemoryStore()
+    monkeypatch.setattr(objects, "bucket", lambda scheme, name: store)
+    return store
+
+
+def test_ranges(memory: Any) -> None:
+    obstore.put(memory, "a/b.bin", DATA)
+    found = StoredObject(memory, "a/b.bin")
+    tail, middle = found.get(None, 1000, ""), found.get(10, 20, "")
+    assert (tail.data, tail.begin, tail.size) == (DATA[-1000:], 299_000, 300_000)
+    assert (middle.data, middle.begin) == (DATA[10:30], 10)
+    assert middle.etag == tail.etag != ""
+
+
+def test_the_etag_is_pinned(memory: Any) -> None:
+    obstore.put(memory, "a.bin", DATA)
+    source = RangeSource(StoredObject(memory, "a.bin"), "s3://b/a.bin")
+    obstore.put(memory, "a.bin", DATA[::-1])
+    with pytest.raises(ChangedError):
+        source.read(0, 10)
+
+
+def test_what_is_not_there_and_what_is_empty(memory: Any) -> None:
+    with pytest.raises(NotOpenedError, match="no such object"):
+        StoredObject(memory, "none").get(None, 10, "")
+    obstore.put(memory, "empty", b"")
+    assert StoredObject(memory, "empty").get(None, 10, "")[:3] == (b"", 0, 0)
+
+
+def test_an_error_does_not_repeat_what_obstore_says() -> None:
+    for error in (PermissionError("403 https://u:p@h?sig=1"), ValueError("sig=1"), OSError("sig=1")):
+        assert "sig" not in str(failure(error))
+    assert isinstance(failure(OSError("x")), BusyError)
+    assert isinstance(failure(ValueError("x")), NotOpenedError)
+
+
+def test_folders(memory: Any) -> None:
+    for name in ("run/a.pth", "run/sub/b.pth", "runs/c.pth"):
+        obstore.put(memory, name, DATA)
+    assert sorted(names_in(parsed("s3://b/run/"))) == ["a.pth", "sub/"]
+    assert names_in(parsed("az://b/run/")) == {"a.pth": None, "sub/": None}, "its listings give another ETag"
+    at = locate("s3://b/run")
+    assert at.is_folder() and not at.is_file()
+    assert at.names() == ["a.pth", "sub/"]
+    assert at.child("sub").is_folder() and at.child("a.pth").is_file()
+    assert at.child("a.pth").open().read(0, 5) == DATA[:5]
+    assert at.child("a.pth").parent().names() == ["a.pth", "sub/"]
+    assert not at.child("none").is_file() and not at.child("none").is_folder()
+    assert locate("s3://b/").names() == ["run/", "runs/"]
+
+
+@pytest.mark.parametrize("name", ["dcp", "sharded"])
+def test_folders_read_the_same(name: str, memory: Any) -> None:
+    from ckpt.evidence.survey import Survey
+    from ckpt.jobs.check.sums import digests
+
+    for path in (SAMPLES / name).rglob("*"):
+        if path.is_file():
+            obstore.put(memory, f"run/{path.relative_to(SAMPLES)}", path.read_bytes())
+    far, local = formats.open(f"s3://b/run/{name}"), formats.open(str(SAMPLES / name))
+    with far, local:
+        assert [(row.path, row.tensor.shape) for row in far.tensors] == [
+            (row.path, row.tensor.shape) for row in local.tensors
+        ]
+        assert digests(Survey(far)) == digests(Survey(local))
+
+
+class Counting:
+    """The module obstore, which counts what is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        def call(store: Any, path: Any, **options: Any) -> Any:
+            self.asked.append(f"{name} {path}")
+            return getattr(obstore, name)(store, path, **options)
+
+        return call
+
+
+def test_a_distributed_checkpoint_costs_its_metadata_and_its_small_items(
+    memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in (SAMPLES / "dcp").iterdir():
+        obstore.put(memory, f"run/{path.name}", path.read_bytes())
+    counting = Counting()
+    monkeypatch.setattr(objects, "_obstore", lambda: counting)
+    with formats.open("s3://b/run/") as found:
+        assert found.format == "dcp"
+        data = [row for row in counting.asked if row.endswith(".distcp")]
+        assert [row for row in counting.asked if row.startswith("list")] == ["list_with_delimiter run"]
+        assert counting.asked.count("get run/.metadata") == 1
+        small = len(found.values)
+        assert len(data) <= small
+    assert len(counting.asked) == 2 + len(data)
+
+
+# --- S3 ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    server = pytest.importorskip("moto.server", reason="moto[server] is not installed")
+    made = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    made.start()
+    host, port = made.get_host_and_port()
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": "key-id",
+        "AWS_SECRET_ACCESS_KEY": "s3cret",
+    }.items():
+        monkeypatch.setenv(name, value)
+    objects.bucket.cache_clear()
+    import urllib.request
+
+    call = urllib.request.Request(f"http://{host}:{port}/bucket", method="PUT")
+    call.add_header("Authorization", "AWS4-HMAC-SHA256 Credential=key-id/20260101/us-east-1/s3/aws4_request")
+    urllib.request.urlopen(call).close()
+    yield "s3://bucket"
+    made.stop()
+    objects.bucket.cache_clear()
+
+
+def test_s3(s3: str) -> None:
+    store = objects.bucket("s3", "bucket")
+    for name in ("train_cuda.pth", "llama_bf16.pth"):
+        obstore.put(store, f"run/{name}", (SAMPLES / name).read_bytes())
+    source = locate(f"{s3}/run/train_cuda.pth").open()
+    whole = (SAMPLES / "train_cuda.pth").read_bytes()
+    assert source.read(0, source.size) == whole
+    assert locate(f"{s3}/run").names() == ["llama_bf16.pth", "train_cuda.pth"]
+    with formats.open(f"{s3}/run/llama_bf16.pth") as found:
+        assert len(found.tensors) == 57
+    big = random.Random(5).randbytes(400_000)
+    obstore.put(store, "big.bin", big)
+    source = locate(f"{s3}/big.bin").open()
+    obstore.put(store, "big.bin", big[::-1])
+    with pytest.raises(ChangedError):
+        source.read(0, 10)
+    with pytest.raises(NotOpenedError, match="no such object"):
+        locate(f"{s3}/none.pth").open()

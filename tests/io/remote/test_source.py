@@ -1,0 +1,134 @@
+"""An object by ranges: how many requests and bytes a read costs, what is tried again, what is pinned."""
+
+from __future__ import annotations
+
+import pickle
+import random
+
+import pytest
+from webs import Kept
+
+from ckpt.errors import NotOpenedError
+from ckpt.io.remote import source as module
+from ckpt.io.remote.source import HEAD, TAIL, RangeSource
+from ckpt.io.remote.store import BusyError, ChangedError, Known
+
+NAME = "https://host/a.bin"
+DATA = random.Random(1).randbytes(3 << 20)
+
+
+def opened(store: Kept, name: str = NAME, **options: object) -> tuple[RangeSource, list[float]]:
+    pauses: list[float] = []
+    return RangeSource(store, name, sleep=pauses.append, **options), pauses  # type: ignore[arg-type]
+
+
+def test_the_end_comes_first_or_the_beginning_where_it_says_more() -> None:
+    for name, asked in ((NAME, (len(DATA) - TAIL, TAIL)), ("s3://b/a.safetensors", (0, HEAD))):
+        store = Kept(DATA)
+        source, _ = opened(store, name)
+        assert (store.asked, source.size, source.identity) == ([asked], len(DATA), (len(DATA), '"1"'))
+
+
+def test_a_store_without_tails_is_asked_for_the_beginning() -> None:
+    store = Kept(DATA, tails=False)
+    opened(store)
+    assert store.asked == [(0, HEAD), (len(DATA) - TAIL, TAIL)]
+
+
+def test_what_a_listing_says_costs_no_request() -> None:
+    store = Kept(DATA)
+    source, _ = opened(store, "s3://b/__0_0.distcp", known=Known(len(DATA), '"1"'))
+    assert (store.asked, source.size) == ([], len(DATA))
+    assert source.read(1 << 20, 10) == DATA[1 << 20 : (1 << 20) + 10]
+    assert store.asked == [(1 << 20, 10)]
+
+
+def test_what_is_kept_is_not_asked_for_again() -> None:
+    store = Kept(DATA)
+    source, _ = opened(store)
+    assert source.read(len(DATA) - 1000, 1000) == DATA[-1000:]
+    assert len(store.asked) == 1
+    begin = len(DATA) - TAIL - 500
+    assert source.read(begin, 1000) == DATA[begin : begin + 1000]
+    assert store.asked[1:] == [(begin, 500)], "only what is missing"
+
+
+def test_neighbours_are_one_request() -> None:
+    store = Kept(DATA)
+    source, _ = opened(store)
+    ranges = [(1 << 20, 10), ((1 << 20) + 2000, 30), (2 << 20, 5), ((1 << 20) + 20, 5)]
+    assert source.read_many(ranges) == [DATA[at : at + count] for at, count in ranges]
+    assert store.asked[1:] == [(1 << 20, 2030), (2 << 20, 5)]
+
+
+def test_reading_on_reads_ahead() -> None:
+    store = Kept(DATA)
+    source, _ = opened(store)
+    at, parts = 100_000, []
+    while at < 1_500_000:
+        parts.append(source.read(at, 10_000))
+        at += 10_000
+    assert b"".join(parts) == DATA[100_000:at]
+    assert len(store.asked) <= 5
+    assert source.bytes_read < len(DATA) + TAIL
+
+
+def test_little_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_KEPT", 100_000)
+    store = Kept(DATA)
+    source, _ = opened(store)
+    for at in range(200_000, 2_000_000, 200_000):
+        assert source.read(at, 50_000) == DATA[at : at + 50_000]
+    assert sum(len(data) for _, data in source._blocks) <= 100_000
+
+
+def test_a_large_answer_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_BLOCK", 10_000)
+    store = Kept(DATA)
+    source, _ = opened(store)
+    assert source.read(500_000, 1_000_000) == DATA[500_000:1_500_000]
+    assert source.read(1_400_000, 10) == DATA[1_400_000:1_400_010]
+    assert sum(len(data) for _, data in source._blocks) < 20_000
+
+
+def test_what_fails_is_tried_again_with_longer_pauses() -> None:
+    store = Kept(DATA)
+    store.failures = [BusyError("the server answers 503")] * 3
+    source, pauses = opened(store)
+    assert (source.size, source.requests, pauses) == (len(DATA), 4, [0.25, 0.5, 1.0])
+
+
+def test_what_fails_again_and_again_is_one_error() -> None:
+    store = Kept(DATA)
+    store.failures = [BusyError("the server answers 503")] * 9
+    with pytest.raises(NotOpenedError) as error:
+        opened(store)
+    assert str(error.value) == f"{NAME}: the server answers 503, 4 times in a row"
+    assert len(store.asked) == 4
+
+
+def test_a_refusal_is_not_tried_again() -> None:
+    store = Kept(DATA)
+    store.failures = [NotOpenedError("no such file")] * 2
+    with pytest.raises(NotOpenedError) as error:
+        opened(store)
+    assert (str(error.value), len(store.asked)) == (f"{NAME}: no such file", 1)
+
+
+@pytest.mark.parametrize("change", ["etag", "size"])
+def test_another_state_of_the_object_is_one_error(change: str) -> None:
+    store = Kept(DATA)
+    source, _ = opened(store)
+    if change == "etag":
+        store.etag = '"2"'
+    else:
+        store.data += b"more"
+    with pytest.raises(ChangedError) as error:
+        source.read(10, 10)
+    assert str(error.value) == f"{NAME}: the object changed while it was read (still being written?)"
+
+
+def test_pickled_is_an_address_without_bytes() -> None:
+    source, _ = opened(Kept(DATA))
+    data = pickle.dumps(source.__reduce__()[1])
+    assert pickle.loads(data) == (NAME, (len(DATA), '"1"'))
