@@ -15,10 +15,10 @@ import torch
 from inside import inside
 from process import SAMPLES, check_error
 
-from ckpt.cli import walk
 from ckpt.cli.app import program
 from ckpt.cli.commands import slim
 from ckpt.cli.start import Signal
+from ckpt.io import executor
 
 WRITERS = {
     "slim": (),
@@ -161,8 +161,8 @@ def test_any_number_of_processes_prints_the_same(command: str, form: tuple[str, 
 @pytest.mark.parametrize("number", ["1", "3"])
 def test_the_number_of_processes(number: str, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int | None] = []
-    plain = walk.Forks
-    monkeypatch.setattr(walk, "Forks", lambda count=None: asked.append(count) or plain(1))
+    plain = executor.Forks
+    monkeypatch.setattr(executor, "Forks", lambda count=None: asked.append(count) or plain(1))
 
     for command in LOOKERS:
         inside(command, "runs", "-j", number, cwd=runs)

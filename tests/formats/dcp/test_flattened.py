@@ -220,7 +220,7 @@ def test_before_the_first_step_nothing_is_unused(kind: str, tmp_path: Path) -> N
                 if isinstance(tensor, torch.Tensor):
                     tensor.fill_(3 if key == "step" else 0)
     none = saved(thing, tmp_path / "none")  # three steps, each with gradients of zero
-    assert row_of(none, "optimizer").endswith(", 3 steps")
+    assert row_of(none, "optimizer").endswith(", 3 steps, lr 0.001")
 
 
 def test_no_state_at_all(tmp_path: Path) -> None:
