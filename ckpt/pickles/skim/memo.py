@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Callable
 
@@ -47,3 +48,8 @@ class SkimmedMemo(dict[int, Made]):
     def is_exact(self) -> bool:
         """Whether no opcode filled a slot of a run. One that did so before the run would have filled it for good."""
         return not self._ends or not any(map(self.is_skimmed, self))
+
+
+def getting(slot: int) -> bytes:
+    """A regular expression for the opcode that pushes a slot of the memo."""
+    return re.escape(b"h%c" % slot if slot < 256 else b"j" + slot.to_bytes(4, "little"))

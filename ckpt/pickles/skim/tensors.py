@@ -22,7 +22,7 @@ from ckpt.nodes import Dict, Global, Opaque, PersistentId
 from ckpt.pickles.calls import storage_class
 from ckpt.pickles.machine import MachineError, Made, Pickle
 from ckpt.pickles.rebuild import BadCallError, storage_bytes, storage_type, strided
-from ckpt.pickles.skim.memo import SkimmedMemo
+from ckpt.pickles.skim.memo import SkimmedMemo, getting
 from ckpt.tensors import Storage, TensorRef
 
 _Item = TypeVar("_Item")
@@ -328,7 +328,7 @@ def _pattern_of(made: Opaque, memo: dict[int, Made]) -> tuple[re.Pattern[bytes],
         }
     except KeyError:
         return None
-    func, word, ordered = map(_get, named)
+    func, word, ordered = map(getting, named)
     key = rb"(?:X(.)\0\0\0([^\0]{0,260})|(" + _GET + rb"))" + _MAYBE_PUT
     number = rb"(" + _GET + rb")(?:X(.)\0\0\0([0-9]{1,20})|(" + _GET + rb"))" + _MAYBE_PUT
     tag = rb"(" + _GET + rb"|X.\0\0\0[!-~]{1,40}?)" + _MAYBE_PUT
@@ -336,11 +336,6 @@ def _pattern_of(made: Opaque, memo: dict[int, Made]) -> tuple[re.Pattern[bytes],
     view = rb"(" + _NUMBER + _TUPLE + rb")" + _MAYBE_PUT + rb"(" + _TUPLE + rb")" + _MAYBE_PUT
     end = rb"([\x88\x89])" + ordered + rb"\)R" + _PUT + rb"t" + _PUT + rb"R" + _PUT
     return re.compile(rb"(" + _BETWEEN + key + place + view + end + rb")", re.DOTALL), named
-
-
-def _get(slot: int) -> bytes:
-    """An expression for the opcode that pushes a slot of the memo."""
-    return re.escape(b"h%c" % slot if slot < 256 else b"j" + slot.to_bytes(4, "little"))
 
 
 _OPCODE_BYTES = {0x68: 2, 0x6A: 5, 0x4B: 2, 0x4D: 3, 0x4A: 5}

@@ -13,6 +13,7 @@ import oracle
 import pytest
 import torch
 from inside import inside
+from rank_edits import change, findings, refused
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
@@ -32,24 +33,6 @@ def copy(ranks: Path, tmp_path: Path) -> Path:
     for path in (tmp_path / "c").iterdir():
         path.rename(path.with_name(file(int(path.stem[-1]))))
     return tmp_path / "c"
-
-
-def change(path: Path, edit: Callable[[dict[str, Any]], Any], **options: Any) -> None:
-    state = torch.load(path, weights_only=False)
-    edit(state)
-    torch.save(state, path, **options)
-
-
-def findings(folder: Path) -> dict[str, tuple[str, tuple[str, ...]]]:
-    return {row.code: (row.message, row.tensors) for row in ckpt.inspect(folder).findings}
-
-
-def refused(folder: Path, says: str) -> None:
-    for command in (("inspect", "c"), ("convert", "c", "-o", "o.pth")):
-        done = inside(*command, cwd=folder.parent)
-        assert done.code == 2 and done.err.count(b"\n") == 1, done
-        assert says in done.err.decode() and "Traceback" not in done.err.decode(), done
-    assert not (folder.parent / "o.pth").exists()
 
 
 @pytest.mark.parametrize("rank", [0, 2, 3])

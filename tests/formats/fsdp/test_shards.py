@@ -9,8 +9,10 @@ from typing import Any
 
 import oracle
 import pytest
+import rank_edits
 import torch
 from inside import inside
+from rank_edits import Edit, change, findings
 from torch.distributed._shard.metadata import ShardMetadata
 from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, TensorProperties
 
@@ -45,25 +47,8 @@ def without_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ShardedTensor, "__torch_function__", disabled)
 
 
-Edit = Callable[[dict[str, Any]], Any]
-
-
-def change(path: Path, edit: Edit, **options: Any) -> None:
-    state = torch.load(path, weights_only=False)
-    edit(state)
-    torch.save(state, path, **options)
-
-
-def findings(folder: Path) -> dict[str, tuple[str, tuple[str, ...]]]:
-    return {row.code: (row.message, row.tensors) for row in ckpt.inspect(folder).findings}
-
-
 def refused(folder: Path, says: str) -> None:
-    for command in (("inspect", "c"), ("convert", "c", "-o", "o.pth")):
-        done = inside(*command, cwd=folder.parent)
-        assert done.code == 2 and done.err.count(b"\n") == 1, done
-        assert says in done.err.decode() and "Traceback" not in done.err.decode(), done
-    assert not (folder.parent / "o.pth").exists()
+    rank_edits.refused(folder, says)
     done = inside("verify", "c", cwd=folder.parent)
     assert done.code == 1 and says in done.out.decode(), done
 

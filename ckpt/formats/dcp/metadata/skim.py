@@ -21,19 +21,13 @@ from ckpt.formats.pickled import run
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Dict, Global, Node, Opaque
 from ckpt.pickles.machine import MachineError, Made, Pickle
+from ckpt.pickles.skim.memo import getting
 from ckpt.rows import NamedTuple
 
 Memo: TypeAlias = dict[int, Made]
 
 _UINT32 = Struct("<I").unpack_from
-_SHORT, _LONG, _MARK, _MEMOIZE, _GET, _LONG_GET = (
-    0x8C,
-    0x58,
-    0x28,
-    0x94,
-    0x68,
-    0x6A,
-)  # opcodes: see Lib/pickletools.py
+_SHORT, _LONG, _MARK = 0x8C, 0x58, 0x28  # opcodes: see Lib/pickletools.py
 _NUMBER = rb"(?:K.|M..|J....|\x8a\x05.{5}|\x8a\x06.{6}|\x8a\x07.{7}|\x8a\x08.{8})"
 _NUMBERS = rb"(?:\)|(" + _NUMBER + rb"+)[\x85-\x87]\x94|\((" + _NUMBER + rb"+)t\x94)"
 _GOT = rb"(h.|j....)"
@@ -291,15 +285,10 @@ def _opcodes(memo: Memo, nodes: Iterable[Node]) -> Callable[[Node], bytes] | Non
     """Regular expressions for the opcodes that push each of the nodes; None where one is not in the memo."""
     slots = {id(value): slot for slot, value in memo.items()}
     try:
-        found = {id(node): _get(slots[id(node)]) for node in nodes}
+        found = {id(node): getting(slots[id(node)]) for node in nodes}
     except KeyError:
         return None
     return lambda node: found[id(node)]
-
-
-def _get(slot: int) -> bytes:
-    """A regular expression for the opcode that pushes a slot of the memo."""
-    return re.escape(b"h%c" % slot if slot < 256 else b"j" + slot.to_bytes(4, "little"))
 
 
 def _slot(got: bytes) -> int:
