@@ -114,8 +114,8 @@ def totals(report: InspectReport) -> dict[str, Json]:
         "tensors": len(report.rows),
         "numel": sum(row.tensor.numel for row in report.rows),
         "bytes": sum(row.tensor.nbytes for row in report.rows),
-        "storages": len(report.storages),
-        "storage_bytes": sum(row.storage.nbytes for row in report.storages),
+        "storages": len(report.checkpoint.storages),
+        "storage_bytes": sum(storage.nbytes for storage in report.checkpoint.storages),
         "dtypes": dtypes,
         "devices": devices(report),
     }
