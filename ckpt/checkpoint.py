@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Literal
 
+from ckpt.columns import Chain, Column
 from ckpt.errors import about
 from ckpt.io.source import Source
 from ckpt.names import Path
@@ -31,6 +32,47 @@ class Entry(NamedTuple):
     source: str | None = None
     registered: bool = True
     persistent: bool = True
+
+
+class Entries(Column[Entry]):
+    """The tensors of a state dict at `path`, one step below it: `names` are theirs, `tensors` are column and looks."""
+
+    __slots__ = ("keys", "names", "path", "tensors")
+
+    def __init__(
+        self, path: Path, keys: Sequence[str], names: Sequence[str], tensors: Column[Tensor]
+    ) -> None:
+        self.path = path
+        self.keys = keys
+        self.names = names
+        self.tensors = tensors
+
+        def make(first: int, last: int) -> list[Entry]:
+            paths = map(path.__add__, zip(keys[first:last], strict=True))
+            rows = zip(paths, names[first:last], tensors[first:last], strict=True)
+            return [Entry(*row) for row in rows]
+
+        super().__init__(len(names), make, ())
+
+    def cut(self, first: int, last: int) -> Entries:
+        span = slice(first, last)
+        return Entries(self.path, self.keys[span], self.names[span], self.tensors.cut(first, last))
+
+
+def names_of(entries: Sequence[Entry]) -> list[str]:
+    """The name of each tensor."""
+    found: list[str] = []
+    for part in entries.parts if isinstance(entries, Chain) else (entries,):
+        found += part.names if isinstance(part, Entries) else [entry.name for entry in part]
+    return found
+
+
+def looks_of(entries: Sequence[Entry]) -> list[Tensor]:
+    """For each tensor one that looks the same: all but its bytes and its storage's name is equal."""
+    found: list[Tensor] = []
+    for part in entries.parts if isinstance(entries, Chain) else (entries,):
+        found += part.tensors.looks if isinstance(part, Entries) else [entry.tensor for entry in part]
+    return found
 
 
 class Value(NamedTuple):
@@ -194,7 +236,7 @@ class Checkpoint:
     nbytes: int
     root: Node
     tensors: Sequence[Entry]
-    storages: tuple[Storage, ...]
+    storages: Sequence[Storage]
     values: tuple[Value, ...] = ()
     containers: tuple[Container, ...] = ()
     imports: tuple[Import, ...] = ()

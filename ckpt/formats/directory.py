@@ -85,17 +85,19 @@ class Records(Mapping[str, Record]):
             self._index = dict(zip(self.names, range(len(self.names)), strict=True))
         return self._index
 
+    def find(self, name: str, near: int) -> int:
+        """The position of a name, looked for a little behind `near` at first; -1 where there is none."""
+        for at in range(near, min(near + _AROUND, len(self.names))):
+            if self.names[at] == name:
+                return at
+        return self.index.get(name, -1)
+
     def run(self, names: str, near: int) -> int:
-        """Where records with these names follow each other, looked for a little behind `near`; -1 where they do not.
+        """Where records with these names follow each other; -1 where they do not. The first is looked for as in `find`.
 
         `names` has a NUL between two names.
         """
-        name, count = names.partition("\0")[0], names.count("\0") + 1
-        for first in range(near, min(near + _AROUND, len(self.names))):
-            if self.names[first] == name:
-                break
-        else:
-            first = self.index.get(name, -1)
+        first, count = self.find(names.partition("\0")[0], near), names.count("\0") + 1
         return first if first >= 0 and "\0".join(self.names[first : first + count]) == names else -1
 
     def at(self, position: int) -> Record:

@@ -20,6 +20,7 @@ from ckpt.errors import CkptError
 from ckpt.formats import pickled
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId, Set
+from ckpt.pickles.skim.idiom import Cut
 from ckpt.pickles.skim.tensors import TensorSkimmer
 from ckpt.tensors import Composite, TensorRef
 
@@ -32,9 +33,9 @@ def skimmed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     counts: list[int] = []
     take = TensorSkimmer._take
 
-    def counted(self: TensorSkimmer, columns: list[list[bytes]], *args: Any) -> int:
-        counts.append(len(columns[0]))
-        return take(self, columns, *args)
+    def counted(self: TensorSkimmer, cut: Cut, *args: Any) -> None:
+        counts.append(len(cut.keys))
+        take(self, cut, *args)
 
     monkeypatch.setattr(TensorSkimmer, "_take", counted)
     yield counts

@@ -275,6 +275,7 @@ def _checkpoint(
     metadata: dict[str, str],
 ) -> Checkpoint:
     root = Dict()
+    refs: list[TensorRef] = []
     entries: list[Entry] = []
     storages: list[Storage] = []
     known: dict[tuple[str, tuple[int, ...]], TensorRef] = {}
@@ -288,10 +289,10 @@ def _checkpoint(
         if like is None:
             like = known[dtype.name, shape] = tensor_ref(storage, dtype, shape, contiguous(shape), 0)
         ref = TensorRef._make((storage, *like[1:]))
-        root.keys.append(name)
-        root.values.append(ref)
+        refs.append(ref)
         entries.append(Entry((name,), name, ref))
         storages.append(storage)
+    root.set([entry.name for entry in entries], refs)
     values = [Value((METADATA, key), f"{METADATA}.{key}", "str", value) for key, value in metadata.items()]
     if metadata:
         root.set([METADATA], [metadata_node(metadata)])
