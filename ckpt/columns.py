@@ -8,6 +8,7 @@ from itertools import chain
 from typing import TypeVar, overload
 
 R = TypeVar("R")
+C = TypeVar("C", bound="Column")  # type: ignore[type-arg]
 
 
 class Column(Sequence[R]):
@@ -17,14 +18,16 @@ class Column(Sequence[R]):
     object there.
     """
 
-    __slots__ = ("_all", "_count", "_make", "_some", "looks")
+    __slots__ = ("_all", "_base", "_count", "_first", "_make", "_some", "looks")
 
-    def __init__(self, count: int, make: Callable[[int, int], list[R]], looks: Sequence[R]) -> None:
+    def __init__(self, count: int, make: Callable[[int, int], list[R]], looks: Sequence[R] = ()) -> None:
         self.looks = looks
         self._count = count
         self._make = make
         self._some: dict[int, R] = {}
         self._all: list[R] | None = None
+        self._base: Column[R] | None = None
+        self._first = 0
 
     def __len__(self) -> int:
         return self._count
@@ -42,6 +45,8 @@ class Column(Sequence[R]):
         if self._all is not None:
             return self._all[index]
         at = range(self._count)[index]
+        if self._base is not None:
+            return self._base[self._first + at]
         row = self._some.get(at)
         return self._some.setdefault(at, self._make(at, at + 1)[0]) if row is None else row
 
@@ -51,26 +56,33 @@ class Column(Sequence[R]):
     def rows(self) -> list[R]:
         """All rows, made at once."""
         if self._all is None:
-            rows = self._make(0, self._count)
-            for at, row in self._some.items():
-                rows[at] = row
+            if self._base is not None:
+                rows = list(self._base[self._first : self._first + self._count])
+            else:
+                rows = self._make(0, self._count)
+                for at, row in self._some.items():
+                    rows[at] = row
             self._all = rows
-            self._some.clear()
         return self._all
 
     @property
-    def made(self) -> Iterable[R]:
+    def made(self) -> list[R]:
         """The rows that were asked for so far."""
-        return self._some.values() if self._all is None else self._all
+        base = self if self._base is None else self._base
+        last = self._first + self._count
+        if base._all is not None:
+            return base._all[self._first : last]
+        return [row for at, row in base._some.items() if self._first <= at < last]
 
     def cut(self, first: int, last: int) -> Column[R]:
-        """The rows from one index up to another, as a column: they are the same objects."""
+        """The rows from one index up to another: the same objects."""
+        return self._cut(Column(last - first, self._make, self.looks[first:last]), first)
 
-        return Column(
-            last - first,
-            lambda begin, end: list(self[first + begin : first + end]),
-            self.looks[first:last],
-        )
+    def _cut(self, column: C, first: int) -> C:
+        """A column of the rows from `first` on: they are the same objects."""
+        column._base = self if self._base is None else self._base
+        column._first = self._first + first
+        return column
 
 
 class Chain(Sequence[R]):
@@ -141,11 +153,14 @@ class Chain(Sequence[R]):
         return found
 
 
+def parts(rows: Sequence[R]) -> Sequence[Sequence[R]]:
+    """The columns and the lists that rows consist of."""
+    return rows.parts if isinstance(rows, Chain) else (rows,)
+
+
 def looks(rows: Sequence[R]) -> Sequence[R]:
     """For each row one that looks the same, as `Column.looks` has it; the row itself outside of columns."""
-    if not isinstance(rows, Chain):
-        return rows.looks if isinstance(rows, Column) else rows
     found: list[R] = []
-    for part in rows.parts:
+    for part in parts(rows):
         found += part.looks if isinstance(part, Column) else part
     return found

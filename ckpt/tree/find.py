@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from ckpt.checkpoint import Entries, Entry, Value
-from ckpt.columns import Chain
+from ckpt.columns import parts
 from ckpt.errors import LimitError
 from ckpt.limits import Limits
 from ckpt.names import Path
@@ -22,7 +22,7 @@ _PARTS = 64
 def with_unique_names(rows: Sequence[_Named]) -> tuple[Sequence[_Named], list[tuple[str, str]]]:
     """The rows with a mark like `#2` on each name that an earlier row has, and (name, marked name) for each mark."""
     taken: set[str] = set()
-    for part in rows.parts if isinstance(rows, Chain) else (rows,):
+    for part in parts(rows):
         taken.update(part.names if isinstance(part, Entries) else [row.name for row in part])
     if len(taken) == len(rows):
         return rows, []

@@ -11,13 +11,13 @@ from itertools import repeat
 from typing import cast
 
 from ckpt.checkpoint import Container, Entries, Entry, Role, Value
-from ckpt.columns import Chain, Column
+from ckpt.columns import Chain, parts
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.limits import TENSOR_BYTES, Budget, Limits
 from ckpt.names import Path
 from ckpt.nodes import Global, Nested, Node, Opaque, PersistentId
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Composite, Storage, TensorRef, tensor_ref
+from ckpt.tensors import Composite, Storage, TensorRef, Tensors, tensor_ref
 from ckpt.text import show
 from ckpt.tree.arrays import as_bytes
 from ckpt.tree.steps import Registered, Step, module_steps, steps
@@ -266,11 +266,11 @@ class _Walk:
         if set(map(type, keys)) != {str}:
             return False
         found: list[Sequence[TensorRef]] = []
-        for part in nodes.parts if isinstance(nodes, Chain) else (nodes,):
-            tensors = part if isinstance(part, Column) else _plain(part)
+        for part in parts(nodes):
+            tensors = part if isinstance(part, Tensors) else _plain(part)
             if tensors is None:
                 return False
-            found.append(cast("Sequence[TensorRef]", tensors))
+            found.append(tensors)
         below = cast("Sequence[str]", keys)
         names = [f"{name}.{key}" for key in below] if path else below
         letters = "".join(names)
@@ -284,7 +284,7 @@ class _Walk:
         for tensors in found:
             span = slice(at, at + len(tensors))
             at += len(tensors)
-            if isinstance(tensors, Column):
+            if isinstance(tensors, Tensors):
                 self._out.tensors.extend(Entries(path, below[span], names[span], tensors))
                 continue
             paths = map(path.__add__, zip(below[span], strict=True))

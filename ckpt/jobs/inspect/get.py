@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ckpt.checkpoint import Checkpoint
+from ckpt.checkpoint import Checkpoint, names_of
 from ckpt.errors import UsageError
 from ckpt.evidence.loading import look_at
 from ckpt.evidence.roles import Role
@@ -80,7 +80,7 @@ def get(survey: Survey, names: list[str], limits: Limits) -> list[Lookup]:
 
 def _row(survey: Survey, name: str) -> Row | None:
     """The tensor with this name, or the first one that has it inside of its section."""
-    names = [entry.name for entry in survey.tensors]
+    names = names_of(survey.tensors)
     if name in names:
         at = names.index(name)
         part = next((part for part in survey.sections if at in part.indices), None)

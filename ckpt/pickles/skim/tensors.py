@@ -10,11 +10,11 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, repeat
-from operator import add, attrgetter
+from itertools import chain
+from operator import attrgetter
 from typing import TypeVar, cast
 
-from ckpt.columns import Chain, Column
+from ckpt.columns import Chain
 from ckpt.limits import Budget
 from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId
 from ckpt.pickles.calls import storage_class
@@ -23,7 +23,7 @@ from ckpt.pickles.rebuild import BadCallError, storage_bytes, storage_type, stri
 from ckpt.pickles.skim.idiom import Cut, Idiom, Loose, Names, OutOfOrderError, Plain, Row, names_of
 from ckpt.pickles.skim.memo import SkimmedMemo
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Storage, TensorRef
+from ckpt.tensors import Storage, TensorRef, Tensors
 
 _Item = TypeVar("_Item")
 StorageOf = Callable[[PersistentId], Storage | Global]
@@ -76,7 +76,7 @@ class TensorSkimmer:
         self._chunks: list[_Chunk] = []
         self._offsets: dict[int, list[int]] = {}
         self._texts: dict[int, str] = {}
-        self._pending: list[tuple[Sequence[str], Column[TensorRef]]] = []
+        self._pending: list[tuple[Sequence[str], Tensors]] = []
         """Pairs that no opcode has put into a dict yet."""
 
     @property
@@ -160,7 +160,7 @@ class TensorSkimmer:
         looks = [self._looks[row] for row in cut.rows]
         self._budget.claim(len(keys))
         self._budget.charge(_COST * len(cut.tensors), "a pickle")
-        tensors = _tensors(self._make(digits, [look.storage for look in looks]), looks)
+        tensors = Tensors(self._make(digits, [look.storage for look in looks]), looks)
         if opened:
             self._open_dicts(cut, opened, keys, tensors.rows(), stack, outer)
             return
@@ -263,17 +263,6 @@ class TensorSkimmer:
         if opcode is None:
             raise MachineError("a part of a tensor is used again", chunk.at)
         return self._texts.setdefault(slot, self._pushed(opcode)) if opcode else self._keys[index]
-
-
-def _tensors(storages: Sequence[Storage], looks: list[TensorRef]) -> Column[TensorRef]:
-    """The tensors that look like others, each over its own storage."""
-    views = {look: look[1:] for look in set(looks)}
-
-    def make(first: int, last: int) -> list[TensorRef]:
-        fields = map(add, zip(storages[first:last], strict=True), [views[look] for look in looks[first:last]])
-        return list(map(tuple.__new__, repeat(TensorRef), fields))
-
-    return Column(len(looks), make, looks)
 
 
 def _offsets(chunk: _Chunk, data: bytes) -> list[int]:
