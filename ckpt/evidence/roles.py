@@ -127,8 +127,10 @@ def find_roles(
         source, note = _SOURCES[match.record.source]
         for index, row in match.known().items():
             roles[index] = Role(row.role, "certain", source, note)
-    sure = [role.role == "buffer" and role.trust in ("certain", "strong") for role in roles]
-    optimizers = matches(checkpoint, sections, sure)
+    optimizers: tuple[Match, ...] = ()
+    if any(section.kind == "optimizer" for section in sections):
+        sure = [role.role == "buffer" and role.trust in ("certain", "strong") for role in roles]
+        optimizers = matches(checkpoint, sections, sure)
     if match is not None:
         several = len(match.record.optimizers) > 1
         for optimizer in match.record.optimizers:
@@ -141,7 +143,7 @@ def find_roles(
                 note = f"parameter {number} of {each.optimizer.name or 'the optimizer'}"
                 roles[at] = Role("parameter", trust, "optimizer", note)
     held = _in_optimizer(checkpoint, optimizers)
-    for at, role in enumerate(roles):
+    for at, role in enumerate(roles) if optimizers else ():
         if held[at] is False and role.trust in ("likely", "none"):
             roles[at] = role._replace(note=f"{role.note}; not in the optimizer, so a buffer or frozen")
     return Evidence(roles, optimizers, match, held)

@@ -64,11 +64,12 @@ class Survey:
     @property
     def parameters(self) -> list[int]:
         """The indices of the parameters of the models, or of their averages where these are all that there is."""
+        roles = self.roles
         return [
             index
             for section in self.main
             for index in section.indices
-            if self.roles[index].role in ("parameter", "unknown")
+            if roles[index].role in ("parameter", "unknown")
         ]
 
     def section(self, name: str) -> Section:

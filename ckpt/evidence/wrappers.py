@@ -33,6 +33,11 @@ def wrapper_prefix(name: str) -> str:
     return name[:end]
 
 
+def wrapped_names(names: Iterable[str]) -> list[str]:
+    """Those that begin with an attribute of a wrapper."""
+    return [name for name in names if name.startswith(_WRAPPED)]
+
+
 def inner_wrappers(name: str) -> list[tuple[str, str]]:
     """The attributes of wrappers inside `name`, after the leading ones, each with the name up to its dot.
 

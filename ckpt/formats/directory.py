@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import sys
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from operator import add, le
+from operator import add, le, sub
 from struct import Struct
 
 from ckpt.errors import CutOffError, UnreadableError
@@ -262,14 +263,19 @@ def _add_run(records: Records, source: Source, data: bytes, run: int, directory:
 def _local_headers(source: Source, headers: array[int], count: int) -> bytes:
     """The first `count` bytes of each local header, in order. Neighbours are read together."""
     found: list[bytes] = []
-    at, total = 0, len(headers)
+    total = len(headers)
+    gaps = array("q", map(sub, headers[1:], headers))
+    is_near = not gaps or (min(gaps) >= 0 and max(gaps) <= _NEAR)
+    at = 0
     while at < total:
-        first = last = headers[at]
-        end = at + 1
-        while end < total and 0 <= headers[end] - last <= _NEAR and headers[end] - first < _BLOCK:
-            last = headers[end]
-            end += 1
-        block = source.read(first, last - first + count)
+        first = headers[at]
+        if is_near:
+            end = bisect_left(headers, first + _BLOCK, at + 1)
+        else:
+            end = at + 1
+            while end < total and 0 <= gaps[end - 1] <= _NEAR and headers[end] - first < _BLOCK:
+                end += 1
+        block = source.read(first, headers[end - 1] - first + count)
         found += [block[start - first : start - first + count] for start in headers[at:end]]
         at = end
     return b"".join(found)

@@ -77,7 +77,7 @@ def _pieces(report: InspectReport) -> str:
     """Which rank of which mesh wrote the file, where its tensors are parts, and how they are cut."""
     pieces = [
         tensor.piece
-        for tensor in looks_of(report.entries)
+        for tensor in dict.fromkeys(looks_of(report.entries))
         if isinstance(tensor, Composite) and tensor.piece is not None
     ]
     if not pieces:
@@ -104,7 +104,7 @@ def _shards(report: InspectReport) -> str:
     """Which rank wrote the file, where its tensors are shards of FSDP 1."""
     shards = [
         tensor.shards
-        for tensor in looks_of(report.entries)
+        for tensor in dict.fromkeys(looks_of(report.entries))
         if isinstance(tensor, Composite) and tensor.shards is not None
     ]
     if not shards:

@@ -12,7 +12,7 @@ from ckpt.evidence.loading import Load, look_at, refusals_text
 from ckpt.evidence.roles import Role
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
-from ckpt.evidence.wrappers import AVERAGE_COUNTERS, inner_wrappers, wrapper_prefix, writers
+from ckpt.evidence.wrappers import AVERAGE_COUNTERS, inner_wrappers, wrapped_names, wrapper_prefix, writers
 from ckpt.findings import Finding, Level, Plan, Way, order
 from ckpt.jobs.inspect import list_modules as loose
 from ckpt.jobs.inspect import resume, unused
@@ -186,7 +186,7 @@ def _prefixes(parts: tuple[Section, ...]) -> tuple[Prefix, ...]:
         leading: dict[str, int] = {}
         inner: dict[str, list[str]] = {}
         names = part.names()
-        for prefix in map(wrapper_prefix, names):
+        for prefix in map(wrapper_prefix, wrapped_names(names)):
             if prefix:
                 leading[prefix] = leading.get(prefix, 0) + 1
         for name in names if "._" in "\n".join(names) else ():
