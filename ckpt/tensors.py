@@ -166,12 +166,6 @@ class Storage(NamedTuple):
     place: Place | None
     crc: int | None = None
 
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __hash__(self) -> int:
-        return id(self)
-
 
 Geometry = tuple[DType, tuple[int, ...], tuple[int, ...], int, bool, bool]
 """dtype, shape, stride, offset, pending conjugation, pending negation."""
@@ -198,12 +192,6 @@ class TensorRef(NamedTuple):
     is_buffer: bool = False
     conj: bool = False
     neg: bool = False
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __hash__(self) -> int:
-        return id(self)
 
     @property
     def geometry(self) -> Geometry:
@@ -249,6 +237,10 @@ def tensor_ref(
     return TensorRef(
         storage, dtype, shape, stride, offset, numel, (numel * bits + 7) // 8, extent, requires_grad
     )
+
+
+for _type in (Storage, TensorRef):  # by identity; a method in Python would be called for each of many
+    _type.__eq__, _type.__hash__ = object.__eq__, object.__hash__  # type: ignore[method-assign]
 
 
 class Tensors(Column[TensorRef]):

@@ -49,6 +49,7 @@ _CERTAIN = {
 }
 _BATCH_NORM = frozenset(("running_mean", "running_var", "num_batches_tracked"))
 _UNKNOWN = Role("unknown", "none", "none", "a state dict does not say; treated as a parameter")
+_OTHER = Role("other", "none", "none", "outside the model")
 _NAMED = Role("parameter", "certain", "param_names", "named by the optimizer")
 _STATE = Role("optimizer", "certain", "section")
 _HANDED = Role("parameter", "certain", "optimizer", "a parameter of the optimizer in this file")
@@ -230,7 +231,7 @@ def _record_match(
 
 
 def _roles(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> list[Role]:
-    roles = [Role("other", "none", "none", "outside the model")] * len(checkpoint.tensors)
+    roles = [_OTHER] * len(checkpoint.tensors)
     named = _optimizer_names(sections)
     for section in sections:
         if section.kind == "optimizer":
@@ -262,8 +263,12 @@ def _told(kind: str | None, source: str) -> Role:
 
 def _model_roles(section: Section, named: frozenset[str]) -> list[Role]:
     names, tensors = section.names(), looks_of(section.entries)
-    known = {tensor: (tensor.dtype.name, tensor.shape, not tensor.numel) for tensor in set(tensors)}
-    looks = [known[tensor] for tensor in tensors]
+    numbers: dict[object, int] = {}
+    look_of = {
+        tensor: numbers.setdefault((tensor.dtype.name, tensor.shape, not tensor.numel), len(numbers))
+        for tensor in dict.fromkeys(tensors)
+    }
+    looks = [look_of[tensor] for tensor in tensors]
     together: dict[str, list[Block]] = {}
     for block in blocks(names):
         together.setdefault(block.begin, []).append(block)
@@ -287,6 +292,35 @@ def _model_roles(section: Section, named: frozenset[str]) -> list[Role]:
             if not named.isdisjoint((name, name.removeprefix("module."))):
                 roles[at] = _NAMED
     return roles
+
+
+def _beginning(names: Sequence[str], begin: str, number: int) -> Sequence[int]:
+    """The numbers of the names that begin like that of `number`. They are neighbours, as a rule."""
+    first, last = number, number + 1
+    while first and names[first - 1].startswith(begin):
+        first -= 1
+    while last < len(names) and names[last].startswith(begin):
+        last += 1
+    if "\n".join(["", *names]).count(f"\n{begin}") == last - first:
+        return range(first, last)
+    return [at for at, name in enumerate(names) if name.startswith(begin)]
+
+
+def role_alone(section: Section, number: int) -> Role:
+    """The role of the tensor `number` of a section, in a file without optimizers and records: its layer decides."""
+    entry = section.entries[number]
+    if entry.source is not None:
+        return _told(entry.kind, entry.source)
+    if section.kind not in ("model", "ema"):
+        return _OTHER
+    names = section.names()
+    begin = next(block.begin for block in blocks([names[number]]))
+    if not begin:
+        return _model_roles(section, frozenset())[number]
+    layer = _beginning(names, begin, number)
+    tensors = looks_of(section.entries)
+    inside = [names[at][len(begin) :] for at in layer]
+    return _layer_roles(begin, inside, [tensors[at] for at in layer])[layer.index(number)]
 
 
 def _layer_roles(begin: str, names: Sequence[str], tensors: Sequence[Tensor]) -> list[Role]:

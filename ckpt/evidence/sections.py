@@ -7,6 +7,7 @@ module), then well-known keys. Values never decide.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from ckpt.checkpoint import Checkpoint, Container, Entry, keys_at, looks_of, names_of
@@ -124,8 +125,9 @@ def section_of(
 ) -> Section:
     """The section of the tensors `first` to `last`, with its totals."""
     entries = checkpoint.tensors[first:last]
-    tensors = looks_of(entries)
-    numel, nbytes = sum([tensor.numel for tensor in tensors]), sum([tensor.nbytes for tensor in tensors])
+    counts = Counter(looks_of(entries)).items()
+    numel = sum([tensor.numel * count for tensor, count in counts])
+    nbytes = sum([tensor.nbytes * count for tensor, count in counts])
     return Section(path, name, kind, first, entries, is_module, numel, nbytes, node)
 
 

@@ -86,6 +86,10 @@ class Records(Mapping[str, Record]):
             self._index = dict(zip(self.names, range(len(self.names)), strict=True))
         return self._index
 
+    def any_below(self, folder: str) -> bool:
+        """Whether a name begins with that of a folder, which ends with a slash."""
+        return f"\0{folder}" in "\0".join(["", *self.names])
+
     def find(self, name: str, near: int) -> int:
         """The position of a name, looked for a little behind `near` at first; -1 where there is none."""
         for at in range(near, min(near + _AROUND, len(self.names))):

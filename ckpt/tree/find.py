@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from ckpt.checkpoint import Entries, Entry, Value
 from ckpt.columns import parts
@@ -85,9 +85,11 @@ def _beginning(view: View, names: set[str] | None) -> Iterator[tuple[Path, str, 
     if names is None or view.kind != "mapping" or set(map(type, view.keys)) != {str}:
         yield from named(view)
         return
-    for index, key in enumerate(view.keys):
-        if key in names:
-            yield (str(key),), str(key), view.children[index]
+    for index in sorted(
+        view.keys.index(name) for name in names.intersection(cast("Sequence[str]", view.keys))
+    ):
+        key = str(view.keys[index])
+        yield (key,), key, view.children[index]
 
 
 def named(view: View) -> Iterator[tuple[Path, str, Node]]:

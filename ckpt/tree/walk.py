@@ -228,7 +228,9 @@ class _Walk:
         if view.kind != "sequence" or len(path) < 3:
             keys: tuple[str | int, ...] = ()
             if view.kind != "sequence":
-                keys = tuple([key for key in view.keys if isinstance(key, (str, int))])
+                keys = cast("tuple[str, ...]", tuple(view.keys))
+                if not _are_texts(view.keys):
+                    keys = tuple([key for key in view.keys if isinstance(key, (str, int))])
             row = Container(
                 path,
                 name,
@@ -263,7 +265,7 @@ class _Walk:
         nodes, keys = view.children, view.keys
         if view.kind != "mapping" or len(nodes) < _MANY or registered is not None or self._registered:
             return False
-        if set(map(type, keys)) != {str}:
+        if not _are_texts(keys):
             return False
         found: list[Sequence[TensorRef]] = []
         for part in parts(nodes):
@@ -307,6 +309,11 @@ class _Walk:
                 out.containers.pop()  # it is the last one, because those inside it were removed before
             else:
                 out.containers[frame.container] = row._replace(last=len(out.tensors))
+
+
+def _are_texts(keys: Sequence[Node]) -> bool:
+    """Whether all keys are plain strings."""
+    return set(map(type, keys)) == {str}
 
 
 def _plain(nodes: Sequence[Node]) -> Sequence[TensorRef] | None:
@@ -383,8 +390,8 @@ def _is_scalar(node: Node) -> bool:
 
 def _refuse_repeats(view: View, name: str) -> None:
     """Raise UnreadableError when a dict sets one key twice. Python keeps the second value, other readers may not."""
-    texts = {key for key in view.keys if type(key) is str}
-    if len(texts) == len(view.keys):
+    texts = view.keys if _are_texts(view.keys) else [key for key in view.keys if type(key) is str]
+    if len(set(texts)) == len(view.keys):
         return
     # Ints and floats are compared by text, because a hostile file can choose them so that their hashes collide.
     keys = [key_text(key) for key in view.keys if _is_scalar(key) and type(key) is not bytearray]

@@ -60,7 +60,7 @@ def sniff(probe: Probe) -> bool:
 
 def is_torch_1_4(archive: Archive) -> bool:
     """Whether an archive has the optional zip format of torch 1.4: its storages are `tensors/KEY`."""
-    return any(name.startswith(f"{archive.root}/tensors/") for name in archive.records)
+    return archive.records.any_below(f"{archive.root}/tensors/")
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:

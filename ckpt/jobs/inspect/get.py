@@ -73,7 +73,7 @@ def get(survey: Survey, names: list[str], limits: Limits) -> list[Lookup]:
         row = _row(survey, name)
         if row is None:
             raise _unknown(checkpoint, name)
-        role, held = survey.roles[row.position], survey.in_optimizer[row.position]
+        role, held = survey.role_of(row.position)
         found.append(Lookup(row.entry.name, row.entry.path, row.tensor, row, role, held))
     return found
 
@@ -146,10 +146,7 @@ def first_values(tensor: Tensor, count: int) -> list[bool | int | float | comple
         data += block[: count * width - len(data)]
         if len(data) == count * width:
             break
-    if tensor.dtype.kind == "bool":
-        return [byte != 0 for byte in data]
-    values: list[bool | int | float | complex] = cast.numbers(data, tensor.dtype).tolist()
-    return values
+    return cast.few(data, tensor.dtype)
 
 
 def _look(checkpoint: Checkpoint, why: str, option: str) -> str | None:

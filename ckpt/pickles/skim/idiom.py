@@ -38,12 +38,12 @@ class Names(NamedTuple):
 class Cut(NamedTuple):
     """Pairs in columns. A text is None where an opcode gets it from the memo: that opcode is beside it.
 
-    `size` counts their bytes. `between` is what lies before each pair. `tensors` are the slots of the tensors, and before
+    `size` counts their bytes. `between` is what lies before a pair, by its number. `tensors` are the slots of the tensors, and before
     each of those of the dicts that open there. `end` is one past the last slot.
     """
 
     size: int
-    between: Sequence[bytes]
+    between: dict[int, bytes]
     keys: Sequence[bytes | None]
     got_keys: Sequence[bytes | None]
     digits: Sequence[bytes | None]
@@ -124,9 +124,10 @@ class Plain:
         count = _joined(parts[:-1:width])
         columns = [parts[group : count * width : width] for group in range(1, width)]
         heads, keys, _, marks, digits, *_ = columns
-        count = min(
-            _of_length([head[-1] for head in heads], keys), _of_length([mark[-1] for mark in marks], digits)
-        )
+        said = [head[-1] for head in heads], [mark[-1] for mark in marks]
+        for lengths, texts in zip(said, (keys, digits), strict=True):
+            if lengths != list(map(len, texts)):
+                count = min(count, _of_length(lengths, texts))
         if not count:
             return None
         columns = [column[:count] for column in columns]
@@ -143,7 +144,7 @@ class Plain:
         grads = [flag == 0x88 for flag in joined[11][5 :: self._last_bytes]]
         return Cut(
             sum(map(len, joined)) + self._fixed * count,
-            [head[:-2] for head in heads],
+            {at: head[:-2] for at, head in enumerate(heads) if len(head) > 2},
             keys,
             (),
             digits,
@@ -193,7 +194,8 @@ class Loose:
         whole, between, _, keys, got, put1, classes, _, digits, same, put2, *rest = columns
         devices, put3, counts, put4, shapes, put5, strides, put6, grads, put7, put8, tensors = rest
         filled = [put1, put2, put3, put4, put5, put6, put7, put8, tensors]
-        if any(len(text) > 2 for text in between):
+        before = {at: text for at, text in enumerate(between) if text}
+        if any(len(text) > 2 for text in before.values()):
             dicts = [text[-6:-1] if len(text) > 2 else b"" for text in between]
             filled.insert(0, dicts)
             tensors = [opcode for pair in zip(dicts, tensors, strict=True) for opcode in pair if opcode]
@@ -204,7 +206,7 @@ class Loose:
         flags = [flag == b"\x88" for flag in grads]
         rows = list(zip(classes, devices, counts, shapes, strides, flags, strict=True))
         found = slots(b"".join(tensors))
-        return Cut(sum(map(len, whole)), between, keys, got, digits, same, rows, found, end)
+        return Cut(sum(map(len, whole)), before, keys, got, digits, same, rows, found, end)
 
     def opens(self, found: re.Match[bytes]) -> bool:
         return len(found[2]) > len(b"u(")
@@ -226,7 +228,5 @@ def _joined(gaps: Sequence[bytes]) -> int:
 
 def _of_length(lengths: Sequence[int | None], texts: Sequence[bytes | None]) -> int:
     """How many texts come first that have the lengths that they say."""
-    if lengths == [None if text is None else len(text) for text in texts]:
-        return len(texts)
     pairs = enumerate(zip(lengths, texts, strict=True))
-    return next(at for at, (length, text) in pairs if text is not None and length != len(text))
+    return next((at for at, (length, text) in pairs if text is not None and length != len(text)), len(texts))

@@ -7,6 +7,7 @@ read is the tree of the machine alone; where that is not sure, MachineError says
 
 from __future__ import annotations
 
+import re
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -37,6 +38,8 @@ _LEAST, _MOST = 1_024, 1 << 20
 """Bytes that are cut at once. They double while nothing else lies between the pairs."""
 _NEXT = len(b"u(")
 """What lies between two pairs of one dict, after a thousand of them, is no longer than this."""
+_BEGIN = re.compile(rb"[Xhj]|u[(KMJ]")
+"""How a pair begins that is not usual."""
 _TAG = 256
 """Characters of the longest tag of a device."""
 
@@ -135,6 +138,8 @@ class TensorSkimmer:
             self._plain = Plain(names)
         if self._plain.pattern.match(self._data, at) is not None:
             return self._plain
+        if not _BEGIN.match(self._data, at):
+            return None
         if self._loose is None:
             self._loose = Loose(names)
         return self._loose if self._loose.pattern.match(self._data, at) is not None else None
@@ -147,7 +152,7 @@ class TensorSkimmer:
 
     def _take(self, cut: Cut, chunk: _Chunk, stack: list[Made], outer: list[list[Made]], slot: int) -> None:
         """Make tensors of pairs. Those that an opcode puts into the dict go there, the others wait. Raises UnreadableError."""
-        opened = [index for index, text in enumerate(cut.between) if len(text) > _NEXT]
+        opened = [at for at, text in cut.between.items() if len(text) > _NEXT]
         names = _decoded(cut.keys)
         self._chunks.append(chunk)
         self._lasts += cut.tensors
@@ -165,11 +170,11 @@ class TensorSkimmer:
             self._open_dicts(cut, opened, keys, tensors.rows(), stack, outer)
             return
         self._nodes.extend(tensors)
-        done = next((at for at in range(len(keys) - 1, -1, -1) if cut.between[at]), None)
-        if done is not None:
+        done = max(cut.between, default=0)
+        if cut.between:
             target = self._set_pending(stack, outer[-1])
             target.set(keys[:done], tensors.cut(0, done))
-        self._pending.append((keys[done or 0 :], tensors.cut(done or 0, len(keys))))
+        self._pending.append((keys[done:], tensors.cut(done, len(keys))))
 
     def _set_pending(self, stack: list[Made], below: list[Made]) -> Dict | Opaque:
         """Set the pairs on the stack and those that wait, as SETITEMS does; the dict."""
