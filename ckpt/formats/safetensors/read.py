@@ -7,6 +7,7 @@ what the rules forbid: duplicate keys, a header that does not begin with `{`.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from math import prod
 from typing import NoReturn
 
@@ -214,17 +215,10 @@ def _usual(data: bytes, budget: Budget) -> tuple[dict[str, _Row], dict[str, str]
         return None
     texts: dict[str, str] = {}
     if METADATA in names or first != "{":
-        if METADATA in names or not first.startswith(f'{{"{METADATA}":') or not first.endswith(","):
+        found = None if METADATA in names else _metadata(first)
+        if found is None:
             return None
-        import json  # here, as in `parse_json`
-
-        try:
-            header = json.loads(first[:-1] + "}")
-            texts = _texts(header.pop(METADATA))
-        except (ValueError, RecursionError, UnreadableError):
-            return None
-        if header or len(texts) * 2 != (first.count('"') - 2) // 2:  # a key that is set twice
-            return None
+        texts = dict(found)
     budget.hold(len(data))
     budget.claim(len(names))
     budget.charge(len(names) * _ENTRY + len(texts) * _VALUE + len(text), "the safetensors header")
@@ -239,6 +233,23 @@ def _usual(data: bytes, budget: Budget) -> tuple[dict[str, _Row], dict[str, str]
             like = known[kind, shape] = _entry(name, fields)
         rows[name] = (like[0], like[1], begin, end)
     return rows, texts
+
+
+@lru_cache(maxsize=4)
+def _metadata(text: str) -> tuple[tuple[str, str], ...] | None:
+    """The metadata with which a usual header begins, up to the comma. All shards of a model have the same."""
+    if not text.startswith(f'{{"{METADATA}":') or not text.endswith(","):
+        return None
+    import json  # here, as in `parse_json`
+
+    try:
+        header = json.loads(text[:-1] + "}")
+        texts = _texts(header.pop(METADATA))
+    except (ValueError, RecursionError, UnreadableError):
+        return None
+    if header or len(texts) * 2 != (text.count('"') - 2) // 2:  # a key that is set twice
+        return None
+    return tuple(texts.items())
 
 
 def _entry(name: str, fields: object) -> tuple[DType, tuple[int, ...], int, int]:
