@@ -39,7 +39,8 @@ class Archive(NamedTuple):
 
     def find(self, name: str) -> Record | None:
         """The record `root/name`."""
-        return self.records.get(f"{self.root}/{name}")
+        at = self.records.find(f"{self.root}/{name}", 0)
+        return None if at < 0 else self.records.at(at)
 
     def read_pickle(self, record: Record, limits: Limits, budget: Budget) -> bytes:
         """The bytes of a record that holds a pickle. Raises LimitError, UnreadableError."""

@@ -10,7 +10,7 @@ import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import add, le, sub
 from struct import Struct
 
@@ -91,10 +91,13 @@ class Records(Mapping[str, Record]):
         return f"\0{folder}" in "\0".join(["", *self.names])
 
     def find(self, name: str, near: int) -> int:
-        """The position of a name, looked for a little behind `near` at first; -1 where there is none."""
-        for at in range(near, min(near + _AROUND, len(self.names))):
-            if self.names[at] == name:
+        """The position of a name, looked for a little behind `near` and at the end at first; -1 where there is none."""
+        names, count = self.names, len(self.names)
+        for at in chain(range(near, min(near + _AROUND, count)), range(max(count - _AROUND, 0), count)):
+            if names[at] == name:
                 return at
+        if self._index is None and name not in names:  # an index of all costs more than a few looks
+            return -1
         return self.index.get(name, -1)
 
     def run(self, names: str, near: int) -> int:

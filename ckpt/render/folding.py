@@ -128,7 +128,7 @@ class _Folder:
     def tree(self, names: Sequence[str], leaves: Sequence[Leaf]) -> _Node:
         """The tree of names. Layers of equal names and leaves are made once, so that a million names take little."""
         root = _Node()
-        if any(map(_is_dots, names)):
+        if max(map(len, names), default=0) >= _PARTS and any(map(_is_dots, names)):
             for name, leaf in zip(names, leaves, strict=True):
                 root.add([name] if _is_dots(name) else name.split("."), leaf)
             return root

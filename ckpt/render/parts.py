@@ -118,7 +118,7 @@ def _shards(report: InspectReport) -> str:
 
 def _sharded(report: InspectReport) -> str:
     """How many tensors are cut, along which dimensions, and into how many parts."""
-    places = {type(storage.place) for storage in looks(report.checkpoint.storages)}
+    places = {type(storage.place) for storage in set(looks(report.checkpoint.storages))}
     if Boxes not in places:
         return ""
     every = [sharding for row in report.rows if (sharding := sharding_of(row.tensor)) is not None]

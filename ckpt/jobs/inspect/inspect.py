@@ -135,7 +135,10 @@ def inspect(
             raise select.refusal(known, checkpoint.path)
     prefixes = _prefixes(parts)
     hidden = hidden_devices(checkpoint.values)
-    chosen_entries = entries if len(indices) == len(entries) else [entries[index] for index in indices]
+    chosen_entries = entries
+    if len(indices) < len(entries):
+        every = list(entries)
+        chosen_entries = [every[index] for index in indices]
 
     def make(first: int, last: int) -> list[Row]:
         owner: list[Section | None] = [None] * len(entries)

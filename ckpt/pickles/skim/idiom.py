@@ -21,9 +21,9 @@ _GET = rb"(?:h.|j....)"
 _PUT = rb"r...."
 _TUPLE = rb"(?:\)|" + _NUMBER + rb"{1,3}[\x85-\x87]|\(" + _NUMBER + rb"{1,64}t)"
 
-Row = tuple[bytes, bytes, bytes, bytes, bytes, bool]
+Row = tuple[bytes, bytes, bytes, bytes, bytes, int]
 """The opcodes of a tensor that many others have too: the class of its storage, the device, the number of elements, offset
-and shape, the strides. And whether it requires a gradient. The device may hold the number too."""
+and shape, the strides, whether it requires a gradient. Others may follow the class, and the device may hold the number."""
 
 
 class Names(NamedTuple):
@@ -48,7 +48,7 @@ class Cut(NamedTuple):
     got_keys: Sequence[bytes | None]
     digits: Sequence[bytes | None]
     got_digits: Sequence[bytes | None]
-    rows: Sequence[Row]
+    rows: list[Row]
     tensors: array[int]
     end: int
 
@@ -105,7 +105,7 @@ class Plain:
     def __init__(self, names: Names) -> None:
         function, word, ordered, _ = names
         self.pattern = re.compile(
-            rb"((?:u\()?X.)\0\0\0([^\0]{0,260})(%b)" % _PUT
+            rb"((?:u\()?X.)\0\0\0([^\0]{0,255})(%b)" % _PUT
             + re.escape(function + b"((" + word)
             + rb"(%bX.)\0\0\0([0-9]{1,20})(%b)" % (_GET, _PUT)
             + rb"(%b%b)t(%b)Q(%b%b)(%b)" % (_GET, _NUMBER, _PUT, _NUMBER, _TUPLE, _PUT)
@@ -123,16 +123,17 @@ class Plain:
         parts = self.pattern.split(data)
         count = _joined(parts[:-1:width])
         columns = [parts[group : count * width : width] for group in range(1, width)]
-        heads, keys, _, marks, digits, *_ = columns
-        said = [head[-1] for head in heads], [mark[-1] for mark in marks]
-        for lengths, texts in zip(said, (keys, digits), strict=True):
-            if lengths != list(map(len, texts)):
-                count = min(count, _of_length(lengths, texts))
+        joined = [b"".join(column) for column in columns]
+        said = joined[0].replace(b"u(", b"")[1::2], joined[3][3::4]
+        for number, at, lengths in ((0, 1, said[0]), (3, 4, said[1])):
+            if lengths != bytes(map(len, columns[at])):
+                count = min(count, _of_length([opcode[-1] for opcode in columns[number]], columns[at]))
         if not count:
             return None
-        columns = [column[:count] for column in columns]
-        heads, keys, _, marks, digits, _, places, _, shapes, _, strides, _ = columns
-        joined = [b"".join(column) for column in columns]
+        if count < len(columns[0]):
+            columns = [column[:count] for column in columns]
+            joined = [b"".join(column) for column in columns]
+        heads, keys, _, classes, digits, _, places, _, shapes, _, strides, _ = columns
         end = slot + 8 * count
         expected = consecutive(slot, end)
         filled = [(joined[column], 0, 5) for column in (2, 5, 7, 9)]
@@ -140,11 +141,12 @@ class Plain:
         for number, (opcodes, at, step) in enumerate(filled):
             if any(opcodes[at + byte :: step] != expected[byte - 1][number::8] for byte in (1, 2, 3, 4)):
                 raise OutOfOrderError
-        classes = [mark[:-2] for mark in marks]
-        grads = [flag == 0x88 for flag in joined[11][5 :: self._last_bytes]]
+        grads = joined[11][5 :: self._last_bytes]
         return Cut(
             sum(map(len, joined)) + self._fixed * count,
-            {at: head[:-2] for at, head in enumerate(heads) if len(head) > 2},
+            {at: head[:-2] for at, head in enumerate(heads) if len(head) > 2}
+            if len(joined[0]) > 2 * count
+            else {},
             keys,
             (),
             digits,
@@ -203,8 +205,7 @@ class Loose:
         end = slot + len(written) // 5
         if written != puts(slot, end):
             raise OutOfOrderError
-        flags = [flag == b"\x88" for flag in grads]
-        rows = list(zip(classes, devices, counts, shapes, strides, flags, strict=True))
+        rows = list(zip(classes, devices, counts, shapes, strides, b"".join(grads), strict=True))
         found = slots(b"".join(tensors))
         return Cut(sum(map(len, whole)), before, keys, got, digits, same, rows, found, end)
 

@@ -160,9 +160,7 @@ class TensorSkimmer:
         self.memo.add_run(slot, cut.end)
         keys = self._fetched(names, cut.got_keys)
         digits = self._fetched(_decoded(cut.digits), cut.got_digits)
-        for row in set(cut.rows) - self._looks.keys():
-            self._looks[row] = self._look(*row)
-        looks = [self._looks[row] for row in cut.rows]
+        looks = self._looks_of(cut.rows)
         self._budget.claim(len(keys))
         self._budget.charge(_COST * len(cut.tensors), "a pickle")
         tensors = Tensors(self._make(digits, [look.storage for look in looks]), looks)
@@ -227,14 +225,23 @@ class TensorSkimmer:
             found.append(node)
         return found
 
+    def _looks_of(self, rows: list[Row]) -> list[TensorRef]:
+        """For each row a tensor with these opcodes. Most are like one before."""
+        found = list(map(self._looks.get, rows))
+        if None in found:
+            for row in set(rows) - self._looks.keys():
+                self._looks[row] = self._look(*row)
+            found = list(map(self._looks.get, rows))
+        return cast("list[TensorRef]", found)
+
     def _look(
-        self, cls: bytes, device: bytes, count: bytes, shape: bytes, stride: bytes, grad: bool
+        self, cls: bytes, device: bytes, count: bytes, shape: bytes, stride: bytes, grad: int
     ) -> TensorRef:
         """A tensor with these opcodes, and a storage like its own. Raises MachineError for an unusual one."""
         if not count:
             device, count = _first(device)
         offset, sizes = _first(shape)
-        node = self.memo[int.from_bytes(cls[1:], "little")]
+        node = self.memo[int.from_bytes(_first(cls)[0][1:], "little")]
         tag = self._pushed(device) if device[:1] == b"X" else self.memo[int.from_bytes(device[1:], "little")]
         if type(node) is not Global or type(tag) is not str or len(tag) > _TAG:
             raise MachineError("a storage is unusual", 0)
@@ -244,7 +251,7 @@ class TensorSkimmer:
             raise MachineError("a storage is unusual", 0)
         try:
             storage = Storage("", tag, dtype, storage_bytes(dtype, _number(count)), None)
-            return strided(storage, dtype, _numbers(sizes), _numbers(stride), _number(offset), grad)
+            return strided(storage, dtype, _numbers(sizes), _numbers(stride), _number(offset), grad == 0x88)
         except BadCallError:
             raise MachineError("a tensor is unusual", 0) from None
 
