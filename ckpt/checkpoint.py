@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Literal
 
+from ckpt.columns import Column, parts
 from ckpt.errors import about
 from ckpt.io.source import Source
 from ckpt.names import Path
 from ckpt.nodes import Node
 from ckpt.rows import NamedTuple, dataclass
-from ckpt.tensors import Storage, Tensor, sources_of
+from ckpt.tensors import Storage, Tensor, Tensors, sources_of
 
 Role = Literal["parameter", "buffer"]
 
@@ -31,6 +32,58 @@ class Entry(NamedTuple):
     source: str | None = None
     registered: bool = True
     persistent: bool = True
+
+
+class Entries(Column[Entry]):
+    """The tensors of a state dict at `path`: `keys` are the last steps of their paths, `names` their names."""
+
+    __slots__ = ("keys", "names", "path", "tensors")
+
+    def __init__(self, path: Path, keys: Sequence[str], names: Sequence[str], tensors: Tensors) -> None:
+        self.path = path
+        self.keys = keys
+        self.names = names
+        self.tensors = tensors
+
+        def make(first: int, last: int) -> list[Entry]:
+            paths = map(path.__add__, zip(keys[first:last], strict=True))
+            rows = zip(paths, names[first:last], tensors[first:last], strict=True)
+            return [Entry(*row) for row in rows]
+
+        super().__init__(len(names), make)
+
+    def cut(self, first: int, last: int) -> Entries:
+        span = slice(first, last)
+        tensors = self.tensors.cut(first, last)
+        return self._cut(Entries(self.path, self.keys[span], self.names[span], tensors), first)
+
+
+def names_of(entries: Sequence[Entry]) -> list[str]:
+    """The name of each tensor."""
+    found: list[str] = []
+    for part in parts(entries):
+        found += part.names if isinstance(part, Entries) else [entry.name for entry in part]
+    return found
+
+
+def keys_at(entries: Sequence[Entry], depth: int) -> list[str]:
+    """The last step of each path of `depth` steps, where it is a string."""
+    found: list[str] = []
+    for part in parts(entries):
+        if not isinstance(part, Entries):
+            last = [entry.path[-1] for entry in part if len(entry.path) == depth]
+            found += [step for step in last if isinstance(step, str)]
+        elif len(part.path) + 1 == depth:
+            found += part.keys
+    return found
+
+
+def looks_of(entries: Sequence[Entry]) -> list[Tensor]:
+    """For each tensor one that looks the same: all but its bytes and its storage's name is equal."""
+    found: list[Tensor] = []
+    for part in parts(entries):
+        found += part.tensors.looks if isinstance(part, Entries) else [entry.tensor for entry in part]
+    return found
 
 
 class Value(NamedTuple):
@@ -194,7 +247,7 @@ class Checkpoint:
     nbytes: int
     root: Node
     tensors: Sequence[Entry]
-    storages: tuple[Storage, ...]
+    storages: Sequence[Storage]
     values: tuple[Value, ...] = ()
     containers: tuple[Container, ...] = ()
     imports: tuple[Import, ...] = ()

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from fnmatch import translate
 
 from ckpt.errors import UsageError
+from ckpt.rows import NamedTuple
 from ckpt.text import TEXT_LIMIT, pasted, show
 
 Key = str | int
@@ -35,6 +36,36 @@ _NUMBERS = re.compile(r"([0-9]+)")
 def dotted(path: Sequence[Key]) -> str:
     """The name of a path: its keys joined with dots. Two paths may share one name."""
     return ".".join([key if type(key) is str else str(key) for key in path])
+
+
+class Block(NamedTuple):
+    """Neighbours in a list of names that begin alike up to their first number: `layers.3.`; nothing without a number.
+
+    They are the names from `first` up to `last`.
+    """
+
+    begin: str
+    first: int
+    last: int
+
+
+_BEGIN = re.compile(r"(?:[^.]*\.)*?[0-9]{1,9}\.")
+
+
+def blocks(names: Sequence[str]) -> list[Block]:
+    """The blocks of a list of names, in order. A model repeats its layers, so many of them are alike inside."""
+    found: list[Block] = []
+    begin, first = "", 0
+    for at, name in enumerate(names):
+        if begin and name.startswith(begin):
+            continue
+        number = _BEGIN.match(name)
+        after = number[0] if number else ""
+        if after != begin:
+            if at > first:
+                found.append(Block(begin, first, at))
+            begin, first = after, at
+    return [*found, Block(begin, first, len(names))] if names else found
 
 
 def natural(text: str) -> tuple[tuple[int, int | str], ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias, TypeGuard
 
+from ckpt.columns import Chain, Column
 from ckpt.names import NamedKey
 from ckpt.rows import dataclass
 from ckpt.tensors import Composite, Storage, TensorRef
@@ -42,12 +43,24 @@ class Dict:
 
     def __init__(self) -> None:
         self.keys: list[Node] = []
-        self.values: list[Node] = []
+        self.values: Sequence[Node] = []
 
     def set(self, keys: Sequence[Node], values: Sequence[Node]) -> None:
-        """Add keys with their values, as SETITEMS does."""
+        """Add keys with their values, as SETITEMS does. Values in a column stay in it."""
         self.keys += keys
-        self.values += values
+        self.values = _joined(self.values, values)
+
+
+def _joined(before: Sequence[Node], values: Sequence[Node]) -> Sequence[Node]:
+    """The values before and these. What came before may grow."""
+    if type(before) is list and not isinstance(values, Column):
+        before += values
+        return before
+    if not len(before) and not isinstance(values, Column):
+        return list(values)
+    both = before if isinstance(before, Chain) else Chain(before)
+    both.extend(values)
+    return both
 
 
 class Set:
@@ -133,11 +146,11 @@ class Opaque:
 
     def set(self, keys: Sequence[Node], values: Sequence[Node]) -> None:
         """Add keys with their values, as SETITEMS does."""
-        if type(self.keys) is list and type(self.values) is list:
+        if type(self.keys) is list:
             self.keys += keys
-            self.values += values
         else:
-            self.keys, self.values = list(keys), list(values)
+            self.keys = list(keys)
+        self.values = _joined(self.values, values)
 
     def build(self, state: Node) -> None:
         """Add a state, as BUILD does."""

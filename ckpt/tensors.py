@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Reversible, Sequence
+from itertools import repeat
 from math import prod
+from operator import add
 from typing import Literal, Protocol
 
+from ckpt.columns import Column
 from ckpt.dtypes import DType
 from ckpt.io.source import Source
 from ckpt.rows import NamedTuple, dataclass
@@ -163,12 +166,6 @@ class Storage(NamedTuple):
     place: Place | None
     crc: int | None = None
 
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __hash__(self) -> int:
-        return id(self)
-
 
 Geometry = tuple[DType, tuple[int, ...], tuple[int, ...], int, bool, bool]
 """dtype, shape, stride, offset, pending conjugation, pending negation."""
@@ -195,12 +192,6 @@ class TensorRef(NamedTuple):
     is_buffer: bool = False
     conj: bool = False
     neg: bool = False
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __hash__(self) -> int:
-        return id(self)
 
     @property
     def geometry(self) -> Geometry:
@@ -246,6 +237,32 @@ def tensor_ref(
     return TensorRef(
         storage, dtype, shape, stride, offset, numel, (numel * bits + 7) // 8, extent, requires_grad
     )
+
+
+for _type in (Storage, TensorRef):  # by identity; a method in Python would be called for each of many
+    _type.__eq__, _type.__hash__ = object.__eq__, object.__hash__  # type: ignore[method-assign]
+
+
+class Tensors(Column[TensorRef]):
+    """Tensors over `storages`, one each: those of a large state dict. `looks` are tensors that look like them."""
+
+    __slots__ = ("storages",)
+
+    def __init__(self, storages: Sequence[Storage], looks: Sequence[TensorRef]) -> None:
+        self.storages = storages
+
+        def make(first: int, last: int) -> list[TensorRef]:
+            chosen = looks[first:last]
+            views = {look: look[1:] for look in set(chosen)}
+            fields = map(add, zip(storages[first:last], strict=True), [views[look] for look in chosen])
+            return list(map(tuple.__new__, repeat(TensorRef), fields))
+
+        super().__init__(len(looks), make, looks)
+
+    def cut(self, first: int, last: int) -> Tensors:
+        of = self.storages
+        storages = of.cut(first, last) if isinstance(of, Column) else of[first:last]
+        return self._cut(Tensors(storages, self.looks[first:last]), first)
 
 
 class Placement(NamedTuple):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ckpt.evidence.wrappers import wrapper_prefix, writers
-from ckpt.names import Globs, dotted, natural, nearest
+from ckpt.names import Globs, blocks, dotted, natural, nearest
 from ckpt.text import show, show_literal
 
 
@@ -88,3 +92,42 @@ def test_nearest_names() -> None:
 
 def test_a_path_is_joined_with_dots() -> None:
     assert dotted(("state", 0, "exp_avg")) == "state.0.exp_avg"
+
+
+def test_blocks_are_neighbours_that_begin_alike_up_to_their_first_number() -> None:
+    names = [
+        "embed.weight",
+        "h.0.a.1.w",
+        "h.0.b",
+        "h.1.a",
+        "h.10.a",
+        "h.1.c",
+        "norm",
+        "x.7",
+        "0.w",
+        "0.b",
+        "1",
+    ]
+    assert blocks(names) == [
+        ("", 0, 1),
+        ("h.0.", 1, 3),
+        ("h.1.", 3, 4),
+        ("h.10.", 4, 5),
+        ("h.1.", 5, 6),
+        ("", 6, 8),
+        ("0.", 8, 10),
+        ("", 10, 11),
+    ]
+    assert blocks([]) == []
+
+
+@given(st.lists(st.text("a1.", max_size=7), max_size=12))
+def test_blocks_cover_all_names_and_no_number_comes_before(names: list[str]) -> None:
+    found = blocks(names)
+    assert [at for block in found for at in range(block.first, block.last)] == list(range(len(names)))
+    assert all(one.begin != two.begin for one, two in pairwise(found))
+    for begin, first, last in found:
+        for name in names[first:last]:
+            numbers = [part.isdigit() for part in name.split(".")[:-1]]
+            assert name.startswith(begin) and (True in numbers) == bool(begin)
+            assert begin.count(".") == (numbers.index(True) + 1 if begin else 0)

@@ -206,6 +206,37 @@ def has_numbers(dtype: DType) -> bool:
     return not (dtype.bits < 8 or dtype.kind in ("bits", "quantized") or dtype.name.startswith("float4"))
 
 
+_CODES = {
+    "bool": "?",
+    "uint8": "B",
+    "int8": "b",
+    "int16": "h",
+    "uint16": "H",
+    "int32": "i",
+    "uint32": "I",
+    "int64": "q",
+    "uint64": "Q",
+    "float16": "e",
+    "bfloat16": "f",
+    "float32": "f",
+    "float64": "d",
+}
+
+
+def few(data: bytes, dtype: DType) -> list[bool | int | float | complex]:
+    """A few elements as numbers. The usual types do without numpy, whose import takes longer than all else."""
+    from struct import unpack
+
+    code = _CODES.get(dtype.name)
+    if code is None:
+        found: list[bool | int | float | complex] = numbers(data, dtype).tolist()
+        return found
+    count = len(data) * 8 // dtype.bits
+    if dtype.name == "bfloat16":  # the upper half of a float32
+        data = b"".join([b"\0\0" + data[at : at + 2] for at in range(0, len(data), 2)])
+    return list(unpack(f"<{count}{code}", data))
+
+
 def numbers(block: bytes | memoryview, dtype: DType, row: int = 0) -> Array:
     """Elements as numbers that numpy can compute with. Floats narrower than float32 become float32.
 

@@ -307,12 +307,14 @@ def literal(text: str) -> str:
 
     Nor is it where an encoding without it prints the escape of Python; characters with a stand-in are escaped always.
     """
-    quoted = "".join(
-        char
-        if char.isascii() or (char not in STAND_INS and show_literal(char) == char)
-        else ascii(char)[1:-1]
-        for char in repr(text)
-    )
+    quoted = repr(text)
+    if not text.isascii():
+        quoted = "".join(
+            char
+            if char.isascii() or (char not in STAND_INS and show_literal(char) == char)
+            else ascii(char)[1:-1]
+            for char in quoted
+        )
     if quoted.startswith("'") and '"' not in quoted:
         return f'"{quoted[1:-1]}"'
     return quoted

@@ -11,15 +11,17 @@ import re
 from collections.abc import Sequence, Set
 from typing import Literal
 
-from ckpt.checkpoint import Checkpoint, Entry
+from ckpt.checkpoint import Checkpoint, Entries, looks_of
+from ckpt.columns import parts
 from ckpt.errors import UsageError
 from ckpt.evidence.matching import Match, matches, recorded
 from ckpt.evidence.optimizers import parts_of
 from ckpt.evidence.record import STATE_DICT, ModelRecord, TensorRecord, record_of
 from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import unwrapped_name
+from ckpt.names import Block, blocks
 from ckpt.rows import NamedTuple
-from ckpt.tensors import TensorRef
+from ckpt.tensors import Tensor, TensorRef
 from ckpt.text import show
 from ckpt.tree.find import children
 from ckpt.tree.view import look
@@ -47,6 +49,7 @@ _CERTAIN = {
 }
 _BATCH_NORM = frozenset(("running_mean", "running_var", "num_batches_tracked"))
 _UNKNOWN = Role("unknown", "none", "none", "a state dict does not say; treated as a parameter")
+_OTHER = Role("other", "none", "none", "outside the model")
 _NAMED = Role("parameter", "certain", "param_names", "named by the optimizer")
 _STATE = Role("optimizer", "certain", "section")
 _HANDED = Role("parameter", "certain", "optimizer", "a parameter of the optimizer in this file")
@@ -125,8 +128,10 @@ def find_roles(
         source, note = _SOURCES[match.record.source]
         for index, row in match.known().items():
             roles[index] = Role(row.role, "certain", source, note)
-    sure = [role.role == "buffer" and role.trust in ("certain", "strong") for role in roles]
-    optimizers = matches(checkpoint, sections, sure)
+    optimizers: tuple[Match, ...] = ()
+    if any(section.kind == "optimizer" for section in sections):
+        sure = [role.role == "buffer" and role.trust in ("certain", "strong") for role in roles]
+        optimizers = matches(checkpoint, sections, sure)
     if match is not None:
         several = len(match.record.optimizers) > 1
         for optimizer in match.record.optimizers:
@@ -139,7 +144,7 @@ def find_roles(
                 note = f"parameter {number} of {each.optimizer.name or 'the optimizer'}"
                 roles[at] = Role("parameter", trust, "optimizer", note)
     held = _in_optimizer(checkpoint, optimizers)
-    for at, role in enumerate(roles):
+    for at, role in enumerate(roles) if optimizers else ():
         if held[at] is False and role.trust in ("likely", "none"):
             roles[at] = role._replace(note=f"{role.note}; not in the optimizer, so a buffer or frozen")
     return Evidence(roles, optimizers, match, held)
@@ -226,7 +231,7 @@ def _record_match(
 
 
 def _roles(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> list[Role]:
-    roles = [Role("other", "none", "none", "outside the model")] * len(checkpoint.tensors)
+    roles = [_OTHER] * len(checkpoint.tensors)
     named = _optimizer_names(sections)
     for section in sections:
         if section.kind == "optimizer":
@@ -237,10 +242,14 @@ def _roles(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> list[Role]:
             ]
         elif section.kind in ("model", "ema"):
             roles[section.first : section.first + section.tensors] = _model_roles(section, named)
-    return [
-        role if entry.source is None or role.role == "optimizer" else _told(entry.kind, entry.source)
-        for entry, role in zip(checkpoint.tensors, roles, strict=True)
-    ]
+    at = 0
+    for part in parts(checkpoint.tensors):
+        for entry in () if isinstance(part, Entries) else part:
+            if entry.source is not None and roles[at].role != "optimizer":
+                roles[at] = _told(entry.kind, entry.source)
+            at += 1
+        at += len(part) if isinstance(part, Entries) else 0
+    return roles
 
 
 def _told(kind: str | None, source: str) -> Role:
@@ -253,38 +262,82 @@ def _told(kind: str | None, source: str) -> Role:
 
 
 def _model_roles(section: Section, named: frozenset[str]) -> list[Role]:
-    names = section.names()
-    siblings: dict[str, list[str]] = {}
-    for name in names:
-        parent, _, leaf = name.rpartition(".")
-        leaves = siblings.get(parent)
-        if leaves is None:
-            siblings[parent] = [leaf]
-        else:
-            leaves.append(leaf)
-    # A model repeats its blocks: most tensors are told by the siblings, the leaf and the shape of one before.
-    layers: dict[tuple[object, ...], int] = {}
-    layer_of: dict[str, int] = {}
-    for parent, leaves in siblings.items():
-        inside = _TOLD_BY_PARENT.intersection(parent.split("."))
-        layer_of[parent] = layers.setdefault((*leaves, inside), len(layers))
-    known: dict[tuple[object, ...], Role] = {}
-    roles: list[Role] = []
-    for entry, name in zip(section.entries, names, strict=True):
-        if named and not named.isdisjoint((name, name.removeprefix("module."))):
-            roles.append(_NAMED)
-            continue
-        tensor = entry.tensor
-        parent, _, leaf = name.rpartition(".")
-        key = (layer_of[parent], leaf, tensor.dtype.name, tensor.shape, not tensor.numel)
-        role = known.get(key)
-        if role is None:
-            role = known[key] = _role(entry, parent, leaf, frozenset(siblings[parent]))
-        roles.append(role)
+    names, tensors = section.names(), looks_of(section.entries)
+    numbers: dict[object, int] = {}
+    look_of = {
+        tensor: numbers.setdefault((tensor.dtype.name, tensor.shape, not tensor.numel), len(numbers))
+        for tensor in dict.fromkeys(tensors)
+    }
+    looks = [look_of[tensor] for tensor in tensors]
+    together: dict[str, list[Block]] = {}
+    for block in blocks(names):
+        together.setdefault(block.begin, []).append(block)
+    # A model repeats its layers: one that is alike inside has the roles of the one before.
+    layers: dict[tuple[object, ...], list[Role]] = {}
+    roles = [_UNKNOWN] * len(names)
+    for begin, here in together.items():
+        inside = tuple([name[len(begin) :] for _, first, last in here for name in names[first:last]])
+        alike = tuple([look for _, first, last in here for look in looks[first:last]])
+        key = (inside, alike, *_TOLD_BY_PARENT.intersection(begin.split(".")))
+        found = layers.get(key)
+        if found is None:
+            of = [tensor for _, first, last in here for tensor in tensors[first:last]]
+            found = layers[key] = _layer_roles(begin, inside, of)
+        at = 0
+        for _, first, last in here:
+            roles[first:last] = found[at : at + last - first]
+            at += last - first
+    if named:
+        for at, name in enumerate(names):
+            if not named.isdisjoint((name, name.removeprefix("module."))):
+                roles[at] = _NAMED
     return roles
 
 
-def _role(entry: Entry, parent: str, leaf: str, beside: Set[str]) -> Role:
+def _beginning(names: Sequence[str], begin: str, number: int) -> Sequence[int]:
+    """The numbers of the names that begin like that of `number`. They are neighbours, as a rule."""
+    first, last = number, number + 1
+    while first and names[first - 1].startswith(begin):
+        first -= 1
+    while last < len(names) and names[last].startswith(begin):
+        last += 1
+    if "\n".join(["", *names]).count(f"\n{begin}") == last - first:
+        return range(first, last)
+    return [at for at, name in enumerate(names) if name.startswith(begin)]
+
+
+def role_alone(section: Section, number: int) -> Role:
+    """The role of the tensor `number` of a section, in a file without optimizers and records: its layer decides."""
+    entry = section.entries[number]
+    if entry.source is not None:
+        return _told(entry.kind, entry.source)
+    if section.kind not in ("model", "ema"):
+        return _OTHER
+    names = section.names()
+    begin = next(block.begin for block in blocks([names[number]]))
+    if not begin:
+        return _model_roles(section, frozenset())[number]
+    layer = _beginning(names, begin, number)
+    tensors = looks_of(section.entries)
+    inside = [names[at][len(begin) :] for at in layer]
+    return _layer_roles(begin, inside, [tensors[at] for at in layer])[layer.index(number)]
+
+
+def _layer_roles(begin: str, names: Sequence[str], tensors: Sequence[Tensor]) -> list[Role]:
+    """The roles of the tensors whose names go on with `names` behind `begin`."""
+    siblings: dict[str, list[str]] = {}
+    for name in names:
+        parent, _, leaf = name.rpartition(".")
+        siblings.setdefault(parent, []).append(leaf)
+    beside = {parent: frozenset(leaves) for parent, leaves in siblings.items()}
+    roles: list[Role] = []
+    for name, tensor in zip(names, tensors, strict=True):
+        parent, _, leaf = name.rpartition(".")
+        roles.append(_role(tensor, begin + parent, leaf, beside[parent]))
+    return roles
+
+
+def _role(tensor: Tensor, parent: str, leaf: str, beside: Set[str]) -> Role:
     if {"running_mean", "running_var"} <= beside:
         if leaf in _BATCH_NORM:
             return Role("buffer", "strong", "batchnorm", "statistics of a normalization layer")
@@ -302,11 +355,11 @@ def _role(entry: Entry, parent: str, leaf: str, beside: Set[str]) -> Role:
             return Role("buffer", "strong", "spectral_norm", f"beside {base}_orig")
         if {f"{base}_g", f"{base}_v"} <= beside and leaf in (f"{base}_g", f"{base}_v"):
             return Role("parameter", "strong", "weight_norm", f"{base}_g beside {base}_v")
-    kind = entry.tensor.dtype.kind
+    kind = tensor.dtype.kind
     if kind in ("int", "bool") and leaf not in _QUANTIZED_NAMES:
         # Narrow integers may be the packed weights of a quantized model.
-        trust = "strong" if entry.tensor.dtype.name in ("int64", "bool") else "likely"
-        return Role("buffer", trust, "dtype", f"{entry.tensor.dtype.name} takes no gradient")
+        trust = "strong" if tensor.dtype.name in ("int64", "bool") else "likely"
+        return Role("buffer", trust, "dtype", f"{tensor.dtype.name} takes no gradient")
     if leaf in _LIKELY_BUFFERS:
         return Role("buffer", "likely", "name", f"{leaf} is usually a buffer")
     if (
@@ -317,9 +370,9 @@ def _role(entry: Entry, parent: str, leaf: str, beside: Set[str]) -> Role:
         return _UNKNOWN
     if f"{leaf}_orig" in beside:
         return Role("buffer", "likely", "name", f"beside {leaf}_orig, from which it is computed")
-    if leaf == "bias" and _is_mask(entry.tensor.shape):
+    if leaf == "bias" and _is_mask(tensor.shape):
         return Role("buffer", "likely", "name", "a bias of this shape is usually a causal mask")
-    if not _PACKED.isdisjoint(beside) or not entry.tensor.numel:
+    if not _PACKED.isdisjoint(beside) or not tensor.numel:
         return _UNKNOWN  # e3nn registers an empty buffer where a layer has no weight or bias
     return Role("parameter", "likely", "name", f"{leaf} is usually a parameter")
 

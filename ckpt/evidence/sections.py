@@ -7,9 +7,10 @@ module), then well-known keys. Values never decide.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
-from ckpt.checkpoint import Checkpoint, Container, Entry
+from ckpt.checkpoint import Checkpoint, Container, Entry, keys_at, looks_of, names_of
 from ckpt.evidence.record import KEY, record_of
 from ckpt.names import Globs, Path, dotted
 from ckpt.nodes import Node
@@ -89,12 +90,13 @@ class Section(NamedTuple):
     def is_flat(self) -> bool:
         """Whether all its tensors are one level below it, as in a state dict."""
         depth = len(self.path) + 1
-        return not self.is_module and all(len(entry.path) == depth for entry in self.entries)
+        return not self.is_module and len(keys_at(self.entries, depth)) == len(self.entries)
 
     def names(self) -> list[str]:
         """The names of its tensors, relative to it."""
-        begin = len(self.name) + 1 if self.path else 0
-        return [entry.name[begin:] for entry in self.entries]
+        names = names_of(self.entries)
+        begin = len(self.name) + 1
+        return [name[begin:] for name in names] if self.path else names
 
     def selected(self, globs: Globs | None, path: str) -> Sequence[Entry]:
         """Its entries that match by their names or those inside of it. Raises UsageError where none does."""
@@ -123,8 +125,9 @@ def section_of(
 ) -> Section:
     """The section of the tensors `first` to `last`, with its totals."""
     entries = checkpoint.tensors[first:last]
-    tensors = [entry.tensor for entry in entries]
-    numel, nbytes = sum([tensor.numel for tensor in tensors]), sum([tensor.nbytes for tensor in tensors])
+    counts = Counter(looks_of(entries)).items()
+    numel = sum([tensor.numel * count for tensor, count in counts])
+    nbytes = sum([tensor.nbytes * count for tensor, count in counts])
     return Section(path, name, kind, first, entries, is_module, numel, nbytes, node)
 
 
@@ -270,10 +273,10 @@ class _Finder:
         """Whether it maps names to tensors, with dotted names or below a key for a model."""
         depth = len(row.path) + 1
         entries = self._checkpoint.tensors[row.first : row.last]
-        direct = [entry for entry in entries if len(entry.path) == depth and isinstance(entry.path[-1], str)]
+        direct = keys_at(entries, depth)
         if not direct or row.type in ("list", "tuple"):
             return False
-        dots = sum("." in str(entry.path[-1]) for entry in direct)
+        dots = sum(["." in key for key in direct])
         if 2 * dots >= len(direct) and 2 * len(direct) >= len(entries):
             return True
         if len(direct) != len(entries) and not dots:
@@ -281,7 +284,7 @@ class _Finder:
         if _says_model(row.path):
             return True
         # Without dots and without a key above: {"weight": ..., "bias": ...} but not {"images": ..., "labels": ...}.
-        alike = any(re.fullmatch(_TENSOR_NAMES, str(entry.path[-1])) for entry in direct)
+        alike = any(re.fullmatch(_TENSOR_NAMES, key) for key in direct)
         return not row.path and len(direct) == len(row.keys) and alike
 
     def _is_nested_model(self, row: Container) -> bool:

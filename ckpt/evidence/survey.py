@@ -12,7 +12,7 @@ from ckpt.evidence.gradients import GradientUse, gradient_uses
 from ckpt.evidence.loading import Load, load_of
 from ckpt.evidence.matching import Match
 from ckpt.evidence.record import ModelRecord
-from ckpt.evidence.roles import Evidence, RecordMatch, Role, find_roles
+from ckpt.evidence.roles import Evidence, RecordMatch, Role, find_roles, role_alone
 from ckpt.evidence.sections import Section, find_sections
 from ckpt.names import nearest
 from ckpt.text import and_more, pasted, show
@@ -64,11 +64,12 @@ class Survey:
     @property
     def parameters(self) -> list[int]:
         """The indices of the parameters of the models, or of their averages where these are all that there is."""
+        roles = self.roles
         return [
             index
             for section in self.main
             for index in section.indices
-            if self.roles[index].role in ("parameter", "unknown")
+            if roles[index].role in ("parameter", "unknown")
         ]
 
     def section(self, name: str) -> Section:
@@ -143,6 +144,14 @@ class Survey:
         A tensor of which this is False is a buffer or frozen.
         """
         return self._evidence.in_optimizer
+
+    def role_of(self, index: int) -> tuple[Role, bool | None]:
+        """What `roles` and `in_optimizer` say of one tensor. Where nothing but its layer decides, no other is looked at."""
+        alone = self.model is None and self.checkpoint.declared is None and not self.knows_gradients
+        section = next((part for part in self.sections if index in part.indices), None)
+        if not alone or section is None or "_evidence" in vars(self):
+            return self.roles[index], self.in_optimizer[index]
+        return role_alone(section, index - section.first), None
 
     @property
     def matches(self) -> tuple[Match, ...]:

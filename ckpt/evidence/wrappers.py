@@ -33,6 +33,14 @@ def wrapper_prefix(name: str) -> str:
     return name[:end]
 
 
+def wrapped_names(names: Sequence[str]) -> list[str]:
+    """Those that begin with an attribute of a wrapper."""
+    text = "\n".join(["", *names])
+    if not any(f"\n{begin}" in text for begin in _WRAPPED):
+        return []
+    return [name for name in names if name.startswith(_WRAPPED)]
+
+
 def inner_wrappers(name: str) -> list[tuple[str, str]]:
     """The attributes of wrappers inside `name`, after the leading ones, each with the name up to its dot.
 

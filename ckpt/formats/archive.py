@@ -7,7 +7,6 @@ Not a format of the table: torch-zip, TorchScript and others use it. It reads no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import methodcaller
 from struct import Struct
 from zlib import crc32
 
@@ -40,7 +39,8 @@ class Archive(NamedTuple):
 
     def find(self, name: str) -> Record | None:
         """The record `root/name`."""
-        return self.records.get(f"{self.root}/{name}")
+        at = self.records.find(f"{self.root}/{name}", 0)
+        return None if at < 0 else self.records.at(at)
 
     def read_pickle(self, record: Record, limits: Limits, budget: Budget) -> bytes:
         """The bytes of a record that holds a pickle. Raises LimitError, UnreadableError."""
@@ -93,7 +93,8 @@ def read_archive(source: Source, limits: Limits) -> Archive:
     names = records.names
     root = names[0].partition("/")[0] if names else ""
     outside = 0
-    if not all(map(methodcaller("startswith", f"{root}/"), names)) and any("/" in name for name in names):
+    below = "\0".join(["", *names]).count(f"\0{root}/")
+    if below < len(names) and any("/" in name for name in names):
         root = ""
         holding = [name for name in names if name.endswith("/data.pkl") and name.count("/") == 1]
         if len(holding) == 1:
@@ -183,7 +184,9 @@ def _find_end64(source: Source, end: int, plain: tuple[int, int, int]) -> tuple[
 
 def _check_names(names: Sequence[str]) -> list[Notice]:
     """What is odd about the names. Raises UnreadableError for two that are equal."""
-    if len(set("\0".join(names).lower().split("\0"))) == len(names):
+    joined = "\0".join(names)
+    lower = joined.lower()
+    if len(set(names if lower == joined else lower.split("\0"))) == len(names):
         return []
     seen: dict[str, str] = {}
     notices: list[Notice] = []

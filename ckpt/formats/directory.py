@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import sys
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
-from operator import add, le
+from itertools import chain, pairwise
+from operator import add, le, sub
 from struct import Struct
 
 from ckpt.errors import CutOffError, UnreadableError
@@ -85,17 +86,26 @@ class Records(Mapping[str, Record]):
             self._index = dict(zip(self.names, range(len(self.names)), strict=True))
         return self._index
 
+    def any_below(self, folder: str) -> bool:
+        """Whether a name begins with that of a folder, which ends with a slash."""
+        return f"\0{folder}" in "\0".join(["", *self.names])
+
+    def find(self, name: str, near: int) -> int:
+        """The position of a name, looked for a little behind `near` and at the end at first; -1 where there is none."""
+        names, count = self.names, len(self.names)
+        for at in chain(range(near, min(near + _AROUND, count)), range(max(count - _AROUND, 0), count)):
+            if names[at] == name:
+                return at
+        if self._index is None and name not in names:  # an index of all costs more than a few looks
+            return -1
+        return self.index.get(name, -1)
+
     def run(self, names: str, near: int) -> int:
-        """Where records with these names follow each other, looked for a little behind `near`; -1 where they do not.
+        """Where records with these names follow each other; -1 where they do not. The first is looked for as in `find`.
 
         `names` has a NUL between two names.
         """
-        name, count = names.partition("\0")[0], names.count("\0") + 1
-        for first in range(near, min(near + _AROUND, len(self.names))):
-            if self.names[first] == name:
-                break
-        else:
-            first = self.index.get(name, -1)
+        first, count = self.find(names.partition("\0")[0], near), names.count("\0") + 1
         return first if first >= 0 and "\0".join(self.names[first : first + count]) == names else -1
 
     def at(self, position: int) -> Record:
@@ -260,14 +270,19 @@ def _add_run(records: Records, source: Source, data: bytes, run: int, directory:
 def _local_headers(source: Source, headers: array[int], count: int) -> bytes:
     """The first `count` bytes of each local header, in order. Neighbours are read together."""
     found: list[bytes] = []
-    at, total = 0, len(headers)
+    total = len(headers)
+    gaps = array("q", map(sub, headers[1:], headers))
+    is_near = not gaps or (min(gaps) >= 0 and max(gaps) <= _NEAR)
+    at = 0
     while at < total:
-        first = last = headers[at]
-        end = at + 1
-        while end < total and 0 <= headers[end] - last <= _NEAR and headers[end] - first < _BLOCK:
-            last = headers[end]
-            end += 1
-        block = source.read(first, last - first + count)
+        first = headers[at]
+        if is_near:
+            end = bisect_left(headers, first + _BLOCK, at + 1)
+        else:
+            end = at + 1
+            while end < total and 0 <= gaps[end - 1] <= _NEAR and headers[end] - first < _BLOCK:
+                end += 1
+        block = source.read(first, headers[end - 1] - first + count)
         found += [block[start - first : start - first + count] for start in headers[at:end]]
         at = end
     return b"".join(found)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from ckpt.checkpoint import Checkpoint, Import, Notice, Origin, Refusal, Traits
+from ckpt.columns import Chain, Column
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.io.source import Source
 from ckpt.limits import Budget, Limits
@@ -18,7 +19,7 @@ from ckpt.pickles.imports import Judgement, looks_like_enum
 from ckpt.pickles.known import is_known
 from ckpt.pickles.machine import MachineError, Pickle
 from ckpt.pickles.rebuild import Rebuilder
-from ckpt.tensors import Range, Storage, TensorRef
+from ckpt.tensors import Range, Storage, parts_of
 from ckpt.text import and_more, show
 from ckpt.tree.find import with_unique_names
 from ckpt.tree.literals import call_text
@@ -49,7 +50,8 @@ class Contents:
         self.read_nested = read_nested
         self.mark = mark
         self.streams = 0
-        self.storages: dict[str, Storage] = {}
+        self.storages: dict[str, Storage | Column[Storage]] = {}
+        """By their ids; a column by that of its first one."""
         self.notices = list(notices)
         self.bytestrings = False
         self.not_loadable: str | None = None
@@ -73,8 +75,8 @@ class Storages(Protocol):
         """What a persistent id names. Raises UnreadableError."""
         ...
 
-    def storages(self, keys: Sequence[str], kinds: Sequence[tuple[Node, Node, Node]]) -> list[Storage]:
-        """The storage of each key, with (class, device, elements). Raises UnreadableError."""
+    def storages(self, keys: Sequence[str], looks: Sequence[Storage]) -> Sequence[Storage]:
+        """The storage of each key, with the device, the dtype and the bytes of another. Raises UnreadableError."""
         ...
 
     def forget(self) -> None:
@@ -154,8 +156,8 @@ def checkpoint(
     except UnreadableError as error:
         error.hint = unknown_names(name for pickle in contents.pickles for name in pickle.globals.values())
         raise
-    flat.tensors, tensor_marks = with_unique_names(flat.tensors)
-    flat.values, value_marks = with_unique_names(flat.values)
+    tensors, tensor_marks = with_unique_names(flat.tensors)
+    values, value_marks = with_unique_names(flat.values)
     for marks, of in ((tensor_marks, [mark for _, mark in tensor_marks]), (value_marks, [])):
         if marks:
             listed = and_more([f"{name} (the second is shown as {mark})" for name, mark in marks], 1)
@@ -179,9 +181,9 @@ def checkpoint(
         traits=traits,
         nbytes=0 if source is None else source.size,
         root=root,
-        tensors=tuple(flat.tensors),
+        tensors=tensors,
         storages=_storages(contents, flat),
-        values=tuple(flat.values),
+        values=tuple(values),
         containers=tuple(flat.containers),
         imports=_imports(contents, flat),
         byteorder=byteorder,
@@ -194,17 +196,26 @@ def checkpoint(
     )
 
 
-def _storages(contents: Contents, flat: Flat) -> tuple[Storage, ...]:
+def _storages(contents: Contents, flat: Flat) -> Sequence[Storage]:
     """Every storage: first those that persistent ids name, then those that only tensors name (on meta)."""
-    storages = dict(zip(map(id, contents.storages.values()), contents.storages.values(), strict=True))
-    for entry in flat.tensors:
-        tensor = entry.tensor
-        if type(tensor) is not TensorRef:
-            for _, part in tensor.parts:
-                storages.setdefault(id(part.storage), part.storage)
-        elif id(tensor.storage) not in storages:
-            storages[id(tensor.storage)] = tensor.storage
-    return tuple(storages.values())
+    storages: Chain[Storage] = Chain()
+    for each in contents.storages.values():
+        if isinstance(each, Column):
+            storages.extend(each)
+        else:
+            storages.append(each)
+    known = {
+        id(storage)
+        for part in storages.parts
+        for storage in (part.made if isinstance(part, Column) else part)
+    }
+    for part in flat.tensors.parts:
+        for entry in () if isinstance(part, Column) else part:
+            for tensor in parts_of(entry.tensor):
+                if id(tensor.storage) not in known:
+                    known.add(id(tensor.storage))
+                    storages.append(tensor.storage)
+    return storages
 
 
 def _refusals(contents: Contents, flat: Flat) -> tuple[Refusal, ...]:

@@ -6,8 +6,9 @@ chains join, small groups of leaves move up, and the deepest uniform depth that 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 
+from ckpt.names import blocks
 from ckpt.rows import NamedTuple
 
 LINES = 40
@@ -19,9 +20,8 @@ _BRACED = 8
 
 
 class Leaf(NamedTuple):
-    """A tensor as folding sees it: its dotted name, `look` (what makes two of them equal), and its sums."""
+    """A tensor as folding sees it: `look` (what makes two of them equal), and its sums."""
 
-    name: str
     look: Hashable
     numel: int
     nbytes: int
@@ -73,48 +73,21 @@ class _Node:
         self.children[part] = made
         return made
 
-    def add(self, part: str, leaf: Leaf) -> None:
+    def add(self, parts: Sequence[str], leaf: Leaf) -> None:
         """Put a tensor below."""
-        if isinstance(self.children.get(part), _Node):
-            self.child(part).leaf = leaf
+        node = self
+        for part in parts[:-1]:
+            node = node.child(part)
+        if isinstance(node.children.get(parts[-1]), _Node):
+            node.child(parts[-1]).leaf = leaf
         else:
-            self.children[part] = leaf
+            node.children[parts[-1]] = leaf
 
 
-def fold(leaves: Iterable[Leaf]) -> tuple[Fold, ...]:
-    """The folded tree of dotted names, in the order of first appearance.
-
-    A block is given up for an equal one as soon as the names go on elsewhere, so that a million names take little memory.
-    """
+def fold(names: Sequence[str], leaves: Sequence[Leaf]) -> tuple[Fold, ...]:
+    """The folded tree of dotted names, in the order of first appearance. The names are those of `leaves`."""
     folder = _Folder()
-    root = _Node()
-    open_parts: list[str] = []  # of the name before
-    nodes = [root]
-    last = ""
-    for leaf in leaves:
-        name = leaf.name
-        above, dot, part = name.rpartition(".")
-        if not dot or (len(name) >= _PARTS and name.count(".") >= _PARTS):  # a name that is nothing but dots
-            root.add(name, leaf)
-            continue
-        if above != last or len(nodes) == 1:
-            last = above
-            parts = above.split(".")
-            same = next(
-                (at for at, (one, two) in enumerate(zip(parts, open_parts, strict=False)) if one != two), -1
-            )
-            same = min(len(parts), len(open_parts)) if same < 0 else same
-            folder.close(nodes, open_parts, same)
-            for step in parts[same:]:
-                open_parts.append(step)
-                nodes.append(nodes[-1].child(step))
-        node = nodes[-1]
-        if part in node.children:
-            node.add(part, leaf)
-        else:
-            node.children[part] = leaf
-    folder.close(nodes, open_parts, 0)
-    return folder.children(root)
+    return folder.children(folder.tree(names, leaves))
 
 
 def lines(folds: tuple[Fold, ...], depth: int | None = None, most: int = LINES) -> list[Line]:
@@ -152,11 +125,34 @@ class _Folder:
         self._numbers: dict[Hashable, int] = {}
         self._equal: dict[int, _Node] = {}
 
-    def close(self, nodes: list[_Node], parts: list[str], count: int) -> None:
-        """Drop the nodes below the first `count` parts of a name, and put the first equal one in place of each."""
-        while len(parts) > count:
-            node, part = nodes.pop(), parts.pop()
-            nodes[-1].children[part] = self._equal.setdefault(self._number(node), node)
+    def tree(self, names: Sequence[str], leaves: Sequence[Leaf]) -> _Node:
+        """The tree of names. Layers of equal names and leaves are made once, so that a million names take little."""
+        root = _Node()
+        if max(map(len, names), default=0) >= _PARTS and any(map(_is_dots, names)):
+            for name, leaf in zip(names, leaves, strict=True):
+                root.add([name] if _is_dots(name) else name.split("."), leaf)
+            return root
+        layers: dict[Hashable, _Node] = {}
+        for begin, first, last in blocks(names):
+            inside = [name[len(begin) :] for name in names[first:last]] if begin else names[first:last]
+            here = leaves[first:last]
+            above = begin.split(".")[:-1]
+            node = root
+            for part in above[:-1]:
+                node = node.child(part)
+            if (
+                not begin or above[-1] in node.children
+            ):  # names that come back to a layer change that one alone
+                for name, leaf in zip(inside, here, strict=True):
+                    root.add([*above, *name.split(".")], leaf)
+                continue
+            key = (*inside, *map(id, here))
+            layer = layers.get(key)
+            if layer is None:
+                layer = self.tree(inside, here)
+                layer = layers[key] = self._equal.setdefault(self._number(layer), layer)
+            node.children[above[-1]] = layer
+        return root
 
     def children(self, node: _Node) -> tuple[Fold, ...]:
         items = list(node.children.items())
@@ -223,6 +219,11 @@ class _Folder:
             look = node.leaf.look if node.leaf else None
             node.number = numbers.setdefault((look, tuple(node.children), below), len(numbers))
         return node.number
+
+
+def _is_dots(name: str) -> bool:
+    """Whether a name is hardly more than dots. It stays whole."""
+    return len(name) >= _PARTS and name.count(".") >= _PARTS
 
 
 def _scaled(fold: Fold, times: int) -> Fold:

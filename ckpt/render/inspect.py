@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ckpt.checkpoint import looks_of
 from ckpt.findings import Finding
 from ckpt.jobs.inspect.inspect import InspectReport, Row
 from ckpt.render.findings import findings_lines, follow_lines, safe
@@ -33,7 +34,7 @@ def inspect_lines(
     findings = _findings(report, width)
     if findings:
         out += [[], *findings]
-    if report.rows:
+    if report.entries:
         room = ROWS if height is None else height - height_of(out, width) - 2  # a blank row, and the prompt
         table = tensor_lines(report, width=width, rows=room, depth=depth, everything=everything)
         out += table if len(table) == 1 else [[], *table]
@@ -78,32 +79,33 @@ def calls(report: InspectReport, width: int | None = None) -> list[Line]:
 
 def headline(report: InspectReport, width: int | None = None) -> list[Line]:
     """The first line: what the file is; broken to fit `width`."""
-    checkpoint, rows = report.checkpoint, report.rows
+    checkpoint, rows = report.checkpoint, report.entries
     text = checkpoint.layout or checkpoint.traits.label
     if checkpoint.parts:
         text += f", {plural(len(checkpoint.parts), 'member' if checkpoint.traits.is_archive else 'file')}"
     pieces = [text]
     if checkpoint.byteorder == "big":
         pieces.append("big-endian")
-    tensors = [row.entry.tensor for row in rows]
+    tensors = looks_of(rows)
     if report.selected:
         pieces.append(f"{plural(len(rows), 'tensor')} selected")
-        numel, nbytes = sum(tensor.numel for tensor in tensors), sum(tensor.nbytes for tensor in tensors)
+        numel, nbytes = sum([tensor.numel for tensor in tensors]), sum([tensor.nbytes for tensor in tensors])
         pieces += [plural(numel, "element"), size_text(nbytes)] if rows else []
-        dtypes = {tensor.dtype.name: None for tensor in tensors}
+        dtypes = {tensor.dtype.name: None for tensor in dict.fromkeys(tensors)}
     else:
         pieces.append(size_text(checkpoint.nbytes))
         if not any(part.path for part in report.sections) or not rows:
             pieces.append(plural(len(rows), "tensor"))
         dtypes = {}
-        chosen = [report.survey.tensors[index].tensor for index in report.survey.parameters]
+        every = looks_of(report.survey.tensors)
+        chosen = [every[index] for index in report.survey.parameters]
         if chosen:
-            count = sum(tensor.numel for tensor in chosen)
+            count = sum([tensor.numel for tensor in chosen])
             pieces.append(f"{count_text(count)} {'parameter' if count == 1 else 'parameters'}")
         elif rows:
-            count = sum(tensor.numel for tensor in tensors)
+            count = sum([tensor.numel for tensor in tensors])
             pieces.append(f"{count_text(count)} {'element' if count == 1 else 'elements'}")
-        for tensor in chosen or tensors:
+        for tensor in dict.fromkeys(chosen or tensors):
             dtypes[tensor.dtype.name] = None
             # A wrapper shows a dtype that none of its parts may have.
             if type(tensor) is Composite and tensor.layout == "wrapper":
@@ -118,9 +120,10 @@ def _places(report: InspectReport) -> list[str]:
     """Where the tensors are saved: the devices, the one with the most bytes first."""
     if report.checkpoint.traits.fills_a_state:  # it is loaded where the state is
         return []
-    devices = [row.entry.tensor.device for row in report.rows]
+    devices = [tensor.device for tensor in dict.fromkeys(looks_of(report.entries))]
     found: dict[str, list[Row]] = {device: [] for device in devices if device is not None}
-    for row, device in zip(report.rows, devices, strict=True) if len(found) > 1 else ():
+    for row in report.rows if len(found) > 1 else ():
+        device = row.tensor.device
         if device is not None:
             found[device].append(row)
     texts = []

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckpt.checkpoint import Value
+from ckpt.checkpoint import Value, looks_of, names_of
+from ckpt.columns import looks
 from ckpt.evidence.gradients import GradientUse
 from ckpt.evidence.loading import NEEDED, refusals_text
 from ckpt.evidence.optimizers import optimizer
@@ -60,8 +61,9 @@ def part_lines(report: InspectReport, width: int | None) -> list[Line]:
     if len(report.hidden_devices) > 3:
         left = plural(len(report.hidden_devices) - 3, "more device")
         out += hung(head(""), f"… {left} in values (--json)", width, style="dim")
-    layers = adapted_layers(row.relative for row in report.rows)
-    if layers and not report.selected:
+    names = [] if report.selected else names_of(report.entries)
+    layers = adapted_layers([row.relative for row in report.rows]) if "lora_" in "\n".join(names) else []
+    if layers:
         text = f"changes {plural(len(layers), 'layer')} of the base model: {folded(layers, 6)}"
         out += hung(head("LoRA"), text, width)
     lazy = [value.name for value in report.values if value.type in UNINITIALIZED]
@@ -74,9 +76,9 @@ def part_lines(report: InspectReport, width: int | None) -> list[Line]:
 def _pieces(report: InspectReport) -> str:
     """Which rank of which mesh wrote the file, where its tensors are parts, and how they are cut."""
     pieces = [
-        row.entry.tensor.piece
-        for row in report.rows
-        if isinstance(row.entry.tensor, Composite) and row.entry.tensor.piece is not None
+        tensor.piece
+        for tensor in dict.fromkeys(looks_of(report.entries))
+        if isinstance(tensor, Composite) and tensor.piece is not None
     ]
     if not pieces:
         return _shards(report)
@@ -90,7 +92,7 @@ def _pieces(report: InspectReport) -> str:
             text = ", ".join(placement.text for placement in piece.placements)
             cut[text] = cut.get(text, 0) + 1
     how = and_more([f"{plural(count, 'tensor')} by {text}" for text, count in cut.items()], 3)
-    whole = f"; {plural(len(report.rows) - sum(cut.values()), 'tensor')} whole"
+    whole = f"; {plural(len(report.entries) - sum(cut.values()), 'tensor')} whole"
     return (
         f"{whose} of {and_more(meshes, 3)} ranks; parts of {how}{whole}"
         if cut
@@ -101,22 +103,22 @@ def _pieces(report: InspectReport) -> str:
 def _shards(report: InspectReport) -> str:
     """Which rank wrote the file, where its tensors are shards of FSDP 1."""
     shards = [
-        row.tensor.shards
-        for row in report.rows
-        if isinstance(row.tensor, Composite) and row.tensor.shards is not None
+        tensor.shards
+        for tensor in dict.fromkeys(looks_of(report.entries))
+        if isinstance(tensor, Composite) and tensor.shards is not None
     ]
     if not shards:
         return ""
     ranks = {(each.rank, each.world) for each in shards}
     rank, world = next(iter(ranks)) if len(ranks) == 1 else (None, None)
     whose = "not recorded" if rank is None else f"{rank} of {world} ranks" if world else str(rank)
-    whole = len(report.rows) - len(shards)
+    whole = len(report.entries) - len(shards)
     return f"{whose}; shards of {plural(len(shards), 'tensor')}; {plural(whole, 'tensor')} whole"
 
 
 def _sharded(report: InspectReport) -> str:
     """How many tensors are cut, along which dimensions, and into how many parts."""
-    places = {type(storage.place) for storage in report.checkpoint.storages}
+    places = {type(storage.place) for storage in set(looks(report.checkpoint.storages))}
     if Boxes not in places:
         return ""
     every = [sharding for row in report.rows if (sharding := sharding_of(row.tensor)) is not None]
@@ -130,7 +132,7 @@ def _sharded(report: InspectReport) -> str:
     parts = (
         f"{most:,} parts" if all(sharding.parts == most for sharding in every) else f"up to {most:,} parts"
     )
-    return f"{len(every):,} of {plural(len(report.rows), 'tensor')} along {along}, in {parts}"
+    return f"{len(every):,} of {plural(len(report.entries), 'tensor')} along {along}, in {parts}"
 
 
 def _loading(report: InspectReport, head: Line, width: int | None) -> list[Line]:

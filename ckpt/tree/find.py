@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
-from ckpt.checkpoint import Entry, Value
+from ckpt.checkpoint import Entries, Entry, Value
+from ckpt.columns import parts
 from ckpt.errors import LimitError
 from ckpt.limits import Limits
 from ckpt.names import Path
@@ -18,9 +19,11 @@ _PARTS = 64
 """Parts of a name whose beginnings are looked for together."""
 
 
-def with_unique_names(rows: list[_Named]) -> tuple[list[_Named], list[tuple[str, str]]]:
+def with_unique_names(rows: Sequence[_Named]) -> tuple[Sequence[_Named], list[tuple[str, str]]]:
     """The rows with a mark like `#2` on each name that an earlier row has, and (name, marked name) for each mark."""
-    taken = {row.name for row in rows}
+    taken: set[str] = set()
+    for part in parts(rows):
+        taken.update(part.names if isinstance(part, Entries) else [row.name for row in part])
     if len(taken) == len(rows):
         return rows, []
     counts: dict[str, int] = {}
@@ -82,9 +85,11 @@ def _beginning(view: View, names: set[str] | None) -> Iterator[tuple[Path, str, 
     if names is None or view.kind != "mapping" or set(map(type, view.keys)) != {str}:
         yield from named(view)
         return
-    for key, child in zip(view.keys, view.children, strict=True):
-        if key in names:
-            yield (str(key),), str(key), child
+    for index in sorted(
+        view.keys.index(name) for name in names.intersection(cast("Sequence[str]", view.keys))
+    ):
+        key = str(view.keys[index])
+        yield (key,), key, view.children[index]
 
 
 def named(view: View) -> Iterator[tuple[Path, str, Node]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
 
 from ckpt.checkpoint import Role
 from ckpt.names import Path
@@ -48,15 +47,11 @@ Step = tuple[Path, str, Node, Role | None, Registered, bool]
 _SMALL = frozenset({int, float, bool, type(None)})
 
 
-def steps(view: View, path: Path, name: str, registered: Registered, first: int = 0) -> Iterator[Step]:
-    """The children of a container that is not a module: path, name, node, kind, registered, persistent.
-
-    They begin with the child number `first`.
-    """
+def steps(view: View, path: Path, name: str, registered: Registered) -> Iterator[Step]:
+    """The children of a container that is not a module: path, name, node, kind, registered, persistent."""
     prefix = f"{name}." if path else ""
     keys: Sequence[Node] = view.keys if view.kind != "sequence" else range(len(view.children))
-    pairs = enumerate(zip(keys, view.children, strict=True))
-    for index, (key, child) in islice(pairs, first, None) if first else pairs:
+    for index, (key, child) in enumerate(zip(keys, view.children, strict=True)):
         step = key if type(key) is str else key_of(key, index)
         yield (*path, step), f"{prefix}{step}", child, None, registered, True
 

@@ -10,13 +10,14 @@ from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import cast
 
-from ckpt.checkpoint import Container, Entry, Role, Value
+from ckpt.checkpoint import Container, Entries, Entry, Role, Value
+from ckpt.columns import Chain, parts
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.limits import TENSOR_BYTES, Budget, Limits
 from ckpt.names import Path
 from ckpt.nodes import Global, Nested, Node, Opaque, PersistentId
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Composite, Storage, TensorRef, tensor_ref
+from ckpt.tensors import Composite, Storage, TensorRef, Tensors, tensor_ref
 from ckpt.text import show
 from ckpt.tree.arrays import as_bytes
 from ckpt.tree.steps import Registered, Step, module_steps, steps
@@ -37,7 +38,7 @@ class Flat:
     """
 
     def __init__(self) -> None:
-        self.tensors: list[Entry] = []
+        self.tensors: Chain[Entry] = Chain()
         self.values: list[Value] = []
         self.containers: list[Container] = []
         self.where: dict[int, list[str]] = {}
@@ -225,11 +226,11 @@ class _Walk:
         self._open.add(id(node))
         container = None
         if view.kind != "sequence" or len(path) < 3:
-            keys = (
-                tuple(key for key in view.keys if isinstance(key, (str, int)))
-                if view.kind != "sequence"
-                else ()
-            )
+            keys: tuple[str | int, ...] = ()
+            if view.kind != "sequence":
+                keys = cast("tuple[str, ...]", tuple(view.keys))
+                if not _are_texts(view.keys):
+                    keys = tuple([key for key in view.keys if isinstance(key, (str, int))])
             row = Container(
                 path,
                 name,
@@ -251,25 +252,28 @@ class _Walk:
             self._registered.setdefault(id(node), name)
             below = module_steps(view, path, name, registered)
         else:
-            below = steps(view, path, name, registered, self._flat(view, path, name, registered))
+            is_done = self._flat(view, path, name, registered)
+            below = iter(()) if is_done else steps(view, path, name, registered)
         if type(node) is Opaque and view.kind == "mapping" and node.states:
             self._attached(attached_tensors(node), path, name)
         if view.metadata is not None:
             self._where_metadata(view.metadata, f"{name}._metadata" if path else "_metadata")
         return _Frame(node, view, path, name, below, registered, len(out.tensors), container)
 
-    def _flat(self, view: View, path: Path, name: str, registered: Registered) -> int:
-        """Record a large state dict at once, as `_visit` would record each tensor: the number of its children, or 0."""
+    def _flat(self, view: View, path: Path, name: str, registered: Registered) -> bool:
+        """Whether this is a large state dict, recorded at once as `_visit` would record each tensor."""
         nodes, keys = view.children, view.keys
         if view.kind != "mapping" or len(nodes) < _MANY or registered is not None or self._registered:
-            return 0
-        found = [node if type(node) is TensorRef else _plain(node) for node in nodes]
-        if set(map(type, found)) != {TensorRef} or set(map(type, keys)) != {str}:
-            return 0
-        tensors = cast("list[TensorRef]", found)
-        if any(tensor.is_parameter or tensor.is_buffer for tensor in tensors):
-            return 0
-        below = cast("list[str]", keys)
+            return False
+        if not _are_texts(keys):
+            return False
+        found: list[Sequence[TensorRef]] = []
+        for part in parts(nodes):
+            tensors = part if isinstance(part, Tensors) else _plain(part)
+            if tensors is None:
+                return False
+            found.append(tensors)
+        below = cast("Sequence[str]", keys)
         names = [f"{name}.{key}" for key in below] if path else below
         letters = "".join(names)
         weight = 1 if letters.isascii() else 4
@@ -278,10 +282,17 @@ class _Walk:
         if self._counted is not None:
             for node in nodes:
                 self._count(node)
-        paths = map(path.__add__, zip(below, strict=True))
-        fields = zip(paths, names, tensors, repeat(None), repeat(None), repeat(True), repeat(True))
-        self._out.tensors += map(tuple.__new__, repeat(Entry), fields)
-        return len(nodes)
+        at = 0
+        for tensors in found:
+            span = slice(at, at + len(tensors))
+            at += len(tensors)
+            if isinstance(tensors, Tensors):
+                self._out.tensors.extend(Entries(path, below[span], names[span], tensors))
+                continue
+            paths = map(path.__add__, zip(below[span], strict=True))
+            fields = zip(paths, names[span], tensors, repeat(None), repeat(None), repeat(True), repeat(True))
+            self._out.tensors.extend(map(tuple.__new__, repeat(Entry), fields))
+        return True
 
     def _where_metadata(self, metadata: Node, name: str) -> None:
         if type(metadata) is Opaque:
@@ -300,7 +311,21 @@ class _Walk:
                 out.containers[frame.container] = row._replace(last=len(out.tensors))
 
 
-def _plain(node: Node) -> TensorRef | None:
+def _are_texts(keys: Sequence[Node]) -> bool:
+    """Whether all keys are plain strings."""
+    return set(map(type, keys)) == {str}
+
+
+def _plain(nodes: Sequence[Node]) -> Sequence[TensorRef] | None:
+    """The tensors of nodes that are all plain tensors, and no Parameters; else None."""
+    found = [node if type(node) is TensorRef else _made_by(node) for node in nodes]
+    if set(map(type, found)) != {TensorRef}:
+        return None
+    tensors = cast("list[TensorRef]", found)
+    return None if any(tensor.is_parameter or tensor.is_buffer for tensor in tensors) else tensors
+
+
+def _made_by(node: Node) -> TensorRef | None:
     """The tensor of a call that makes nothing else."""
     if type(node) is Opaque and type(node.meaning) is TensorRef and len(node.args) != _WITH_STATE:
         return node.meaning
@@ -365,8 +390,8 @@ def _is_scalar(node: Node) -> bool:
 
 def _refuse_repeats(view: View, name: str) -> None:
     """Raise UnreadableError when a dict sets one key twice. Python keeps the second value, other readers may not."""
-    texts = {key for key in view.keys if type(key) is str}
-    if len(texts) == len(view.keys):
+    texts = view.keys if _are_texts(view.keys) else [key for key in view.keys if type(key) is str]
+    if len(set(texts)) == len(view.keys):
         return
     # Ints and floats are compared by text, because a hostile file can choose them so that their hashes collide.
     keys = [key_text(key) for key in view.keys if _is_scalar(key) and type(key) is not bytearray]

@@ -165,3 +165,13 @@ def test_overflows_are_counted_through_a_place_that_is_made_of_another(outer: st
 
     assert len(b"".join(blocks(place, tally=overflows.append))) == 8
     assert sum(overflows) == 2
+
+
+@pytest.mark.parametrize("name", [*module._CODES, "float8_e4m3fn", "complex64", "complex32"])
+def test_a_few_elements_are_those_that_numpy_reads(name: str) -> None:
+    dtype = BY_NAME[name]
+    data = bytes(range(1, 1 + 3 * dtype.bits // 8)) if name != "bool" else b"\0\1\2"
+    expected = module.numbers(data, dtype).tolist()
+    found = module.few(data, dtype)
+    assert found == (list(map(bool, expected)) if name == "bool" else expected)
+    assert list(map(type, found)) == [bool if name == "bool" else type(expected[0])] * 3

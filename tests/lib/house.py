@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2] / "ckpt"
 # From the ground up: modules and folders that may import each other, without a circle, and whatever lies below.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("rows",),
+    ("columns",),
     ("errors",),
     ("text", "dtypes", "limits"),
     ("names", "findings"),

@@ -36,7 +36,7 @@ class _Swap:
                 node[:] = [self.run(each) for each in node]
         elif type(node) is Dict:
             if self._is_new(node):
-                node.values[:] = [self.run(each) for each in node.values]
+                node.values = [self.run(each) for each in node.values]
         elif type(node) is Opaque and self._is_new(node):
             node.args = cast("tuple[Node, ...]", tuple(map(self.run, node.args)))
             node.states = [self.run(each) for each in node.states]

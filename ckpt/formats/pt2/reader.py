@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt.checkpoint import Checkpoint, Entry, Notice, Refusal
+from ckpt.columns import Chain
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.formats.archive import Archive
 from ckpt.formats.contained.member import of_record
@@ -82,7 +83,7 @@ class _Reader:
             self._program(tree, path, parts)
         self._beside(root)
         flat = flatten(root, self._limits, budget)
-        flat.tensors = [self._told(entry) for entry in flat.tensors]
+        flat.tensors = Chain(map(self._told, flat.tensors))
         modules = {path[:-1] for path in self._kinds}
         flat.containers = [row._replace(is_module=row.path in modules) for row in flat.containers]
         return checkpoint(

@@ -7,6 +7,7 @@ what the rules forbid: duplicate keys, a header that does not begin with `{`.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from math import prod
 from typing import NoReturn
 
@@ -14,9 +15,11 @@ from ckpt.checkpoint import Checkpoint, Entry, Traits, Value
 from ckpt.dtypes import BY_SAFETENSORS, DType, contiguous
 from ckpt.errors import CutOffError, LimitError, UnreadableError
 from ckpt.formats.probe import Probe
+from ckpt.io.source import Source
 from ckpt.limits import Budget, Limits
 from ckpt.names import natural
 from ckpt.nodes import Dict
+from ckpt.rows import NamedTuple
 from ckpt.tensors import Range, Storage, TensorRef, tensor_ref
 from ckpt.text import Json, show
 from ckpt.tree.metadata import METADATA, metadata_node
@@ -33,37 +36,58 @@ _DIGITS = 4_000
 """Digits of one number; Python itself refuses 4,301."""
 
 
+_Row = tuple[DType, tuple[int, ...], int, int]
+"""(dtype, shape as torch counts it, begin, end) of a tensor; offsets count bytes from the end of the header."""
+
+
+class Header(NamedTuple):
+    """What a file says of itself: where its data begins, its tensors by name, and its metadata."""
+
+    begin: int
+    tensors: dict[str, _Row]
+    texts: dict[str, str]
+
+
 def sniff(probe: Probe) -> bool:
     # The content decides. The suffix decides only for a damaged file, so that its error names safetensors.
-    if len(probe.head) < 9:
-        return False
-    length = int.from_bytes(probe.head[:8], "little")
-    if probe.head[8:9] == b"{" and length < 2**62 and not probe.head.startswith(b"{"):
+    if is_usual(probe.head):
         return True
     return probe.path.endswith(SUFFIXES) and probe.head[8:9] in (b" ", b"\t", b"\n")
 
 
+def is_usual(head: bytes) -> bool:
+    """Whether a file that begins like this is one of safetensors."""
+    length = int.from_bytes(head[:8], "little")
+    return head[8:9] == b"{" and length < 2**62 and not head.startswith(b"{")
+
+
 def read(probe: Probe, limits: Limits) -> Checkpoint:
-    length = int.from_bytes(probe.head[:8], "little")
+    header = read_header(probe.file, probe.head, limits, probe.budget, is_shard=bool(probe.mark))
+    return _checkpoint(probe, header)
+
+
+def read_header(source: Source, head: bytes, limits: Limits, budget: Budget, *, is_shard: bool) -> Header:
+    """The header of a file that begins with `head`. Raises UnreadableError, LimitError."""
+    length = int.from_bytes(head[:8], "little")
     if length > limits.header_bytes:
-        if length > probe.size - 8:
+        if length > source.size - 8:
             raise UnreadableError(
-                f"the safetensors header claims {length:,} bytes in a file of {probe.size:,}"
+                f"the safetensors header claims {length:,} bytes in a file of {source.size:,}"
             )
         raise LimitError(f"the safetensors header has {length:,} bytes", "header-bytes", limits.header_bytes)
-    if length > probe.size - 8:
+    if length > source.size - 8:
         raise CutOffError(
-            f"cut off: the safetensors header needs {length:,} bytes, the file ends at {probe.size:,}"
+            f"cut off: the safetensors header needs {length:,} bytes, the file ends at {source.size:,}"
         )
-    data = probe.file.read(8, length)
     begin = 8 + length
-    if length >= _LEAST or probe.mark:
-        usual = _usual(data, probe.budget)
+    data = head[8:begin] if begin <= len(head) else source.read(8, length)
+    if length >= _LEAST or is_shard:
+        usual = _usual(data, budget)
         if usual is not None and len(usual[0]) <= limits.entries:
             parsed, texts = usual
-            _check_cover(parsed, probe.size - begin)
-            return _checkpoint(probe, begin, parsed, texts)
-    header = parse_json(data, "safetensors header", probe.budget, b'"data_offsets"')
+            _check_cover(parsed, source.size - begin)
+            return Header(begin, parsed, texts)
+    header = parse_json(data, "safetensors header", budget, b'"data_offsets"')
     if b"\\u" in data:  # only an escape makes a lone surrogate, which the library refuses in any text
         import json  # here, as in `parse_json`: most files hold none
 
@@ -71,15 +95,15 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
             json.dumps(header, ensure_ascii=False).encode()
         except UnicodeEncodeError:
             raise UnreadableError("damaged safetensors header: a text contains a lone surrogate") from None
-    if not isinstance(header, dict) or probe.head[8:9] != b"{":
+    if not isinstance(header, dict) or head[8:9] != b"{":
         raise UnreadableError("the safetensors header does not begin with {")
     texts = _texts(header.pop(METADATA, {}))
     if len(header) > limits.entries:
         raise LimitError(f"the safetensors file has {len(header):,} tensors", "entries", limits.entries)
-    probe.budget.charge(len(header) * _ENTRY + len(texts) * _VALUE, "the safetensors header")
+    budget.charge(len(header) * _ENTRY + len(texts) * _VALUE, "the safetensors header")
     parsed = {name: _entry(name, fields) for name, fields in header.items()}
-    _check_cover(parsed, probe.size - begin)
-    return _checkpoint(probe, begin, parsed, texts)
+    _check_cover(parsed, source.size - begin)
+    return Header(begin, parsed, texts)
 
 
 _OBJECT, _ARRAY, _ITEM, _TEXT = 250, 80, 40, 60
@@ -162,8 +186,6 @@ def _texts(metadata: object) -> dict[str, str]:
     return texts
 
 
-_Row = tuple[DType, tuple[int, ...], int, int]
-"""(dtype, shape as torch counts it, begin, end) of a tensor; offsets count bytes from the end of the header."""
 _NUMBER = "(?:0|[1-9][0-9]{0,17})"
 _USUAL = (
     r'"([^"\\\x00-\x1f]*)":\{"dtype":"([A-Z0-9_]+)","shape":\[((?:N(?:,N)*)?)\],"data_offsets":\[(N),(N)\]\}'
@@ -193,17 +215,10 @@ def _usual(data: bytes, budget: Budget) -> tuple[dict[str, _Row], dict[str, str]
         return None
     texts: dict[str, str] = {}
     if METADATA in names or first != "{":
-        if METADATA in names or not first.startswith(f'{{"{METADATA}":') or not first.endswith(","):
+        found = None if METADATA in names else _metadata(first)
+        if found is None:
             return None
-        import json  # here, as in `parse_json`
-
-        try:
-            header = json.loads(first[:-1] + "}")
-            texts = _texts(header.pop(METADATA))
-        except (ValueError, RecursionError, UnreadableError):
-            return None
-        if header or len(texts) * 2 != (first.count('"') - 2) // 2:  # a key that is set twice
-            return None
+        texts = dict(found)
     budget.hold(len(data))
     budget.claim(len(names))
     budget.charge(len(names) * _ENTRY + len(texts) * _VALUE + len(text), "the safetensors header")
@@ -218,6 +233,23 @@ def _usual(data: bytes, budget: Budget) -> tuple[dict[str, _Row], dict[str, str]
             like = known[kind, shape] = _entry(name, fields)
         rows[name] = (like[0], like[1], begin, end)
     return rows, texts
+
+
+@lru_cache(maxsize=4)
+def _metadata(text: str) -> tuple[tuple[str, str], ...] | None:
+    """The metadata with which a usual header begins, up to the comma. All shards of a model have the same."""
+    if not text.startswith(f'{{"{METADATA}":') or not text.endswith(","):
+        return None
+    import json  # here, as in `parse_json`
+
+    try:
+        header = json.loads(text[:-1] + "}")
+        texts = _texts(header.pop(METADATA))
+    except (ValueError, RecursionError, UnreadableError):
+        return None
+    if header or len(texts) * 2 != (text.count('"') - 2) // 2:  # a key that is set twice
+        return None
+    return tuple(texts.items())
 
 
 def _entry(name: str, fields: object) -> tuple[DType, tuple[int, ...], int, int]:
@@ -268,33 +300,15 @@ def _check_cover(parsed: dict[str, tuple[DType, tuple[int, ...], int, int]], siz
         raise UnreadableError(f"the file has {size - at:,} bytes after the last tensor")
 
 
-def _checkpoint(
-    probe: Probe,
-    begin: int,
-    parsed: dict[str, tuple[DType, tuple[int, ...], int, int]],
-    metadata: dict[str, str],
-) -> Checkpoint:
+def _checkpoint(probe: Probe, header: Header) -> Checkpoint:
     root = Dict()
     entries: list[Entry] = []
-    storages: list[Storage] = []
-    known: dict[tuple[str, tuple[int, ...]], TensorRef] = {}
-    for index, name in enumerate(sorted(parsed, key=natural)):
-        dtype, shape, start, end = parsed[name]
-        nbytes = end - start
-        storage = Storage(
-            f"{probe.mark}{index}", None, dtype, nbytes, Range(probe.file, begin + start, nbytes)
-        )
-        like = known.get((dtype.name, shape))
-        if like is None:
-            like = known[dtype.name, shape] = tensor_ref(storage, dtype, shape, contiguous(shape), 0)
-        ref = TensorRef._make((storage, *like[1:]))
-        root.keys.append(name)
-        root.values.append(ref)
-        entries.append(Entry((name,), name, ref))
-        storages.append(storage)
-    values = [Value((METADATA, key), f"{METADATA}.{key}", "str", value) for key, value in metadata.items()]
-    if metadata:
-        root.set([METADATA], [metadata_node(metadata)])
+    make = Maker(probe.file, header)
+    for index, name in enumerate(sorted(header.tensors, key=natural)):
+        entries.append(make(f"{probe.mark}{index}", name))
+    root.set([entry.name for entry in entries], [entry.tensor for entry in entries])
+    if header.texts:
+        root.set([METADATA], [metadata_node(header.texts)])
     return Checkpoint(
         path=probe.path,
         format=NAME,
@@ -302,7 +316,35 @@ def _checkpoint(
         nbytes=probe.size,
         root=root,
         tensors=tuple(entries),
-        storages=tuple(storages),
-        values=tuple(values),
+        storages=make.storages,
+        values=tuple(values_of(header.texts)),
         sources=(probe.file,),
     )
+
+
+def values_of(texts: dict[str, str]) -> list[Value]:
+    """The rows of the metadata."""
+    return [Value((METADATA, key), f"{METADATA}.{key}", "str", value) for key, value in texts.items()]
+
+
+class Maker:
+    """Makes the tensors of a header. `storages` are those that it has made."""
+
+    def __init__(self, source: Source, header: Header) -> None:
+        self.storages: list[Storage] = []
+        self._source = source
+        self._header = header
+        self._known: dict[tuple[str, tuple[int, ...]], tuple[object, ...]] = {}
+
+    def __call__(self, id: str, name: str) -> Entry:
+        """The tensor with this name, over a storage with this id."""
+        dtype, shape, start, end = self._header.tensors[name]
+        new, nbytes = tuple.__new__, end - start
+        place = new(Range, (self._source, self._header.begin + start, nbytes, None, False))
+        storage = new(Storage, (id, None, dtype, nbytes, place, None))
+        view = self._known.get((dtype.name, shape))
+        if view is None:
+            view = tensor_ref(storage, dtype, shape, contiguous(shape), 0)[1:]
+            self._known[dtype.name, shape] = view
+        self.storages.append(storage)
+        return new(Entry, ((name,), name, new(TensorRef, (storage, *view)), None, None, True, True))

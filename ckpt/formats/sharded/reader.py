@@ -5,13 +5,13 @@ Only files beside the index are opened, by plain names.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from ckpt.checkpoint import Checkpoint, Notice
+from ckpt.checkpoint import Checkpoint, Notice, names_of
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.formats.probe import Probe
 from ckpt.formats.safetensors.read import parse_json
-from ckpt.formats.sharded import INDEXES, NAME
+from ckpt.formats.sharded import INDEXES, NAME, headers
 from ckpt.formats.sharded.merge import merged
 from ckpt.io.location import Location, is_plain_name, read_file
 from ckpt.limits import Budget, Limits
@@ -28,7 +28,8 @@ class Layout(NamedTuple):
     folder: Location
     weight_map: dict[str, str]
     """Name of a tensor -> name of its shard."""
-    shards: tuple[str, ...]
+    places: dict[str, Location]
+    """Name of a shard -> where it is."""
     total_size: int | None = None
     """Bytes of all tensors."""
 
@@ -40,11 +41,21 @@ def mark(probe: Probe, number: int) -> str:
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
     layout = layout_of(probe, limits)
+    marks = [mark(probe, number) for number in range(len(layout.places))]
+    usual = headers.read_shards(layout.places, marks, limits, probe.budget)
+    if usual is not None:
+        try:
+            notices = _compare(layout.weight_map, [(shard.name, shard.header.tensors) for shard in usual])
+        except BaseException:
+            for each in usual:
+                each.source.close()
+            raise
+        return replace(headers.merged(probe.path, usual, notices), index_bytes=layout.total_size)
     shards: list[tuple[str, Checkpoint]] = []
     try:
-        for number, name in enumerate(layout.shards):
-            shards.append((name, probe.open(layout.folder.child(name), mark(probe, number))))
-        notices = _compare(layout.weight_map, shards)
+        for (name, place), prefix in zip(layout.places.items(), marks, strict=True):
+            shards.append((name, probe.open(place, prefix)))
+        notices = _compare(layout.weight_map, [(name, names_of(shard.tensors)) for name, shard in shards])
         return replace(merged(probe.path, NAME, shards, notices), index_bytes=layout.total_size)
     except BaseException:
         for _, shard in shards:
@@ -55,9 +66,9 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
 def layout_of(probe: Probe, limits: Limits) -> Layout:
     """The files of an index. Raises UnreadableError when shards are missing or the index is invalid."""
     folder = probe.location.parent()
-    weight_map, total_size = _read_index(probe.location, folder, limits, probe.budget)
-    names = tuple(sorted(set(weight_map.values()), key=natural))
-    missing = {name for name in names if not folder.child(name).is_file()}
+    weight_map, found, total_size = _read_index(probe.location, folder, limits, probe.budget)
+    names = sorted(found, key=natural)
+    missing = {name for name in names if not found[name].is_file()}
     if missing:
         listed = and_more([show(name, 80) for name in names if name in missing], _LISTED)
         lost = sum(name in missing for name in weight_map.values())
@@ -65,49 +76,49 @@ def layout_of(probe: Probe, limits: Limits) -> Layout:
             f"{len(missing)} of {len(names)} shards missing, with {lost:,} tensors: {listed}",
             hint="an unfinished download?",
         )
-    return Layout(folder, weight_map, names, total_size)
+    return Layout(folder, weight_map, {name: found[name] for name in names}, total_size)
 
 
 def _read_index(
     location: Location, folder: Location, limits: Limits, budget: Budget
-) -> tuple[dict[str, str], int | None]:
-    """(tensor -> shard, bytes of all tensors), both from the index. Raises UnreadableError."""
+) -> tuple[dict[str, str], dict[str, Location], int | None]:
+    """(tensor -> shard, shard -> where it is, bytes of all tensors), as the index says. Raises UnreadableError."""
     index = parse_json(read_file(location, limits, "the index"), "index", budget)
     weight_map = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
         raise UnreadableError("the index has no weight_map")
     files: dict[str, str] = {}
-    checked: set[str] = set()
+    places: dict[str, Location] = {}
     for name, shard in weight_map.items():
+        if isinstance(shard, str) and shard in places:
+            files[name] = shard
+            continue
         if not isinstance(shard, str) or not is_plain_name(shard):
             raise UnreadableError(
                 f"the index puts {show(name, 80)} into {show(str(shard), 80)}, which is not a plain file name"
             )
         files[name] = shard
-        if shard in checked:
-            continue
-        checked.add(shard)
-        if len(checked) > limits.shards:
+        if len(places) == limits.shards:
             raise LimitError("the index names too many files", "shards", limits.shards)
         if shard.endswith(INDEXES):
             raise UnreadableError(f"the index names {show(shard, 80)}, which is an index itself")
         try:
-            folder.child(shard)
+            places[shard] = folder.child(shard)
         except UnreadableError:
             raise UnreadableError(
                 f"the index names {show(shard, 80)}, which is not a file beside it"
             ) from None
     metadata = index.get("metadata") if isinstance(index, dict) else None
     size = metadata.get("total_size") if isinstance(metadata, dict) else None
-    return files, size if type(size) is int and size >= 0 else None
+    return files, places, size if type(size) is int and size >= 0 else None
 
 
-def _compare(weight_map: dict[str, str], shards: Sequence[tuple[str, Checkpoint]]) -> list[Notice]:
-    """Compare the index with the shards. Raises UnreadableError when no shard holds a listed tensor."""
+def _compare(weight_map: dict[str, str], shards: Sequence[tuple[str, Iterable[str]]]) -> list[Notice]:
+    """Compare the index with the shards and the names in each. Raises UnreadableError when no shard holds a listed tensor."""
     holds: dict[str, list[str]] = {}
-    for file, shard in shards:
-        for entry in shard.tensors:
-            holds.setdefault(entry.name, []).append(file)
+    for file, names in shards:
+        for name in names:
+            holds.setdefault(name, []).append(file)
     lost = [name for name in weight_map if name not in holds]
     if lost:
         listed = and_more([show(name, 80) for name in lost], _LISTED)

@@ -22,7 +22,7 @@ def checksums(
     layout = layout_of(probe, limits)
     reports = [
         check(layout.folder.child(name), mark(probe, number)).about(name)
-        for number, name in enumerate(layout.shards)
+        for number, name in enumerate(layout.places)
     ]
     return ChecksumReport.together(reports)
 

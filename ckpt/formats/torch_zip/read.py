@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from itertools import repeat
 
 from ckpt.checkpoint import Checkpoint, Notice, Origin, Traits
+from ckpt.columns import Column
 from ckpt.dtypes import UINT8, DType
 from ckpt.errors import UnreadableError
 from ckpt.formats.archive import Archive
@@ -46,10 +47,10 @@ _NEWEST = 10
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArchiveOrigin(Origin):
-    """The archive of a checkpoint, and the keys of the storages that its pickle names."""
+    """The archive of a checkpoint, and the folder of the storages that its pickle names."""
 
     archive: Archive
-    keys: frozenset[str]
+    folder: StorageFolder
 
 
 def sniff(probe: Probe) -> bool:
@@ -59,7 +60,7 @@ def sniff(probe: Probe) -> bool:
 
 def is_torch_1_4(archive: Archive) -> bool:
     """Whether an archive has the optional zip format of torch 1.4: its storages are `tensors/KEY`."""
-    return any(name.startswith(f"{archive.root}/tensors/") for name in archive.records)
+    return archive.records.any_below(f"{archive.root}/tensors/")
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
@@ -96,7 +97,7 @@ def read_from(
     if any(type(row.pid) is tuple and len(row.pid) == 6 for row in pickle.persistent):
         contents.not_loadable = "torch refuses persistent ids of 6 fields in a zip file"
     contents.notices += folder.notices()
-    origin = ArchiveOrigin(archive, frozenset(folder.keys()))
+    origin = ArchiveOrigin(archive, folder)
     return checkpoint(
         path,
         NAME,
@@ -166,6 +167,9 @@ class StorageFolder:
         self._big = big
         self._types: dict[Node, DType | None] = {}
         self._made: dict[str, Storage] = {}
+        self._columns: dict[int, Column[Storage]] = {}
+        """By the position of the first record in the directory."""
+        self._count = 0
         self._longer: list[str] = []
 
     def resolve(self, persistent: PersistentId) -> Storage | Global:
@@ -185,19 +189,25 @@ class StorageFolder:
             dtype = self._types[cls]
         else:
             dtype = self._types[cls] = storage_type(cls)
-        nbytes = storage_bytes(dtype, numel)
+        return self._storage(text, device, dtype, storage_bytes(dtype, numel))
+
+    def _storage(self, text: str, device: Node, dtype: DType | None, nbytes: int) -> Storage:
+        at = -1
         storage = self._made.get(text)
+        if storage is None:
+            at = self._position(text)
+            storage = self._in_column(at)
         if storage is not None:
             if (storage.dtype or UINT8, storage.nbytes) != (dtype or UINT8, nbytes):  # untyped ones are bytes
                 raise UnreadableError(f"storage {show(text)} is used with two types or sizes")
             return storage  # as in torch, the first id that names a storage decides its device
         if not (text.isdigit() and text.isascii()) and not is_key(text):
             raise UnreadableError(f"invalid storage key {show(text, 80)}")
-        record = self._records.get(self._folder + text + self._suffix)
-        if record is None:
+        if at < 0:
             raise UnreadableError(
                 f"storage {text} has no record {show(self._folder, 80)}{text}{self._suffix}"
             )
+        record = self._records.at(at)
         if record.size < nbytes:
             raise UnreadableError(f"storage {text} has {record.size:,} bytes, its tensors need {nbytes:,}")
         if record.size > nbytes:
@@ -207,57 +217,71 @@ class StorageFolder:
             self._contents.mark + self._prefix + text, device, dtype, nbytes, place, record.crc
         )
         self._made[text] = self._contents.storages[storage.id] = storage
+        self._count += 1
         return storage
 
-    def storages(self, keys: Sequence[str], kinds: Sequence[tuple[Node, Node, Node]]) -> list[Storage]:
-        """`storage` for each of many: (class, device, elements) of each key. Raises UnreadableError."""
+    def storages(self, keys: Sequence[str], looks: Sequence[Storage]) -> Sequence[Storage]:
+        """The storages with these keys, each with the device, the dtype and the bytes of another. Raises UnreadableError."""
         records, before, after = self._records, self._folder, self._suffix
-        plain = {kind: self._plain(*kind) for kind in set(kinds)}
-        devices, dtypes, sizes = zip(*[plain[kind] for kind in kinds], strict=True)
-        first = records.run(before + f"{after}\0{before}".join(keys) + after, len(self._made))
+        first = records.run(before + f"{after}\0{before}".join(keys) + after, self._count)
         end = first + len(keys)
         if (
             first < 0
             or not self._made.keys().isdisjoint(keys)
+            or any(first < start + len(column) and start < end for start, column in self._columns.items())
             or any(records.methods[first:end])
-            or records.sizes[first:end] != array("Q", sizes)
+            or records.sizes[first:end] != array("Q", [look.nbytes for look in looks])
         ):
             return [
-                self.storage(kind[0], key, kind[1], kind[2]) for key, kind in zip(keys, kinds, strict=True)
+                self._storage(key, look.device, look.dtype, look.nbytes)
+                for key, look in zip(keys, looks, strict=True)
             ]
+        mark = self._contents.mark + self._prefix
         file, base = grounded(self._source, 0)
-        offsets: Iterable[int] = records.offsets[first:end]
-        if base:
-            offsets = map(base.__add__, offsets)
-        checksums: Iterable[int | None] = records.checksums[first:end]
-        if 0 in records.checksums[first:end]:
-            checksums = [records.at(at).crc for at in range(first, end)]
-        new, mark = tuple.__new__, self._contents.mark + self._prefix
-        ids = [mark + key for key in keys] if mark else keys
-        ranges = zip(repeat(file), offsets, sizes, repeat(None), repeat(self._big), strict=False)
-        places = map(new, repeat(Range), ranges)
-        fields = zip(ids, devices, dtypes, sizes, places, checksums, strict=True)
-        made: list[Storage] = list(map(new, repeat(Storage), fields))
-        self._made.update(zip(keys, made, strict=True))
-        self._contents.storages.update(zip(ids, made, strict=True))
-        return made
 
-    def _plain(self, cls: Node, device: Node, numel: Node) -> tuple[str | None, DType | None, int]:
-        """The device, the dtype and the bytes of a storage. Raises UnreadableError."""
-        dtype = storage_type(cls)
-        nbytes = storage_bytes(dtype, numel)
-        return make_storage("", device, dtype, nbytes, None).device, dtype, nbytes
+        def make(begin: int, last: int) -> list[Storage]:
+            span, new = slice(first + begin, first + last), tuple.__new__
+            offsets: Iterable[int] = records.offsets[span]
+            if base:
+                offsets = map(base.__add__, offsets)
+            checksums: Iterable[int | None] = records.checksums[span]
+            if 0 in records.checksums[span]:
+                checksums = [records.at(at).crc for at in range(span.start, span.stop)]
+            ids = [mark + key for key in keys[begin:last]] if mark else keys[begin:last]
+            _, devices, dtypes, sizes, *_ = zip(*looks[begin:last], strict=True)
+            ranges = zip(repeat(file), offsets, sizes, repeat(None), repeat(self._big), strict=False)
+            fields = zip(ids, devices, dtypes, sizes, map(new, repeat(Range), ranges), checksums, strict=True)
+            return list(map(new, repeat(Storage), fields))
+
+        column = Column(len(keys), make, looks)
+        self._columns[first] = column
+        self._contents.storages[mark + keys[0]] = column
+        self._count += len(keys)
+        return column
+
+    def _in_column(self, at: int) -> Storage | None:
+        """The storage of the record at a position of the directory, where it is in a column."""
+        for first, column in self._columns.items():
+            if first <= at < first + len(column):
+                return column[at - first]
+        return None
+
+    def __contains__(self, key: str) -> bool:
+        """Whether the pickle named a key so far."""
+        return key in self._made or self._in_column(self._position(key)) is not None
+
+    def _position(self, key: str) -> int:
+        """The position of the record of a key in the directory; -1 without one."""
+        return self._records.find(self._folder + key + self._suffix, self._count)
 
     def forget(self) -> None:
         """Drop every storage, as before the first one."""
-        for storage in self._made.values():
-            del self._contents.storages[storage.id]
+        for each in (*self._made.values(), *(column[0] for column in self._columns.values())):
+            del self._contents.storages[each.id]
         self._made.clear()
+        self._columns.clear()
         self._longer.clear()
-
-    def keys(self) -> list[str]:
-        """The keys that the pickle named so far."""
-        return list(self._made)
+        self._count = 0
 
     def notices(self) -> list[Notice]:
         """The records that do not fit their storages, in one notice."""

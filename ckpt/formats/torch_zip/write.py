@@ -172,7 +172,7 @@ def _again(origin: ArchiveOrigin, order: bytes, pickle: bytes, keys: Keys) -> li
             records.append(bytes_record(record.name, order))
         elif key is not None and key in left:
             records.append(_storage(record.name, left.pop(key), record.offset))
-        elif key is None or key not in origin.keys:
+        elif key is None or key not in origin.folder:
             records.append(copied(archive, record))
         after = len(records) if key is not None or not after else after
     # A pickle that was appended in place moves back to the front, where torch writes it.

@@ -7,6 +7,7 @@ Layout: torch/csrc/jit/serialization/{export_module,import,python_print}.cpp, to
 from __future__ import annotations
 
 from ckpt.checkpoint import Checkpoint, CodeDevice, Entry, Origin, Refusal, Role
+from ckpt.columns import Chain
 from ckpt.errors import UnreadableError
 from ckpt.formats.archive import Archive
 from ckpt.formats.pickled import Contents, checkpoint, interpret, run
@@ -66,7 +67,7 @@ def read_from(
     root = roots["data.pkl"]
     code = code_of(archive, limits, budget)
     flat = flatten(root, limits, budget)
-    flat.tensors = [_with_kind(entry, root, code.kinds) for entry in flat.tensors]
+    flat.tensors = Chain(_with_kind(entry, root, code.kinds) for entry in flat.tensors)
     if flat.containers and not flat.containers[0].path:
         flat.containers[0] = flat.containers[0]._replace(is_module=True)
     constants = roots["constants.pkl"]
@@ -74,7 +75,7 @@ def read_from(
         held = Dict()
         held.set(["constants"], [constants])
         extra = flatten(held, limits, budget)
-        flat.tensors += extra.tensors
+        flat.tensors.extend(extra.tensors)
         flat.values += extra.values
     made = checkpoint(
         path,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ckpt.checkpoint import Checkpoint, Entry, Refusal, Role
+from ckpt.columns import Chain
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.formats.contained.member import of_record
 from ckpt.formats.directory import Record
@@ -56,13 +57,13 @@ class _Reader:
         self._attributes = self._pickled()
         root = self._module(self._model.main, ())
         flat = flatten(root, self._limits, self._budget)
-        flat.tensors = [self._told(entry) for entry in flat.tensors]
+        flat.tensors = Chain(map(self._told, flat.tensors))
         flat.containers = [row._replace(is_module=not row.path) for row in flat.containers]
         constants: list[Node] = [ref for i, ref in enumerate(self._tensors) if i not in self._used]
         if constants:
             held = Dict()
             held.set(["constants"], [constants])
-            flat.tensors += flatten(held, self._limits, self._budget).tensors
+            flat.tensors.extend(flatten(held, self._limits, self._budget).tensors)
         made = checkpoint(
             self._probe.path,
             NAME,
@@ -102,7 +103,7 @@ class _Reader:
         """The bytes of a record. The first tensor that names it decides its device, as in a file of torch.save."""
         id = f"{self._contents.mark}{row.record.removeprefix('tensors/')}"
         storage = self._contents.storages.get(id)
-        if storage is None:
+        if not isinstance(storage, Storage):
             place = record.place(self._archive.source)
             storage = Storage(id, row.device, row.dtype, record.size, place, record.crc)
             self._contents.storages[id] = storage

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ckpt.checkpoint import Checkpoint
+from ckpt.checkpoint import Checkpoint, names_of
 from ckpt.errors import UsageError
 from ckpt.evidence.loading import look_at
 from ckpt.evidence.roles import Role
@@ -73,14 +73,14 @@ def get(survey: Survey, names: list[str], limits: Limits) -> list[Lookup]:
         row = _row(survey, name)
         if row is None:
             raise _unknown(checkpoint, name)
-        role, held = survey.roles[row.position], survey.in_optimizer[row.position]
+        role, held = survey.role_of(row.position)
         found.append(Lookup(row.entry.name, row.entry.path, row.tensor, row, role, held))
     return found
 
 
 def _row(survey: Survey, name: str) -> Row | None:
     """The tensor with this name, or the first one that has it inside of its section."""
-    names = [entry.name for entry in survey.tensors]
+    names = names_of(survey.tensors)
     if name in names:
         at = names.index(name)
         part = next((part for part in survey.sections if at in part.indices), None)
@@ -146,10 +146,7 @@ def first_values(tensor: Tensor, count: int) -> list[bool | int | float | comple
         data += block[: count * width - len(data)]
         if len(data) == count * width:
             break
-    if tensor.dtype.kind == "bool":
-        return [byte != 0 for byte in data]
-    values: list[bool | int | float | complex] = cast.numbers(data, tensor.dtype).tolist()
-    return values
+    return cast.few(data, tensor.dtype)
 
 
 def _look(checkpoint: Checkpoint, why: str, option: str) -> str | None:

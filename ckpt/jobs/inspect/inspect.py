@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from ckpt.checkpoint import Checkpoint, Entry, Import, Refusal, Value
+from ckpt.checkpoint import Checkpoint, Entry, Import, Refusal, Value, looks_of, names_of
+from ckpt.columns import Column, looks
 from ckpt.evidence.devices import HiddenDevice, hidden_devices, is_accelerator
 from ckpt.evidence.loading import Load, look_at, refusals_text
 from ckpt.evidence.roles import Role
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
-from ckpt.evidence.wrappers import AVERAGE_COUNTERS, inner_wrappers, wrapper_prefix, writers
+from ckpt.evidence.wrappers import AVERAGE_COUNTERS, inner_wrappers, wrapped_names, wrapper_prefix, writers
 from ckpt.findings import Finding, Level, Plan, Way, order
 from ckpt.jobs.inspect import list_modules as loose
 from ckpt.jobs.inspect import resume, unused
@@ -62,10 +63,14 @@ class Prefix(NamedTuple):
 
 
 class InspectReport(NamedTuple):
-    """The report of `ckpt inspect`. `rows` are the selected tensors; everything else is about the whole file."""
+    """The report of `ckpt inspect`. `rows` are the selected tensors; everything else is about the whole file.
+
+    `entries` are the same tensors: what looks at their names alone does not make a row of each.
+    """
 
     survey: Survey
-    rows: tuple[Row, ...]
+    entries: Sequence[Entry]
+    rows: Sequence[Row]
     prefixes: tuple[Prefix, ...]
     hidden_devices: tuple[HiddenDevice, ...]
     findings: tuple[Finding, ...]
@@ -110,28 +115,44 @@ def inspect(
     `plan` finds the commands of the hints; without it findings have none.
     """
     checkpoint, parts = survey.checkpoint, survey.sections
-    owner: list[Section | None] = [None] * len(checkpoint.tensors)
-    for part in parts:
-        owner[part.first : part.first + part.tensors] = [part] * part.tensors
-    rows = list(map(Row._make, zip(checkpoint.tensors, owner, range(len(owner)), strict=True)))
-    values = checkpoint.values
+    entries, values = checkpoint.tensors, checkpoint.values
+    indices: Sequence[int] = range(len(entries))
     if section is not None:
         survey.section(section)
         chosen = [part for part in parts if part.name == section]
-        rows = [row for row in rows if row.section in chosen]
+        indices = [index for part in chosen for index in part.indices]
         values = tuple(
             value for value in values if any(value.path[: len(part.path)] == part.path for part in chosen)
         )
     if select:
-        known = [row.relative for row in rows]
-        rows = [row for row in rows if select.match(row.entry.name, row.relative)]
-        if not rows:
+        names = names_of(entries)
+        relative = [*names]
+        for part in parts:
+            relative[part.first : part.first + part.tensors] = part.names()
+        known = [relative[index] for index in indices]
+        indices = [index for index in indices if select.match(names[index], relative[index])]
+        if not indices:
             raise select.refusal(known, checkpoint.path)
     prefixes = _prefixes(parts)
     hidden = hidden_devices(checkpoint.values)
+    chosen_entries = entries
+    if len(indices) < len(entries):
+        every = list(entries)
+        chosen_entries = [every[index] for index in indices]
+
+    def make(first: int, last: int) -> list[Row]:
+        owner: list[Section | None] = [None] * len(entries)
+        for part in parts:
+            owner[part.first : part.first + part.tensors] = [part] * part.tensors
+        return [
+            Row(entry, owner[index], index)
+            for entry, index in zip(chosen_entries[first:last], indices[first:last], strict=True)
+        ]
+
     report = InspectReport(
         survey,
-        tuple(rows),
+        chosen_entries,
+        Column(len(indices), make, ()),
         prefixes,
         hidden,
         (),
@@ -168,18 +189,15 @@ def _prefixes(parts: tuple[Section, ...]) -> tuple[Prefix, ...]:
         leading: dict[str, int] = {}
         inner: dict[str, list[str]] = {}
         names = part.names()
-        for name in names:
-            prefix = wrapper_prefix(name)
+        for prefix in map(wrapper_prefix, wrapped_names(names)):
             if prefix:
                 leading[prefix] = leading.get(prefix, 0) + 1
-            if "._" in name:
-                for wrapper, place in inner_wrappers(name):
-                    inner.setdefault(wrapper, []).append(place)
-        counters = {
-            name
-            for name, entry in zip(names, part.entries, strict=True)
-            if not entry.tensor.shape and name.endswith(AVERAGE_COUNTERS)
-        }
+        for name in names if "._" in "\n".join(names) else ():
+            for wrapper, place in inner_wrappers(name):
+                inner.setdefault(wrapper, []).append(place)
+        single = {tensor for tensor in set(looks_of(part.entries)) if not tensor.shape}
+        pairs = zip(names, looks_of(part.entries), strict=True) if single else ()
+        counters = {name for name, tensor in pairs if tensor in single and name.endswith(AVERAGE_COUNTERS)}
         found += [
             Prefix(prefix, writers(prefix, counters=counters, is_average=part.kind == "ema"), part, count)
             for prefix, count in leading.items()
@@ -313,7 +331,8 @@ def _devices(report: InspectReport, plan: Plan) -> Iterable[Finding]:
         if any(tag.partition(":")[0] == "cuda" for tag in away):
             needs = f" It needs {max(gpus) + 1} GPUs." if max(gpus, default=0) else ""
             follows = f"Each process opens a CUDA context (some hundred MiB).{needs}"
-        names = tuple(row.entry.name for row in report.rows if row.tensor.device in away)
+        pairs = zip(names_of(report.entries), looks_of(report.entries), strict=True)
+        names = tuple([name for name, look in pairs if look.device in away])
         yield Finding("cuda", text, names, plan(("rehome",)).command, consequence=follows)
     named = [row for row in checkpoint.code_devices if is_accelerator(row.device)]
     if named:
@@ -360,7 +379,7 @@ def _sharing(report: InspectReport, plan: Plan) -> Iterable[Finding]:
 def storage_devices(report: InspectReport) -> dict[str, int]:
     """Bytes of the storages on each device: what a bare load puts where."""
     placed: dict[str, int] = {}
-    for storage in report.checkpoint.storages:
+    for storage, count in Counter(looks(report.checkpoint.storages)).items():
         if storage.device is not None:
-            placed[storage.device] = placed.get(storage.device, 0) + storage.nbytes
+            placed[storage.device] = placed.get(storage.device, 0) + count * storage.nbytes
     return placed

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
-from ckpt.checkpoint import Checkpoint, Entry
+from ckpt.checkpoint import Checkpoint, Entries, Entry, looks_of
+from ckpt.columns import Column, parts
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Storage, TensorRef, parts_of
+from ckpt.tensors import Storage, Tensor, TensorRef, parts_of
 
 Kind = Literal["own", "tied", "packed", "overlapping"]
 
@@ -41,16 +42,28 @@ def storage_uses(checkpoint: Checkpoint) -> tuple[StorageUse, ...]:
 
 def holding_storages(checkpoint: Checkpoint) -> Iterator[StorageUse]:
     """The storages with bytes that no tensor sees, in the order in which the file names them."""
-    tensors = [entry.tensor for entry in checkpoint.tensors]
-    alone = {id(tensor.storage) for tensor in tensors if type(tensor) is TensorRef}
-    whole = [
-        type(tensor) is TensorRef and tensor.extent[1] - tensor.extent[0] == tensor.storage.nbytes
-        for tensor in tensors
-    ]
-    if len(alone) < len(tensors) or not all(
-        whole
-    ):  # else each tensor has a storage of its own and sees all of it
+    if not _is_apart(checkpoint.tensors) or not all(map(_is_whole, set(looks_of(checkpoint.tensors)))):
         yield from (row for row in storage_uses(checkpoint) if row.held > 0)
+
+
+def _is_whole(tensor: Tensor) -> bool:
+    """Whether a tensor sees all of its storage."""
+    return type(tensor) is TensorRef and tensor.extent[1] - tensor.extent[0] == tensor.storage.nbytes
+
+
+def _is_apart(entries: Sequence[Entry]) -> bool:
+    """Whether each tensor, and each part of one, has a storage of its own.
+
+    Those of a column do, unless another tensor has asked for one of their storages: then it is made.
+    """
+    used: list[Storage] = []
+    for part in parts(entries):
+        if isinstance(part, Entries):
+            storages = part.tensors.storages
+            used += storages.made if isinstance(storages, Column) else storages
+        else:
+            used += [each.storage for entry in part for each in parts_of(entry.tensor)]
+    return len(set(used)) == len(used)
 
 
 def _users(checkpoint: Checkpoint) -> dict[int, list[tuple[str, TensorRef]]]:
@@ -90,10 +103,10 @@ def tied_weights(survey: Survey) -> list[tuple[str, ...]]:
     of one tensor, what a quantized layer packs and single numbers that are no parameters are no weights.
     """
     averages = [[section] for section in survey.sections if section.kind == "ema"]
-    uses = Counter([id(part.storage) for entry in survey.tensors for part in parts_of(entry.tensor)])
     found: list[tuple[str, ...]] = []
-    if len(uses) == uses.total():
-        return found  # nothing is shared
+    if _is_apart(survey.tensors):
+        return found
+    uses = Counter([id(part.storage) for entry in survey.tensors for part in parts_of(entry.tensor)])
     for sections in (survey.candidates, *averages):
         groups: dict[tuple[tuple[Storage, tuple[int, int]], ...], list[str]] = {}
         for index, entry in _named(sections):

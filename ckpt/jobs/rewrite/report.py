@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from ckpt.checkpoint import Checkpoint, Container, Entry, Traits
@@ -149,7 +149,7 @@ def _in_order(checkpoint: Checkpoint, rows: list[Container]) -> list[Container]:
     return [*inner, root._replace(keys=keys, last=last)]
 
 
-def storages_of(tensors: list[Entry]) -> tuple[Storage, ...]:
+def storages_of(tensors: Sequence[Entry]) -> tuple[Storage, ...]:
     """The storages that tensors look into, each once, in their order."""
     return tuple(dict.fromkeys(part.storage for entry in tensors for part in parts_of(entry.tensor)))
 

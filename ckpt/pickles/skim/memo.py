@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import re
+import sys
+from array import array
 from bisect import bisect_right
 from collections.abc import Callable
 
@@ -50,6 +51,41 @@ class SkimmedMemo(dict[int, Made]):
         return not self._ends or not any(map(self.is_skimmed, self))
 
 
+def consecutive(start: int, end: int) -> list[bytes]:
+    """The four bytes of each number from `start` up to `end`, the lowest first: all first bytes, all second bytes, …"""
+    columns: list[bytes] = []
+    for width in (1, 1 << 8, 1 << 16, 1 << 24):
+        runs = range(start // width, (end - 1) // width + 1) if start < end else range(0)
+        if width == 1:
+            column = bytes(range(256)) * (len(runs) // 256 + 2)
+            columns.append(column[start % 256 :][: end - start])
+        else:
+            sizes = (min(end, (run + 1) * width) - max(start, run * width) for run in runs)
+            columns.append(
+                b"".join([bytes((run & 0xFF,)) * size for run, size in zip(runs, sizes, strict=True)])
+            )
+    return columns
+
+
+def puts(start: int, end: int) -> bytes:
+    """The opcodes that fill slots of the memo from `start` up to `end`."""
+    out = bytearray(b"r....") * (end - start)
+    for byte, column in enumerate(consecutive(start, end), 1):
+        out[byte::5] = column
+    return bytes(out)
+
+
+def slots(opcodes: bytes) -> array[int]:
+    """The slots that opcodes fill."""
+    raw = bytearray(len(opcodes) // 5 * 4)
+    for byte in range(4):
+        raw[byte::4] = opcodes[byte + 1 :: 5]
+    found = array("I", bytes(raw))
+    if sys.byteorder == "big":
+        found.byteswap()
+    return found
+
+
 def getting(slot: int) -> bytes:
-    """A regular expression for the opcode that pushes a slot of the memo."""
-    return re.escape(b"h%c" % slot if slot < 256 else b"j" + slot.to_bytes(4, "little"))
+    """The opcode that pushes a slot of the memo."""
+    return b"h%c" % slot if slot < 256 else b"j" + slot.to_bytes(4, "little")

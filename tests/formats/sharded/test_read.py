@@ -12,7 +12,9 @@ import torch
 
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint
-from ckpt.errors import UnreadableError
+from ckpt.errors import CkptError, UnreadableError
+from ckpt.formats.sharded import headers
+from ckpt.io.source import File
 
 pytestmark = oracle.QUIET
 ONE, TWO = {"a.weight": torch.ones(2)}, {"b.weight": torch.zeros(2)}
@@ -93,3 +95,105 @@ def test_a_tensor_in_two_shards_or_in_none_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(UnreadableError):
         opened(path)
+
+
+# --- shards of safetensors are read by their headers alone --------------------------------------------------------------
+
+
+def shards(folder: Path, count: int = 12) -> Path:
+    files = {
+        f"model-{number:05}-of-{count:05}.safetensors": {
+            f"layers.{number}.{name}": torch.full((number + 1, 2), 1.0) for name in ("b.10", "b.9", "a")
+        }
+        for number in range(count)
+    }
+    path = index(folder, "model.safetensors.index.json", files)
+    first = folder / "model-00003-of-00012.safetensors"
+    safetensors.torch.save_file(
+        files[first.name], first, metadata={"format": "pt", "tied.weight": "layers.3.a"}
+    )
+    return path
+
+
+def everything(found: Checkpoint) -> object:
+    tensors = [(*row[:2], *row[3:], row.tensor[1:], row.tensor.storage[:4]) for row in found.tensors]  # type: ignore[index]
+    places = [storage.place and storage.place[1:] for storage in found.storages]  # type: ignore[index]
+    keys = (found.root.keys, [len(view) if hasattr(view, "__len__") else 0 for view in found.root.values])  # type: ignore[union-attr]
+    rows = [row[:-1] for row in found.containers]
+    return (
+        tensors,
+        [storage[:4] for storage in found.storages],
+        places,
+        keys,
+        rows,
+        found.values,
+        found.parts,
+        found.notices,
+        (found.nbytes, found.traits, found.format, found.index_bytes, found.weights_only, found.byteorder),
+        [source.name for source in found.sources],
+    )
+
+
+def test_headers_alone_give_what_a_checkpoint_of_each_shard_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = shards(tmp_path)
+    alone: list[int] = []
+    read = headers.merged
+    monkeypatch.setattr(headers, "merged", lambda *args: alone.append(1) or read(*args))
+    found = everything(opened(path))
+    assert alone == [1]
+    monkeypatch.setattr(headers, "read_shards", lambda *args: None)
+    assert everything(opened(path)) == found and alone == [1]
+
+
+@pytest.mark.parametrize("change", ["cut", "pickle", "gone", "text", "moved", "empty", "long"])
+def test_a_shard_that_is_not_usual_is_told_as_before(
+    change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = shards(tmp_path)
+    bad = tmp_path / "model-00005-of-00012.safetensors"
+    data = bad.read_bytes()
+    if change == "pickle":
+        torch.save(
+            {"layers.5.a": torch.ones(2), "layers.5.b.9": torch.ones(2), "layers.5.b.10": torch.ones(2)}, bad
+        )
+    elif change == "gone":
+        bad.unlink()
+    else:
+        made = {
+            "cut": data[:-1],
+            "text": b"version https://git-lfs.github.com/spec/v1\n",
+            "moved": data.replace(b"layers.5.a", b"layers.6.a"),
+            "empty": b"",
+            "long": (1 << 40).to_bytes(8, "little") + data[8:],
+        }
+        bad.write_bytes(made[change])
+
+    def said() -> object:
+        try:
+            return everything(opened(path))
+        except CkptError as error:
+            return type(error), str(error), error.path, error.hint
+
+    found = said()
+    monkeypatch.setattr(headers, "read_shards", lambda *args: None)
+    assert said() == found
+    assert isinstance(found, tuple) and (change == "pickle" or issubclass(found[0], CkptError))
+
+
+def test_no_file_stays_open_behind_shards_that_disagree_with_their_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = shards(tmp_path)
+    document = json.loads(path.read_text())
+    document["weight_map"]["layers.99.a"] = "model-00003-of-00012.safetensors"
+    path.write_text(json.dumps(document))
+    closed: list[str] = []
+    close = File.close
+    monkeypatch.setattr(File, "close", lambda self: closed.append(self.name) or close(self))
+    with pytest.raises(UnreadableError, match="that no shard holds"):
+        opened(path)
+    assert {name for name in closed if name.endswith(".safetensors")} == {
+        str(tmp_path / f"model-{number:05}-of-00012.safetensors") for number in range(12)
+    }

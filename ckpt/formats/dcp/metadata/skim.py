@@ -285,7 +285,7 @@ def _opcodes(memo: Memo, nodes: Iterable[Node]) -> Callable[[Node], bytes] | Non
     """Regular expressions for the opcodes that push each of the nodes; None where one is not in the memo."""
     slots = {id(value): slot for slot, value in memo.items()}
     try:
-        found = {id(node): getting(slots[id(node)]) for node in nodes}
+        found = {id(node): re.escape(getting(slots[id(node)])) for node in nodes}
     except KeyError:
         return None
     return lambda node: found[id(node)]

@@ -1,0 +1,166 @@
+"""Rows that exist by the hundred thousand, of which few are looked at: each is made when it is asked for, once."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import TypeVar, overload
+
+R = TypeVar("R")
+C = TypeVar("C", bound="Column")  # type: ignore[type-arg]
+
+
+class Column(Sequence[R]):
+    """Rows that `make(first, last)` gives. A row that was asked for stays the same object.
+
+    `looks` has for each row one that looks the same: it has all that many rows share. Rows that look the same have the same
+    object there.
+    """
+
+    __slots__ = ("_all", "_base", "_count", "_first", "_make", "_some", "looks")
+
+    def __init__(self, count: int, make: Callable[[int, int], list[R]], looks: Sequence[R] = ()) -> None:
+        self.looks = looks
+        self._count = count
+        self._make = make
+        self._some: dict[int, R] = {}
+        self._all: list[R] | None = None
+        self._base: Column[R] | None = None
+        self._first = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> R: ...
+
+    @overload
+    def __getitem__(self, index: slice[int | None, int | None, int | None]) -> Sequence[R]: ...
+
+    def __getitem__(self, index: int | slice[int | None, int | None, int | None]) -> R | Sequence[R]:
+        if isinstance(index, slice):
+            span = range(*index.indices(self._count))
+            return self.rows()[index] if 2 * len(span) > self._count else [self[at] for at in span]
+        if self._all is not None:
+            return self._all[index]
+        at = range(self._count)[index]
+        if self._base is not None:
+            return self._base[self._first + at]
+        row = self._some.get(at)
+        return self._some.setdefault(at, self._make(at, at + 1)[0]) if row is None else row
+
+    def __iter__(self) -> Iterator[R]:
+        return iter(self.rows())
+
+    def rows(self) -> list[R]:
+        """All rows, made at once."""
+        if self._all is None:
+            if self._base is not None:
+                rows = list(self._base[self._first : self._first + self._count])
+            else:
+                rows = self._make(0, self._count)
+                for at, row in self._some.items():
+                    rows[at] = row
+            self._all = rows
+        return self._all
+
+    @property
+    def made(self) -> list[R]:
+        """The rows that were asked for so far."""
+        base = self if self._base is None else self._base
+        last = self._first + self._count
+        if base._all is not None:
+            return base._all[self._first : last]
+        return [row for at, row in base._some.items() if self._first <= at < last]
+
+    def cut(self, first: int, last: int) -> Column[R]:
+        """The rows from one index up to another: the same objects."""
+        return self._cut(Column(last - first, self._make, self.looks[first:last]), first)
+
+    def _cut(self, column: C, first: int) -> C:
+        """A column of the rows from `first` on: they are the same objects."""
+        column._base = self if self._base is None else self._base
+        column._first = self._first + first
+        return column
+
+
+class Chain(Sequence[R]):
+    """Rows one after the other, some of them in columns."""
+
+    __slots__ = ("_ends", "parts")
+
+    def __init__(self, *parts: Iterable[R]) -> None:
+        self.parts: list[list[R] | Column[R]] = []
+        self._ends: list[int] = []
+        for part in parts:
+            self.extend(part)
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    @overload
+    def __getitem__(self, index: int) -> R: ...
+
+    @overload
+    def __getitem__(self, index: slice[int | None, int | None, int | None]) -> Sequence[R]: ...
+
+    def __getitem__(self, index: int | slice[int | None, int | None, int | None]) -> R | Sequence[R]:
+        if isinstance(index, slice):
+            first, last, step = index.indices(len(self))
+            return self._cut(first, last) if step == 1 else [self[at] for at in range(first, last, step)]
+        at = range(len(self))[index]
+        number = bisect_right(self._ends, at)
+        return self.parts[number][at - self._ends[number]]
+
+    def __iter__(self) -> Iterator[R]:
+        return chain.from_iterable(self.parts)
+
+    def append(self, row: R) -> None:
+        """Add a row."""
+        last = self.parts[-1] if self.parts else None
+        if type(last) is list:
+            last.append(row)
+            self._ends[-1] += 1
+        else:
+            self.parts.append([row])
+            self._ends.append(len(self) + 1)
+
+    def extend(self, rows: Iterable[R]) -> None:
+        """Add rows. A column stays one."""
+        if isinstance(rows, Chain):
+            for part in rows.parts:
+                self.extend(part)
+            return
+        part = rows if isinstance(rows, Column) else list(rows)
+        if len(part):
+            self.parts.append(part)
+            self._ends.append(len(self) + len(part))
+
+    def _cut(self, first: int, last: int) -> Chain[R]:
+        if (first, last) == (0, len(self)):
+            return self
+        found: Chain[R] = Chain()
+        begin = 0
+        for part, end in zip(self.parts, self._ends, strict=True):
+            low, high = max(first, begin) - begin, min(last, end) - begin
+            if low < high:
+                whole = (low, high) == (0, len(part))
+                found.extend(
+                    part if whole else part.cut(low, high) if isinstance(part, Column) else part[low:high]
+                )
+            begin = end
+        return found
+
+
+def parts(rows: Sequence[R]) -> Sequence[Sequence[R]]:
+    """The columns and the lists that rows consist of."""
+    return rows.parts if isinstance(rows, Chain) else (rows,)
+
+
+def looks(rows: Sequence[R]) -> Sequence[R]:
+    """For each row one that looks the same, as `Column.looks` has it; the row itself outside of columns."""
+    found: list[R] = []
+    for part in parts(rows):
+        found += part.looks if isinstance(part, Column) else part
+    return found
