@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ckpt.elements.compare import Change
+from ckpt.elements.histogram import Histogram
 from ckpt.jobs.diff.diff import DiffReport
 from ckpt.jobs.diff.modules import depth_that_fits, modules
 from ckpt.jobs.diff.ranks import ranks_of
 from ckpt.jobs.diff.rows import STATUSES, Row, ValueRow
 from ckpt.render.findings import findings_lines
+from ckpt.render.spark import spark
 from ckpt.render.text import NAME, Line, cells, columns, flowed, height_of, hung, shortened, spread, whole
 from ckpt.text import folded, plural, show, show_literal
 from ckpt.tree.literals import brief
@@ -273,7 +275,16 @@ def change_text(change: Change) -> str:
             text += f" at {list(change.at)}"
     if change.rel_l2 is not None and change.differing:
         text += f", relative L2 {change.rel_l2:.3g}"
+    if change.histogram is not None and change.histogram.counts:
+        text += f", {whole(_drawn(change.histogram))}"
     return text
+
+
+def _drawn(histogram: Histogram) -> str:
+    """`Δ -0.001 ▂▅█▅▁ 0.0008`: the counts between the least difference and the largest."""
+    if histogram.low == histogram.high:
+        return f"Δ {histogram.low:.3g}"
+    return f"Δ {histogram.low:.3g} {spark(histogram.counts)} {histogram.high:.3g}"
 
 
 def _values(report: DiffReport, width: int | None) -> list[Line]:

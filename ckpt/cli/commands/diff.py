@@ -61,6 +61,7 @@ _CLOSE: dict[str, Tolerance] = {
     Exclusion(("--json", "--tsv", "--name-only", "--quiet")),
     Exclusion(("--structure", "--quick", "--stat")),
     Exclusion(("--structure", "--quick"), ("--close", "--atol", "--rtol")),
+    Exclusion(("--histogram",), ("--structure", "--quick", "--tsv", "--name-only", "--quiet")),
     Exclusion(("--structure",), ("--fail-on",)),
     Exclusion(("--close",), ("--atol", "--rtol")),
 )
@@ -114,6 +115,14 @@ def command(
         bool,
         typer.Option(
             "--stat", help="Draw one bar per module: its change relative to its norm.", rich_help_panel=OUTPUT
+        ),
+    ] = False,
+    histogram: Annotated[
+        bool,
+        typer.Option(
+            "--histogram",
+            help="Draw the histogram of the differences of each tensor.",
+            rich_help_panel=OUTPUT,
         ),
     ] = False,
     structure: Annotated[
@@ -173,6 +182,7 @@ def command(
         quick=quick,
         strict=strict,
         norms=stat,
+        histogram=histogram,
         align=not no_align,
         rules=[substitution(text).apply for text in sub or ()],
     )
