@@ -284,7 +284,7 @@ def _drawn(histogram: Histogram) -> str:
     """`Δ -0.001 ▂▅█▅▁ 0.0008`: the counts between the least difference and the largest."""
     if histogram.low == histogram.high:
         return f"Δ {histogram.low:.3g}"
-    return f"Δ {histogram.low:.3g} {spark(histogram.counts)} {histogram.high:.3g}"
+    return f"Δ {histogram.low:.3g} {spark(histogram)} {histogram.high:.3g}"
 
 
 def _values(report: DiffReport, width: int | None) -> list[Line]:

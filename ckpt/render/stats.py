@@ -43,7 +43,7 @@ def stats_lines(
         texts += [f"{count:,}" for count, shown in zip((found.nan, found.inf), bad, strict=True) if shown]
         texts += [_dead(row)] if with_channels else []
         if report.histogram:
-            texts.append(spark(found.histogram.counts) if found.histogram is not None else "")
+            texts.append(spark(found.histogram) if found.histogram is not None else "")
         body.append(texts)
     left = 0
     if not everything:

@@ -31,10 +31,10 @@ def tensor_lines(
     """
     if rows < _FEW and not everything and depth is None:
         return [[(f"… {plural(len(report.rows), 'tensor')} (--all, --depth N)", "dim")]]
-    parts = _optimizers(report, everything)
+    parts = optimizer_rows(report, everything)
     hidden = {position for _, indices in parts for position in indices}
     shown = [row for row in report.rows if row.position not in hidden]
-    table = _Table(shown, _parameter_names(report))
+    table = _Table(shown, parameter_names(report))
     left = 0
     if everything:
         for leaf, row in zip(table.leaves(), shown, strict=True):
@@ -68,7 +68,7 @@ def _opened(folds: tuple[Fold, ...], depth: int | None, room: int) -> list[Opene
     return opened
 
 
-def _optimizers(report: InspectReport, everything: bool) -> list[tuple[str, range]]:
+def optimizer_rows(report: InspectReport, everything: bool) -> list[tuple[str, range]]:
     """The optimizers that are one row: their names, and the indices of their tensors."""
     if report.selected or everything:
         return []
@@ -78,7 +78,7 @@ def _optimizers(report: InspectReport, everything: bool) -> list[tuple[str, rang
     return [(part.name or part.kind, part.indices) for part in parts]
 
 
-def _parameter_names(report: InspectReport) -> dict[int, str]:
+def parameter_names(report: InspectReport) -> dict[int, str]:
     """Index of a tensor in an optimizer's state -> the name of its parameter and what it is of it, where known."""
     names: dict[int, str] = {}
     chosen = {row.section.path for row in report.rows if row.section and row.section.kind == "optimizer"}

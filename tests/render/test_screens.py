@@ -30,6 +30,11 @@ FITTING = {
     "inspect weights.safetensors": 0,
     "inspect long.pth": 0,
     "inspect ugly.pth": 0,
+    "inspect train_cuda.pth --bars": 0,
+    "inspect llama_bf16.pth --bars": 0,
+    "inspect hostile.pth --bars": 0,
+    "inspect long.pth --bars": 0,
+    "inspect ugly.pth --bars": 0,
     "diff ddp_before.pth ddp_after.pth": 1,
     "diff ddp_before.pth train_cuda.pth": 1,
     "diff long.pth ugly.pth": 1,
@@ -42,6 +47,9 @@ CUT = {
     "warmstart long.pth --into ugly.pth --dry-run": 1,
     "ls . --skip-unreadable": 0,
     "inspect train_cuda.pth --storages --values --imports": 0,
+    "stats train_cuda.pth --histogram": 0,
+    "stats long.pth --histogram": 0,
+    "diff ddp_before.pth ddp_after.pth --histogram": 1,
     "inspect hostile.pth --imports": 0,
     "inspect yolo_style.pt --imports --values": 0,
     "inspect ddp_after.pth --index 8,9": 0,
@@ -127,7 +135,7 @@ def text_of(done: Done) -> str:
 
 def words_of(text: str) -> set[str]:
     """The words above the table of an output, without lines that say how many more there are."""
-    lines = text.partition("\nNAME ")[0].splitlines()
+    lines = re.split("\n *(?:SIZE  )?NAME ", text)[0].splitlines()
     words = {word for line in lines if not line.startswith("…") for word in line.split() if "…" not in word}
     return {word.strip("()") for word in words} - {""}
 

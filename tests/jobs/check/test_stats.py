@@ -267,7 +267,7 @@ def test_histograms(tmp_path: Path) -> None:
         None,
     ]
     rows = ckpt("stats", path, "--histogram").lines
-    assert rows[2].endswith("  HISTOGRAM") and rows[3].endswith("  ▇    ▅█        ▇")
+    assert rows[2].endswith("  HISTOGRAM") and rows[3].endswith("  ▄     █        ▄")
     assert rows[4].endswith("  █")
     check_error(ckpt("stats", path, "--histogram", "--tsv"), "--histogram and --tsv exclude each other")
 

@@ -65,6 +65,6 @@ def test_rows_end_with_the_picture(tmp_path: Path) -> None:
     paths = [rewriting.saved(thing, tmp_path / name) for thing, name in ((BEFORE, "a.pt"), (AFTER, "b.pt"))]
     text = ckpt("diff", *paths, "--histogram").out.decode()
 
-    assert "M a.weight  3 of 4 elements, max |Δ| 1 at [0], Δ -1 ▄      ▂▂      █ 1\n" in text
+    assert "M a.weight  3 of 4 elements, max |Δ| 1 at [0], Δ -1 ▄       ▄      █ 1\n" in text
     assert "M b.weight  all elements, max |Δ| 0.5 at [0], Δ 0.5\n" in text
     assert json.loads(ckpt("diff", *paths, "--histogram", "--json").out)["tensors"][0]["change"]["histogram"]
