@@ -117,6 +117,17 @@ def command(
             "--stat", help="Draw one bar per module: its change relative to its norm.", rich_help_panel=OUTPUT
         ),
     ] = False,
+    depth: Annotated[
+        int | None,
+        typer.Option(
+            "--depth",
+            metavar="N",
+            min=1,
+            max=64,
+            help="Cut the names of modules after N parts, with --stat.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     histogram: Annotated[
         bool,
         typer.Option(
@@ -174,6 +185,8 @@ def command(
     gate = gate_of("diff", select, ignore, level, fail_on, also=(_DIFFER,))
     if which not in _SHOW:
         raise UsageError(f"--show {which}: not one of {' '.join(_SHOW)}")
+    if depth is not None and not stat:
+        raise UsageError("--depth is for --stat", hint="--stat --depth N")
     options = Options(
         Globs(include or (), exclude or ()),
         section,
@@ -208,7 +221,9 @@ def command(
         output.write_lines(name_lines(report))
     elif not quiet:
         width, height = output.screen_width(), output.screen_height()
-        output.write_lines(diff_lines(report, width=width, height=height, show_rows=which, stat=stat))
+        output.write_lines(
+            diff_lines(report, width=width, height=height, show_rows=which, stat=stat, depth=depth)
+        )
     _refuse_damage(report)
     differs = report.differs and (not gate.fails or _DIFFER in gate.fails)
     if differs or gate.code(report.findings):
