@@ -16,7 +16,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("rows",),
     ("errors",),
     ("text", "dtypes", "limits"),
-    ("names", "findings"),
+    ("names", "findings", "render.palette"),
     ("io.far", "io.source", "io.location"),
     ("tensors",),
     ("nodes",),

@@ -107,6 +107,11 @@ class DiffReport(NamedTuple):
 
         return document(self)
 
+    def _repr_html_(self) -> str:
+        from ckpt.jobs.notebook.diff import html_diff
+
+        return html_diff(self)
+
 
 def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffReport:
     """What differs between two checkpoints.
