@@ -53,7 +53,7 @@ def array(tensor: torch.Tensor) -> np.ndarray:
 
 def check(found: Histogram, values: np.ndarray) -> None:
     """Whether a histogram is that of some numbers, by numpy and by its own words."""
-    values = values[np.isfinite(values)] if values.dtype.kind == "f" else values
+    values = values[np.isfinite(values)].astype("f8") if values.dtype.kind == "f" else values
     low, high = found.edges
     assert (found.low, found.high) == (values.min(), values.max())
     assert sum(found.counts) == len(values) and len(found.counts) <= BINS
@@ -324,5 +324,19 @@ def test_old_numpy_counts_the_same() -> None:
 
 def test_a_table_that_is_full_is_emptied() -> None:
     tensor = torch.randn(1 << 18)
+    found = Histogram()
     with mock.patch.object(module, "_FULL", 1 << 16):
         check(measured(tensor), tensor.numpy())
+        found.add(tensor.numpy(), tensor.min().item(), tensor.max().item())
+
+    assert found._held == 0 and sum(found.counts) == 1 << 18
+
+
+def test_neighbours_in_float32_are_told_apart() -> None:
+    for begin in (-2.0, 1.0, -(2.0**-100), 3e38):
+        start = np.array([begin], "f4").view("u4")[0] - np.uint32(9)
+        near = (start + np.arange(8, dtype="u4").repeat(2)).view("f4")
+        found = of(near.tolist(), "f4")
+
+        check(found, near)
+        assert [count for count in found.counts if count] == [2] * 8
