@@ -272,6 +272,13 @@ def test_histograms(tmp_path: Path) -> None:
     check_error(ckpt("stats", path, "--histogram", "--tsv"), "--histogram and --tsv exclude each other")
 
 
+def test_a_histogram_counts_what_repeats_each_time(tmp_path: Path) -> None:
+    (row,) = of({"a.weight": torch.tensor([[1.0, 2.0]]).expand(5, 2)}, tmp_path, histogram=True).rows
+
+    assert row.found is not None and row.found.histogram is not None
+    assert [count for count in row.found.histogram.counts if count] == [5, 5]
+
+
 def test_findings_name_the_model_where_there_are_several(tmp_path: Path) -> None:
     state = {"0.weight": torch.full((2,), torch.nan)}
     for thing, name in (({"G": state, "D": state}, "D.0.weight"), ({"D": state}, "0.weight")):
