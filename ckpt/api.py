@@ -239,6 +239,11 @@ class _Shown(Mapping[str, Any]):
         except MissingNameError as error:
             raise UsageError(f"no value {show(name, 80)}", path=self.path, hint=error.hint) from None
 
+    def _repr_html_(self) -> str | None:
+        from ckpt.jobs.notebook.inspect import html_checkpoint
+
+        return html_checkpoint(self.checkpoint, getattr(self, "report", None))
+
     def _sizes(self) -> str:
         nbytes = sum(entry.tensor.nbytes for entry in self.checkpoint.tensors)
         name = os.path.basename(os.path.abspath(self.path))
@@ -336,11 +341,6 @@ class Inspection(_Shown, Mapping[str, TensorSummary]):
     def to_json(self) -> dict[str, Json]:
         """The document `ckpt.inspect`, whose findings have no hints here: a command belongs to the command line."""
         return self.report.to_json()
-
-    def _repr_html_(self) -> str:
-        from ckpt.jobs.inspect.notebook import html_report
-
-        return html_report(self.report)
 
     def __repr__(self) -> str:
         findings = f", {plural(len(self.findings), 'finding')}" if self.findings else ""

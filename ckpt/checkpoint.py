@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
+from operator import add
 from types import TracebackType
 from typing import Literal
 
@@ -12,7 +14,7 @@ from ckpt.io.source import Source
 from ckpt.names import Path
 from ckpt.nodes import Node
 from ckpt.rows import NamedTuple, dataclass
-from ckpt.tensors import Storage, Tensor, Tensors, sources_of
+from ckpt.tensors import Storage, Tensor, TensorRef, sources_of
 
 Role = Literal["parameter", "buffer"]
 
@@ -32,6 +34,28 @@ class Entry(NamedTuple):
     source: str | None = None
     registered: bool = True
     persistent: bool = True
+
+
+class Tensors(Column[TensorRef]):
+    """Tensors over `storages`, one each: those of a large state dict. `looks` are tensors that look like them."""
+
+    __slots__ = ("storages",)
+
+    def __init__(self, storages: Sequence[Storage], looks: Sequence[TensorRef]) -> None:
+        self.storages = storages
+
+        def make(first: int, last: int) -> list[TensorRef]:
+            chosen = looks[first:last]
+            views = {look: look[1:] for look in set(chosen)}
+            fields = map(add, zip(storages[first:last], strict=True), [views[look] for look in chosen])
+            return list(map(tuple.__new__, repeat(TensorRef), fields))
+
+        super().__init__(len(looks), make, looks)
+
+    def cut(self, first: int, last: int) -> Tensors:
+        of = self.storages
+        storages = of.cut(first, last) if isinstance(of, Column) else of[first:last]
+        return self._cut(Tensors(storages, self.looks[first:last]), first)
 
 
 class Entries(Column[Entry]):

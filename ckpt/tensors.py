@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Reversible, Sequence
-from itertools import repeat
 from math import prod
-from operator import add
 from typing import Literal, Protocol
 
-from ckpt.columns import Column
 from ckpt.dtypes import DType
 from ckpt.io.source import Source
 from ckpt.rows import NamedTuple, dataclass
@@ -241,28 +238,6 @@ def tensor_ref(
 
 for _type in (Storage, TensorRef):  # by identity; a method in Python would be called for each of many
     _type.__eq__, _type.__hash__ = object.__eq__, object.__hash__  # type: ignore[method-assign]
-
-
-class Tensors(Column[TensorRef]):
-    """Tensors over `storages`, one each: those of a large state dict. `looks` are tensors that look like them."""
-
-    __slots__ = ("storages",)
-
-    def __init__(self, storages: Sequence[Storage], looks: Sequence[TensorRef]) -> None:
-        self.storages = storages
-
-        def make(first: int, last: int) -> list[TensorRef]:
-            chosen = looks[first:last]
-            views = {look: look[1:] for look in set(chosen)}
-            fields = map(add, zip(storages[first:last], strict=True), [views[look] for look in chosen])
-            return list(map(tuple.__new__, repeat(TensorRef), fields))
-
-        super().__init__(len(looks), make, looks)
-
-    def cut(self, first: int, last: int) -> Tensors:
-        of = self.storages
-        storages = of.cut(first, last) if isinstance(of, Column) else of[first:last]
-        return self._cut(Tensors(storages, self.looks[first:last]), first)
 
 
 class Placement(NamedTuple):

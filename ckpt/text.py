@@ -22,6 +22,8 @@ STAND_INS = {
     "²": "^2",
     "━": "-",
     **dict.fromkeys("▏▎▍▌▋▊▉█", "#"),
+    **dict(zip("▓▒░", "=-.", strict=True)),
+    **dict(zip("▁▂▃▄▅▆▇", ".:-=+*%", strict=True)),
 }
 """Characters of our own texts -> what stands for them where the encoding of a stream lacks them."""
 TEXT_LIMIT = 200

@@ -17,6 +17,7 @@ from ckpt.elements.blocks import (
     same_ranges,
     slice_of,
 )
+from ckpt.elements.histogram import Histogram
 from ckpt.elements.measure import Difference
 from ckpt.elements.spans import cuts, numbered_blocks, refuse_unfolded, without_repeats
 from ckpt.io.executor import Executor, Serial, Task, run_bundled
@@ -42,6 +43,8 @@ class Change(NamedTuple):
     inf: tuple[int, int] = (0, 0)
     close: bool = False
     """Whether all elements agree within the given tolerance."""
+    histogram: Histogram | None = None
+    """That of the finite differences, where it was requested."""
 
     @property
     def rms(self) -> float | None:
@@ -79,6 +82,7 @@ class _Part(NamedTuple):
     shape: tuple[int, ...]
     tolerance: Tolerance | None
     always: bool
+    histogram: bool
     known: bool = False
     """Whether nothing must be read, because `change` is the answer."""
     change: Change | None = None
@@ -90,7 +94,7 @@ class _Part(NamedTuple):
         made = []
         for first, last in cuts(self.one, self.two):
             one, two = slice_of(self.one, first, last), slice_of(self.two, first, last)
-            arguments = (one, two, self.tolerance, self.always)
+            arguments = (one, two, self.tolerance, self.always, self.histogram)
             made.append(Task(compare_span, arguments, one.nbytes + two.nbytes))
         return made
 
@@ -110,6 +114,8 @@ class _Part(NamedTuple):
         # If no two finite elements differ, there is a change but no number for it.
         is_finite = at is not None or not whole.differing
         times = self.times
+        if whole.histogram is not None:
+            whole.histogram.repeated(times)
         return Change(
             whole.differing * times,
             whole.other_bytes * times if self.one.dtype == self.two.dtype else 0,
@@ -121,6 +127,7 @@ class _Part(NamedTuple):
             (whole.nan[0] * times, whole.nan[1] * times),
             (whole.inf[0] * times, whole.inf[1] * times),
             self.tolerance is not None and whole.close,
+            whole.histogram,
         )
 
 
@@ -152,7 +159,7 @@ class Comparison(NamedTuple):
             label, only = next(iter(found.items()))
             if dict(self.before.parts)[label].shape == self.before.shape:
                 # One code per element: it says which elements differ, not by how much.
-                return only._replace(max_abs=None, squares=None, at=None)
+                return only._replace(max_abs=None, squares=None, at=None, histogram=None)
         # The indices differ, so elements cannot be compared one by one.
         moved = _all_of(self.before)
         return moved if values is None else moved._replace(nan=values.nan, inf=values.inf)
@@ -164,10 +171,11 @@ def plan(
     tolerance: Callable[[str], Tolerance] | None = None,
     *,
     always: bool = False,
+    histogram: bool = False,
 ) -> Comparison:
     """How two tensors of one shape are compared. Raises UnsupportedError for a tensor that expands too far.
 
-    With `always` the numbers are computed for equal tensors too.
+    With `always` the numbers are computed for equal tensors too. With `histogram` the differences are counted in bins.
     """
     pairs = list(zip(parts_of(before), parts_of(after), strict=False))
     same_parts = len(parts_of(before)) == len(parts_of(after)) and all(
@@ -178,7 +186,7 @@ def plan(
     if not same_parts:
         return Comparison(before, (), (), always, is_other=True)
     labels = ("",) if isinstance(before, TensorRef) else tuple(label for label, _ in before.parts)
-    parts = tuple(_part(one, two, tolerance, always) for one, two in pairs)
+    parts = tuple(_part(one, two, tolerance, always, histogram) for one, two in pairs)
     return Comparison(before, labels[: len(parts)], parts, always)
 
 
@@ -188,10 +196,14 @@ def _kind(tensor: Composite) -> object:
 
 
 def _part(
-    before: TensorRef, after: TensorRef, tolerance: Callable[[str], Tolerance] | None, always: bool
+    before: TensorRef,
+    after: TensorRef,
+    tolerance: Callable[[str], Tolerance] | None,
+    always: bool,
+    histogram: bool,
 ) -> _Part:
     allowed = None if tolerance is None else tolerance(after.dtype.name)
-    as_it_is = _Part(before, after, 1, (), before.shape, allowed, always, known=True)
+    as_it_is = _Part(before, after, 1, (), before.shape, allowed, always, histogram, known=True)
     if not before.numel or before.storage.place is after.storage.place is None:
         return as_it_is
     if before.storage.place is None or after.storage.place is None:
@@ -200,7 +212,7 @@ def _part(
     refuse_unfolded(one)
     refuse_unfolded(two)
     one, two, order = _straightened(one, two)
-    return _Part(one, two, times, order, one.shape, allowed, always)
+    return _Part(one, two, times, order, one.shape, allowed, always, histogram)
 
 
 def compare_all(
@@ -216,7 +228,7 @@ def compare_all(
     results_of = _regrouped(run_bundled(executor, every, progress), tasks)
     # The norm covers the whole tensor, so if some spans differ, the equal ones are measured too.
     again = [
-        Task(compare_span, (*task.arguments[:3], True))
+        Task(compare_span, (*task.arguments[:3], True, *task.arguments[4:]))
         for row, results in zip(tasks, results_of, strict=True)
         if any(result is not None for result in results)
         for task, result in zip(row, results, strict=True)
@@ -280,10 +292,11 @@ def _straightened(before: TensorRef, after: TensorRef) -> tuple[TensorRef, Tenso
 
 
 def compare_span(
-    before: TensorRef, after: TensorRef, tolerance: Tolerance | None, always: bool
+    before: TensorRef, after: TensorRef, tolerance: Tolerance | None, always: bool, histogram: bool = False
 ) -> Difference | None:
     """The difference of two tensors of one shape; None when every byte is the same and `always` is not set."""
     difference = Difference()
+    difference.histogram = Histogram() if histogram else None
     if before.dtype == after.dtype:
         if (pair := _short(before, after)) is not None:
             if pair[0] == pair[1] and not always:

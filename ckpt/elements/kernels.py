@@ -208,3 +208,31 @@ def _complex(
     exact = np.abs(np.subtract(*pair))
     place = int(np.argmax(exact))
     return Delta(differing, float(exact[place]), int(may[place]), squares, reference)
+
+
+def distance(one: Array, two: Array, wide: Array) -> Array:
+    """|Δ| of each element in float64. Integers are subtracted exactly, so that different ones never have a |Δ| of 0."""
+    import numpy as np
+
+    if one.dtype.kind in "iu" and one.dtype == two.dtype:
+        larger, smaller = np.maximum(one, two), np.minimum(one, two)
+        unsigned = one.dtype.str.replace("i", "u")
+        exact: Array = (larger.view(unsigned) - smaller.view(unsigned)).astype("f8")
+        return exact
+    distance: Array = np.abs(wide_of(two) - wide)
+    return distance
+
+
+def wide_of(values: Array) -> Array:
+    return values.astype("c16" if values.dtype.kind == "c" else "f8")
+
+
+def unequal_bytes(before: bytes | memoryview, after: bytes | memoryview, dtype: DType) -> int:
+    """Elements whose bytes differ."""
+    import numpy as np
+
+    width = dtype.bits // 8
+    if width in (1, 2, 4, 8):
+        return int(np.count_nonzero(np.frombuffer(before, f"u{width}") != np.frombuffer(after, f"u{width}")))
+    changed = np.frombuffer(before, "u8") != np.frombuffer(after, "u8")
+    return int(np.count_nonzero(changed.reshape(-1, width // 8).any(axis=1)))

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ckpt.dtypes import DType
 from ckpt.elements.blocks import slice_of
 from ckpt.elements.cast import numbers, scratch
-from ckpt.elements.kernels import Delta, delta_of, widened
+from ckpt.elements.histogram import Histogram, halved, joined
+from ckpt.elements.kernels import Delta, delta_of, distance, unequal_bytes, wide_of, widened
 from ckpt.elements.pairs import FEWEST, Codes, Pairs, counts_codes
 from ckpt.elements.spans import cuts, numbered_blocks, refuse_unfolded
 from ckpt.io.executor import Task
@@ -45,6 +46,8 @@ class Difference:
         self.nan = [0, 0]
         self.inf = [0, 0]
         self.close = True
+        self.histogram: Histogram | None = None
+        """That of the finite Δ, where it was requested."""
 
     _pairs: Pairs | None = None
 
@@ -59,16 +62,18 @@ class Difference:
         import numpy as np
 
         count = len(before) * 8 // dtypes[0].bits
+        if dtypes[0].kind == "complex" and count > _COMPLEX:
+            for at in range(0, count, _COMPLEX):
+                ends = [slice(at * dtype.bits // 8, (at + _COMPLEX) * dtype.bits // 8) for dtype in dtypes]
+                self.add(memoryview(before)[ends[0]], memoryview(after)[ends[1]], dtypes, tolerance)
+            return
+        if self.histogram is not None:
+            self.histogram.add_change(before, after, dtypes)
         if self._pairs is None and count >= FEWEST and counts_codes(*dtypes):
             self._pairs = Pairs(dtypes, tolerance, self.numel)
         if self._pairs is not None:
             self._pairs.add(before, after)
             self.numel += count
-            return
-        if dtypes[0].kind == "complex" and count > _COMPLEX:
-            for at in range(0, count, _COMPLEX):
-                ends = [slice(at * dtype.bits // 8, (at + _COMPLEX) * dtype.bits // 8) for dtype in dtypes]
-                self.add(memoryview(before)[ends[0]], memoryview(after)[ends[1]], dtypes, tolerance)
             return
         with np.errstate(all="ignore"):
             found = delta_of(before, after, dtypes, self.largest, tolerance)
@@ -78,11 +83,13 @@ class Difference:
                 self._add_found(found)
                 # If all finite values differ, all bytes differ too.
                 if dtypes[0] == dtypes[1] and found.differing != count:
-                    self.other_bytes += _unequal_bytes(before, after, dtypes[0]) - found.differing
+                    self.other_bytes += unequal_bytes(before, after, dtypes[0]) - found.differing
         self.numel += count
 
     def settle(self) -> None:
         """Take over what was counted, after the last block."""
+        if self.histogram is not None:
+            self.histogram.settle()
         if self._pairs is None:
             return
         pairs = self._pairs
@@ -110,6 +117,7 @@ class Difference:
         self.nan = [one + two for one, two in zip(self.nan, later.nan, strict=True)]
         self.inf = [one + two for one, two in zip(self.inf, later.inf, strict=True)]
         self.close = self.close and later.close
+        self.histogram = joined(self.histogram, later.histogram)
 
     def _add_found(self, found: Delta) -> None:
         if found.at is not None and found.largest > self.largest:
@@ -138,9 +146,9 @@ class Difference:
         if one.dtype.kind in "fc" and two.dtype.kind in "fc":
             nan = np.isnan(one) & np.isnan(two)
             unequal = unequal & ~nan
-        wide = _wide(one)
+        wide = wide_of(one)
         if unequal.any():
-            delta = _distance(one, two, wide)
+            delta = distance(one, two, wide)
             finite = np.isfinite(delta)
             delta[~finite] = 0.0
             place = int(np.argmax(delta))
@@ -156,7 +164,7 @@ class Difference:
         differing = int(np.count_nonzero(unequal))
         self.differing += differing
         if dtypes[0] == dtypes[1]:
-            self.other_bytes += _unequal_bytes(before, after, dtypes[0]) - differing
+            self.other_bytes += unequal_bytes(before, after, dtypes[0]) - differing
 
 
 # --- numbers of one tensor --------------------------------------------------------------------------------------------
@@ -180,6 +188,8 @@ class Summary:
         self.zeros = 0
         self.nan = 0
         self.inf = 0
+        self.histogram: Histogram | None = None
+        """That of the finite elements, where it was requested."""
 
     _codes: Codes | None = None
 
@@ -211,11 +221,15 @@ class Summary:
                 total = float(wide.sum())
             if len(values):
                 self._add_finite(values, wide, total)
+                if self.histogram is not None and self.low is not None and self.high is not None:
+                    self.histogram.add(halved(values, block, dtype), self.low, self.high)
 
     def settle(self) -> None:
         """Take over what was counted, after the last block."""
         import numpy as np
 
+        if self.histogram is not None:
+            self.histogram.settle()
         if self._codes is None:
             return
         values, counts = self._codes.counts()
@@ -228,6 +242,8 @@ class Summary:
         self.zeros += int(counts[values == 0].sum())
         if not len(values):
             return
+        if self.histogram is not None:
+            self.histogram.weigh(values, counts)
         self._widen(values.min().item(), values.max().item())
         wide, weights, count = values.astype("f8"), counts.astype("f8"), int(counts.sum())
         self.squares += float(np.dot(weights, wide * wide))
@@ -267,6 +283,7 @@ class Summary:
         self.zeros += later.zeros
         self.nan += later.nan
         self.inf += later.inf
+        self.histogram = joined(self.histogram, later.histogram)
         if later.low is None or later.high is None:
             return
         self.low = later.low if self.low is None else min(self.low, later.low)
@@ -283,6 +300,8 @@ class Summary:
         self.inf *= times
         self.spread *= times
         self.squares *= times
+        if self.histogram is not None:
+            self.histogram.repeated(times)
 
 
 class Channels:
@@ -332,21 +351,26 @@ class Measurement(NamedTuple):
     channels: Channels | None = None
 
 
-def measure_tasks(ref: TensorRef, layout: ChannelLayout | None = None) -> list[Task[Measurement]]:
-    """The tasks for the statistics of a tensor. Raises UnsupportedError for a tensor that expands too far."""
+def measure_tasks(
+    ref: TensorRef, layout: ChannelLayout | None = None, *, histogram: bool = False
+) -> list[Task[Measurement]]:
+    """The tasks for the statistics of a tensor, with its histogram where requested. Raises UnsupportedError for a tensor that expands too far."""
     if not ref.numel:
         return []
     refuse_unfolded(ref)
     return [
-        Task(measure_span, (part, layout, first), part.nbytes)
+        Task(measure_span, (part, layout, first, histogram), part.nbytes)
         for first, last in cuts(ref)
         for part in (slice_of(ref, first, last),)
     ]
 
 
-def measure_span(ref: TensorRef, layout: ChannelLayout | None, first: int) -> Measurement:
+def measure_span(
+    ref: TensorRef, layout: ChannelLayout | None, first: int, histogram: bool = False
+) -> Measurement:
     """The statistics of a part of a tensor. Its first element is number `first` of the tensor with the channels."""
     summary = Summary()
+    summary.histogram = Histogram() if histogram else None
     channels = None if layout is None else Channels(layout.channels, layout.inner, first)
     for block in numbered_blocks(ref, 2):
         summary.add(block, ref.dtype)
@@ -366,31 +390,3 @@ def merged(parts: Sequence[Measurement]) -> Measurement:
         if first.channels is not None and part.channels is not None:
             first.channels.merge(part.channels)
     return first
-
-
-def _distance(one: Array, two: Array, wide: Array) -> Array:
-    """|Δ| of each element in float64. Integers are subtracted exactly, so that different ones never have a |Δ| of 0."""
-    import numpy as np
-
-    if one.dtype.kind in "iu" and one.dtype == two.dtype:
-        larger, smaller = np.maximum(one, two), np.minimum(one, two)
-        unsigned = one.dtype.str.replace("i", "u")
-        exact: Array = (larger.view(unsigned) - smaller.view(unsigned)).astype("f8")
-        return exact
-    distance: Array = np.abs(_wide(two) - wide)
-    return distance
-
-
-def _wide(values: Array) -> Array:
-    return values.astype("c16" if values.dtype.kind == "c" else "f8")
-
-
-def _unequal_bytes(before: bytes | memoryview, after: bytes | memoryview, dtype: DType) -> int:
-    """Elements whose bytes differ."""
-    import numpy as np
-
-    width = dtype.bits // 8
-    if width in (1, 2, 4, 8):
-        return int(np.count_nonzero(np.frombuffer(before, f"u{width}") != np.frombuffer(after, f"u{width}")))
-    changed = np.frombuffer(before, "u8") != np.frombuffer(after, "u8")
-    return int(np.count_nonzero(changed.reshape(-1, width // 8).any(axis=1)))

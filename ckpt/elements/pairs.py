@@ -48,7 +48,7 @@ class Counter:
             self._held = 0
         indices = scratch().row("p", 0, len(codes))
         np.copyto(indices, codes)
-        if _has_fast_at():
+        if has_fast_at():
             np.add.at(self.recent, indices, np.uint32(1))
         else:
             self.recent += np.bincount(indices, minlength=1 << 16).astype("u4")
@@ -62,7 +62,7 @@ class Counter:
 
 
 @cache
-def _has_fast_at() -> bool:
+def has_fast_at() -> bool:
     """Whether `add.at` of numpy is faster than `bincount`, as it is from 1.25 on."""
     import numpy as np
 

@@ -149,7 +149,7 @@ class Survey:
         """What `roles` and `in_optimizer` say of one tensor. Where nothing but its layer decides, no other is looked at."""
         alone = self.model is None and self.checkpoint.declared is None and not self.knows_gradients
         section = next((part for part in self.sections if index in part.indices), None)
-        if not alone or section is None or "_evidence" in vars(self):
+        if not alone or section is None:
             return self.roles[index], self.in_optimizer[index]
         return role_alone(section, index - section.first), None
 

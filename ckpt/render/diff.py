@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ckpt.elements.compare import Change
+from ckpt.elements.histogram import Histogram
 from ckpt.jobs.diff.diff import DiffReport
 from ckpt.jobs.diff.modules import depth_that_fits, modules
 from ckpt.jobs.diff.ranks import ranks_of
 from ckpt.jobs.diff.rows import STATUSES, Row, ValueRow
 from ckpt.render.findings import findings_lines
+from ckpt.render.spark import spark
 from ckpt.render.text import NAME, Line, cells, columns, flowed, height_of, hung, shortened, spread, whole
 from ckpt.text import folded, plural, show, show_literal
 from ckpt.tree.literals import brief
@@ -46,10 +48,12 @@ def diff_lines(
     height: int | None = None,
     show_rows: str = "auto",
     stat: bool = False,
+    depth: int | None = None,
 ) -> list[Line]:
     """The report as a person reads it. `show_rows` says which tensors are listed; `stat` draws bars instead.
 
-    Of what changed, the rows are listed that are left on a screen of `height` rows.
+    Of what changed, the rows are listed that are left on a screen of `height` rows. Bars are of modules at the deepest
+    place of the names that fits, or at `depth`.
     """
     out = _headline(report, width)
     for each in report.suggested:
@@ -64,9 +68,12 @@ def diff_lines(
     end += [[]] if notes else []
     end += [line for note in notes for line in hung([], note, width, 2)]
     end += hung([], _verdict(report), width, 2, "head")
-    out += _bars(report, width, everything=show_rows == "all") if stat else []
+    used = height_of([*out, *end], width) + 3  # a blank, how many more, and the prompt
+    if stat:
+        most = _BARS if height is None else max(height - used - 1, _LEAST)  # the header
+        out += _bars(report, width, most, depth, everything=show_rows == "all")
     if not (stat and show_rows == "auto"):
-        used = height_of([*out, *end], width) + 3  # a blank, how many more, and the prompt
+        used = height_of([*out, *end], width) + 3
         out += _changes(report, show_rows, width, _ROWS if height is None else max(height - used, _LEAST))
     return out + end
 
@@ -192,27 +199,34 @@ def _changes(report: DiffReport, which: str, width: int | None, limit: int) -> l
 
 
 _BARS = 40
+_FEW = 4
+"""Fewer bars say nothing about where the change is."""
 _BAR_CELLS = 30
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
-def _bars(report: DiffReport, width: int | None, *, everything: bool) -> list[Line]:
+def _bars(
+    report: DiffReport, width: int | None, most: int, depth: int | None, *, everything: bool
+) -> list[Line]:
     """One bar per module: the change of its parameters, or of everything in it, relative to the largest."""
     chosen = [row for row in report.rows if everything or row.role.role in ("parameter", "unknown")]
     chosen = chosen or list(report.rows)
-    depth = depth_that_fits(chosen, _BARS)
-    rows = modules(chosen, depth)
+    rows = modules(chosen, depth_that_fits(chosen, most) if depth is None else depth)
+    if depth is None and len(rows) < _FEW:  # a screen too small for bars that say anything scrolls
+        most = _BARS
+        rows = modules(chosen, depth_that_fits(chosen, most))
+    most = most if depth is None else len(rows)
     parts = [row for row in rows if row.rel_l2 is not None]
     largest = max((row.rel_l2 or 0.0 for row in parts), default=0.0)
     table = [["MODULE", "TENSORS", "CHANGED", "REL. L2", ""]]
-    for row in rows[:_BARS]:
+    for row in rows[:most]:
         share = (row.rel_l2 or 0.0) / largest if largest else 0.0
         number = "from 0" if row.rel_l2 is None else f"{row.rel_l2:.3g}"
         name = show(row.name, 120) or "(the root)"
         table.append([name, f"{row.tensors:,}", f"{row.changed:,}", number, _bar(share)])
     out: list[Line] = [[], *columns(table, right=frozenset((1, 2, 3)), width=width)]
-    if len(rows) > _BARS:
-        out.append([(f"… {len(rows) - _BARS:,} more modules (--json)", "dim")])
+    if len(rows) > most:
+        out.append([(f"… {len(rows) - most:,} more modules (--depth N)", "dim")])
     return out
 
 
@@ -273,7 +287,16 @@ def change_text(change: Change) -> str:
             text += f" at {list(change.at)}"
     if change.rel_l2 is not None and change.differing:
         text += f", relative L2 {change.rel_l2:.3g}"
+    if change.histogram is not None and change.histogram.counts:
+        text += f", {whole(_drawn(change.histogram))}"
     return text
+
+
+def _drawn(histogram: Histogram) -> str:
+    """`Δ -0.001 ▂▅█▅▁ 0.0008`: the counts between the least difference and the largest."""
+    if histogram.low == histogram.high:
+        return f"Δ {histogram.low:.3g}"
+    return f"Δ {histogram.low:.3g} {spark(histogram)} {histogram.high:.3g}"
 
 
 def _values(report: DiffReport, width: int | None) -> list[Line]:

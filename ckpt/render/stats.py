@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ckpt.jobs.check.stats import Row, StatsReport
 from ckpt.render.findings import findings_lines
 from ckpt.render.folding import alike
+from ckpt.render.spark import spark
 from ckpt.render.text import Line, cells, columns, flowed, hung
 from ckpt.text import percent, plural, show
 
@@ -29,6 +30,7 @@ def stats_lines(
     header = ["NAME", "SHAPE", "MIN", "MAX", "MEAN", "STD", "RMS", "ZEROS"]
     header += [name for name, shown in zip(("NAN", "INF"), bad, strict=True) if shown]
     header += ["DEAD"] if with_channels else []
+    header += ["HISTOGRAM"] if report.histogram else []
     body: list[list[str]] = []
     for row in report.rows:
         texts = [show(row.label[len(prefix) :], None) or "(the root)", str(list(row.entry.tensor.shape))]
@@ -40,6 +42,8 @@ def stats_lines(
         texts.append(percent(found.zeros, found.numel))
         texts += [f"{count:,}" for count, shown in zip((found.nan, found.inf), bad, strict=True) if shown]
         texts += [_dead(row)] if with_channels else []
+        if report.histogram:
+            texts.append(spark(found.histogram) if found.histogram is not None else "")
         body.append(texts)
     left = 0
     if not everything:
@@ -48,7 +52,7 @@ def stats_lines(
         body = [[name, *body[indices[0]][1:]] for name, indices in folds[:_ROWS]]
     table = [header, *body]
     table = _narrowed(table, width)
-    right = frozenset(i for i, name in enumerate(table[0]) if name not in ("NAME", "SHAPE"))
+    right = frozenset(i for i, name in enumerate(table[0]) if name not in ("NAME", "SHAPE", "HISTOGRAM"))
     out += columns(table, right=right, width=width)
     if left:
         out.append([(f"… {left:,} more (--all, --tsv, --json)", "dim")])

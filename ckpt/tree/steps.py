@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 from ckpt.checkpoint import Role
+from ckpt.errors import UnreadableError
 from ckpt.names import Path
-from ckpt.nodes import Node, key_of
+from ckpt.nodes import Node, Opaque, key_of
+from ckpt.text import show
+from ckpt.tree.arrays import as_bytes
 from ckpt.tree.quantized import saved_attributes
-from ckpt.tree.view import View, look
+from ckpt.tree.view import SCALARS, View, look
 
 REGISTERED = ("_parameters", "_buffers", "_modules")
 """Attributes of a module that hold what it registers."""
@@ -94,3 +98,48 @@ def module_steps(view: View, path: Path, name: str, registered: Registered) -> I
         if key == "_non_persistent_buffers_set":
             continue
         yield (*path, key), f"{prefix}{key}", child, None, False, True
+
+
+# --- keys -------------------------------------------------------------------------------------------------------------
+
+
+def are_texts(keys: Sequence[Node]) -> bool:
+    """Whether all keys are plain strings."""
+    return set(map(type, keys)) == {str}
+
+
+def is_scalar(node: Node) -> bool:
+    """Whether a node is a scalar, also where it is written as a call: bytes are in protocol 2."""
+    return type(node) in SCALARS or as_bytes(node) is not None
+
+
+def refuse_repeats(view: View, name: str) -> None:
+    """Raise UnreadableError when a dict sets one key twice. Python keeps the second value, other readers may not."""
+    texts = view.keys if are_texts(view.keys) else [key for key in view.keys if type(key) is str]
+    if len(set(texts)) == len(view.keys):
+        return
+    # Ints and floats are compared by text, because a hostile file can choose them so that their hashes collide.
+    keys = [key_text(key) for key in view.keys if is_scalar(key) and type(key) is not bytearray]
+    if len(set(keys)) < len(keys):
+        seen: set[str] = set()
+        twice = next(key for key in keys if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        at = f" of {show(name, 80)}" if name else ""
+        raise UnreadableError(f"damaged pickle: the key {show(twice, 80)}{at} is set twice in one dict")
+
+
+def key_text(key: Node) -> str:
+    """A text that is the same for keys that are equal in Python, such as 1, 1.0 and True."""
+    if isinstance(key, str):
+        return repr(str(key))
+    if isinstance(key, float) and key.is_integer() and abs(key) < 2**53:
+        return str(int(key))
+    if type(key) is tuple:
+        return f"({', '.join(map(key_text, cast('tuple[Node, ...]', key)))})"
+    data = as_bytes(key) if type(key) is Opaque else None
+    if data is not None:  # bytes, as protocol 2 writes them
+        return repr(data)
+    if key != key:  # NaN is not equal to another NaN
+        return f"nan {id(key)}"
+    if isinstance(key, int):
+        return hex(key) if key.bit_length() > 512 else str(int(key))
+    return repr(key)

@@ -10,17 +10,16 @@ from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import cast
 
-from ckpt.checkpoint import Container, Entries, Entry, Role, Value
+from ckpt.checkpoint import Container, Entries, Entry, Role, Tensors, Value
 from ckpt.columns import Chain, parts
-from ckpt.errors import LimitError, UnreadableError
+from ckpt.errors import LimitError
 from ckpt.limits import TENSOR_BYTES, Budget, Limits
 from ckpt.names import Path
 from ckpt.nodes import Global, Nested, Node, Opaque, PersistentId
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Composite, Storage, TensorRef, Tensors, tensor_ref
-from ckpt.text import show
+from ckpt.tensors import Composite, Storage, TensorRef, tensor_ref
 from ckpt.tree.arrays import as_bytes
-from ckpt.tree.steps import Registered, Step, module_steps, steps
+from ckpt.tree.steps import Registered, Step, are_texts, is_scalar, module_steps, refuse_repeats, steps
 from ckpt.tree.view import SCALARS, View, attached_tensors, look, tensor_of
 
 ROW_ITEMS = 100
@@ -157,7 +156,7 @@ class _Walk:
         if depth >= self._limits.depth:
             raise LimitError("the tree of the file is nested too deep", "depth", self._limits.depth)
         if view.kind == "mapping":
-            _refuse_repeats(view, name)
+            refuse_repeats(view, name)
         if view.type.startswith("numpy.ndarray"):
             self._budget.charge(_ELEMENT * len(view.children), "the tree of the file")
         if _is_row(view):
@@ -229,7 +228,7 @@ class _Walk:
             keys: tuple[str | int, ...] = ()
             if view.kind != "sequence":
                 keys = cast("tuple[str, ...]", tuple(view.keys))
-                if not _are_texts(view.keys):
+                if not are_texts(view.keys):
                     keys = tuple([key for key in view.keys if isinstance(key, (str, int))])
             row = Container(
                 path,
@@ -265,7 +264,7 @@ class _Walk:
         nodes, keys = view.children, view.keys
         if view.kind != "mapping" or len(nodes) < _MANY or registered is not None or self._registered:
             return False
-        if not _are_texts(keys):
+        if not are_texts(keys):
             return False
         found: list[Sequence[TensorRef]] = []
         for part in parts(nodes):
@@ -311,11 +310,6 @@ class _Walk:
                 out.containers[frame.container] = row._replace(last=len(out.tensors))
 
 
-def _are_texts(keys: Sequence[Node]) -> bool:
-    """Whether all keys are plain strings."""
-    return set(map(type, keys)) == {str}
-
-
 def _plain(nodes: Sequence[Node]) -> Sequence[TensorRef] | None:
     """The tensors of nodes that are all plain tensors, and no Parameters; else None."""
     found = [node if type(node) is TensorRef else _made_by(node) for node in nodes]
@@ -351,7 +345,7 @@ def _is_row(view: View) -> bool:
         return False
     if not view.children:
         return True
-    return len(view.children) > ROW_ITEMS and all(map(_is_scalar, view.children))
+    return len(view.children) > ROW_ITEMS and all(map(is_scalar, view.children))
 
 
 def _holds_rows(nodes: Sequence[Node]) -> bool:
@@ -380,44 +374,7 @@ def _repeats_text(nodes: Sequence[Node]) -> bool:
 
 def _is_scalar_row(node: Node) -> bool:
     # A row of a small array: a list of scalars inside a list.
-    return type(node) is list and len(node) <= ROW_ITEMS and all(map(_is_scalar, node))
-
-
-def _is_scalar(node: Node) -> bool:
-    """Whether a node is a scalar, also where it is written as a call: bytes are in protocol 2."""
-    return type(node) in SCALARS or as_bytes(node) is not None
-
-
-def _refuse_repeats(view: View, name: str) -> None:
-    """Raise UnreadableError when a dict sets one key twice. Python keeps the second value, other readers may not."""
-    texts = view.keys if _are_texts(view.keys) else [key for key in view.keys if type(key) is str]
-    if len(set(texts)) == len(view.keys):
-        return
-    # Ints and floats are compared by text, because a hostile file can choose them so that their hashes collide.
-    keys = [key_text(key) for key in view.keys if _is_scalar(key) and type(key) is not bytearray]
-    if len(set(keys)) < len(keys):
-        seen: set[str] = set()
-        twice = next(key for key in keys if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        at = f" of {show(name, 80)}" if name else ""
-        raise UnreadableError(f"damaged pickle: the key {show(twice, 80)}{at} is set twice in one dict")
-
-
-def key_text(key: Node) -> str:
-    """A text that is the same for keys that are equal in Python, such as 1, 1.0 and True."""
-    if isinstance(key, str):
-        return repr(str(key))
-    if isinstance(key, float) and key.is_integer() and abs(key) < 2**53:
-        return str(int(key))
-    if type(key) is tuple:
-        return f"({', '.join(map(key_text, cast('tuple[Node, ...]', key)))})"
-    data = as_bytes(key) if type(key) is Opaque else None
-    if data is not None:  # bytes, as protocol 2 writes them
-        return repr(data)
-    if key != key:  # NaN is not equal to another NaN
-        return f"nan {id(key)}"
-    if isinstance(key, int):
-        return hex(key) if key.bit_length() > 512 else str(int(key))
-    return repr(key)
+    return type(node) is list and len(node) <= ROW_ITEMS and all(map(is_scalar, node))
 
 
 def _long(value: Node | Storage) -> bool:

@@ -93,6 +93,8 @@ COMMAND_LINES = [
     ("explain", "frozen"),
     ("rehome", "train_cuda.pth", "--dry-run"),
     ("inspect", "--help"),
+    ("stats", "train_cuda.pth", "--histogram"),
+    ("diff", "ddp_before.pth", "ddp_after.pth", "--histogram"),
 ]
 
 

@@ -233,7 +233,7 @@ def test_counts_beyond_32_bits_are_kept(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(pairs, "_FULL", 1 << 16)
     for fast in (True, False):
-        monkeypatch.setattr(pairs, "_has_fast_at", lambda fast=fast: fast)
+        monkeypatch.setattr(pairs, "has_fast_at", lambda fast=fast: fast)
         counter = pairs.Counter()
         codes = np.random.default_rng(1).integers(0, 1 << 16, 50_000).astype("u2")
         for _ in range(4):

@@ -30,6 +30,11 @@ FITTING = {
     "inspect weights.safetensors": 0,
     "inspect long.pth": 0,
     "inspect ugly.pth": 0,
+    "inspect train_cuda.pth --bars": 0,
+    "inspect llama_bf16.pth --bars": 0,
+    "inspect hostile.pth --bars": 0,
+    "inspect long.pth --bars": 0,
+    "inspect ugly.pth --bars": 0,
     "diff ddp_before.pth ddp_after.pth": 1,
     "diff ddp_before.pth train_cuda.pth": 1,
     "diff long.pth ugly.pth": 1,
@@ -42,6 +47,9 @@ CUT = {
     "warmstart long.pth --into ugly.pth --dry-run": 1,
     "ls . --skip-unreadable": 0,
     "inspect train_cuda.pth --storages --values --imports": 0,
+    "stats train_cuda.pth --histogram": 0,
+    "stats long.pth --histogram": 0,
+    "diff ddp_before.pth ddp_after.pth --histogram": 1,
     "inspect hostile.pth --imports": 0,
     "inspect yolo_style.pt --imports --values": 0,
     "inspect ddp_after.pth --index 8,9": 0,
@@ -127,7 +135,7 @@ def text_of(done: Done) -> str:
 
 def words_of(text: str) -> set[str]:
     """The words above the table of an output, without lines that say how many more there are."""
-    lines = text.partition("\nNAME ")[0].splitlines()
+    lines = re.split("\n *(?:SIZE  )?NAME ", text)[0].splitlines()
     words = {word for line in lines if not line.startswith("…") for word in line.split() if "…" not in word}
     return {word.strip("()") for word in words} - {""}
 
@@ -207,6 +215,31 @@ def test_the_bars_are_of_parameters_unless_all_are_asked_for() -> None:
     assert "module.bn1          2        2" in bars
     assert "optimizer" not in bars.partition("MODULE")[2]
     assert "optimizer" in ckpt(*arguments, "--show", "all", cwd=SAMPLES).out.decode().partition("MODULE")[2]
+
+
+def test_bars_are_cut_at_a_depth(tmp_path: Path) -> None:
+    """At the deepest one that fits the screen and leaves some bars, or at the one that is asked for."""
+    names = [f"model.layers.{i}.{name}.weight" for i in range(12) for name in ("q", "k", "v")]
+    before = {name: torch.ones(2) for name in names}
+    for state, name in ((before, "a.pt"), ({name: torch.full((2,), 1.5) for name in names}, "b.pt")):
+        torch.save(state, tmp_path / name)
+
+    def bars(options: str, *size: int | None) -> list[str]:
+        text = text_of(screen(f"diff a.pt b.pt --stat {options}", tmp_path, *(size or (None,))))
+        return text.partition("MODULE")[2].splitlines()[1:-1]
+
+    assert len(bars("")) == 36 and bars("")[0].split()[:4] == ["model.layers.0.q", "1", "1", "0.5"]
+    assert len(bars("", 80, 24)) == 12 and bars("", 80, 24)[0].split()[:4] == [
+        "model.layers.0",
+        "3",
+        "3",
+        "0.5",
+    ]
+    assert len(bars("", 80, 10)) == 36, "one bar for all would say nothing"
+    assert [line.split()[:3] for line in bars("--depth 1")] == [["model", "36", "36"]]
+    assert len(bars("--depth 3", 80, 10)) == 12 and len(bars("--depth 9", 80, 10)) == 36
+    done = screen("diff a.pt b.pt --depth 1", tmp_path, None)
+    assert done.code == 2 and "ckpt: --depth is for --stat (--stat --depth N)" in text_of(done)
 
 
 def test_stats_says_a_common_prefix_once_and_gives_up_columns() -> None:

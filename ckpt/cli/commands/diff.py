@@ -61,6 +61,7 @@ _CLOSE: dict[str, Tolerance] = {
     Exclusion(("--json", "--tsv", "--name-only", "--quiet")),
     Exclusion(("--structure", "--quick", "--stat")),
     Exclusion(("--structure", "--quick"), ("--close", "--atol", "--rtol")),
+    Exclusion(("--histogram",), ("--structure", "--quick", "--tsv", "--name-only", "--quiet")),
     Exclusion(("--structure",), ("--fail-on",)),
     Exclusion(("--close",), ("--atol", "--rtol")),
 )
@@ -116,6 +117,25 @@ def command(
             "--stat", help="Draw one bar per module: its change relative to its norm.", rich_help_panel=OUTPUT
         ),
     ] = False,
+    depth: Annotated[
+        int | None,
+        typer.Option(
+            "--depth",
+            metavar="N",
+            min=1,
+            max=64,
+            help="Cut the names of modules after N parts, with --stat.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    histogram: Annotated[
+        bool,
+        typer.Option(
+            "--histogram",
+            help="Draw the histogram of the differences of each tensor.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
     structure: Annotated[
         bool,
         typer.Option(
@@ -165,6 +185,8 @@ def command(
     gate = gate_of("diff", select, ignore, level, fail_on, also=(_DIFFER,))
     if which not in _SHOW:
         raise UsageError(f"--show {which}: not one of {' '.join(_SHOW)}")
+    if depth is not None and not stat:
+        raise UsageError("--depth is for --stat", hint="--stat --depth N")
     options = Options(
         Globs(include or (), exclude or ()),
         section,
@@ -173,6 +195,7 @@ def command(
         quick=quick,
         strict=strict,
         norms=stat,
+        histogram=histogram,
         align=not no_align,
         rules=[substitution(text).apply for text in sub or ()],
     )
@@ -198,7 +221,9 @@ def command(
         output.write_lines(name_lines(report))
     elif not quiet:
         width, height = output.screen_width(), output.screen_height()
-        output.write_lines(diff_lines(report, width=width, height=height, show_rows=which, stat=stat))
+        output.write_lines(
+            diff_lines(report, width=width, height=height, show_rows=which, stat=stat, depth=depth)
+        )
     _refuse_damage(report)
     differs = report.differs and (not gate.fails or _DIFFER in gate.fails)
     if differs or gate.code(report.findings):

@@ -46,6 +46,7 @@ from ckpt.limits import Limits
 from ckpt.names import Globs
 from ckpt.render import inspect as render
 from ckpt.render import tables
+from ckpt.render.text import height_of
 from ckpt.text import show
 
 _Table = Callable[[InspectReport], list[list[str]]]
@@ -55,6 +56,7 @@ _VIEWS = ("--storages", "--values", "--imports")
 @excluding(
     Exclusion(("--json", "--tsv", "--table", "--quiet")),
     Exclusion(("--json", "--index"), _VIEWS),
+    Exclusion(("--bars",), ("--json", "--index", "--tsv", "--table", "--quiet", *_VIEWS)),
     Exclusion(("--index",), ("--tsv", "--table", "--quiet")),
     Exclusion(
         ("--textconv",),
@@ -69,6 +71,7 @@ _VIEWS = ("--storages", "--values", "--imports")
             "--section",
             "--fail-on",
             "--quiet",
+            "--bars",
         ),
     ),
 )
@@ -98,6 +101,10 @@ def command(
     include: Include = None,
     exclude: Exclude = None,
     section: SectionOption = None,
+    bars: Annotated[
+        bool,
+        typer.Option("--bars", help="Draw a bar for each part: where the bytes are.", rich_help_panel=OUTPUT),
+    ] = False,
     storages: Annotated[
         bool,
         typer.Option(
@@ -168,7 +175,7 @@ def command(
         return max(_write_textconv(path, limits) for path in names)
     rows = output.Tables(len(names) > 1, tsv=tsv, table=table, header=not no_header)
 
-    as_list = not (json or rows.asked or views or indices or section or gate.fails or live or quiet)
+    as_list = not (json or rows.asked or views or bars or indices or section or gate.fails or live or quiet)
 
     def one(path: str) -> int:
         refuse_factory(path, "--model")
@@ -197,7 +204,7 @@ def command(
                 rows.write(path, (views[0] if views else tables.tensor_table)(report))
             else:
                 output.between()
-                _write_text(report, views, depth, everything)
+                _write_text(report, views, depth, everything, bars)
         return gate.code(report.findings)
 
     return each(names, one, json="ckpt.inspect" if json else None)
@@ -226,8 +233,13 @@ def _write_index(
         output.write_lines(render.index_lines(found, output.screen_width()))
 
 
-def _write_text(report: InspectReport, views: Sequence[_Table], depth: int | None, everything: bool) -> None:
+def _write_text(
+    report: InspectReport, views: Sequence[_Table], depth: int | None, everything: bool, bars: bool
+) -> None:
     width = output.screen_width()
+    if bars:
+        _write_bars(report, width, depth, everything)
+        return
     if not views:
         height = None if everything or depth is not None else output.screen_height()
         output.write_lines(
@@ -244,6 +256,19 @@ def _write_text(report: InspectReport, views: Sequence[_Table], depth: int | Non
         if not everything:
             view = folded.get(view, view)
         output.write_table(view(report), tsv=False, table=None)
+
+
+def _write_bars(report: InspectReport, width: int | None, depth: int | None, everything: bool) -> None:
+    """The headline, and a bar for each part: as many as there is room for."""
+    from ckpt.render.bars import bar_lines  # here: other views do not pay for it
+    from ckpt.render.tensors import ROWS
+
+    head = [*render.calls(report, width), *render.headline(report, width)]
+    height = output.screen_height()
+    rows = ROWS if height is None else height - height_of(head, width) - 2  # a blank row, and the prompt
+    output.write_lines(
+        [*head, [], *bar_lines(report, width=width, rows=rows, depth=depth, everything=everything)]
+    )
 
 
 def _write_textconv(path: str, limits: Limits) -> int:

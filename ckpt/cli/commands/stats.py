@@ -42,7 +42,10 @@ from ckpt.render.stats import stats_lines, stats_table
 from ckpt.text import plural
 
 
-@excluding(Exclusion(("--json", "--tsv", "--table", "--quiet")))
+@excluding(
+    Exclusion(("--json", "--tsv", "--table", "--quiet")),
+    Exclusion(("--histogram",), ("--tsv", "--table", "--quiet")),
+)
 def command(
     paths: Paths = None,
     json: Json = False,
@@ -74,6 +77,14 @@ def command(
     ] = 1e-3,
     modules: Annotated[
         bool, typer.Option("--modules", help="Show the share of zeros per module.", rich_help_panel=OUTPUT)
+    ] = False,
+    histogram: Annotated[
+        bool,
+        typer.Option(
+            "--histogram",
+            help="Draw the histogram of each tensor, from its min to its max.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = False,
     sort: Annotated[
         str,
@@ -125,6 +136,7 @@ def command(
                     threshold=asked,
                     sort=sort,
                     everything=everything and section is None,
+                    histogram=histogram,
                     progress=progress,
                 )
             checkpoint.check_unchanged()

@@ -88,6 +88,8 @@ class StatsReport(NamedTuple):
     rows: tuple[Row, ...]
     findings: tuple[Finding, ...]
     threshold: float | None = None
+    histogram: bool = False
+    """Whether the elements of each tensor were counted in bins."""
 
     @property
     def sparsity(self) -> tuple[int, int]:
@@ -116,14 +118,14 @@ class StatsReport(NamedTuple):
             "file": {"path": self.checkpoint.path, "format": self.checkpoint.format},
             "section": self.section.name,
             "totals": {"tensors": len(self.rows), "numel": numel, "zeros": zeros},
-            "tensors": [_row_json(row) for row in self.rows],
+            "tensors": [_row_json(row, self.histogram) for row in self.rows],
             "modules": [{"name": name, "zeros": none, "numel": all_} for name, none, all_ in self.modules()],
             "threshold": self.threshold,
             "findings": [finding.to_json() for finding in self.findings],
         }
 
 
-def _row_json(row: Row) -> dict[str, Json]:
+def _row_json(row: Row, histogram: bool) -> dict[str, Json]:
     made: dict[str, Json] = {
         "name": row.entry.name,
         "dtype": row.entry.tensor.dtype.name,
@@ -136,6 +138,8 @@ def _row_json(row: Row) -> dict[str, Json]:
         for key, value in numbers.items():
             made |= number_json(key, value)
         made |= {"numel": found.numel, "zeros": found.zeros, "nan": found.nan, "inf": found.inf}
+        if histogram:
+            made["histogram"] = found.histogram.to_json() if found.histogram is not None else None
     if row.channels is not None:
         made["channels"] = {
             "dim": row.channels.axis.dim if row.channels.axis else None,
@@ -154,13 +158,14 @@ def stats(
     threshold: float | None = None,
     sort: str = "name",
     everything: bool = False,
+    histogram: bool = False,
     progress: Callable[[int], None] | None = None,
     executor: Executor | None = None,
 ) -> StatsReport:
     """The numbers of the tensors of the only model, or of a section; of `everything` when asked, or without a model.
 
     With a `threshold` channels are looked at: one is dead whose mean magnitude is less than that share of the largest
-    one's. Raises UsageError, UnreadableError.
+    one's. With `histogram` the finite elements of each tensor are counted in bins. Raises UsageError, UnreadableError.
     """
     if sort not in KEYS:
         raise UsageError(f"--sort {show(sort, 40)}: not one of {' '.join(KEYS)}")
@@ -168,13 +173,13 @@ def stats(
     chosen = survey.everything if everything else survey.model_or_all(section)
     inside = chosen.selected(select, survey.path)
     layers = _Layers(checkpoint, chosen) if threshold is not None else None
-    plans = [_plan(entry, chosen.relative(entry.name), layers) for entry in inside]
+    plans = [_plan(entry, chosen.relative(entry.name), layers, histogram) for entry in inside]
     found = _measured(plans, executor or Threads(), progress)
     rows = [_row(plan, measured, threshold) for plan, measured in zip(plans, found, strict=True)]
     rows = _sorted(rows, sort)
     several = len(survey.models) > 1  # then a name inside of one does not say which
     named = [row._replace(label=row.entry.name) for row in rows] if several else rows
-    return StatsReport(checkpoint, chosen, tuple(rows), order(_findings(named)), threshold)
+    return StatsReport(checkpoint, chosen, tuple(rows), order(_findings(named)), threshold, histogram)
 
 
 def _sorted(rows: list[Row], key: str) -> list[Row]:
@@ -214,22 +219,22 @@ class _Layers:
         return axis_of(label, ref, self._siblings[parent], self._classes.get(parent))
 
 
-def _plan(entry: Entry, label: str, layers: _Layers | None) -> _Plan:
+def _plan(entry: Entry, label: str, layers: _Layers | None, histogram: bool) -> _Plan:
     ref = entry.tensor
     if not isinstance(ref, TensorRef):
         values = [part for name, part in ref.parts if name == "values"]
         if ref.layout.startswith("sparse") and values:
-            return _measuring(_Plan(entry, label, [], why="the values that are stored"), values[0])
+            return _measuring(_Plan(entry, label, [], why="the values that are stored"), values[0], histogram)
         return _Plan(entry, label, [], why=ref.layout, has_numbers=False)
     if ref.numel and ref.storage.place is None:
         return _Plan(entry, label, [], why="on meta, without data", has_numbers=False)
     if not has_numbers(ref.dtype):
         return _Plan(entry, label, [], why=f"no numbers are read of {ref.dtype.name}", has_numbers=False)
     axis = None if layers is None else layers.axis_of(label, ref)
-    return _measuring(_Plan(entry, label, [], axis=axis), ref)
+    return _measuring(_Plan(entry, label, [], axis=axis), ref, histogram)
 
 
-def _measuring(plan: _Plan, ref: TensorRef) -> _Plan:
+def _measuring(plan: _Plan, ref: TensorRef, histogram: bool) -> _Plan:
     """The plan with the tasks that measure a tensor."""
     axis = plan.axis
     layout = None
@@ -239,7 +244,7 @@ def _measuring(plan: _Plan, ref: TensorRef) -> _Plan:
     elif ref.numel:
         ref, times = once(ref)
     try:
-        return plan._replace(tasks=measure_tasks(ref, layout), times=times)
+        return plan._replace(tasks=measure_tasks(ref, layout, histogram=histogram), times=times)
     except UnsupportedError as error:
         return plan._replace(why=error.problem, axis=None, has_numbers=False)
 

@@ -28,7 +28,7 @@ class Options(NamedTuple):
     """What is compared, and how closely. `tolerance` gives (absolute, relative) for a dtype; None is exact.
 
     `rules` rename the weights of the first file, and without `align` names are compared as they are. `structure` reads no values, `quick` only the CRCs that the containers recorded; `norms` works out the numbers
-    of equal tensors too.
+    of equal tensors too, `histogram` counts the differences of each tensor in bins.
     """
 
     select: Globs | None = None
@@ -38,6 +38,7 @@ class Options(NamedTuple):
     quick: bool = False
     strict: bool = False
     norms: bool = False
+    histogram: bool = False
     align: bool = True
     rules: Sequence[Callable[[str], str]] = ()
     progress: Callable[[int], None] | None = None
@@ -105,6 +106,11 @@ class DiffReport(NamedTuple):
         from ckpt.jobs.diff.document import document
 
         return document(self)
+
+    def _repr_html_(self) -> str:
+        from ckpt.jobs.notebook.diff import html_diff
+
+        return html_diff(self)
 
 
 def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffReport:
@@ -343,7 +349,13 @@ def _compared(rows: list[Row], options: Options, path: str) -> list[Row]:
         if row.before is None or row.after is None or row.status in ("reshaped", "unchecked"):
             continue
         try:
-            plans[index] = plan(row.before.tensor, row.after.tensor, options.tolerance, always=options.norms)
+            plans[index] = plan(
+                row.before.tensor,
+                row.after.tensor,
+                options.tolerance,
+                always=options.norms,
+                histogram=options.histogram,
+            )
         except UnsupportedError as error:
             problem = f"{show(row.name, 80)}: {error.problem}"
             raise UnsupportedError(problem, path=path, hint=error.hint) from None

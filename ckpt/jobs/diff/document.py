@@ -101,6 +101,8 @@ def _change(change: Change) -> dict[str, Json]:
     }
     for name, value in (("max_abs", change.max_abs), ("rms", change.rms), ("rel_l2", change.rel_l2)):
         found |= number_json(name, value)
+    if change.histogram is not None:
+        found["histogram"] = change.histogram.to_json()
     return found
 
 

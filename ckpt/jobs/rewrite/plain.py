@@ -20,8 +20,8 @@ from ckpt.tree.dense import numpy_tensor
 from ckpt.tree.fields import Known, constructed, known_parts
 from ckpt.tree.quantized import packed
 from ckpt.tree.scalars import READERS, class_of
+from ckpt.tree.steps import key_text
 from ckpt.tree.view import UNINITIALIZED, View, look, shaped, tensor_of
-from ckpt.tree.walk import key_text
 
 _OPAQUE = ("torch._C.", "builtins.getattr", "functools.partial", "numpy.")
 """What begins the names of classes whose fields are not what they are."""

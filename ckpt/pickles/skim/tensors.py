@@ -15,6 +15,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import TypeVar, cast
 
+from ckpt.checkpoint import Tensors
 from ckpt.columns import Chain
 from ckpt.limits import Budget
 from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId
@@ -24,7 +25,7 @@ from ckpt.pickles.rebuild import BadCallError, storage_bytes, storage_type, stri
 from ckpt.pickles.skim.idiom import Cut, Idiom, Loose, Names, OutOfOrderError, Plain, Row, names_of
 from ckpt.pickles.skim.memo import SkimmedMemo
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Storage, TensorRef, Tensors
+from ckpt.tensors import Storage, TensorRef
 
 _Item = TypeVar("_Item")
 StorageOf = Callable[[PersistentId], Storage | Global]

@@ -247,6 +247,38 @@ def test_forms_and_codes(tmp_path: Path) -> None:
     check_error(ckpt("stats", good, "--fail-on", "cuda"), "not a finding of stats")
 
 
+def test_histograms(tmp_path: Path) -> None:
+    state = {
+        "a.weight": torch.tensor([-1.0, 0.5, 0.5, 3.0, math.nan]),
+        "b.weight": torch.full((3,), 2.0),
+        "c.weight": torch.tensor([math.inf]),
+        "d.weight": torch.zeros(0),
+    }
+    path = rewriting.saved(state, tmp_path / "a.pt")
+    counts = [0] * 33
+    counts[0], counts[12], counts[32] = 1, 2, 1
+
+    assert [row.get("histogram", "none") for row in of(state, tmp_path).to_json()["tensors"]] == ["none"] * 4  # type: ignore[index, union-attr]
+    document = json.loads(ckpt("stats", path, "--json", "--histogram").out)
+    assert [row["histogram"] for row in document["tensors"]] == [
+        {"low": -1.0, "high": 3.125, "counts": counts},
+        {"low": 2.0, "high": 2.0, "counts": [3]},
+        None,
+        None,
+    ]
+    rows = ckpt("stats", path, "--histogram").lines
+    assert rows[2].endswith("  HISTOGRAM") and rows[3].endswith("  ▄     █        ▄")
+    assert rows[4].endswith("  █")
+    check_error(ckpt("stats", path, "--histogram", "--tsv"), "--histogram and --tsv exclude each other")
+
+
+def test_a_histogram_counts_what_repeats_each_time(tmp_path: Path) -> None:
+    (row,) = of({"a.weight": torch.tensor([[1.0, 2.0]]).expand(5, 2)}, tmp_path, histogram=True).rows
+
+    assert row.found is not None and row.found.histogram is not None
+    assert [count for count in row.found.histogram.counts if count] == [5, 5]
+
+
 def test_findings_name_the_model_where_there_are_several(tmp_path: Path) -> None:
     state = {"0.weight": torch.full((2,), torch.nan)}
     for thing, name in (({"G": state, "D": state}, "D.0.weight"), ({"D": state}, "0.weight")):

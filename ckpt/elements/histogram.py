@@ -1,0 +1,285 @@
+"""Histograms in one pass: bins whose width is a power of two, so that narrow ones join without a remainder."""
+
+from __future__ import annotations
+
+from math import copysign, floor, frexp, isfinite, ldexp
+from sys import float_info
+from typing import TYPE_CHECKING, Any
+
+from ckpt.dtypes import DType
+from ckpt.elements.cast import numbers, scratch
+from ckpt.elements.kernels import distance
+from ckpt.elements.pairs import has_fast_at
+from ckpt.text import Json
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+BINS = 64
+"""The most bins of a histogram."""
+_FINEST = -1074
+"""The exponent of the smallest number in float64."""
+_ROW = 7
+"""The rows of `scratch` that nobody else takes."""
+_FEW = 1 << 12
+"""Below so many numbers a table of pairs costs more than it saves."""
+_FULL = 1 << 31
+"""How many numbers are counted in 32 bits."""
+
+
+class Histogram:
+    """How many finite numbers lie in each of at most `BINS` bins of one width. Plain numbers: it pickles in 1 KiB.
+
+    The width is 2 ** `power`, the smallest with which `BINS` bins hold all numbers; whole for integers, and nothing that
+    float64 cannot tell apart. Bin i holds `(first + i) * width <= x < (first + i + 1) * width`. So the counts follow from
+    the numbers alone, whatever the parts and the order in which they are added. `power` is None while all numbers are equal.
+    """
+
+    def __init__(self) -> None:
+        self.low: float = 0.0
+        self.high: float = 0.0
+        self.power: int | None = None
+        self.first = 0
+        self.counts: list[int] = []
+
+    _table: Array | None = None
+    """How often each pair of places occurred since `counts` was brought up to date: the second one counts 256 times."""
+    _held = 0
+
+    def add(self, values: Array, low: float, high: float) -> None:
+        """Count finite numbers. All that were added, these included, reach from `low` to `high`."""
+        import numpy as np
+
+        self._cover(low, high)
+        count = len(values)
+        if self.power is None:
+            self.counts[0] += count
+            return
+        places = _places(values, self.power, self.first)
+        even = 0 if count < _FEW else count & ~1
+        if even:
+            self._add_pairs(places[:even])
+        if even < count:
+            few = np.bincount(places[even:], minlength=len(self.counts)).tolist()
+            self.counts = [one + two for one, two in zip(self.counts, few, strict=True)]
+
+    def _add_pairs(self, places: Array) -> None:
+        """Count two neighbours at once, which takes half the time."""
+        import numpy as np
+
+        if self._table is None:
+            self._table = np.zeros(BINS * 256, "u4")
+        indices = scratch().row("p", _ROW, len(places) // 2)
+        np.copyto(indices, places.view("<u2"))
+        if has_fast_at():
+            np.add.at(self._table, indices, np.uint32(1))
+        else:
+            self._table += np.bincount(indices, minlength=BINS * 256).astype("u4")
+        self._held += len(places)
+        if self._held > _FULL:
+            self._bring_up()
+
+    def _bring_up(self) -> None:
+        """Bring `counts` up to date."""
+        if self._table is None or not self._held:
+            return
+        square = self._table.reshape(BINS, 256)[:, :BINS].astype("i8")
+        found = (square.sum(axis=0) + square.sum(axis=1)).tolist()
+        self.counts = [one + two for one, two in zip(self.counts, found, strict=False)]
+        self._table[:] = 0
+        self._held = 0
+
+    def settle(self) -> None:
+        """Take over what was counted, after the last numbers: then it merges, and pickles."""
+        self._bring_up()
+        self.__dict__.pop("_table", None)
+        self.__dict__.pop("_held", None)
+
+    def weigh(self, values: Array, counts: Array) -> None:
+        """Count a few finite numbers, each as often as `counts` says."""
+        if not len(values):
+            return
+        self._cover(*self._both(values.min().item(), values.max().item()))
+        for value, count in zip(values.tolist(), counts.tolist(), strict=True):
+            self.counts[self._index(value)] += count
+
+    def add_change(
+        self, before: bytes | memoryview, after: bytes | memoryview, dtypes: tuple[DType, DType]
+    ) -> None:
+        """Count the finite differences of the next elements of both: as numpy subtracts them, of integers exactly.
+
+        float32 and narrower floats are subtracted in float32. Complex numbers count by the magnitude of the difference.
+        """
+        import numpy as np
+
+        with np.errstate(all="ignore"):
+            values = _deltas(before, after, dtypes)
+            if not len(values):
+                return
+            low, high = values.min().item(), values.max().item()
+            if not (isfinite(low) and isfinite(high)):
+                values = values[np.isfinite(values)]
+                if not len(values):
+                    return
+                low, high = values.min().item(), values.max().item()
+            self.add(values, *self._both(low, high))
+
+    def merge(self, other: Histogram) -> None:
+        """Add the counts of other numbers."""
+        if not other.counts:
+            return
+        self._cover(*self._both(other.low, other.high))
+        for index, count in enumerate(other.counts):
+            if self.power is None:
+                at = 0
+            elif other.power is None:
+                at = self._index(other.low)
+            else:
+                at = (other.first + index >> self.power - other.power) - self.first
+            self.counts[at] += count
+
+    def repeated(self, times: int) -> None:
+        """Count every number `times` times."""
+        self.counts = [count * times for count in self.counts]
+
+    @property
+    def edges(self) -> tuple[float, float]:
+        """Where the first bin begins and the last one ends; the number itself where all are equal."""
+        if self.power is None:
+            return self.low, self.high
+        first, last = self.first, self.first + len(self.counts)
+        if isinstance(self.low, int):
+            return first << self.power, last << self.power
+        return _scaled(first, self.power), _scaled(last, self.power)
+
+    def to_json(self) -> dict[str, Json] | None:
+        """The field `histogram`; docs/json.md is its contract. None where no number is finite."""
+        if not self.counts:
+            return None
+        low, high = self.edges
+        return {"low": low, "high": high, "counts": list(self.counts)}
+
+    def _both(self, low: float, high: float) -> tuple[float, float]:
+        return (min(self.low, low), max(self.high, high)) if self.counts else (low, high)
+
+    def _index(self, value: float) -> int:
+        return 0 if self.power is None else _bin(value, self.power) - self.first
+
+    def _cover(self, low: float, high: float) -> None:
+        """Make the bins reach from `low` to `high`; those of before lie within."""
+        if self.counts and low == self.low and high == self.high:
+            return
+        self._bring_up()
+        held, before, old, value = self.counts, self.first, self.power, self.low
+        self.low, self.high = low, high
+        if low == high:
+            self.counts = held or [0]
+            return
+        self.power = power = _power(low, high)
+        self.first = _bin(low, power)
+        self.counts = [0] * (_bin(high, power) - self.first + 1)
+        for index, count in enumerate(held):
+            at = _bin(value, power) if old is None else before + index >> power - old
+            self.counts[at - self.first] += count
+
+
+def halved(values: Array, block: bytes | memoryview, dtype: DType) -> Array:
+    """The finite numbers of a block: in float32 where that holds them, for it is half as wide and so twice as fast."""
+    import numpy as np
+
+    if values.dtype.kind != "f" or values.itemsize == 4 or dtype.bits > 32:
+        return values
+    if dtype.name == "float32" and 4 * len(values) == len(block):
+        return np.frombuffer(block, "<f4")
+    half = scratch().row("f4", _ROW + 2, len(values))
+    np.copyto(half, values, casting="same_kind")
+    return half
+
+
+def joined(one: Histogram | None, two: Histogram | None) -> Histogram | None:
+    """The histogram of the numbers of both."""
+    if one is not None and two is not None:
+        one.merge(two)
+        return one
+    return one or two
+
+
+def _bin(value: float, power: int) -> int:
+    """The number of the bin of the width 2 ** `power` that a value lies in, counted from 0."""
+    if isinstance(value, int):
+        return value >> power
+    number = floor(ldexp(value, -power))
+    return min(number, -1) if value < 0 else number  # what is tiny beside the width may have become -0.0
+
+
+def _power(low: float, high: float) -> int:
+    """The power of two that is the width of the bins for numbers between `low` and `high`, which are not equal."""
+    if isinstance(low, int) and isinstance(high, int):
+        power = max((high - low).bit_length() - 7, 0)
+    else:
+        spread = frexp(high / 2 - low / 2)[1] - 7
+        # Below this the edges would not be numbers of float64.
+        power = max(spread, frexp(max(abs(low), abs(high)))[1] - 53, _FINEST)
+    while _bin(high, power) - _bin(low, power) >= BINS:
+        power += 1
+    return power
+
+
+def _scaled(number: int, power: int) -> float:
+    try:
+        return ldexp(number, power)
+    except OverflowError:  # no number lies between the largest of float64 and this edge
+        return copysign(float_info.max, number)
+
+
+_FRACTION = {"f4": 23, "f8": 52}
+"""Bits of the fraction of a float. In 2 to this power the last bit is 1."""
+
+
+def _places(values: Array, power: int, first: int) -> Array:
+    """The number of the bin of each number, from 0, as bytes. All numbers lie in a bin."""
+    import numpy as np
+
+    places = scratch().row("u1", _ROW, len(values))
+    kind = values.dtype.str[1:]
+    bits = _FRACTION.get(kind, 0)
+    # With a width of at most 1 nothing underflows; the other bounds keep every step exact.
+    if bits and -5 * bits < power <= 0 and abs(first) < 1 << bits - 2:
+        scaled = scratch().row(kind, _ROW, len(values))
+        number = scaled.dtype.type
+        np.multiply(values, number(ldexp(1.0, -power)), out=scaled)
+        np.floor(scaled, out=scaled)
+        np.add(scaled, number((1 << bits) - first), out=scaled)
+        np.copyto(places, scaled.view(f"u{scaled.itemsize}"), casting="unsafe")
+    elif values.dtype.kind in "iu":
+        shifted = np.right_shift(values, values.dtype.type(power)).astype("u8")
+        np.copyto(places, shifted - np.uint64(first % (1 << 64)), casting="unsafe")  # both wrap around
+    else:
+        with np.errstate(all="ignore"):
+            wide = np.floor(np.ldexp(values.astype("f8"), -power))
+        np.minimum(wide, -1.0, out=wide, where=values < 0)
+        np.copyto(places, wide - float(first), casting="unsafe")
+    return places
+
+
+def _deltas(before: bytes | memoryview, after: bytes | memoryview, dtypes: tuple[DType, DType]) -> Array:
+    """The difference of each element, after less before."""
+    import numpy as np
+
+    one, two = numbers(before, dtypes[0], 0), numbers(after, dtypes[1], 1)
+    kinds = {one.dtype.kind, two.dtype.kind}
+    if "c" in kinds:
+        sizes: Array = np.abs(np.subtract(two, one))
+        return sizes
+    if kinds <= {"i", "u"}:
+        if max(one.itemsize, two.itemsize) < 8:
+            return np.subtract(two, one, dtype="i8")
+        signs = np.where(two >= one, 1.0, -1.0)
+        far: Array = distance(one, two, one.astype("f8")) * signs
+        return far
+    if one.dtype == two.dtype:
+        return np.subtract(two, one, out=scratch().row(one.dtype.str[1:], _ROW + 1, len(one)))
+    apart: Array = np.subtract(two, one)
+    return apart

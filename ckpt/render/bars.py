@@ -1,0 +1,121 @@
+"""`ckpt inspect --bars`: where the bytes are. The largest parts of the tree of names, each with a bar beside its parent's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+
+from ckpt.jobs.inspect.inspect import InspectReport
+from ckpt.render.folding import Fold, fold
+from ckpt.render.leaves import leaves_of
+from ckpt.render.tensors import ROWS
+from ckpt.render.text import Line, cells, columns
+from ckpt.rows import NamedTuple
+from ckpt.text import percent, show, size_text
+
+_CELLS = 30
+"""Cells of a bar, where no screen says how many there are."""
+_FEWEST, _MOST = 12, 60
+_SHADES = "█▓▒░"
+"""The part itself, what its parent has beside it, what the parent of that has, and so on."""
+_SLIVER = "▏"
+
+
+class _Part(NamedTuple):
+    """A fold that is shown: its place among its siblings on each level, and what it and those above it hold."""
+
+    place: tuple[int, ...]
+    fold: Fold
+    sizes: tuple[int, ...]
+    """Bytes, its own first."""
+
+
+def bar_lines(
+    report: InspectReport,
+    *,
+    width: int | None = None,
+    rows: int = ROWS,
+    depth: int | None = None,
+    everything: bool = False,
+) -> list[Line]:
+    """The parts with the most bytes, in at most `rows` lines with their header; `depth` and `everything` ask for more.
+
+    Names fold as in the table of tensors, and siblings stand by their bytes. A part is only shown below its parent.
+    """
+    folds = _folds(report, everything)
+    whole = sum(each.nbytes for each in folds)
+    every = everything or depth is not None
+    count = _count(folds, depth)
+    most = count if every or count < rows else max(rows - 2, 1)
+    parts = _largest(folds, most, depth)
+    names = [_name(part) for part in parts]
+    sizes = [size_text(part.fold.nbytes) for part in parts]
+    shares = [percent(part.fold.nbytes, whole) for part in parts]
+    used = sum(max(map(cells, column), default=0) for column in (["SIZE", *sizes], ["SHARE", *shares])) + 6
+    room = _CELLS
+    if width is not None:
+        room = max(min(width - used - max(map(cells, names), default=0), _MOST), _FEWEST)
+    table = [["SIZE", "NAME", "SHARE", ""]]
+    for part, name, size, share in zip(parts, names, sizes, shares, strict=True):
+        table.append([size, name, share, _bar(part.sizes, whole, room)])
+    out = columns(table, right=frozenset((0, 2)), width=width, give=(1,))
+    for line, part in zip(out[1:], parts, strict=True):
+        if part.fold.children:
+            line[1] = (line[1][0], "group")
+    if len(parts) < count:
+        out.append([(f"… {count - len(parts):,} more (--all, --depth N)", "dim")])
+    return out
+
+
+def _folds(report: InspectReport, everything: bool) -> tuple[Fold, ...]:
+    """The tree of names, folded; the state of an optimizer is one part where the table shows it as one row."""
+    found = leaves_of(report, everything)
+    if everything:
+        pairs = zip(found.names, found.leaves, strict=True)
+        return tuple(Fold(name, leaf.look, 1, leaf.numel, leaf.nbytes) for name, leaf in pairs)
+    own = [Fold(show(row.name, None), None, *row[1:]) for row in found.optimizers]
+    return (*fold(found.names, found.leaves), *own)
+
+
+def _count(folds: Sequence[Fold], depth: int | None) -> int:
+    """All parts down to a depth."""
+    if depth is not None and depth <= 0:
+        return len(folds)
+    return len(folds) + sum(_count(each.children, depth and depth - 1) for each in folds)
+
+
+def _largest(folds: Sequence[Fold], most: int, depth: int | None) -> list[_Part]:
+    """At most `most` parts down to a depth, those with the most bytes, in the order of the tree."""
+    found: list[_Part] = []
+    waiting: list[tuple[int, tuple[int, ...], _Part]] = []
+
+    def wait(children: Sequence[Fold], place: tuple[int, ...], above: tuple[int, ...]) -> None:
+        for number, child in enumerate(sorted(children, key=lambda child: -child.nbytes)):
+            part = _Part((*place, number), child, (child.nbytes, *above))
+            heappush(waiting, (-child.nbytes, part.place, part))
+
+    wait(folds, (), ())
+    while waiting and len(found) < most:
+        part = heappop(waiting)[2]
+        found.append(part)
+        if depth is None or len(part.place) <= depth:
+            wait(part.fold.children, part.place, part.sizes)
+    return sorted(found, key=lambda part: part.place)
+
+
+def _name(part: _Part) -> str:
+    indent = "  " * (len(part.place) - 1)
+    if part.fold.times > 1 and part.fold.children:
+        return f"{indent}{part.fold.label}  ×{part.fold.times}"
+    return indent + part.fold.label
+
+
+def _bar(sizes: Sequence[int], whole: int, room: int) -> str:
+    """What a part holds of all bytes, then up to where the bars of those above it end, each in a lighter shade."""
+    made = ""
+    for level, size in enumerate(sizes):
+        count = round(room * size / whole) if whole else 0
+        if not level and size and not count:
+            made = _SLIVER
+        made += _SHADES[min(level, len(_SHADES) - 1)] * (count - len(made))
+    return made
