@@ -44,10 +44,15 @@ def pyproject() -> dict[str, Any]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
-def pins() -> dict[str, str]:
-    """The distributions that pyproject.toml pins for development on CPython 3.11 and later, and their versions."""
+def wanted() -> list[str]:
+    """The pins of pyproject.toml for development on CPython 3.11 and later, with their extras."""
     rows = [row.partition("; ") for row in pyproject()["project"]["optional-dependencies"]["dev"]]
-    return dict(pin.split("==") for pin, _, marker in rows if marker != "python_version < '3.11'")
+    return [pin for pin, _, marker in rows if marker != "python_version < '3.11'"]
+
+
+def pins() -> dict[str, str]:
+    """The distributions of these pins, and their versions."""
+    return dict(re.sub(r"\[.*\]", "", pin).split("==") for pin in wanted())
 
 
 def locked(text: str) -> dict[str, tuple[str, frozenset[str]]]:
@@ -71,10 +76,10 @@ def locked(text: str) -> dict[str, tuple[str, frozenset[str]]]:
 
 def main() -> None:
     """Resolve, and write the lock."""
-    wanted = [f"{name}=={version}" for name, version in pins().items() if name != "torch"]
+    needed = [pin for pin in wanted() if not pin.startswith("torch==")]
     with tempfile.TemporaryDirectory() as folder:
         given, out = Path(folder, "dev.in"), Path(folder, "dev.lock")
-        given.write_text("\n".join((*wanted, *_OF_TORCH)) + "\n", encoding="utf-8")
+        given.write_text("\n".join((*needed, *_OF_TORCH)) + "\n", encoding="utf-8")
         venv.create(Path(folder, "venv"), with_pip=True)
         python = Path(folder, "venv", "bin", "python")
         subprocess.run([python, "-m", "pip", "install", "--quiet", f"pip-tools=={PIP_TOOLS}"], check=True)
