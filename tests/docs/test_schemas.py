@@ -5,24 +5,19 @@ from __future__ import annotations
 import copy
 import json
 import re
-import shutil
-import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, get_args
 
-import hostile
 import json_schemas
 import pytest
-import saved
-import shapes
-import torch
+from documents import WRITERS, Documents
+from documents import documents as made
 from inside import inside
-from process import ROOT, SAMPLES
+from process import ROOT
 
 from ckpt.cli import app
 from ckpt.evidence.roles import RoleName, Trust
-from ckpt.findings import CATALOGUE, Level
+from ckpt.findings import Level
 from ckpt.jobs.check.verify import Verdict
 from ckpt.jobs.diff.rows import Cause
 from ckpt.jobs.diff.rows import Status as DiffStatus
@@ -31,185 +26,11 @@ from ckpt.jobs.inspect.storages import Kind
 from ckpt.jobs.rewrite.coverage import Status as CoverageStatus
 from ckpt.pickles.imports import Group
 
-Documents = dict[str, list[dict[str, Any]]]
-"""The name of a schema -> documents of that command."""
-
-WRITERS = ("rehome", "strip", "rename", "slim", "convert", "warmstart")
-FILES = sorted(path.name for path in SAMPLES.iterdir() if path.suffix not in (".md", ".py"))
-
-
-# ---------------------------------------------------------------------------------------------- real documents
-
-
-def piece(rank: int) -> Any:
-    """What one of two ranks holds of a DTensor."""
-    import torch.distributed as dist
-    from torch.distributed.tensor import DTensor, Shard, init_device_mesh  # type: ignore[attr-defined]
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=2)
-    try:
-        return DTensor.from_local(torch.ones(2, 2), init_device_mesh("cpu", (2,)), [Shard(0)])
-    finally:
-        dist.destroy_process_group()
-
-
-def odd_files(folder: Path) -> Iterator[str]:
-    """Files with what the samples do not have, made in a folder: their names."""
-    numbers = {
-        "nan": torch.tensor([1.0, float("nan"), float("inf")]),
-        "huge": torch.full((10,), -1.7e308, dtype=torch.float64),
-        "large": torch.full((10,), 1e300, dtype=torch.float64),
-        "grown": torch.ones(10, dtype=torch.float64),
-        "changed": torch.tensor([1.0, 2.0]),
-        "empty": torch.zeros(0, 3),
-        "scalar": torch.tensor(1),
-        "conj": torch.ones(2, dtype=torch.complex64).conj(),
-        "neg": torch.ones(2, dtype=torch.complex64).conj().imag,
-        "sparse": torch.eye(3).to_sparse(),
-        "quantized": saved.quantized(torch.qint8),
-        "jagged": saved.jagged(),
-        "piece": saved.dtensor(),
-        "meta": torch.empty(3, device="meta"),
-        "view": torch.arange(6.0)[2:4],
-        "storage": torch.ones(2).untyped_storage(),
-        ("a", 1): torch.ones(1),
-    }
-    torch.save(numbers, folder / "numbers.pth")
-    other = {
-        "changed": torch.tensor([1.0, float("nan")]),
-        "large": -numbers["large"],
-        "grown": numbers["large"],
-        "scalar": torch.tensor(1, dtype=torch.int16),
-    }
-    torch.save({**numbers, **other}, folder / "after.pth")
-    values = {name: make() for name, make in saved.OBJECTS.items() if not name.startswith("long")}
-    torch.save({"values": values, "more": values, "model": shapes.state()}, folder / "values.pth")
-    (folder / "cut.pth").write_bytes((SAMPLES / "ddp_after.pth").read_bytes()[:9_000])
-    (folder / "empty.pth").write_bytes(b"")
-    (folder / "folder").mkdir()
-    (folder / "folder" / "a.bin").write_text("hello\n")
-    damaged = bytearray((SAMPLES / "ddp_before.pth").read_bytes())
-    damaged[damaged.index(b"data/0FB") + 200] ^= 1
-    (folder / "damaged.pth").write_bytes(damaged)
-    (folder / "hostile").mkdir()
-    for case in hostile.CASES:
-        if (
-            isinstance(case.data, bytes)
-            and len(case.data) < 50_000
-            and not case.name.startswith(hostile.BOMBS)
-        ):
-            (folder / "hostile" / case.name.replace("/", "_")).write_bytes(case.data)
-    for rank in (0, 1):
-        torch.save({"weight": piece(rank), "bias": torch.ones(2)}, folder / f"piece{rank}.pth")
-    for name in shapes.SHAPES:
-        shapes.make(name, folder)
-    yield from ("numbers.pth", "after.pth", "values.pth", "cut.pth", "empty.pth", "folder", "damaged.pth")
-    yield from (name for name in shapes.SHAPES if "/" not in name)
-
-
-def printed(folder: Path, *arguments: str) -> list[dict[str, Any]]:
-    """The documents that a command prints, one of each line."""
-    done = inside(*arguments, "--json", cwd=folder)
-    assert b"Traceback" not in done.err, (arguments, done.err)
-    return [json.loads(line, parse_constant=pytest.fail) for line in done.lines]
-
-
-def commands(names: list[str]) -> Iterator[tuple[str, ...]]:
-    """Commands over files of all kinds, those that cannot be read too."""
-    yield "inspect", *names, "nothing.pth", "hostile"
-    hidden = [f"hostile/{path}" for path in sorted(case.name.replace("/", "_") for case in hostile.CASES)]
-    yield "inspect", *hidden
-    for command in ("ls", "lint", "verify"):
-        yield command, *names, "nothing.pth", "folder", "hostile", "-j", "1"
-    yield "lint", *names, "--read-values", "--level", "info", "-j", "1"
-    yield "stats", *names, "nothing.pth", "folder", "hostile", "--channels", "0.5", "-j", "1"
-    yield "stats", "numbers.pth"
-    for name in (*names, "nothing.pth"):
-        yield "get", name
-        yield "get", name, "no such name"
-        for writer in ("rehome", "strip", "slim"):
-            yield writer, name, "--dry-run"
-        yield "rename", name, "--sub", "s/weight/w/", "--dry-run"
-        yield "convert", name, "--plain", "--dry-run"
-        yield "convert", name, "--format", "safetensors", "--dtype", "float16", "--dry-run"
-        yield "diff", name, name, "--structure"
-    yield "inspect", "ddp_after.pth", "--index", "10,11"
-    yield "inspect", "whole_model.pth", "--index", "0-3"
-    yield "inspect", "llama_bf16.pth", "--include", "*nothing*"
-    yield "get", "train_cuda.pth", "epoch", "model.module.conv1.weight", "model", "args"
-    for name in (
-        "values.values.floats",
-        "values.values.bytes",
-        "values.values.int of 256 bytes",
-        "values.values",
-    ):
-        yield "get", "values.pth", name.removeprefix("values.")
-    yield "get", "dcp", "model.embed.weight"
-    yield "get", "numbers.pth", "('a', 1)", "sparse", "conj", "neg", "quantized", "piece", "jagged", "nan"
-    for pair in (
-        ("ddp_before.pth", "ddp_after.pth"),
-        ("numbers.pth", "after.pth"),
-        ("numbers.pth", "ddp_after.pth"),
-        ("compiled.pth", "whole_model.pth"),
-        ("train_cuda.pth", "weights.safetensors"),
-        ("snapshot_before.pth", "snapshot_after.pth"),
-        ("branch.rank0.pth", "branch.rank1.pth"),
-        ("damaged.pth", "ddp_before.pth"),
-        ("piece0.pth", "piece1.pth"),
-        ("dcp", "ddp_before.pth"),
-        ("nothing.pth", "ddp_before.pth"),
-        ("ddp_before.pth", "lfs_pointer.pth"),
-        ("ddp_before.pth", "prefixed.pth"),
-    ):
-        for form in ((), ("--stat",), ("--quick",)):
-            yield "diff", *pair, *form
-    for at, (pretrained, target) in enumerate(
-        [
-            ("ddp_before.pth", "ddp_after.pth"),
-            ("prefixed.pth", "ddp_after.pth"),
-            ("train_cuda.pth", "ddp_after.pth"),
-            ("weights.safetensors", "ddp_after.pth"),
-            ("nothing.pth", "ddp_after.pth"),
-        ]
-    ):
-        yield "warmstart", pretrained, "--into", target, "-o", f"start{at}.pth"
-        yield "warmstart", pretrained, "--into", target, "--dry-run", "--mismatch", "slice"
-    yield "rehome", "train_cuda.pth", "-o", "moved.pth", "--verify", "crc"
-    yield "convert", "ddp_after.pth", "-o", "model.safetensors"
-    yield "convert", "llama_bf16.pth", "-o", "float16.pth", "--dtype", "float16", "--verify", "torch"
-    yield "convert", "llama_bf16.pth", "-o", "shards.safetensors", "--shard-size", "20KB"
-    yield "rehome", "in_place.pth", "--in-place"
-    yield ("explain",)
-    for code in (*CATALOGUE, "Attempting to deserialize object on a CUDA device", "no such finding at all"):
-        yield "explain", code
-
 
 @pytest.fixture(scope="module")
 def documents(tmp_path_factory: pytest.TempPathFactory) -> Documents:
-    """What all commands print about the samples and about odd files, by the name of the schema."""
-    folder = tmp_path_factory.mktemp("documents")
-    for name in FILES:
-        path = SAMPLES / name
-        shutil.copytree(path, folder / name) if path.is_dir() else shutil.copy(path, folder)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch, about what it no longer wants us to make
-        names = [*FILES, *odd_files(folder)]
-    shutil.copy(folder / "train_cuda.pth", folder / "in_place.pth")
-    state = torch.load(folder / "ddp_before.pth", map_location="cpu", weights_only=True)["model"]
-    torch.save(
-        {f"backbone.{name.removeprefix('module.')}": state[name] for name in state}, folder / "prefixed.pth"
-    )
-    found: Documents = {name: [] for name in json_schemas.NAMES}
-    for arguments in commands(names):
-        schema = "rewrite" if arguments[0] in WRITERS else arguments[0]
-        for document in printed(folder, *arguments):
-            assert document["schema"]["name"] == f"ckpt.{schema}", arguments
-            found[schema].append(document)
-            if document.keys() == {"schema", "ckpt", "file", "error"}:
-                found["error"].append(document)
-    assert not hostile.CANARY.exists()
-    return found
+    """What all commands print, by the name of the schema."""
+    return made(tmp_path_factory.mktemp("documents"))
 
 
 # ---------------------------------------------------------------------------------------------- the schemas themselves
@@ -322,7 +143,7 @@ def test_every_field_that_is_described_is_printed(documents: Documents, name: st
 def test_the_documents_hold_what_is_odd(documents: Documents) -> None:
     text = {name: json.dumps(found) for name, found in documents.items()}
     for word in (
-        '"value_is": "nan"',
+        '"value_is": "-inf"',
         '"value_is": "bytes ',
         '"int of ',
         '"type": "tuple"',
@@ -456,6 +277,34 @@ def test_a_field_that_is_removed_renamed_or_retyped_is_noticed(documents: Docume
             passed.append((change, place))
     assert passed == []
     assert len(tried) > 5 * len(set(tried)) > 30
+
+
+GROUPS = {
+    "stats": (
+        "tensors",
+        ("min", "max", "mean", "std", "rms", "numel", "zeros", "nan", "inf"),
+        {"why_not": None},
+    ),
+    "inspect": ("tensors", ("detail", "parts", "piece", "sharding"), {"stride": None}),
+    "rewrite": ("", ("coverage",), {"command": "warmstart"}),
+}
+"""Fields that are there together: where, which, and what another field then says."""
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_fields_that_belong_together_are_not_missed_together(documents: Documents, name: str) -> None:
+    rows, names, other = GROUPS[name]
+    missed = 0
+    for document in documents[name]:
+        copied = copy.deepcopy(document)
+        for row in copied.get(rows, ()) if rows else [copied]:
+            if other.items() <= row.items() and names[0] in row:
+                for each in names:
+                    row.pop(each, None)
+                assert json_schemas.problems(name, copied) != []
+                missed += 1
+                break
+    assert missed > 3
 
 
 @pytest.mark.parametrize("name", json_schemas.NAMES)
