@@ -108,7 +108,7 @@ def _named(name: str, root: Path) -> Iterator[str]:
         table = "docs/commands/README.md"
         yield table
         rows = re.findall(
-            r"^\| \[`ckpt .+?\]\((\w+\.md)\)", (root / table).read_text(encoding="utf-8"), re.MULTILINE
+            r"^\| \[`ckpt .+?\]\(([\w-]+\.md)\)", (root / table).read_text(encoding="utf-8"), re.MULTILINE
         )
         yield from (f"docs/commands/{row}" for row in rows)
     elif (root / name).exists():
