@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-pythons test-oldest test-typer test-frameworks kills check format samples docs man bench bench-check fuzz lock release-check clean
+.PHONY: demo test test-pythons test-oldest test-typer test-frameworks kills check format samples docs site man bench bench-check fuzz lock release-check clean
 .DEFAULT_GOAL := demo
 
 # A half-made .venv is made again: one without pip, of a Python that has gone, or of one that is too old.
@@ -74,6 +74,16 @@ docs: .venv/.dev
 	$(BIN)/python tools/refresh.py
 	$(BIN)/python tests/lib/house.py
 
+# site/index.html: README.md and docs/ as a site that needs no server and asks nothing of other places.
+site: .site/.made
+	@.site/bin/python tools/website.py
+
+.site/.made: tools/site.lock
+	rm -rf .site
+	$(PYTHON) -m venv .site
+	.site/bin/python -m pip install --quiet --require-hashes -r tools/site.lock
+	@touch $@
+
 # man/ckpt.1 and one page for each command, made of the help: `man -l man/ckpt.1`.
 man: .venv/.base
 	$(BIN)/python tools/man.py man
@@ -121,4 +131,4 @@ define VENV
 endef
 
 clean:
-	rm -rf .venv .pythons .frameworks .fuzz .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .pythons .frameworks .fuzz .site site .pytest_cache .mypy_cache .ruff_cache .hypothesis

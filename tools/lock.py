@@ -1,9 +1,10 @@
-"""Writes tools/dev.lock: every distribution that development needs, with the hashes of its files: `make lock`.
+"""Writes tools/dev.lock and tools/site.lock: every distribution that development and the site need, with the hashes of
+its files: `make lock`. The site has an environment of its own, because what it needs would bind what is tested.
 
-torch is not in it. Its builds (CPU, CUDA, ROCm) share one version and differ in their hashes and in what they require,
-and which one is right depends on the machine. What the CPU build requires is in the lock, so that torch alone is left:
+torch is in neither. Its builds (CPU, CUDA, ROCm) share one version and differ in their hashes and in what they require,
+and which one is right depends on the machine. What the CPU build requires is in dev.lock, so that torch alone is left:
 `pip install --require-hashes -r tools/dev.lock`, then `pip install --no-deps torch==VERSION` from the index that you
-trust. pip-compile resolves, in an environment of its own; the lock names no index.
+trust. pip-compile resolves, in an environment of its own; no lock names an index.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import venv
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,10 @@ else:
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "tools" / "dev.lock"
+SITE_LOCK = ROOT / "tools" / "site.lock"
 PIP_TOOLS = "7.6.2"
+SITE = ("mkdocs-material==9.8.1", "mkdocs==1.6.1")
+"""What builds the site; tools/website.py says why these."""
 _OF_TORCH = (
     "filelock",
     "fsspec",
@@ -37,6 +42,10 @@ _HEAD = """\
 # Linux x86_64, CPython 3.11 and later. `make lock` writes it; tools/lock.py says why torch is not in it.
 # pip install --require-hashes -r tools/dev.lock
 """
+_HEAD_OF_SITE = """\
+# CPython 3.11 and later. `make lock` writes it, `make site` uses it.
+# pip install --require-hashes -r tools/site.lock
+"""
 
 
 def pyproject() -> dict[str, Any]:
@@ -44,10 +53,15 @@ def pyproject() -> dict[str, Any]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
-def pins() -> dict[str, str]:
-    """The distributions that pyproject.toml pins for development on CPython 3.11 and later, and their versions."""
+def wanted() -> list[str]:
+    """The pins of pyproject.toml for development on CPython 3.11 and later, with their extras."""
     rows = [row.partition("; ") for row in pyproject()["project"]["optional-dependencies"]["dev"]]
-    return dict(pin.split("==") for pin, _, marker in rows if marker != "python_version < '3.11'")
+    return [pin for pin, _, marker in rows if marker != "python_version < '3.11'"]
+
+
+def pins() -> dict[str, str]:
+    """The distributions of these pins, and their versions."""
+    return dict(re.sub(r"\[.*\]", "", pin).split("==") for pin in wanted())
 
 
 def locked(text: str) -> dict[str, tuple[str, frozenset[str]]]:
@@ -69,12 +83,20 @@ def locked(text: str) -> dict[str, tuple[str, frozenset[str]]]:
     return found
 
 
-def main() -> None:
-    """Resolve, and write the lock."""
-    wanted = [f"{name}=={version}" for name, version in pins().items() if name != "torch"]
+def main(*names: str) -> None:
+    """Resolve, and write the locks of these names, or both."""
+    needed = [pin for pin in wanted() if not pin.startswith("torch==")]
+    if "site" in names or not names:
+        SITE_LOCK.write_text(_HEAD_OF_SITE + compiled(SITE), encoding="utf-8")
+    if "dev" in names or not names:
+        LOCK.write_text(_HEAD + compiled((*needed, *_OF_TORCH)), encoding="utf-8")
+
+
+def compiled(requirements: Iterable[str]) -> str:
+    """What pip-compile makes of requirements: pins with hashes."""
     with tempfile.TemporaryDirectory() as folder:
-        given, out = Path(folder, "dev.in"), Path(folder, "dev.lock")
-        given.write_text("\n".join((*wanted, *_OF_TORCH)) + "\n", encoding="utf-8")
+        given, out = Path(folder, "some.in"), Path(folder, "some.lock")
+        given.write_text("\n".join(requirements) + "\n", encoding="utf-8")
         venv.create(Path(folder, "venv"), with_pip=True)
         python = Path(folder, "venv", "bin", "python")
         subprocess.run([python, "-m", "pip", "install", "--quiet", f"pip-tools=={PIP_TOOLS}"], check=True)
@@ -95,8 +117,8 @@ def main() -> None:
         subprocess.run([python, "-m", "piptools", "compile", *options, "-o", out, given], check=True)
         text = out.read_text(encoding="utf-8")
     locked(text)
-    LOCK.write_text(_HEAD + text, encoding="utf-8")
+    return text
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

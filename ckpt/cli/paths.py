@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from typing import TypeAlias
 
 from ckpt import __version__
 from ckpt.cli import output
@@ -16,6 +17,9 @@ from ckpt.rows import NamedTuple
 from ckpt.text import Json, and_more, show, show_literal
 
 TROUBLE = 2
+
+Document: TypeAlias = Callable[[str, CkptError], dict[str, Json]]
+"""The document of an error about a PATH."""
 
 
 def worst(codes: Iterable[int]) -> int:
@@ -70,7 +74,7 @@ def look(
     items: Sequence[Found],
     answer: Callable[[Found], Answer],
     *,
-    json: str | None = None,
+    json: Document | None = None,
     jobs: int | None = None,
     doing: str = "reading",
     tables: output.Tables | None = None,
@@ -79,7 +83,7 @@ def look(
     """Write the answer about each of the `items` that the `names` lead to, in their order; the exit codes.
 
     Many answers are made in several processes, which changes nothing in what is written. With `apart` there are empty
-    lines between the texts. A folder without a checkpoint is an error.
+    lines between the texts. A folder without a checkpoint is an error, of which `json` makes the document.
     """
     from ckpt.io.executor import Task  # here: who reads one file needs none
 
@@ -112,12 +116,12 @@ def _answered(item: Found, answer: Callable[[Found], Answer]) -> Answer | CkptEr
 
 
 def _written(
-    path: str, made: Answer | CkptError, json: str | None, tables: output.Tables | None, apart: bool
+    path: str, made: Answer | CkptError, json: Document | None, tables: output.Tables | None, apart: bool
 ) -> int:
     """Write an answer or an error; the exit code."""
     if isinstance(made, CkptError):
         if json is not None:
-            write_failure(path, json, made)
+            output.write_json(json(path, made))
         output.fail(made)
         return TROUBLE
     for text in made.talk:
@@ -142,17 +146,15 @@ def documented(path: str, schema: str | None) -> Iterator[None]:
         yield
     except CkptError as error:
         if schema is not None:
-            write_failure(path, schema, error)
+            output.write_json(failure(schema)(path, error))
         raise
 
 
-def write_failure(path: str, schema: str, error: CkptError) -> None:
-    """The document of an error about a PATH."""
-    output.write_json(
-        {
-            "schema": {"name": schema, "version": 1},
-            "ckpt": __version__,
-            "file": {"path": path},
-            "error": error.failure(path)._asdict(),
-        }
-    )
+def failure(schema: str) -> Document:
+    """What makes the document of an error about a PATH, for a command whose own documents hold none."""
+    return lambda path, error: {
+        "schema": {"name": schema, "version": 1},
+        "ckpt": __version__,
+        "file": {"path": path},
+        "error": error.failure(path)._asdict(),
+    }

@@ -45,7 +45,7 @@ def number_json(name: str, value: float | None) -> dict[str, Json]:
     """A number as a field. A number that is not finite is null, with its kind in a second field."""
     if value is None or isfinite(value):
         return {name: value}
-    return {name: None, f"{name}_is": "inf" if value == value else "nan"}
+    return {name: None, f"{name}_is": "nan" if value != value else "inf" if value > 0 else "-inf"}
 
 
 def plain(node: Node, repeats: Repeats | None = None) -> Json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import hostile
 import oracle
 import pytest
 import safetensors.torch
@@ -526,6 +528,22 @@ def test_one_decision_about_colour(
             assert output.coloured() == colour
             output.alarm("DANGER")
     assert ("\x1b[1;31m" in capsys.readouterr().err) == colour
+
+
+@pytest.mark.parametrize("name", ["nemo/evil.nemo", "nemo/good.nemo"])
+@pytest.mark.parametrize("command", ["inspect", "ls", "lint"])
+def test_a_member_of_an_archive_is_no_file_of_its_own(command: str, name: str, tmp_path: Path) -> None:
+    """What weights_only refuses in a member has no command of its own: the archive is planned as a whole."""
+    (case,) = (case for case in hostile.CASES if case.name == name)
+    file = case.build(tmp_path)
+    done = inside(command, file.name, "--json", cwd=tmp_path)
+
+    assert done.code < 2, done.err
+    document = json.loads(done.out)
+    findings = document.get("findings", []) or document.get("files", [{"findings": []}])[0]["findings"]
+    refused = {row["code"]: row["hint"] for row in findings}
+    assert ("called-on-load" in refused) == (name == "nemo/evil.nemo")
+    assert refused.get("weights-only") is None  # no model is found in it, so no command works
 
 
 def test_the_command_prints_what_the_process_prints(tmp_path: Path) -> None:

@@ -373,3 +373,15 @@ def test_an_unreadable_path_is_a_document(command: str, more: tuple[str, ...], f
         command, "weights.safetensors", *(good if command == "diff" else more), "--json", cwd=SAMPLES
     )
     assert document["schema"] == json.loads(read.lines[0])["schema"], read
+
+
+def test_verify_has_its_verdict_where_a_folder_holds_no_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "notes.bin").write_text("no checkpoint\n")
+    done = inside("verify", ".", "--json", cwd=tmp_path)
+    (line,) = done.lines
+    document = json.loads(line)
+
+    assert done.code == 2 and document["schema"] == {"name": "ckpt.verify", "version": 2}
+    assert (
+        document["verdict"] == "unreadable" and document["error"]["message"] == "no checkpoint in this folder"
+    )

@@ -24,14 +24,15 @@ from ckpt.cli.walk import CHECKPOINTS
 from ckpt.evidence.survey import Survey
 
 PAGE = (ROOT / "docs" / "integrations.md").read_text(encoding="utf-8")
+GATE = (ROOT / "docs" / "gate.md").read_text(encoding="utf-8")
 HOOKS = (ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8")
 ACTION = (ROOT / "action.yml").read_text(encoding="utf-8")
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 
 
-def block(word: str) -> str:
-    """The block of the page that holds a word."""
-    (found,) = (text for text in re.findall(r"```\w+\n(.*?)```", PAGE, re.DOTALL) if word in text)
+def block(word: str, page: str = PAGE) -> str:
+    """The block of a page that holds a word."""
+    (found,) = (text for text in re.findall(r"```\w+\n(.*?)```", page, re.DOTALL) if word in text)
     return str(found)
 
 
@@ -190,6 +191,39 @@ def test_the_script_for_slurm_resumes_from_what_is_whole(tmp_path: Path, program
     assert ran() == "srun python train.py --resume previous.pth"
     shutil.copy(SAMPLES / "ddp_after.pth", tmp_path / "last.pth")
     assert ran() == "srun python train.py --resume last.pth"
+
+
+def test_the_script_at_the_door_lets_in_what_is_whole_and_runs_nothing(
+    tmp_path: Path, programs: dict[str, str]
+) -> None:
+    incoming, registry = tmp_path / "in coming", tmp_path / "registry"
+    incoming.mkdir()
+    registry.mkdir()
+    good = ["ddp_after.pth", "weights.safetensors", "objects.pth"]
+    bad = ["hostile.pth", "truncated.pth", "html_page.pth", "lfs_pointer.pth"]
+    for name in (*good, *bad):
+        shutil.copy(SAMPLES / name, incoming)
+    damaged = bytearray((SAMPLES / "ddp_before.pth").read_bytes())
+    damaged[damaged.index(b"data/0FB") + 200] ^= 1
+    (incoming / "damaged.pth").write_bytes(damaged)
+    executable(tmp_path / "accept.sh", block("accept.sh", GATE))
+
+    shell('./accept.sh "in coming" registry', tmp_path, programs)
+
+    assert {path.name for path in registry.iterdir()} == {*good, *(f"{name}.sums" for name in good)}
+    assert {path.name for path in incoming.iterdir()} == {*bad, "damaged.pth"}
+    for name in good:
+        shell(f"ckpt verify registry/{name} --sums registry/{name}.sums", tmp_path, programs)
+
+
+def test_the_rules_of_a_gate_are_rules(tmp_path: Path, programs: dict[str, str]) -> None:
+    for name in ("whole_model.pth", "compiled.pth"):
+        shutil.copy(SAMPLES / name, tmp_path)
+    (tmp_path / "pyproject.toml").write_text(block("[tool.ckpt.lint]", GATE))
+    said = shell("ckpt lint . -q", tmp_path, programs, code=1)
+
+    assert "unknown-import" in said and "weights-only" in said
+    assert "prefix" not in said and "list-modules" not in said
 
 
 def test_a_download_of_the_hub_is_looked_at(tmp_path: Path, programs: dict[str, str]) -> None:

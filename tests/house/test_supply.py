@@ -60,6 +60,24 @@ def test_the_lock_is_whole_and_names_no_index() -> None:
     assert not release._HOSTS.search(LOCK.encode()) and "://" not in LOCK
 
 
+def test_the_lock_of_the_site_has_its_pins_and_names_no_index() -> None:
+    text = lock.SITE_LOCK.read_text(encoding="utf-8")
+    locked = lock.locked(text)
+
+    for pin in lock.SITE:
+        name, _, version = pin.partition("==")
+        assert locked[name][0] == version, "make lock"
+    # What the two need, as far as it is known here: `pip install --require-hashes` refuses a lock that lacks more.
+    assert {"markdown", "jinja2", "pymdown-extensions", "pygments", "pyyaml", "click"} <= locked.keys()
+    assert all(hashes for _, hashes in locked.values())
+    assert not release._HOSTS.search(text.encode()) and "://" not in text
+
+
+def test_the_pins_of_development_are_names_without_extras() -> None:
+    assert any("[" in pin for pin in lock.wanted())
+    assert all(re.fullmatch(r"[a-z0-9-]+", name) for name in lock.pins())
+
+
 @pytest.mark.parametrize(
     "line", ["--index-url https://example.org/simple", "rich", "rich==1", "rich>=1 --hash=sha256:" + "0" * 64]
 )

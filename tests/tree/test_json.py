@@ -9,7 +9,7 @@ from ckpt.limits import Limits
 from ckpt.nodes import Dict, Node
 from ckpt.render.get import get_text
 from ckpt.tree import find, literals
-from ckpt.tree.json import plain
+from ckpt.tree.json import number_json, plain
 
 
 def doubled(times: int) -> Node:
@@ -80,3 +80,11 @@ def test_a_name_is_searched_once_in_each_place(monkeypatch: pytest.MonkeyPatch) 
         many = mapping(("a", many), (b"a", many))
     with pytest.raises(Exception, match="the name matches too many places"):
         find.find(many, "a." * 30 + "x", Limits(entries=1_000))
+
+
+@pytest.mark.parametrize(
+    ("value", "word"), [(float("inf"), "inf"), (float("-inf"), "-inf"), (float("nan"), "nan")]
+)
+def test_a_number_that_is_not_finite_is_null_with_its_kind(value: float, word: str) -> None:
+    assert number_json("mean", value) == {"mean": None, "mean_is": word}
+    assert number_json("mean", -0.5) == {"mean": -0.5} and number_json("mean", None) == {"mean": None}

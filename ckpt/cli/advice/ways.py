@@ -34,7 +34,11 @@ class Ways:
             return self._first([*self._slim(), *self._plains(), *self._sections()])
         if words[0] == "plain" and len(words) > 1:
             files = {member.file: member.checkpoint for member in self._survey.checkpoint.members}
-            return Ways(Survey(files[words[1]]), self._limits).way(words[:1])
+            if words[1] in files:
+                return Ways(Survey(files[words[1]]), self._limits).way(words[:1])
+            words = words[
+                :1
+            ]  # a member of an archive is no file of its own: the command is about the archive
         if words[0] == "plain":
             return self._first([*self._plains(), *self._slim(), *self._sections()])
         if words[0] == "smaller":

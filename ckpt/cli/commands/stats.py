@@ -32,7 +32,7 @@ from ckpt.cli.options import (
     opened,
     plugins_allowed,
 )
-from ckpt.cli.paths import Answer, look, worst
+from ckpt.cli.paths import Answer, failure, look, worst
 from ckpt.cli.signature import FILTER, OUTPUT, Exclusion, excluding
 from ckpt.cli.walk import Found, listed, looked
 from ckpt.evidence.survey import Survey
@@ -151,8 +151,8 @@ def command(
         width = output.screen_width()
         return made._replace(lines=stats_lines(report, width=width, everything=everything, modules=modules))
 
-    schema = "ckpt.stats" if json else None
-    codes = look(names, items, answer, json=schema, jobs=jobs, doing="measuring", tables=rows, apart=True)
+    failed = failure("ckpt.stats") if json else None
+    codes = look(names, items, answer, json=failed, jobs=jobs, doing="measuring", tables=rows, apart=True)
     if len(codes) > 1 and not json and not quiet:
         output.conclude(_summary(codes))
     return worst(codes)

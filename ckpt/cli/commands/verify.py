@@ -35,6 +35,7 @@ from ckpt.jobs.check.verify import VerifyReport
 from ckpt.limits import Limits
 from ckpt.names import Globs
 from ckpt.render.verify import verify_lines
+from ckpt.text import Json as JsonType
 from ckpt.text import plural
 
 _CODES = {"intact": 0, "damaged": 1, "unreadable": TROUBLE}
@@ -89,10 +90,15 @@ def command(
         return Answer(code, lines=shown)
 
     items = looked(names, limits, plugins=plugins_allowed())
-    codes = look(names, items, answer, json="ckpt.verify" if json else None, jobs=jobs, doing="checking")
+    codes = look(names, items, answer, json=_failed if json else None, jobs=jobs, doing="checking")
     if len(codes) > 1 and not json and not quiet:
         output.conclude(_summary(codes))
     return worst(codes)
+
+
+def _failed(path: str, error: CkptError) -> dict[str, JsonType]:
+    """The document of a folder without a checkpoint."""
+    return verify.unreadable(path, error.failure(path)).to_json()
 
 
 def _summary(codes: Sequence[int]) -> str:

@@ -1,0 +1,318 @@
+"""docs/schema/: what every command prints is valid, every field is described, and no other document would pass."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import json_schemas
+import pytest
+from documents import WRITERS, Documents
+from documents import documents as made
+from inside import inside
+from process import ROOT
+
+from ckpt.cli import app
+from ckpt.evidence.roles import RoleName, Trust
+from ckpt.findings import Level
+from ckpt.jobs.check.verify import Verdict
+from ckpt.jobs.diff.rows import Cause
+from ckpt.jobs.diff.rows import Status as DiffStatus
+from ckpt.jobs.explain.pages import Block
+from ckpt.jobs.inspect.storages import Kind
+from ckpt.jobs.rewrite.coverage import Status as CoverageStatus
+from ckpt.pickles.imports import Group
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory: pytest.TempPathFactory) -> Documents:
+    """What all commands print, by the name of the schema."""
+    return made(tmp_path_factory.mktemp("documents"))
+
+
+# ---------------------------------------------------------------------------------------------- the schemas themselves
+
+
+def test_every_command_with_json_has_its_schema_and_its_link() -> None:
+    page = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
+    helps = {command: inside(command, "--help", cwd=ROOT).out for command in app.COMMANDS}
+    with_json = {command for command, text in helps.items() if b" --json " in text}
+    words = {"rewrite" if command in WRITERS else command for command in with_json}
+
+    assert {*json_schemas.NAMES} == {*words, "error"}
+    assert set(re.findall(r"\]\(schema/(\w+)\.json\)", page)) == {*json_schemas.NAMES}
+    for name in json_schemas.NAMES:
+        schema = json_schemas.schema(name)
+        kind, version = re.fullmatch(r"urn:ckpt:schema:(\w+):(\d+)", schema["$id"]).groups()  # type: ignore[union-attr]
+        assert (kind, schema["$schema"]) == (name, "https://json-schema.org/draft/2020-12/schema")
+        assert schema["title"] == f"ckpt.{name}, version {version}"
+        if name != "error":
+            said = (
+                schema["$defs"]["document"]["properties"]
+                if name != "get"
+                else schema["$defs"]["named_value"]["properties"]
+            )
+            constants = {key: part["const"] for key, part in said["schema"]["properties"].items()}
+            assert constants == {"name": f"ckpt.{name}", "version": int(version)}
+            assert f"## `ckpt.{name}`, version {version}\n" in page
+
+
+@pytest.mark.parametrize("name", json_schemas.NAMES)
+def test_a_schema_is_whole(name: str) -> None:
+    """Keywords are known, references lead somewhere, what is required is described, and no definition is idle."""
+    schema = json_schemas.schema(name)
+    found = list(json_schemas.parts(schema))
+    places = {node["$ref"] for _, node in found if "$ref" in node}
+
+    assert places == {f"#/$defs/{each}" for each in schema["$defs"]}
+    for where, node in found:
+        if "properties" in node and "required" in node:
+            assert set(node["required"]) <= node["properties"].keys(), where
+        if "properties" in node and "$defs/" in where and not re.search(r"/(if|then|else)$", where):
+            assert "type" in node or "dependentSchemas" in where, where
+
+
+def test_a_definition_is_the_same_in_every_schema() -> None:
+    """Each schema stands alone, so what several use is in each of them."""
+    own = {"document", "failure", "row"}
+    found: dict[str, Any] = {}
+    for name in json_schemas.NAMES:
+        for each, node in json_schemas.schema(name)["$defs"].items():
+            if each not in own:
+                assert found.setdefault(each, node) == node, f"{each} of {name}"
+    failures = [json_schemas.schema(name)["$defs"].get("failure") for name in json_schemas.NAMES]
+    texts = {re.sub(r"ckpt\.\w+", "", json.dumps(failure)) for failure in failures if failure}
+    assert len(texts) == 1
+
+
+def test_the_words_that_a_schema_lists_are_those_of_the_code() -> None:
+    closed = {
+        frozenset(get_args(each))
+        for each in (RoleName, Trust, Level, Verdict, Cause, DiffStatus, CoverageStatus, Kind, Group)
+    }
+    closed |= {frozenset(get_args(Block.__annotations__["kind"])) or frozenset(("text", "item", "command"))}
+    closed |= {frozenset(WRITERS), frozenset(("inf", "-inf", "nan")), frozenset(("little", "big"))}
+    listed = {
+        frozenset(node["enum"])
+        for name in json_schemas.NAMES
+        for _, node in json_schemas.parts(json_schemas.schema(name))
+        if "enum" in node
+    }
+    assert listed == closed
+    for name, words in (("diff", DiffStatus), ("rewrite", CoverageStatus)):
+        nodes = [node for _, node in json_schemas.parts(json_schemas.schema(name))]
+        counts = [
+            node
+            for node in nodes
+            if "unexpected" in node.get("properties", {}) or "reshaped" in node.get("properties", {})
+        ]
+        assert [set(node["properties"]) - {"roles"} for node in counts] == [set(get_args(words))]
+
+
+def test_an_unknown_keyword_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown keywords"):
+        list(json_schemas.parts({"properties": {"a": {"oneOf": []}}}))
+
+
+# ---------------------------------------------------------------------------------------------- documents
+
+
+@pytest.mark.parametrize("name", json_schemas.NAMES)
+def test_what_is_printed_is_valid_and_described(documents: Documents, name: str) -> None:
+    assert documents[name]
+    for document in documents[name]:
+        assert json_schemas.problems(name, document) == [], document.get("file")
+        assert json_schemas.problems(name, document, closed=True) == [], document.get("file")
+
+
+@pytest.mark.parametrize("name", json_schemas.NAMES)
+def test_every_field_that_is_described_is_printed(documents: Documents, name: str) -> None:
+    seen = {place for document in documents[name] for place in json_schemas.described(name, document)}
+    wanted = {
+        f"{where}/properties/{key}"
+        for where, node in json_schemas.parts(json_schemas.schema(name))
+        for key in node.get("properties", {})
+        if not re.search(r"/(if|then|else|dependentSchemas)(/|$)", where)
+    }
+    assert wanted - seen == set()
+
+
+def test_the_documents_hold_what_is_odd(documents: Documents) -> None:
+    text = {name: json.dumps(found) for name, found in documents.items()}
+    for word in (
+        '"value_is": "-inf"',
+        '"value_is": "bytes ',
+        '"int of ',
+        '"type": "tuple"',
+        '"same_as"',
+        '"sharding"',
+    ):
+        assert word in text["inspect"], word
+    assert '"mean_is": "-inf"' in text["stats"] and '"std_is": "nan"' in text["stats"]
+    assert {row["verdict"] for row in documents["verify"]} == set(get_args(Verdict))
+    assert {
+        row["status"] for each in documents["diff"] if "tensors" in each for row in each["tensors"]
+    } == set(get_args(DiffStatus))
+    assert {each["command"] for each in documents["rewrite"] if "command" in each} == set(WRITERS)
+    assert len(documents["error"]) > 50
+
+
+# ---------------------------------------------------------------------------------------------- mutations
+
+ANY = {
+    "inspect": {"values[].value"},
+    "get": {"value"},
+    "diff": {"values[].before", "values[].after"},
+}
+"""Fields that hold any value: they may have any type, but they must be there."""
+FREE = {
+    "inspect": {
+        *("tensors[].sharding", "tensors[].piece", "index"),
+        *("values[].value_is", "values[].fields", "values[].same_as"),
+    },
+    "get": {"value_is", "sharding", "piece"},
+    "diff": {
+        *("modules", "modules[].rel_l2_is", "tensors[].apart", "tensors[].change.rms_is"),
+    },
+    "stats": {
+        "tensors[].channels",
+        *(f"tensors[].{name}_is" for name in ("mean", "std", "rms")),
+    },
+    "rewrite": set(),
+}
+"""Fields that need not be there. What else there is must be, with this name and of this type."""
+TOO = {
+    "inspect": {
+        **dict.fromkeys(
+            ("tensors[].section", "tensors[].parts[].device", "tensors[].piece.rank"), "NoneType"
+        ),
+        **dict.fromkeys(("tensors[].piece.coordinate", "index.names[].name"), "NoneType"),
+        "index.assumes": "str",
+    },
+    "get": dict.fromkeys(
+        ("section", "device", "parts[].device", "piece.rank", "piece.coordinate"), "NoneType"
+    ),
+    "diff": {"findings[].hint": "str"},
+    "stats": {
+        "tensors[].channels.dim": "NoneType",
+        **dict.fromkeys(("findings[].consequence", "findings[].hint"), "str"),
+    },
+    "rewrite": {"left_alone[].bytes": "int", "changes[].from": "NoneType", "coverage.pairs[].why": "str"},
+}
+"""What a field may be too, although no document here has it so."""
+MAPS = ("totals.dtypes", "totals.devices", "totals.roles", "totals.roles.*", "verified")
+"""Mappings whose keys are words of the file, or not always there: each key is `*`."""
+
+
+def fields(node: Any, place: str = "") -> Iterator[tuple[str, dict[str, Any], str]]:
+    """(place without indices, object, key) of every field of a document."""
+    if isinstance(node, dict):
+        for key, value in node.items():
+            inner = f"{place}.{'*' if place in MAPS else key}".removeprefix(".")
+            yield inner, node, key
+            yield from fields(value, inner)
+    elif isinstance(node, list):
+        for item in node:
+            yield from fields(item, f"{place}[]")
+
+
+def other_types(values: set[str]) -> list[Any]:
+    """Values of the types that a field never has; a number may be whole, and a missing one may be null."""
+    samples: dict[str, Any] = {
+        "str": "x?",
+        "bool": True,
+        "dict": {"x?": 1},
+        "list": [{"x?": 1}],
+        "int": 7,
+        "float": 7.5,
+    }
+    if "float" in values:
+        values = values | {"int"}
+    return [sample for name, sample in samples.items() if name not in values]
+
+
+def changed(name: str, documents: list[dict[str, Any]]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """(what is changed, where, the document): every field once taken away, once renamed, and once of each other type."""
+    kinds = {place: {kind} for place, kind in TOO.get(name, {}).items()}
+    seen: dict[tuple[str, str], dict[str, Any]] = {}
+    for document in sorted(documents, key=lambda document: len(json.dumps(document))):
+        branch = "error" if document.keys() == {"schema", "ckpt", "file", "error"} else "document"
+        for place, holder, key in fields(document):
+            kinds.setdefault(place, set()).add(type(holder[key]).__name__)
+            seen.setdefault((branch, place), document)
+    for (_, place), document in seen.items():
+        if any(place.startswith(each) for each in (*ANY.get(name, ()),)) and place not in ANY[name]:
+            continue  # inside of a value of the file
+        copied = copy.deepcopy(document)
+        holder, key = next((holder, key) for at, holder, key in fields(copied) if at == place)
+        value = holder[key]
+        if place not in FREE.get(name, ()) and not place.endswith(".*"):
+            for new in (None, f"{key}_"):
+                del holder[key]
+                if new:
+                    holder[new] = value
+                yield ("renamed" if new else "removed"), place, copied
+                holder.pop(new or "", None)
+                holder[key] = value
+        if place not in ANY.get(name, ()):
+            for other in other_types(kinds[place]):
+                holder[key] = other
+                yield f"retyped as {other!r}", place, copied
+            if "NoneType" not in kinds[place]:
+                holder[key] = None
+                yield "null", place, copied
+            holder[key] = value
+
+
+@pytest.mark.parametrize("name", json_schemas.NAMES)
+def test_a_field_that_is_removed_renamed_or_retyped_is_noticed(documents: Documents, name: str) -> None:
+    tried = list[str]()
+    passed = []
+    for change, place, document in changed(name, documents[name]):
+        tried.append(place)
+        if not json_schemas.problems(name, document):
+            passed.append((change, place))
+    assert passed == []
+    assert len(tried) > 5 * len(set(tried)) > 30
+
+
+GROUPS = {
+    "stats": (
+        "tensors",
+        ("min", "max", "mean", "std", "rms", "numel", "zeros", "nan", "inf"),
+        {"why_not": None},
+    ),
+    "inspect": ("tensors", ("detail", "parts", "piece", "sharding"), {"stride": None}),
+    "rewrite": ("", ("coverage",), {"command": "warmstart"}),
+}
+"""Fields that are there together: where, which, and what another field then says."""
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_fields_that_belong_together_are_not_missed_together(documents: Documents, name: str) -> None:
+    rows, names, other = GROUPS[name]
+    missed = 0
+    for document in documents[name]:
+        copied = copy.deepcopy(document)
+        for row in copied.get(rows, ()) if rows else [copied]:
+            if other.items() <= row.items() and names[0] in row:
+                for each in names:
+                    row.pop(each, None)
+                assert json_schemas.problems(name, copied) != []
+                missed += 1
+                break
+    assert missed > 3
+
+
+@pytest.mark.parametrize("name", json_schemas.NAMES)
+def test_further_fields_are_allowed(documents: Documents, name: str) -> None:
+    for document in sorted(documents[name], key=lambda document: len(json.dumps(document)))[-3:]:
+        copied = copy.deepcopy(document)
+        holders = {id(holder): holder for place, holder, _ in fields(copied) if not place.endswith(".*")}
+        holders[id(copied)] = copied
+        for holder in holders.values():
+            holder["a field of a later version"] = {"any": ["thing"]}
+        assert json_schemas.problems(name, copied) == []

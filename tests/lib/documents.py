@@ -1,0 +1,200 @@
+"""What every command prints with --json, about the samples, odd files and hostile ones."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import hostile
+import json_schemas
+import saved
+import shapes
+import torch
+from inside import inside
+from process import SAMPLES
+
+from ckpt.findings import CATALOGUE
+
+Documents = dict[str, list[dict[str, Any]]]
+"""The name of a schema -> documents of that command."""
+
+WRITERS = ("rehome", "strip", "rename", "slim", "convert", "warmstart")
+FILES = sorted(path.name for path in SAMPLES.iterdir() if path.suffix not in (".md", ".py"))
+
+
+def piece(rank: int) -> Any:
+    """What one of two ranks holds of a DTensor."""
+    import torch.distributed as dist
+    from torch.distributed.tensor import DTensor, Shard, init_device_mesh  # type: ignore[attr-defined]
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=2)
+    try:
+        return DTensor.from_local(torch.ones(2, 2), init_device_mesh("cpu", (2,)), [Shard(0)])
+    finally:
+        dist.destroy_process_group()
+
+
+def odd_files(folder: Path) -> Iterator[str]:
+    """Files with what the samples do not have, made in a folder: their names."""
+    numbers = {
+        "nan": torch.tensor([1.0, float("nan"), float("inf")]),
+        "huge": torch.full((10,), -1.7e308, dtype=torch.float64),
+        "large": torch.full((10,), 1e300, dtype=torch.float64),
+        "grown": torch.ones(10, dtype=torch.float64),
+        "changed": torch.tensor([1.0, 2.0]),
+        "empty": torch.zeros(0, 3),
+        "scalar": torch.tensor(1),
+        "conj": torch.ones(2, dtype=torch.complex64).conj(),
+        "neg": torch.ones(2, dtype=torch.complex64).conj().imag,
+        "sparse": torch.eye(3).to_sparse(),
+        "quantized": saved.quantized(torch.qint8),
+        "jagged": saved.jagged(),
+        "piece": saved.dtensor(),
+        "meta": torch.empty(3, device="meta"),
+        "view": torch.arange(6.0)[2:4],
+        "storage": torch.ones(2).untyped_storage(),
+        ("a", 1): torch.ones(1),
+    }
+    torch.save(numbers, folder / "numbers.pth")
+    other = {
+        "changed": torch.tensor([1.0, float("nan")]),
+        "large": -numbers["large"],
+        "grown": numbers["large"],
+        "scalar": torch.tensor(1, dtype=torch.int16),
+    }
+    torch.save({**numbers, **other}, folder / "after.pth")
+    values: dict[str, Any] = {"low": float("-inf")}
+    values |= {name: make() for name, make in saved.OBJECTS.items() if not name.startswith("long")}
+    torch.save({"values": values, "more": values, "model": shapes.state()}, folder / "values.pth")
+    (folder / "cut.pth").write_bytes((SAMPLES / "ddp_after.pth").read_bytes()[:9_000])
+    (folder / "empty.pth").write_bytes(b"")
+    (folder / "folder").mkdir()
+    (folder / "folder" / "a.bin").write_text("hello\n")
+    damaged = bytearray((SAMPLES / "ddp_before.pth").read_bytes())
+    damaged[damaged.index(b"data/0FB") + 200] ^= 1
+    (folder / "damaged.pth").write_bytes(damaged)
+    (folder / "hostile").mkdir()
+    for case in hostile.CASES:
+        if (
+            isinstance(case.data, bytes)
+            and len(case.data) < 50_000
+            and not case.name.startswith(hostile.BOMBS)
+        ):
+            (folder / "hostile" / case.name.replace("/", "_")).write_bytes(case.data)
+    for rank in (0, 1):
+        torch.save({"weight": piece(rank), "bias": torch.ones(2)}, folder / f"piece{rank}.pth")
+    for name in shapes.SHAPES:
+        shapes.make(name, folder)
+    yield from ("numbers.pth", "after.pth", "values.pth", "cut.pth", "empty.pth", "folder", "damaged.pth")
+    yield from (name for name in shapes.SHAPES if "/" not in name)
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(f"{word} is no JSON")
+
+
+def printed(folder: Path, *arguments: str) -> list[dict[str, Any]]:
+    """The documents that a command prints, one of each line."""
+    done = inside(*arguments, "--json", cwd=folder)
+    assert b"Traceback" not in done.err, (arguments, done.err)
+    return [json.loads(line, parse_constant=_refuse) for line in done.lines]
+
+
+def commands(names: list[str]) -> Iterator[tuple[str, ...]]:
+    """Commands over files of all kinds, those that cannot be read too."""
+    yield "inspect", *names, "nothing.pth", "hostile"
+    hidden = [f"hostile/{path}" for path in sorted(case.name.replace("/", "_") for case in hostile.CASES)]
+    yield "inspect", *hidden
+    for command in ("ls", "lint", "verify"):
+        yield command, *names, "nothing.pth", "folder", "hostile", "-j", "1"
+    yield "lint", *names, "--read-values", "--level", "info", "-j", "1"
+    yield "stats", *names, "nothing.pth", "folder", "hostile", "--channels", "0.5", "-j", "1"
+    yield "stats", "numbers.pth"
+    for name in (*names, "nothing.pth"):
+        yield "get", name
+        yield "get", name, "no such name"
+        for writer in ("rehome", "strip", "slim"):
+            yield writer, name, "--dry-run"
+        yield "rename", name, "--sub", "s/weight/w/", "--dry-run"
+        yield "convert", name, "--plain", "--dry-run"
+        yield "convert", name, "--format", "safetensors", "--dtype", "float16", "--dry-run"
+        yield "diff", name, name, "--structure"
+    yield "inspect", "ddp_after.pth", "--index", "10,11"
+    yield "inspect", "whole_model.pth", "--index", "0-3"
+    yield "inspect", "llama_bf16.pth", "--include", "*nothing*"
+    yield "get", "train_cuda.pth", "epoch", "model.module.conv1.weight", "model", "args"
+    for name in (
+        "values.values.floats",
+        "values.values.bytes",
+        "values.values.int of 256 bytes",
+        "values.values",
+    ):
+        yield "get", "values.pth", name.removeprefix("values.")
+    yield "get", "dcp", "model.embed.weight"
+    yield "get", "numbers.pth", "('a', 1)", "sparse", "conj", "neg", "quantized", "piece", "jagged", "nan"
+    for pair in (
+        ("ddp_before.pth", "ddp_after.pth"),
+        ("numbers.pth", "after.pth"),
+        ("numbers.pth", "ddp_after.pth"),
+        ("compiled.pth", "whole_model.pth"),
+        ("train_cuda.pth", "weights.safetensors"),
+        ("snapshot_before.pth", "snapshot_after.pth"),
+        ("branch.rank0.pth", "branch.rank1.pth"),
+        ("damaged.pth", "ddp_before.pth"),
+        ("piece0.pth", "piece1.pth"),
+        ("dcp", "ddp_before.pth"),
+        ("nothing.pth", "ddp_before.pth"),
+        ("ddp_before.pth", "lfs_pointer.pth"),
+        ("ddp_before.pth", "prefixed.pth"),
+    ):
+        for form in ((), ("--stat",), ("--quick",)):
+            yield "diff", *pair, *form
+    for at, (pretrained, target) in enumerate(
+        [
+            ("ddp_before.pth", "ddp_after.pth"),
+            ("prefixed.pth", "ddp_after.pth"),
+            ("train_cuda.pth", "ddp_after.pth"),
+            ("weights.safetensors", "ddp_after.pth"),
+            ("nothing.pth", "ddp_after.pth"),
+        ]
+    ):
+        yield "warmstart", pretrained, "--into", target, "-o", f"start{at}.pth"
+        yield "warmstart", pretrained, "--into", target, "--dry-run", "--mismatch", "slice"
+    yield "rehome", "train_cuda.pth", "-o", "moved.pth", "--verify", "crc"
+    yield "convert", "ddp_after.pth", "-o", "model.safetensors"
+    yield "convert", "llama_bf16.pth", "-o", "float16.pth", "--dtype", "float16", "--verify", "torch"
+    yield "convert", "llama_bf16.pth", "-o", "shards.safetensors", "--shard-size", "20KB"
+    yield "rehome", "in_place.pth", "--in-place"
+    yield ("explain",)
+    for code in (*CATALOGUE, "Attempting to deserialize object on a CUDA device", "no such finding at all"):
+        yield "explain", code
+
+
+def documents(folder: Path) -> Documents:
+    """The documents, from files that are made in an empty folder."""
+    for name in FILES:
+        path = SAMPLES / name
+        shutil.copytree(path, folder / name) if path.is_dir() else shutil.copy(path, folder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch, about what it no longer wants us to make
+        names = [*FILES, *odd_files(folder)]
+    shutil.copy(folder / "train_cuda.pth", folder / "in_place.pth")
+    state = torch.load(folder / "ddp_before.pth", map_location="cpu", weights_only=True)["model"]
+    torch.save(
+        {f"backbone.{name.removeprefix('module.')}": state[name] for name in state}, folder / "prefixed.pth"
+    )
+    found: Documents = {name: [] for name in json_schemas.NAMES}
+    for arguments in commands(names):
+        schema = "rewrite" if arguments[0] in WRITERS else arguments[0]
+        for document in printed(folder, *arguments):
+            assert document["schema"]["name"] == f"ckpt.{schema}", arguments
+            found[schema].append(document)
+            if document.keys() == {"schema", "ckpt", "file", "error"}:
+                found["error"].append(document)
+    assert not hostile.CANARY.exists()
+    return found
