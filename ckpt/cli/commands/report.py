@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Annotated
 
 import typer
@@ -134,6 +134,18 @@ class Page:
         if self._to.replaced is not None and os.path.samestat(self._to.replaced, status):
             raise _is_source(self._to)
         self._read(status)
+
+    @contextmanager
+    def told(self, path: str, schema: str) -> Iterator[None]:
+        """Write the page of an error about a PATH before it ends the command."""
+        try:
+            yield
+        except UsageError:
+            raise
+        except CkptError as error:
+            with about(path):
+                self.write([error_document(path, schema, error, __version__)])
+            raise
 
     def _read(self, status: os.stat_result) -> None:
         readers = stat.S_IROTH | stat.S_IRGRP

@@ -12,6 +12,8 @@ function colours() {
     soft: value("soft"),
     line: value("line"),
     panel: value("panel"),
+    hover: value("hover"),
+    ground: value("ground"),
     accent: value("accent"),
     alarm: value("alarm"),
     alarm_soft: value("alarm-soft"),
@@ -146,7 +148,7 @@ function ink(colour) {
 // A histogram as one path of SVG, with its limits as text.
 function histogram_of(found) {
   if (!found || !found.counts.length) return "";
-  const most = Math.max(...found.counts, 1);
+  const most = Math.max(largest_of(found.counts), 1);
   const wide = 128 / found.counts.length;
   const steps = found.counts.map((count, at) => {
     const tall = count ? Math.max((count / most) * 30, 1) : 0;

@@ -12,14 +12,12 @@ function checkpoint_view(view) {
     headline(name_of(file.path, 400), headline_pieces(view, tensors, sections)),
     facts([
       ["loads", loads_of(view)],
-      ...sections.map((section) => [
-        section.name ? name_of(section.name, 60) : "tensors",
-        `${section.kind === section.name ? "" : `${sentence(section.kind)}, `}${plural(section.tensors, "tensor")}, ${count_text(section.numel)} elements, ${size_text(section.bytes)}`,
-      ]),
+      ...sections.map((section) => [section.name ? name_of(section.name, 60) : "tensors", section_text(section)]),
       ...rows_of(view.prefixes).map((row) => [
         "prefix",
         [`${whole(row.tensors)} of ${plural(row.of, "name")} of ${row.section ? show(row.section) : "the root"} begin with `, name_of(row.prefix), ` (${sentence(row.writer)})`],
       ]),
+      ["values", top_values(values)],
     ]),
     findings_part(view.findings),
     tensors.length > 0 && part("Modules", null, () => module_map(view, tensors, storages)),
@@ -30,6 +28,21 @@ function checkpoint_view(view) {
     values.length > 0 && part("Values", "What is no tensor.", () => value_list(values)),
     imports.length > 0 && part("Imports", "What the pickles name. Nothing of it was run.", () => import_list(imports)),
     storages.length > 0 && part("Storages", storage_note(totals, storages), () => storage_list(storages)),
+  ];
+}
+
+function section_text(section) {
+  const kind = section.kind === section.name ? "" : `${sentence(section.kind)}, `;
+  return kind + (section.tensors ? `${plural(section.tensors, "tensor")}, ${count_text(section.numel)} elements, ${size_text(section.bytes)}` : "no tensors");
+}
+
+// The scalars of the root: epoch, step, a metric.
+function top_values(values) {
+  const rows = values.filter((row) => row.text !== null && !String(row.name).includes(".") && row.text.length <= 60);
+  if (!rows.length) return null;
+  return [
+    rows.slice(0, 8).map((row, at) => [at > 0 && " · ", name_of(row.name, 60), " ", el("bdi", { class: "value" }, show(row.text, 60))]),
+    rows.length > 8 && ` and ${whole(rows.length - 8)} more`,
   ];
 }
 
@@ -143,7 +156,7 @@ function ranks_part(file) {
   if (parts.length < 2 || sizes.length !== parts.length) return null;
   const rows = parts.map((name, at) => ({ name, bytes: sizes[at] }));
   const mean = sizes.reduce((sum, size) => sum + size, 0) / sizes.length;
-  const most = Math.max(...sizes);
+  const most = largest_of(sizes);
   return part("Balance of the files", `The largest file has ${three(mean ? most / mean : 1)} times the mean of ${size_text(mean)}.`, () =>
     size_bars(rows, "Bytes of each file")
   );

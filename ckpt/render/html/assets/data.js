@@ -95,6 +95,10 @@ function common(node, value) {
   return found === undefined ? null : found;
 }
 
+// The largest of some numbers, or zero: a list may be longer than what a call takes.
+const largest_of = (values) => values.reduce((most, value) => (value > most ? value : most), 0);
+const smallest_of = (values) => values.reduce((least, value) => (value < least ? value : least), Infinity);
+
 function largest(node, value) {
   let found = null;
   for (const row of rows_below(node)) {

@@ -3,8 +3,11 @@
 const BARS = 48;
 const label_of = (row) => row.after || row.before || "";
 const is_parameter = (row) => row.role === "parameter" || row.role === "unknown";
+// Whether a parameter did not change although others did, and the comparison says why or that it cannot.
+const is_still = (row, moved) => moved && is_parameter(row) && row.status === "same" && row.reason !== null;
 const ROLES = [
-  ["parameter", "Parameters", is_parameter],
+  ["parameter", "Parameters", (row) => row.role === "parameter"],
+  ["unknown", "Parameters (not sure)", (row) => row.role === "unknown"],
   ["buffer", "Buffers", (row) => row.role === "buffer"],
   ["optimizer", "Optimizer", (row) => row.role === "optimizer"],
   ["other", "Other", (row) => !is_parameter(row) && row.role !== "buffer" && row.role !== "optimizer"],
@@ -15,7 +18,7 @@ function diff_view(view) {
   const values = rows_of(view.values);
   for (const row of rows) row.name = label_of(row);
   const moved = rows.some((row) => is_parameter(row) && row.status === "changed");
-  for (const row of rows) row.still = moved && is_parameter(row) && row.status === "same";
+  for (const row of rows) row.still = is_still(row, moved);
   const has_values = !view.structure_only && !view.quick;
   return [
     headline([name_of(view.before.path, 400), el("span", { class: "arrow" }, " → "), name_of(view.after.path, 400)], [
@@ -50,6 +53,7 @@ function still_part(rows) {
   const still = rows.filter((row) => row.still);
   if (!still.length) return null;
   const moved = rows.filter((row) => is_parameter(row) && row.status === "changed").length;
+  const noun = still.every((row) => row.role === "parameter") ? "" : " (not sure that they are parameters)";
   const reasons = new Map();
   for (const row of still) {
     const reason = row.reason || "did not change";
@@ -59,7 +63,7 @@ function still_part(rows) {
   return el(
     "section",
     { class: "still", "aria-label": "Parameters that did not change" },
-    el("p", { class: "big" }, el("b", {}, whole(still.length)), ` of ${plural(still.length + moved, "parameter")} did not change`),
+    el("p", { class: "big" }, el("b", {}, whole(still.length)), ` of ${plural(still.length + moved, "parameter")} did not change`, noun && el("span", { class: "soft" }, noun)),
     [...reasons].map(([reason, some]) => {
       const list = el("ul", { class: "names strong" });
       const more = unfolding(some, (row) => el("li", {}, name_of(row.name), " ", el("span", { class: "soft" }, shape_text((row.shape || [])[1]))), 12, list);
@@ -79,8 +83,8 @@ function counts_part(rows) {
       right: true,
       cell: (row) => {
         const count = row.rows.filter((each) => each.status === status).length;
-        const is_still = status === "same" && row.key === "parameter" && row.rows.some((each) => each.still);
-        return count ? el(is_still ? "b" : "span", { class: is_still ? "alarm" : "" }, whole(count)) : el("span", { class: "soft" }, "0");
+        const is_alarm = status === "same" && row.rows.some((each) => each.still);
+        return count ? el(is_alarm ? "b" : "span", { class: is_alarm ? "alarm" : "" }, whole(count)) : el("span", { class: "soft" }, "0");
       },
     })),
   ];
@@ -128,7 +132,7 @@ function measured_group(group) {
   const same = group.rows.filter((row) => row.status === "same").length;
   return {
     ...group,
-    value: numbers.length ? Math.max(...numbers) : null,
+    value: numbers.length ? largest_of(numbers) : null,
     same,
     is_same: same === group.rows.length,
     still: group.rows.filter((row) => row.still).length,
@@ -143,8 +147,9 @@ function group_text(group) {
 
 function bars_option(groups, palette, width) {
   const numbers = groups.map((group) => group.value).filter((value) => value !== null);
-  const low = numbers.length ? 10 ** (Math.floor(Math.log10(Math.min(...numbers) * 0.999)) ) : 1e-3;
-  const high = Math.max(numbers.length ? Math.max(...numbers) * 1.6 : 1, low * 10);
+  // Bars are drawn as decades above the smallest: an axis of logarithms has no zero to begin at.
+  const low = numbers.length ? Math.floor(Math.log10(smallest_of(numbers) * 0.999)) : -3;
+  const high = Math.max(numbers.length ? Math.ceil(Math.log10(largest_of(numbers))) - low : 1, 1);
   const size = label_size(width);
   const names = groups.map((group) => group.name);
   const zoomed = groups.length > 56;
@@ -152,14 +157,14 @@ function bars_option(groups, palette, width) {
     const is_alarm = group.is_same && group.still > 0;
     if (group.is_same) {
       return {
-        value: is_alarm ? high : low,
+        value: is_alarm ? high : 0,
         itemStyle: { color: is_alarm ? palette.alarm : palette.none, borderRadius: 0 },
         label: { show: true, position: is_alarm ? "insideLeft" : "right", color: is_alarm ? ink(palette.alarm) : palette.soft, fontWeight: is_alarm ? 600 : 400, formatter: "did not change" },
       };
     }
     const partly = group.same ? `  ${whole(group.same)} of ${whole(group.rows.length)} did not change` : "";
     return {
-      value: group.value === null ? high : group.value,
+      value: group.value === null ? high : Math.log10(group.value) - low,
       itemStyle: { color: group.value === null ? palette.none : palette.accent },
       label: {
         show: true,
@@ -172,7 +177,7 @@ function bars_option(groups, palette, width) {
   return {
     grid: { left: label_room(names, size), right: zoomed ? 78 : 64, top: 4, bottom: 26 },
     tooltip: tooltip(palette, ({ dataIndex }) => `${show(names[dataIndex])}\n${group_text(groups[dataIndex])}`),
-    xAxis: { ...axis(palette), type: "log", min: low, max: high, axisLabel: { color: palette.soft, fontSize: 11, formatter: (value) => (value < high ? number_text(value) : ""), hideOverlap: true } },
+    xAxis: { ...axis(palette), type: "value", min: 0, max: high, minInterval: 1, axisLabel: { color: palette.soft, fontSize: 11, formatter: (value) => number_text(10 ** (value + low)), hideOverlap: true } },
     yAxis: names_axis(palette, names, size),
     dataZoom: zoomed
       ? [
@@ -186,9 +191,11 @@ function bars_option(groups, palette, width) {
 
 // The tree with the relative change as colour; what did not change stands out.
 function change_map(rows) {
+  const of_model = rows.filter((row) => is_parameter(row) || row.role === "buffer");
+  if (of_model.length) rows = of_model;
   for (const row of rows) row.numel = typeof row.numel === "number" ? row.numel : elements_of((row.shape || [])[1] || (row.shape || [])[0]);
   const numbers = rows.map((row) => row.rel_l2).filter((value) => typeof value === "number" && value > 0);
-  const [low, high] = numbers.length ? [Math.log10(Math.min(...numbers)), Math.log10(Math.max(...numbers))] : [0, 1];
+  const [low, high] = numbers.length ? [Math.log10(smallest_of(numbers)), Math.log10(largest_of(numbers))] : [0, 1];
   const change = (palette) => ({
     of(node) {
       if (common(node, (row) => row.still) === true) return palette.alarm;
@@ -242,7 +249,14 @@ function change_list(rows) {
     ...(has_histograms ? [{ title: "Δ", cell: (row) => histogram_of(row.histogram) }] : []),
     { title: "Reason", cell: (row) => (row.reason ? sentence(row.reason) : "") },
   ];
-  return tensor_table(rows, columns, { text: (row) => [row.before, row.after, row.status, row.role, row.reason].join(" ") });
+  const count = (node, has) => [...rows_below(node)].filter(has).length;
+  const sums = [];
+  sums[1] = (node) => {
+    const still = count(node, (row) => row.still);
+    return still ? el("span", { class: "alarm" }, `${whole(still)} unchanged`) : el("span", { class: "soft" }, `${whole(count(node, (row) => row.status !== "same"))} of ${whole(node.tensors)} differ`);
+  };
+  sums[4] = (node) => el("span", { class: "soft" }, number_text(largest(node, (row) => row.rel_l2)));
+  return tensor_table(rows, columns, { sums, text: (row) => [row.before, row.after, row.status, row.role, row.reason].join(" ") });
 }
 
 function changed_values(values) {

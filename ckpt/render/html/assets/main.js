@@ -43,7 +43,11 @@ function page(data) {
     for (const each of charts) if (each.canvas) each.canvas.dispose();
     charts.clear();
     themed.clear();
-    emptied(main, unreadable_part(data.unreadable), data.views.length > 0 && drawn(data.views[at]));
+    emptied(main, data.views.length > 0 && drawn(data.views[at]));
+    const failures = unreadable_part(data.unreadable);
+    const head = main.querySelector(".headline");
+    if (failures && head) head.after(failures);
+    else if (failures) main.append(failures);
     [...tabs.querySelectorAll("button")].forEach((button, place) => button.setAttribute("aria-pressed", String(place === at)));
     for (const each of charts) each.draw();
   };

@@ -48,7 +48,7 @@ function series_of(view) {
       const row = row_of(label_of(each));
       row.role = each.role;
       row.numel = row.numel || each.numel || 0;
-      row.change[at] = { value: typeof each.rel_l2 === "number" ? each.rel_l2 : null, status: each.status, still: moved && is_parameter(each) && each.status === "same" };
+      row.change[at] = { value: typeof each.rel_l2 === "number" ? each.rel_l2 : null, status: each.status, still: is_still(each, moved) };
     }
   }
   return { files, rows: [...rows.values()], has_stats: stats.length > 0, has_diffs: diffs.length > 0 };
@@ -67,19 +67,18 @@ function series_facts({ files, rows, has_diffs }) {
     if (has_diffs && row.change[last] && row.change[last].still) {
       let at = last;
       while (at > 0 && row.change[at] && row.change[at].still) at -= 1;
-      if (steps.every((step) => step.still)) say("never", "warning", "did not change in any file, while other parameters did.", row);
-      else say(`still ${at}`, "warning", `did not change after ${show(base(files[at]))}, while other parameters did.`, row);
+      if (steps.every((step) => step.still)) say("never", "info", "did not change in any file, while other parameters did.", row);
+      else say(`still ${at}`, "info", `did not change after ${show(base(files[at]))}, while other parameters did.`, row);
     }
     const bad = files.findIndex((_, at) => row.bad[at] > 0);
-    if (bad >= 0) say(`bad ${bad}`, "error", bad === 0 ? "hold NaN or Inf in the first file." : `hold NaN or Inf first in ${show(base(files[bad]))}.`, row);
+    if (bad >= 0) say(`bad ${bad}`, "warning", `with NaN or Inf, first in ${show(base(files[bad]))}.`, row);
     const dead = files.findIndex((_, at) => at > 0 && row.rms[at] === 0 && row.rms[at - 1] > 0);
-    if (dead >= 0) say(`dead ${dead}`, "warning", `are all zero in ${show(base(files[dead]))}, and were not before.`, row);
+    if (dead >= 0) say(`dead ${dead}`, "info", `all zero in ${show(base(files[dead]))}, and not in the file before.`, row);
     const grown = files.findIndex((_, at) => at > 0 && row.role !== "buffer" && row.rms[at - 1] > 0 && row.rms[at] >= 10 * row.rms[at - 1]);
-    if (grown >= 0) say(`grown ${grown}`, "warning", `have ten times the RMS or more in ${show(base(files[grown]))} than in the file before.`, row);
+    if (grown >= 0) say(`grown ${grown}`, "info", `with ten times the RMS or more in ${show(base(files[grown]))} than in the file before.`, row);
   }
   if (!facts.size) return null;
-  const rank = { error: 0, warning: 1 };
-  const found = [...facts.values()].sort((one, two) => rank[one.level] - rank[two.level]);
+  const found = [...facts.values()].sort((one, two) => (one.level === "info") - (two.level === "info"));
   return part("What stands out", null, () =>
     el(
       "ul",
@@ -147,7 +146,7 @@ function cell_of(group, at, mode) {
     if (steps.every((step) => step.still)) return { kind: "still", text: "did not change" };
     const values = steps.map((step) => step.value).filter((value) => value !== null && value > 0);
     if (!values.length) return { kind: "none", text: steps.every((step) => step.status === "same") ? "did not change" : and_more([...new Set(steps.map((step) => step.status))], 3) };
-    return { value: Math.max(...values), text: `relative change ${number_text(Math.max(...values))}` };
+    return { value: largest_of(values), text: `relative change ${number_text(largest_of(values))}` };
   }
   const known = group.rows.filter((row) => typeof row.rms[at] === "number");
   if (!known.length) return null;
@@ -158,13 +157,14 @@ function cell_of(group, at, mode) {
 
 function heat_option({ files }, groups, mode, palette, width) {
   const cells = [];
-  groups.forEach((group, y) => files.forEach((_, x) => {
-    const cell = cell_of(group, x, mode);
+  const first = mode === "change" ? 1 : 0; // nothing is known of a change to the first file
+  const shown = files.slice(first);
+  groups.forEach((group, y) => shown.forEach((_, x) => {
+    const cell = cell_of(group, x + first, mode);
     if (cell) cells.push({ x, y, ...cell });
   }));
-  const logs = cells.filter((cell) => cell.value).map((cell) => Math.log10(cell.value));
-  const low = Math.min(...logs);
-  const high = Math.max(...logs);
+  const known = cells.filter((cell) => cell.value).map((cell) => cell.value);
+  const [low, high] = known.length ? [Math.log10(smallest_of(known)), Math.log10(largest_of(known))] : [0, 0];
   const colour = (cell) => {
     if (!cell.value) return { still: palette.alarm, bad: palette.bad, none: palette.none }[cell.kind];
     return ramp(palette.ramp, high > low ? (Math.log10(cell.value) - low) / (high - low) : 0.5);
@@ -179,15 +179,15 @@ function heat_option({ files }, groups, mode, palette, width) {
     const gap = wide > 6 ? 1 : 0;
     return { type: "rect", shape: { x: x - wide / 2, y: y - tall / 2, width: Math.max(wide - gap, 1), height: Math.max(tall - 1, 1) }, style: { fill: colour(cell) } };
   };
-  const every = Math.max(Math.ceil(files.length / Math.max(Math.floor((width - label_room(names, size)) / 26), 1)) - 1, 0);
+  const every = Math.max(Math.ceil(shown.length / Math.max(Math.floor((width - label_room(names, size)) / 26), 1)) - 1, 0);
   return {
     grid: { left: label_room(names, size), right: zoomed ? 26 : 8, top: 4, bottom: 96 },
     tooltip: tooltip(palette, ({ dataIndex }) => {
       const cell = cells[dataIndex];
-      const where = mode === "change" && cell.x > 0 ? `${show(base(files[cell.x - 1]))} → ${show(base(files[cell.x]))}` : show(base(files[cell.x]));
+      const where = mode === "change" ? `${show(base(files[cell.x]))} → ${show(base(files[cell.x + 1]))}` : show(base(files[cell.x]));
       return `${show(names[cell.y])}\n${where}\n${cell.text}`;
     }),
-    xAxis: { ...axis(palette), type: "category", data: files.map((_, at) => String(at)), axisLabel: { color: palette.soft, fontSize: 11, rotate: 55, interval: every, formatter: (at) => shortened(base(files[Number(at)]), 18) } },
+    xAxis: { ...axis(palette), type: "category", data: shown.map((_, at) => String(at)), axisLabel: { color: palette.soft, fontSize: 11, rotate: 55, interval: every, formatter: (at) => shortened(base(shown[Number(at)]), 18) } },
     yAxis: names_axis(palette, names, size),
     dataZoom: zoomed ? [{ type: "slider", yAxisIndex: 0, right: 2, width: 12, startValue: 0, endValue: 52, showDetail: false, brushSelect: false, borderColor: palette.line, fillerColor: palette.line }] : [],
     series: [{ type: "custom", renderItem: draw, data: cells.map((cell) => [cell.x, cell.y]), encode: { x: 0, y: 1 }, clip: true }],
@@ -205,8 +205,8 @@ function series_table({ files, rows, has_stats, has_diffs }) {
     };
     const columns = [
       { title: "Name", cell: (row) => name_of(row.name, 400), key: (row) => row.name },
-      ...files.slice(0, 60).map((path, at) => ({ title: show(base(path), 40), right: true, cell: (row) => text(row, at), key: (row) => (mode === "rms" ? row.rms[at] : row.change[at] && row.change[at].value) })),
-    ];
+      ...files.slice(0, 60).map((path, at) => mode === "change" && at === 0 ? null : ({ title: show(base(path), 40), right: true, cell: (row) => text(row, at), key: (row) => (mode === "rms" ? row.rms[at] : row.change[at] && row.change[at].value) })),
+    ].filter(Boolean);
     return filtered(columns, rows, { label: mode === "rms" ? "RMS by file" : "Relative change by file", filter: "Filter tensors", text: (row) => row.name, step: Math.max(Math.floor(1200 / (files.length + 1)), 8) });
   };
   return [

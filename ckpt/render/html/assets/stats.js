@@ -22,32 +22,61 @@ function stats_parts(stats, order) {
   if (!rows.length) return [];
   return [
     order && stats.findings.length > 0 ? part("Findings of the values", null, () => el("ul", { class: "findings" }, stats.findings.map(finding_item))) : null,
-    part("Values of the tensors", "Light: minimum to maximum. Dark: mean ± std. Line: mean. One column for each tensor, in the order of the model.", () => band(rows)),
+    part("Values of the tensors", `Light: minimum to maximum. Dark: mean ± std. Line: mean. One column for each ${rows.length > COLUMNS ? "module" : "tensor"}, in the order of the ${order ? "model" : "document"}.`, () => band(rows)),
     dead_part(rows, stats.threshold),
     part("Numbers", null, () => stats_list(rows)),
   ];
 }
 
+const COLUMNS = 1000;
+
+// More tensors than the chart has room for, as one row for each module.
+function merged(rows) {
+  const { chosen } = depths(rows, COLUMNS);
+  return grouped(rows, chosen).map(({ name, rows: some }) => {
+    const known = some.filter((row) => has_numbers(row) && typeof row.mean === "number" && row.numel > 0);
+    const count = known.reduce((sum, row) => sum + row.numel, 0);
+    const mean = known.reduce((sum, row) => sum + row.mean * row.numel, 0) / (count || 1);
+    const square = known.reduce((sum, row) => sum + ((row.std || 0) ** 2 + row.mean ** 2) * row.numel, 0) / (count || 1);
+    const least = (key, best) => (known.length ? known.reduce((found, row) => best(found, row[key]), known[0][key]) : null);
+    return {
+      name,
+      min: least("min", Math.min),
+      max: least("max", Math.max),
+      mean: known.length ? mean : null,
+      std: known.length ? Math.sqrt(Math.max(square - mean * mean, 0)) : null,
+      rms: known.length ? Math.sqrt(square) : null,
+      nan: some.reduce((sum, row) => sum + (row.nan || 0), 0),
+      inf: some.reduce((sum, row) => sum + (row.inf || 0), 0),
+    };
+  });
+}
+
 const has_numbers = (row) => typeof row.min === "number" && typeof row.max === "number";
 
 function band(rows) {
-  const shown = rows.filter((row) => has_numbers(row) || row.nan || row.inf);
+  const some = rows.filter((row) => has_numbers(row) || row.nan || row.inf);
+  const shown = some.length > COLUMNS ? merged(some) : some;
   if (!shown.length) return null;
   const sizes = shown.flatMap((row) => [row.min, row.max]).filter((value) => typeof value === "number" && value !== 0).map(Math.abs);
   const inner = shown.map((row) => row.rms).filter((value) => typeof value === "number" && value > 0).sort((one, two) => one - two);
-  const high = sizes.length ? Math.max(...sizes) : 1;
+  const high = sizes.length ? largest_of(sizes) : 1;
   const middle = inner.length ? inner[Math.floor(inner.length / 2)] : high;
   // The scale begins a decade below the usual values, and spans eight of them at most.
   const floor = Math.max(Math.floor(Math.log10(middle)) - 1, Math.ceil(Math.log10(high)) - 8);
   let is_log = high / middle > 50;
   const to = (value) => (is_log ? Math.sign(value) * Math.max(Math.log10(Math.abs(value)) - floor, 0) : value);
   const from = (value) => (is_log ? Math.sign(value) * 10 ** (Math.abs(value) + floor) : value);
-  const drawn = chart("Minimum, mean, deviation and maximum of each tensor", 360, (palette, width) => band_option(shown, palette, width, to, from, () => is_log));
+  const drawn = chart("Minimum, mean, deviation and maximum of each tensor", 460, (palette, width) => band_option(shown, palette, width, to, from, () => is_log));
+  const small = el("span", { class: "found" });
+  const tell = () => (small.textContent = is_log ? `What is below ${number_text(10 ** floor)} is drawn at zero.` : "");
+  tell();
   return [
     el("div", { class: "tools" }, choice("Scale", [[true, "Logarithmic"], [false, "Linear"]], is_log, (value) => {
       is_log = value;
+      tell();
       drawn.draw();
-    })),
+    }), small),
     drawn.element,
     keyed((palette) => [[palette.ramp[0], "minimum to maximum"], [palette.accent, "mean ± std"], [palette.alarm, "holds NaN or Inf"]]),
   ];
@@ -84,23 +113,21 @@ function band_option(rows, palette, width, to, from, is_log) {
   const lows = rows.map((row) => (has_numbers(row) ? to(row.min) : 0));
   const highs = rows.map((row) => (has_numbers(row) ? to(row.max) : 0));
   const limit = (value, up) => (is_log() ? (up ? Math.ceil(value) : Math.floor(value)) : value);
-  const few = rows.length <= Math.floor(width / 26);
+  const every = Math.max(Math.ceil((rows.length * 15) / Math.max(width - 74, 1)), 1);
   return {
-    grid: { left: 62, right: 12, top: 12, bottom: few ? 150 : 30 },
+    grid: { left: 62, right: 12, top: 12, bottom: 140 },
     tooltip: tooltip(palette, ({ dataIndex }) => stats_text(rows[dataIndex])),
     xAxis: {
       ...axis(palette),
       type: "category",
       data: names.map((_, at) => String(at)),
-      axisLabel: few
-        ? { color: palette.soft, fontSize: 11, rotate: 60, interval: 0, formatter: (at) => shortened(names[Number(at)], 24) }
-        : { color: palette.soft, fontSize: 11, formatter: (at) => `tensor ${Number(at) + 1}`, hideOverlap: true },
+      axisLabel: { color: palette.soft, fontSize: 10, fontFamily: "ui-monospace, monospace", rotate: 60, interval: every - 1, formatter: (at) => shortened(names[Number(at)], 24) },
     },
     yAxis: {
       ...axis(palette),
       type: "value",
-      min: limit(Math.min(...lows, 0), false),
-      max: limit(Math.max(...highs, 0), true),
+      min: limit(-largest_of(lows.map((value) => -value)), false),
+      max: limit(largest_of(highs), true),
       minInterval: is_log() ? 1 : 0,
       axisLabel: { color: palette.soft, fontSize: 11, formatter: (value) => (value === 0 ? "0" : number_text(from(value))) },
     },
@@ -120,8 +147,9 @@ function dead_part(rows, threshold) {
   const dead = layers.filter((row) => row.channels.dead.length);
   if (!layers.length) return null;
   const total = dead.reduce((sum, row) => sum + row.channels.dead.length, 0);
-  const note = `${plural(total, "dead channel")} in ${whole(dead.length)} of ${plural(layers.length, "layer")}. A channel is dead below ${number_text(threshold)} times the largest one of its layer.`;
-  return part("Dead channels", note, () => (dead.length ? strips(dead) : el("p", { class: "good" }, "No channel is dead.")));
+  const count = total ? `${plural(total, "dead channel")} in ${whole(dead.length)} of ${plural(layers.length, "layer")}.` : `No dead channel in ${plural(layers.length, "layer")}.`;
+  const note = `${count} A channel is dead below ${number_text(threshold)} times the largest one of its layer.`;
+  return part("Dead channels", note, () => (dead.length ? strips(dead) : dead_list(layers)));
 }
 
 function strips(layers) {
@@ -151,13 +179,18 @@ function strips(layers) {
       series: [{ type: "custom", renderItem: strip, data: shown.map((_, at) => [0, at]), encode: { x: 0, y: 1 } }],
     };
   });
+  return [drawn.element, dead_list(layers)];
+}
+
+function dead_list(layers) {
   const columns = [
     { title: "Layer", cell: (row) => name_of(row.name, 400), key: (row) => row.name },
     { title: "Dead", cell: (row) => whole(row.channels.dead.length), key: (row) => row.channels.dead.length, right: true },
     { title: "Of", cell: (row) => whole(row.channels.count), key: (row) => row.channels.count, right: true },
     { title: "Channels", cell: (row) => and_more(row.channels.dead.map(String), 16) },
   ];
-  return [drawn.element, filtered(columns, layers, { label: "Dead channels", filter: "Filter layers", text: (row) => row.name, step: 25 })];
+  const sorted = [...layers].sort((one, two) => two.channels.dead.length - one.channels.dead.length);
+  return filtered(columns, sorted, { label: "Dead channels", filter: "Filter layers", text: (row) => row.name, step: 10 });
 }
 
 function stats_list(rows) {
@@ -172,8 +205,8 @@ function stats_list(rows) {
     number("std", "Std"),
     number("rms", "RMS"),
     { title: "Zeros", cell: (row) => (row.numel ? percent(row.zeros / row.numel) : ""), key: (row) => (row.numel ? row.zeros / row.numel : null), right: true },
-    bad("nan", "NaN"),
-    bad("inf", "Inf"),
+    ...(rows.some((row) => row.nan) ? [bad("nan", "NaN")] : []),
+    ...(rows.some((row) => row.inf) ? [bad("inf", "Inf")] : []),
     ...(rows.some((row) => row.histogram) ? [{ title: "Histogram", cell: (row) => histogram_of(row.histogram) }] : []),
     ...(rows.some((row) => row.why_not) ? [{ title: "Note", cell: (row) => (row.why_not ? sentence(row.why_not) : "") }] : []),
   ];

@@ -1,6 +1,8 @@
 // Tables: a tree of tensors that opens on demand, and flat lists with sort and filter. Few rows are in the page at once.
 
 const STEP = 100;
+// A module with more parts is closed at first.
+const OPEN = 30;
 
 // `columns` are {title, cell(row), key(row), right}. A click on a title sorts.
 function sheet(columns, rows, options = {}) {
@@ -170,7 +172,7 @@ function tensor_table(rows, columns, options = {}) {
       else while (row.nextSibling && Number(row.nextSibling.dataset.depth ?? depth + 1) > depth) row.nextSibling.remove();
     };
     button.addEventListener("click", () => twist(button.getAttribute("aria-expanded") === "false"));
-    if (depth < 1 && node.children.size <= STEP) twist(true);
+    if (depth < 1 && (node.children.size <= OPEN || root.children.size === 1)) twist(true);
   }
 
   open(root, 0, null);

@@ -1,7 +1,7 @@
 // The tree of modules as areas: two levels at a time, opened by a click or by the buttons below.
 
 const TILES = 60;
-const INNER_TILES = 40;
+const ALL_TILES = 600;
 const CHIPS = 10;
 const HITS = 12;
 
@@ -23,25 +23,23 @@ function treemap(rows, areas, paints, about, title) {
   const area_of = (node) => areas.find(([key]) => key === area)[2](node);
   const area_text = (node) => areas.find(([key]) => key === area)[3](area_of(node));
 
-  function tile(node, painter, depth) {
+  function tile(node, painter, depth, siblings) {
     const number = nodes.push(node) - 1;
+    const parts = depth > 0 ? parts_of(node) : [];
     const colour = painter.of(node);
-    const made = {
+    return {
       name: escaped(node.label),
       value: area_of(node),
       at: number,
-      itemStyle: { color: colour, borderColor: colour },
+      itemStyle: { color: colour, borderColor: painter.ground },
       label: { color: ink(colour) },
-      upperLabel: { color: ink(colour) },
+      ...(parts.length ? { children: tiles(parts, painter, depth - 1, Math.max(Math.floor(ALL_TILES / siblings), 20)) } : {}),
     };
-    const parts = parts_of(node);
-    if (depth > 0 && parts.length) made.children = tiles(parts, painter, depth - 1, INNER_TILES);
-    return made;
   }
 
   function tiles(parts, painter, depth, most) {
     const sorted = parts.filter((part) => area_of(part) > 0).sort((one, two) => area_of(two) - area_of(one));
-    const made = sorted.slice(0, most).map((part) => tile(part, painter, depth));
+    const made = sorted.slice(0, most).map((part) => tile(part, painter, depth, Math.min(sorted.length, most)));
     const rest = sorted.slice(most);
     if (rest.length) {
       made.push({ name: `${whole(rest.length)} more`, value: rest.reduce((sum, part) => sum + area_of(part), 0), itemStyle: { color: painter.rest }, label: { color: ink(painter.rest) } });
@@ -50,10 +48,10 @@ function treemap(rows, areas, paints, about, title) {
   }
 
   function option(palette) {
-    const painter = { rest: palette.none, ...paints.find(([key]) => key === paint)[2](palette) };
+    const painter = { rest: palette.none, ground: palette.hover, ...paints.find(([key]) => key === paint)[2](palette) };
     emptied(legend_place, legend(painter.legend));
     nodes = [];
-    const data = at.row ? [tile(at, painter, 0)] : tiles(parts_of(at), painter, 1, TILES);
+    const data = at.row ? [tile(at, painter, 0, 1)] : tiles(parts_of(at), painter, 1, TILES);
     return {
       tooltip: tooltip(palette, ({ data }) => {
         const node = nodes[data.at];
@@ -72,13 +70,14 @@ function treemap(rows, areas, paints, about, title) {
           sort: "desc",
           squareRatio: 1,
           visibleMin: 4,
+          itemStyle: { borderColor: palette.ground },
           label: { show: true, fontSize: 11, overflow: "truncate", position: "insideTopLeft", padding: [2, 3] },
-          upperLabel: { show: true, height: 19, fontSize: 11, fontWeight: 600, overflow: "truncate" },
+          upperLabel: { show: true, height: 20, fontSize: 11, fontWeight: 600, color: palette.text, overflow: "truncate" },
           emphasis: { itemStyle: { borderColor: palette.text, borderWidth: 2 }, upperLabel: { show: true } },
           levels: [
             { itemStyle: { gapWidth: 3, borderWidth: 0 }, upperLabel: { show: false } },
-            { itemStyle: { gapWidth: 1, borderWidth: 2 } },
-            { itemStyle: { gapWidth: 1, borderWidth: 0 } },
+            { itemStyle: { gapWidth: 1, borderWidth: 3 } },
+            { itemStyle: { gapWidth: 0, borderWidth: 0 } },
           ],
           data,
         },
@@ -118,7 +117,7 @@ function treemap(rows, areas, paints, about, title) {
       said,
       node.parent ? name_of(node.path) : "All tensors",
       ": ",
-      node.row ? about(node.row) : `${plural(node.tensors, "tensor")}, ${size_text(node.bytes)}, ${count_text(node.numel)} elements.`
+      node.row ? about(node.row) : [plural(node.tensors, "tensor"), node.bytes > 0 && size_text(node.bytes), `${count_text(node.numel)} elements`].filter(Boolean).join(", ")
     );
   }
 
