@@ -12,6 +12,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,15 @@ _FLAGS = (
 )
 
 
+_START = """
+import fcntl, os, sys
+ends = [fcntl.fcntl(int(word), fcntl.F_DUPFD, 10) for word in sys.argv[1:3]]
+os.dup2(ends[0], 3), os.dup2(ends[1], 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+"""Becomes the browser, with the two pipes where it looks for them."""
+
+
 def found() -> str | None:
     """The path of a Chromium, None where there is none."""
     return next((path for name in _NAMES if (path := shutil.which(name))), None)
@@ -48,11 +58,19 @@ class Browser:
     def __init__(self) -> None:
         program = found()
         assert program is not None, "no Chromium"
-        self._folder = tempfile.TemporaryDirectory(prefix="ckpt-browser-")
+        self._folder = tempfile.mkdtemp(prefix="ckpt-browser-")
         (theirs_in, ours_out), (ours_in, theirs_out) = os.pipe(), os.pipe()
         self._process = subprocess.Popen(
-            ["/bin/sh", "-c", f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}', "sh", program, *_FLAGS]
-            + [f"--user-data-dir={self._folder.name}"],
+            [
+                sys.executable,
+                "-c",
+                _START,
+                str(theirs_in),
+                str(theirs_out),
+                program,
+                *_FLAGS,
+                f"--user-data-dir={self._folder}",
+            ],
             pass_fds=(theirs_in, theirs_out),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -128,6 +146,7 @@ class Browser:
               look();
             })"""
         )
+        self.move(0, 0)  # a place that nothing reacts to
         self.settle()
 
     def run(self, code: str) -> Any:
@@ -199,7 +218,7 @@ class Browser:
             self._process.terminate()
             self._process.wait()
             os.close(self._in), os.close(self._out)
-            self._folder.cleanup()
+            shutil.rmtree(self._folder, ignore_errors=True)  # its children may still write
 
 
 _browsers: list[Browser] = []

@@ -228,6 +228,8 @@ def command(
     elif not quiet:
         width, height = output.screen_width(), output.screen_height()
         output.write_lines(diff_lines(report, width=width, height=height, show_rows=which, stat=stat))
+    if page is not None and not quiet:
+        page.tell(1)
     _refuse_damage(report)
     differs = report.differs and (not gate.fails or _DIFFER in gate.fails)
     if differs or gate.code(report.findings):

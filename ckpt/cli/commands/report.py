@@ -41,7 +41,7 @@ from ckpt.jobs.report.views import error_document
 from ckpt.limits import Limits
 from ckpt.names import natural
 from ckpt.render.html.page import html_page
-from ckpt.text import Json, plural, show, size_text
+from ckpt.text import Json, plural, show
 
 _DEAD = 1e-3
 """Below this share of the largest channel of its layer a channel is dead, as `ckpt stats` has it."""
@@ -74,7 +74,8 @@ def command(
     ] = None,
     force: Force = False,
     measured: Annotated[
-        bool, typer.Option("--stats", help="Read and measure the tensors of a file, or of all files of a folder.")
+        bool,
+        typer.Option("--stats", help="Read and measure the tensors of a file, or of all files of a folder."),
     ] = False,
     quick: Annotated[
         bool, typer.Option("--quick", help="List several files as ckpt ls does, and read no tensors.")
@@ -100,8 +101,7 @@ def command(
     documents = _Documents(page, limits, section)
     documents.read(names, measured=measured, quick=quick)
     page.write(documents.found)
-    if out != "-":
-        output.conclude(f"{show(out or '', None)}: {size_text(page.nbytes)}, {plural(documents.drawn, 'document')}")
+    page.tell(documents.drawn, len(documents.found) - documents.drawn)
     return documents.code
 
 
@@ -114,7 +114,6 @@ class Page:
         self.is_stdout = out == "-"
         self._to = None if self.is_stdout else commit.target(out, force=force)
         self._like: os.stat_result | None = None
-        self.nbytes = 0
 
     def drawn_from(self, checkpoint: Checkpoint) -> None:
         """Refuse to replace a file of the checkpoint. Who may not read one of its files may not read the page."""
@@ -155,7 +154,6 @@ class Page:
     def write(self, documents: Iterable[Document]) -> None:
         """Draw the documents and put the page in place. Raises UnreadableError, WriteError."""
         data = html_page(documents)
-        self.nbytes = len(data)
         if self._to is None:
             sys.stdout.flush()
             sys.stdout.buffer.write(data)
@@ -166,6 +164,13 @@ class Page:
             sink.write(data)
         for text in sink.warnings:
             output.talk(f"ckpt: {text}")
+
+    def tell(self, drawn: int, unreadable: int = 0) -> None:
+        """Say on stderr what was written: `wrote report.html, 3 documents, 1 unreadable`."""
+        if self._to is not None:
+            parts = [f"wrote {show(self._to.path, None)}", plural(drawn, "document")]
+            parts += [f"{unreadable:,} unreadable"] if unreadable else []
+            output.conclude(", ".join(parts))
 
 
 def _is_source(to: commit.Target) -> UsageError:

@@ -42,5 +42,5 @@ def _column(values: list[Json]) -> dict[str, Json]:
 
 
 def _key(value: Json) -> object:
-    """What is equal where two values are written alike: 1, 1.0 and True are not."""
-    return repr(value) if isinstance(value, (list, tuple, dict)) else value
+    """What is equal where two values are written alike: 0.0 and -0.0 are not."""
+    return repr(value) if isinstance(value, (float, list, tuple, dict)) else value

@@ -154,16 +154,14 @@ def is_error(document: Mapping[str, Json]) -> bool:
     return isinstance(document.get("error"), dict)
 
 
-def taken(source: Mapping[str, Json], columns: Columns) -> dict[str, Json]:
+def taken(source: Mapping[str, Json], columns: Columns, of: str = "") -> dict[str, Json]:
     """The fields that a page takes of an object. Raises UnreadableError where one is of another kind."""
     found: dict[str, Json] = {}
     for name, kinds in columns.items():
         value = source.get(name)
         # A flag is an int to Python, and no count.
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            raise UnreadableError(
-                f"invalid document: {name} is not as docs/json.md describes it",
-            )
+            raise UnreadableError(f"invalid document: {of}{name} is not as docs/json.md describes it")
         found[name] = value
     return found
 
@@ -173,4 +171,4 @@ def rows_of(document: Mapping[str, Json], name: str, columns: Columns) -> list[d
     rows = document.get(name)
     if not isinstance(rows, Sequence) or not all(isinstance(row, dict) for row in rows):
         raise UnreadableError(f"invalid document: {name} is not as docs/json.md describes it")
-    return [taken(row, columns) for row in rows if isinstance(row, dict)]
+    return [taken(row, columns, f"{name}[].") for row in rows if isinstance(row, dict)]

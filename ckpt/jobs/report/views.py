@@ -57,7 +57,11 @@ def _views(made: dict[str, list[dict[str, Json]]]) -> Iterable[Json]:
     if listed:
         yield {"kind": "folder", "title": "Files", "files": listed}
     for document in compared:
-        yield {"kind": "diff", "title": f"{_path(document, 'before')} → {_path(document, 'after')}", **document}
+        yield {
+            "kind": "diff",
+            "title": f"{_path(document, 'before')} → {_path(document, 'after')}",
+            **document,
+        }
     left = list(measured)
     for document in inspected:
         path = _path(document, "file")

@@ -116,7 +116,7 @@ function and_more(texts, count) {
 // A part of the page. A document that does not fit it costs this part, and not the page.
 function part(title, note, draw) {
   const body = el("div", { class: "body" });
-  const made = el("section", { class: "part" }, el("h2", {}, title), note && el("p", { class: "note" }, note), body);
+  const made = el("section", { class: "part", "data-part": title }, el("h2", {}, title), note && el("p", { class: "note" }, note), body);
   try {
     if (add(body, [draw(body)]).childNodes.length === 0) return null;
   } catch (error) {
