@@ -1,7 +1,9 @@
-// The tree of modules as areas: two levels at a time, opened by a click or by the buttons below.
+// The tree of modules as areas: two levels at a time, more where they are few, opened by a click or by the buttons below.
 
 const TILES = 60;
 const ALL_TILES = 600;
+const FEW_TILES = 24;
+const MOST_TILES = 300;
 const CHIPS = 10;
 const HITS = 12;
 
@@ -47,11 +49,23 @@ function treemap(rows, areas, paints, about, title) {
     return made;
   }
 
+  // How many levels are drawn below some parts.
+  function levels_below(parts) {
+    let depth = 1;
+    let layer = parts.slice(0, TILES).flatMap(parts_of);
+    for (let count = parts.length + layer.length; depth < 4 && count < FEW_TILES; depth++) {
+      layer = layer.flatMap(parts_of);
+      count += layer.length;
+      if (!layer.length || count > MOST_TILES) break;
+    }
+    return depth;
+  }
+
   function option(palette) {
     const painter = { rest: palette.none, ground: palette.hover, ...paints.find(([key]) => key === paint)[2](palette) };
     emptied(legend_place, legend(painter.legend));
     nodes = [];
-    const data = at.row ? [tile(at, painter, 0, 1)] : tiles(parts_of(at), painter, 1, TILES);
+    const data = at.row ? [tile(at, painter, 0, 1)] : tiles(parts_of(at), painter, levels_below(parts_of(at)), TILES);
     return {
       tooltip: tooltip(palette, ({ data }) => {
         const node = nodes[data.at];
@@ -71,13 +85,15 @@ function treemap(rows, areas, paints, about, title) {
           squareRatio: 1,
           visibleMin: 4,
           itemStyle: { borderColor: palette.ground },
-          label: { show: true, fontSize: 11, overflow: "truncate", position: "insideTopLeft", padding: [2, 3] },
+          label: { show: true, fontSize: 11, overflow: "truncate", position: "insideTopLeft", padding: [5, 3] },
           upperLabel: { show: true, height: 20, fontSize: 11, fontWeight: 600, color: palette.text, overflow: "truncate" },
           emphasis: { itemStyle: { borderColor: palette.text, borderWidth: 2 }, upperLabel: { show: true } },
           levels: [
             { itemStyle: { gapWidth: 3, borderWidth: 0 }, upperLabel: { show: false } },
             { itemStyle: { gapWidth: 1, borderWidth: 3 } },
-            { itemStyle: { gapWidth: 0, borderWidth: 0 } },
+            { itemStyle: { gapWidth: 1, borderWidth: 1 } },
+            { itemStyle: { gapWidth: 1, borderWidth: 1 } },
+            { itemStyle: { gapWidth: 1, borderWidth: 1 } },
           ],
           data,
         },
