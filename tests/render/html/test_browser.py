@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from browser import Browser, browser, found
-from process import ROOT
+from process import ROOT, SAMPLES
 from reports import EVIL, inspected, pages
 
 from ckpt.render.html.page import html_page
@@ -505,3 +505,16 @@ def test_the_pictures_of_the_docs_are_small() -> None:
     for name in ("report", "report-diff"):
         data = (ROOT / "docs" / "img" / f"{name}.png").read_bytes()
         assert data.startswith(b"\x89PNG") and len(data) < 150_000
+
+
+def test_a_set_shows_how_evenly_its_files_are_filled(show: Any) -> None:
+    document = inspected(SAMPLES / "dcp")
+    shown = show(html_page([document]))
+
+    assert document["file"]["part_bytes"] == [
+        (SAMPLES / "dcp" / name).stat().st_size for name in document["file"]["parts"]
+    ]
+    assert texts(shown, '[data-part="Balance of the files"] .note') == [
+        "The largest file has 1.30 times the mean of 39.3 KiB."
+    ]
+    assert is_quiet(shown)

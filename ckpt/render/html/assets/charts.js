@@ -41,6 +41,8 @@ function chart(label, height, option) {
       }
       canvas.resize({ width: holder.clientWidth, height: tall });
       const palette = colours();
+      canvas.dispatchAction({ type: "hideTip" });
+      canvas.clear(); // or a treemap moves its tiles from what was drawn before
       canvas.setOption({ ...common_option(palette), ...option(palette, holder.clientWidth) }, { notMerge: true });
       made.canvas = canvas;
     },
@@ -66,6 +68,8 @@ function common_option(palette) {
 const tooltip = (palette, formatter, more = {}) => ({
   renderMode: "richText",
   confine: true,
+  hideDelay: 0,
+  transitionDuration: 0,
   backgroundColor: palette.panel,
   borderColor: palette.line,
   borderWidth: 1,

@@ -74,6 +74,7 @@ function treemap(rows, areas, paints, about, title) {
       series: [
         {
           type: "treemap",
+          animation: false,
           left: 0,
           right: 0,
           top: 0,
