@@ -110,13 +110,12 @@ def document(report: InspectReport) -> dict[str, Json]:
     }
 
 
-def _part_bytes(checkpoint: Checkpoint) -> list[int] | None:
-    """The bytes of each of the files of a set, in their order; None where not each of them is read on its own."""
+def _part_bytes(checkpoint: Checkpoint) -> list[int | None] | None:
+    """The bytes of each of the files of a set, in their order; None for one that holds no tensors, or for all."""
     sizes = {source.name: source.size for source in checkpoint.all_sources()}
     folder = checkpoint.path.rstrip("/")
     found = [sizes.get(f"{folder}/{part}", sizes.get(part)) for part in checkpoint.parts]
-    known = [size for size in found if size is not None]
-    return known if known and len(known) == len(found) else None
+    return found if any(size is not None for size in found) else None
 
 
 def _optimizer_states(survey: Survey) -> dict[int, dict[str, Json]]:

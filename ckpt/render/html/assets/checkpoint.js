@@ -153,10 +153,10 @@ function optimizer_part(tensors) {
 function ranks_part(file) {
   const parts = Array.isArray(file.parts) ? file.parts : [];
   const sizes = Array.isArray(file.part_bytes) ? file.part_bytes : [];
-  if (parts.length < 2 || sizes.length !== parts.length) return null;
-  const rows = parts.map((name, at) => ({ name, bytes: sizes[at] }));
-  const mean = sizes.reduce((sum, size) => sum + size, 0) / sizes.length;
-  const most = largest_of(sizes);
+  const rows = parts.map((name, at) => ({ name, bytes: sizes[at] })).filter((row) => typeof row.bytes === "number");
+  if (rows.length < 2 || sizes.length !== parts.length) return null;
+  const mean = rows.reduce((sum, row) => sum + row.bytes, 0) / rows.length;
+  const most = largest_of(rows.map((row) => row.bytes));
   return part("Balance of the files", `The largest file has ${three(mean ? most / mean : 1)} times the mean of ${size_text(mean)}.`, () =>
     size_bars(rows, "Bytes of each file")
   );
