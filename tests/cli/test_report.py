@@ -186,17 +186,14 @@ def test_a_document_of_another_form_is_named(folder: Path, change: dict[str, Any
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        '{"schema": {"name": "ckpt.inspect", "version": 1},',
-        '{"schema": {"name": "ckpt.ls"}}\n[1]\n',
-        '{"schema": {"name": "ckpt.x", "a": NaN}}',
-    ],
+    "text", ['{"schema": {"name": "ckpt.ls"', "[1]\n", "5", '{"a": NaN}', '{"a": 1, "a": 2}']
 )
 def test_a_document_that_is_no_json_is_named(folder: Path, text: str) -> None:
-    (folder / "x.json").write_text(text)
+    first = ckpt("ls", "--json", "legacy.pth", cwd=folder).out.decode()
+    (folder / "x.json").write_text(first + text)
     done = ckpt("report", "x.json", "-o", "out.html", cwd=folder)
     assert done.code == 2 and done.complaints[0].startswith("ckpt: x.json: ") and len(done.complaints) == 2
+    assert drawn(folder / "out.html")["views"] == []
 
 
 def test_the_page_is_refused_where_it_would_replace_something(folder: Path) -> None:
