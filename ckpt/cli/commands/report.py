@@ -37,7 +37,7 @@ from ckpt.jobs.check.stats import StatsReport, stats
 from ckpt.jobs.diff.diff import Options, diff
 from ckpt.jobs.inspect.inspect import inspect
 from ckpt.jobs.inspect.ls import ls
-from ckpt.jobs.report.views import error_document
+from ckpt.jobs.report.views import error_document, payload
 from ckpt.limits import Limits
 from ckpt.names import natural
 from ckpt.render.html.page import html_page
@@ -216,7 +216,7 @@ class _Documents:
             if documents is None:
                 return False
             self._page.drawn_from_document(path)
-            html_page(documents)  # what cannot be drawn is said of this file
+            payload(documents, __version__)  # what cannot be drawn is said of this file
         except UsageError:
             raise
         except CkptError as error:

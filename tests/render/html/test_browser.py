@@ -137,6 +137,18 @@ def test_the_verdict_and_the_findings_come_first(show: Any) -> None:
     assert "weights_only=False needed" in texts(shown, ".facts")[0]
 
 
+def test_what_loading_runs_stands_above_all_else(show: Any) -> None:
+    shown = show(html_page([inspected(SAMPLES / "hostile.pth")]))
+
+    first = shown.run("document.querySelector('#main').firstElementChild.textContent")
+    assert first.startswith(
+        "DANGERloading this file runs posix.system('echo ckpt-sample') (stored at version)."
+    )
+    assert texts(shown, ".finding .code") == ["weights-only"]
+    assert not any("values" in text for text in texts(shown, ".facts dt"))
+    assert ["version", '"echo ckpt-sample"', "posix.system"] in rows_of(shown, "table.values")
+
+
 def test_the_optimizer_tells_who_never_had_a_gradient(show: Any) -> None:
     shown = show("checkpoint")
     rows = texts(shown, '[data-part="Optimizer"] tbody tr')
@@ -146,7 +158,7 @@ def test_the_optimizer_tells_who_never_had_a_gradient(show: Any) -> None:
         "model.module.aux_head.biasnever10",
         "model.module.conv1.weight12 of 12216",
     ]
-    assert "state for 23 of 25 parameters" in texts(shown, '[data-part="Optimizer"] .note')[0]
+    assert "2 parameters never had a gradient in it." in texts(shown, '[data-part="Optimizer"] .note')[0]
 
 
 def test_the_treemap_opens_by_a_click_and_by_its_buttons(show: Any) -> None:

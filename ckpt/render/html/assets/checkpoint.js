@@ -38,7 +38,8 @@ function section_text(section) {
 
 // The scalars of the root: epoch, step, a metric.
 function top_values(values) {
-  const rows = values.filter((row) => row.text !== null && !String(row.name).includes(".") && row.text.length <= 60);
+  const plain = ["int", "float", "bool", "str", "NoneType", "None"]; // a call is no scalar, whatever its argument is
+  const rows = values.filter((row) => plain.includes(row.type) && row.text !== null && !String(row.name).includes(".") && row.text.length <= 60);
   if (!rows.length) return null;
   return [
     rows.slice(0, 8).map((row, at) => [at > 0 && " · ", name_of(row.name, 60), " ", el("bdi", { class: "value" }, show(row.text, 60))]),
@@ -127,6 +128,8 @@ function optimizer_part(tensors) {
   const steps_text = (row) =>
     never(row)
       ? el("b", { class: "alarm" }, "never")
+      : row.optimizer_state.zero
+        ? el("b", { class: "alarm" }, "zeros only")
       : typeof row.optimizer_state.steps === "number"
         ? [lags(row) && el("b", { class: "alarm" }, "lags: "), `${whole(row.optimizer_state.steps)} of ${whole(row.optimizer_state.of)}`]
         : "has state";
@@ -141,7 +144,7 @@ function optimizer_part(tensors) {
   const rest = rows.filter((row) => !first.has(row));
   const verdict = [
     `The optimizer has state for ${whole(rows.length - without.length)} of ${plural(rows.length, "parameter")} that are known by name.`,
-    without.length ? ` ${plural(without.length, "parameter")} never had a gradient.` : "",
+    without.length ? ` ${plural(without.length, "parameter")} never had a gradient in it.` : "",
     lagging.length ? ` ${plural(lagging.length, "counter")} of steps lag.` : "",
   ].join("");
   return part("Optimizer", verdict, () =>

@@ -5,7 +5,9 @@ const NAMES = 100;
 function findings_part(findings) {
   const rest = findings.filter((finding) => finding.code !== "called-on-load");
   if (!rest.length) return null;
-  return part("Findings", null, () => el("ul", { class: "findings" }, rest.map(finding_item)));
+  const said = new Set(findings.filter((finding) => finding.code === "called-on-load").map((finding) => finding.hint));
+  const once = (finding) => (finding.hint && said.has(finding.hint) ? { ...finding, hint: null, consequence: null } : finding);
+  return part("Findings", null, () => el("ul", { class: "findings" }, rest.map((finding) => finding_item(once(finding)))));
 }
 
 function finding_item(finding) {

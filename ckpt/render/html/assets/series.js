@@ -220,8 +220,8 @@ function series_table({ files, rows, has_stats, has_diffs }) {
 function folder_view(view) {
   const total = view.files.reduce((sum, file) => sum + (file.bytes || 0), 0);
   return [
-    headline(plural(view.files.length, "checkpoint"), [size_text(total)]),
     ...view.files.flatMap((file) => (file.loads === "RUNS CODE" ? [el("div", { class: "danger", role: "alert" }, el("b", {}, "DANGER"), el("p", {}, name_of(file.path, 400), ": loading this file runs code."))] : [])),
+    headline(plural(view.files.length, "checkpoint"), [size_text(total)]),
     ...file_parts(view.files),
   ];
 }
