@@ -315,4 +315,4 @@ class _Documents:
         names = {survey.candidates[0].name for survey in (before, after) if len(survey.candidates) == 1}
         both = all(len(survey.candidates) == 1 for survey in (before, after))
         section = self._section or (names.pop() if both and len(names) == 1 else None)
-        return diff(before, after, Options(section=section or None, norms=True)).to_json()
+        return diff(before, after, Options(section=section or None)).to_json()
