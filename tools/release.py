@@ -34,6 +34,10 @@ _HOSTS = re.compile(
 _WANTED = ("ckpt/__init__.py", "ckpt/__main__.py", "ckpt/py.typed", "ckpt/cli/app.py")
 _KINDS = (".py", "/py.typed", *(f"ckpt/jobs/explain/{name}.md" for name in ("findings", "errors")))
 """The ends of what the package holds."""
+_ASSETS = "ckpt/render/html/assets/"
+"""The folder of what a page of HTML is made of."""
+_MOST = 2 << 20
+"""Bytes that a wheel may have."""
 _TOP_OF_SDIST = {
     "ckpt",
     "docs",
@@ -61,7 +65,10 @@ def check_wheel(path: Path) -> None:
         metadata = next((top for top in tops if top.endswith(".dist-info")), "")
         if tops != {"ckpt", metadata}:
             raise CheckError(f"{path.name} holds {', '.join(sorted(tops))}: expected ckpt and its metadata")
-        odd = [name for name in names if name.startswith("ckpt/") and not name.endswith(_KINDS)]
+        if path.stat().st_size > _MOST:
+            raise CheckError(f"{path.name} has {path.stat().st_size:,} bytes, more than {_MOST:,}")
+        inside = [name for name in names if name.startswith("ckpt/")]
+        odd = [name for name in inside if not name.endswith(_KINDS) and not name.startswith(_ASSETS)]
         if odd or any("test" in name for name in names):
             raise CheckError(f"{path.name} holds what is no part of the package: {(odd or names)[0]}")
         missing = {*_WANTED, f"{metadata}/licenses/LICENSE", f"{metadata}/entry_points.txt"} - set(names)
@@ -70,7 +77,7 @@ def check_wheel(path: Path) -> None:
         sources = {
             path.relative_to(ROOT).as_posix()
             for path in (ROOT / "ckpt").rglob("*")
-            if path.name.endswith((".py", ".md"))
+            if path.name.endswith((".py", ".md")) or path.parent.name == "assets"
         }
         if sources - set(names):
             raise CheckError(f"{path.name} lacks {min(sources - set(names))}")

@@ -135,6 +135,7 @@ _GROUPS = {
         "get": "Print one value of a checkpoint, as text or JSON.",
         "diff": "Compare two checkpoints.",
         "stats": "Measure tensors, and find dead channels.",
+        "report": "Draw checkpoints as one page of HTML.",
         "explain": "Explain a finding, or an error of PyTorch.",
     },
     "Check": {

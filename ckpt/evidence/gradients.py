@@ -10,7 +10,7 @@ and after a load of all those that the file has no state for. Such state counts 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ckpt.errors import UnreadableError
 from ckpt.evidence.matching import Match
@@ -43,6 +43,8 @@ class GradientUse(NamedTuple):
     """Those of `lagging` whose moments are too large to be read for this."""
     is_before: bool = False
     """Whether no step with a gradient was taken: all counters are 1, and all moments are zero."""
+    counters: Mapping[int, float] = {}
+    """The step counters of the parameters that have one, by their numbers."""
 
 
 def gradient_uses(matches: Iterable[Match]) -> tuple[GradientUse, ...]:
@@ -76,7 +78,7 @@ def _use(match: Match) -> GradientUse:
         for number, slot in enumerate(match.slots)
         if slot.has_state
     )
-    return GradientUse(match, never, lagging, most, zero, unread, is_before)
+    return GradientUse(match, never, lagging, most, zero, unread, is_before, steps)
 
 
 class _Bounded:

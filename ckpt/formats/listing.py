@@ -52,6 +52,33 @@ def open_listing(path: str, limits: Limits) -> Checkpoint | None:
             raise UnreadableError("invalid listing: it does not follow docs/json.md") from None
 
 
+def open_documents(path: str, limits: Limits) -> list[dict[str, Json]] | None:
+    """The documents that a file holds, one or one on each line; None when it holds none. Raises CkptError.
+
+    Every command with `--json` writes such files. What their fields are is for the reader to check.
+    """
+    location = locate(path)
+    if location.is_folder() or not location.is_file() or path.endswith(".index.json"):
+        return None
+    with closing(location.open()) as source:
+        if not source.size or source.read(0, 1) != b"{":
+            return None
+        head = source.read(0, min(source.size, _HEAD))
+        if b'"schema"' not in head or b'"ckpt.' not in head:
+            return None
+        data = read_limited(source, limits.index_bytes, "index-bytes", "the document")
+    budget, what = Budget(limits), "document (expected what --json of a command printed)"
+    lines = data.split(b"\n")
+    is_one = not lines[0].rstrip().endswith(b"}")  # as on a terminal, on many lines
+    found = [parse_json(text, what, budget) for text in ([data] if is_one else lines) if text.strip()]
+    documents = [document for document in found if isinstance(document, dict)]
+    if len(documents) < len(found):
+        raise UnreadableError("a line of the documents is no object")
+    return documents
+
+
+_HEAD = 4096
+"""A document begins with its schema."""
 _ROLES = frozenset(("parameter", "buffer", "optimizer", "other", "unknown"))
 _TRUSTS = frozenset(("certain", "strong", "likely", "none"))
 _KINDS = frozenset(("model", "ema", "optimizer", "scheduler", "scaler", "rng", "other", "snapshot"))

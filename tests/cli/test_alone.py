@@ -16,6 +16,7 @@ RUNS = {
     "get": ("get", "train_cuda.pth", "epoch"),
     "diff": ("diff", "ddp_before.pth", "ddp_after.pth", "--stat"),
     "stats": ("stats", "train_cuda.pth"),
+    "report": ("report", "train_cuda.pth", "legacy.pth", "-o", "out.html"),
     "explain": ("explain", "cuda"),
     "lint": ("lint", "train_cuda.pth", "--json"),
     "verify": ("verify", "train_cuda.pth", "weights.safetensors"),

@@ -12,7 +12,7 @@ from typer.main import get_command
 from ckpt.cli.app import COMMANDS, program
 
 GROUPS = {
-    "Look": ["inspect", "ls", "get", "diff", "stats", "explain"],
+    "Look": ["inspect", "ls", "get", "diff", "stats", "report", "explain"],
     "Check": ["lint", "verify", "sum"],
     "Change": ["rehome", "strip", "rename", "slim", "convert", "warmstart"],
     "Exit codes": ["0", "1", "2", "128+N"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import io
 import json
+import os
 import re
 import sys
 import tarfile
@@ -103,6 +104,7 @@ GOOD = {
         for kind in ("*.py", "*.md")
         for path in (ROOT / "ckpt").rglob(kind)
     },
+    **{path.relative_to(ROOT).as_posix(): b"" for path in (ROOT / "ckpt/render/html/assets").iterdir()},
     "ckpt/py.typed": b"",
     "torch_ckpt-1.dist-info/METADATA": b"Name: torch-ckpt\n",
     "torch_ckpt-1.dist-info/entry_points.txt": b"",
@@ -129,6 +131,8 @@ def test_a_wheel_is_the_package_and_nothing_else(tmp_path: Path) -> None:
         {**GOOD, "evil.pth": b"import os"},
         {name: data for name, data in GOOD.items() if name != "ckpt/py.typed"},
         {name: data for name, data in GOOD.items() if name != "ckpt/nodes.py"},
+        {name: data for name, data in GOOD.items() if name != "ckpt/render/html/assets/echarts.NOTICE"},
+        {**GOOD, "ckpt/large.py": os.urandom(2 << 20)},
         {name: data for name, data in GOOD.items() if not name.endswith("LICENSE")},
         {**GOOD, "ckpt/errors.py": b"# from https://files.python" + b"hosted" + b".org/x"},
         {**GOOD, "ckpt/errors.py": b"# https://mirror.local:8080/simple/rich"},

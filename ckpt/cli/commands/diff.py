@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -41,6 +42,9 @@ from ckpt.limits import Limits
 from ckpt.names import Globs
 from ckpt.render.diff import diff_lines, diff_table, name_lines
 from ckpt.text import listed, plural, show
+
+if TYPE_CHECKING:
+    from ckpt.cli.commands.report import Page
 
 _DIFFER = "differ"
 """What `--fail-on` takes beside the codes of findings."""
@@ -136,6 +140,19 @@ def command(
             rich_help_panel=OUTPUT,
         ),
     ] = False,
+    html: Annotated[
+        str | None,
+        typer.Option(
+            "--html",
+            metavar="OUT",
+            help="Draw the comparison as a page too, - for stdout and no text.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Replace the page of --html if it exists.", rich_help_panel=OUTPUT),
+    ] = False,
     structure: Annotated[
         bool,
         typer.Option(
@@ -180,6 +197,7 @@ def command(
     ckpt diff base.safetensors tuned.pth --stat
     ckpt diff a.pth b.pth --close -q && echo same
     ckpt diff before.pth after.pth --fail-on frozen
+    ckpt diff before.pth after.pth --html report.html
     """
     limits = limits_of(limit)
     gate = gate_of("diff", select, ignore, level, fail_on, also=(_DIFFER,))
@@ -201,10 +219,19 @@ def command(
     )
     live = model_of(model, arg)
     schema = "ckpt.diff" if json else None
+    if force and html is None:
+        raise UsageError("--force goes with --html")
+    if html == "-" and (json or tsv or name_only):
+        raise UsageError("--html - writes to stdout, as --json, --tsv and --name-only do")
+    page = None if html is None else _page(html, force)
+    quiet = quiet or html == "-"
 
     def side(path: str) -> Checkpoint:
-        with documented(path, schema):
-            return _opened(path, limits, structure)
+        with documented(path, schema), nullcontext() if page is None else page.told(path, "ckpt.diff"):
+            checkpoint = _opened(path, limits, structure)
+            if page is not None:
+                page.drawn_from(checkpoint)
+            return checkpoint
 
     with side(before) as first, side(after) as second, documented(before, schema):
         with output.progress("comparing", first.nbytes + second.nbytes) as progress:
@@ -213,6 +240,8 @@ def command(
         for checkpoint in (first, second):
             checkpoint.check_unchanged()
     report = report._replace(findings=gate.rules.kept(report.findings))
+    if page is not None:
+        page.write([report.to_json()])
     if json:
         output.write_json(report.to_json())
     elif tsv:
@@ -224,12 +253,20 @@ def command(
         output.write_lines(
             diff_lines(report, width=width, height=height, show_rows=which, stat=stat, depth=depth)
         )
+    if page is not None and not quiet:
+        page.tell(1)
     _refuse_damage(report)
     differs = report.differs and (not gate.fails or _DIFFER in gate.fails)
     if differs or gate.code(report.findings):
         return 1
     _refuse_doubt(report)
     return 0
+
+
+def _page(out: str, force: bool) -> Page:
+    from ckpt.cli.commands.report import Page  # here: only --html pays for what writes
+
+    return Page(out, force=force)
 
 
 def _tolerance(atol: float | None, rtol: float | None, *, close: bool) -> Callable[[str], Tolerance] | None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from ckpt import __version__
-from ckpt.checkpoint import Value
+from ckpt.checkpoint import Checkpoint, Value
 from ckpt.errors import UnreadableError
+from ckpt.evidence.gradients import says_gradients
 from ckpt.evidence.roles import Role
+from ckpt.evidence.survey import Survey
 from ckpt.pickles.weights_only import TORCH
 from ckpt.tensors import Composite, Piece, TensorRef, sharding_of
 from ckpt.text import Json
@@ -26,6 +29,7 @@ def document(report: InspectReport) -> dict[str, Json]:
     """The report as plain data that `json.dumps(allow_nan=False)` takes."""
     checkpoint = report.checkpoint
     refused = checkpoint.weights_only
+    states = _optimizer_states(report.survey)
     return {
         "schema": SCHEMA,
         "ckpt": __version__,
@@ -35,11 +39,12 @@ def document(report: InspectReport) -> dict[str, Json]:
             "format": checkpoint.format,
             "byteorder": checkpoint.byteorder,
             "parts": list(checkpoint.parts),
+            "part_bytes": _part_bytes(checkpoint),
             "layout": checkpoint.layout or None,
         },
         "totals": totals(report),
         "tensors": [
-            tensor_json(row, role, report.survey.in_optimizer[row.position])
+            tensor_json(row, role, report.survey.in_optimizer[row.position]) | states.get(row.position, {})
             for row, role in zip(report.rows, report.roles(), strict=True)
         ],
         "storages": [
@@ -103,6 +108,40 @@ def document(report: InspectReport) -> dict[str, Json]:
         "load_note": report.load.note or report.load.reason,
         "findings": [finding.to_json() for finding in report.findings],
     }
+
+
+def _part_bytes(checkpoint: Checkpoint) -> list[int | None] | None:
+    """The bytes of each of the files of a set, in their order; None for one that holds no tensors, or for all."""
+    sizes = {source.name: source.size for source in checkpoint.all_sources()}
+    folder = checkpoint.path.rstrip("/")
+    found = [sizes.get(f"{folder}/{part}", sizes.get(part)) for part in checkpoint.parts]
+    return found if any(size is not None for size in found) else None
+
+
+def _optimizer_states(survey: Survey) -> dict[int, dict[str, Json]]:
+    """What an optimizer knows of tensors, by their index: whether it holds state, and the steps it counted for them."""
+    found: dict[int, dict[str, Json]] = {}
+    for use in survey.uses:
+        if use.is_before or not says_gradients(use):
+            continue
+        for number, index in enumerate(use.match.indices):
+            if index is not None:
+                never = number in use.never
+                steps = 0.0 if never and use.steps else use.counters.get(number)
+                found[index] = {
+                    "optimizer_state": {
+                        "held": use.match.slots[number].has_state,
+                        "steps": _steps(steps),
+                        "of": _steps(use.steps) or None,
+                        "zero": number in use.zero,
+                    }
+                }
+    return found
+
+
+def _steps(counter: float | None) -> int | None:
+    """A counter as a number of steps; None for one that is damaged."""
+    return int(counter) if counter is not None and isfinite(counter) else None
 
 
 def totals(report: InspectReport) -> dict[str, Json]:

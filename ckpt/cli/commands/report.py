@@ -1,0 +1,318 @@
+"""`ckpt report`: documents of the other commands as one page of HTML."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Annotated
+
+import typer
+
+from ckpt import __version__
+from ckpt.checkpoint import Checkpoint
+from ckpt.cli import output
+from ckpt.cli.options import (
+    FilesFrom,
+    LimitOption,
+    SectionOption,
+    limits_of,
+    notices,
+    opened,
+    planning,
+    plugins_allowed,
+)
+from ckpt.cli.paths import TROUBLE
+from ckpt.cli.signature import OUTPUT, Exclusion, excluding
+from ckpt.cli.walk import Found, empty, is_concern, listed, looked, nothing_in
+from ckpt.errors import CkptError, UsageError, about
+from ckpt.evidence.survey import Survey
+from ckpt.formats import save
+from ckpt.formats.listing import open_documents
+from ckpt.io import commit
+from ckpt.io.far import is_url
+from ckpt.jobs.check.stats import StatsReport, stats
+from ckpt.jobs.diff.diff import Options, diff
+from ckpt.jobs.inspect.inspect import inspect
+from ckpt.jobs.inspect.ls import ls
+from ckpt.jobs.report.views import error_document, payload
+from ckpt.limits import Limits
+from ckpt.names import natural
+from ckpt.render.html.page import html_page
+from ckpt.text import Json, plural, show
+
+_DEAD = 1e-3
+"""Below this share of the largest channel of its layer a channel is dead, as `ckpt stats` has it."""
+Document = dict[str, Json]
+Force = Annotated[
+    bool, typer.Option("--force", help="Replace the page if it exists.", rich_help_panel=OUTPUT)
+]
+
+
+@excluding(Exclusion(("--stats", "--quick")))
+def command(
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="PATH...",
+            help="Checkpoints, folders, or stored JSON of inspect, diff, stats and ls.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="OUT",
+            help="Write the page to this file, - for stdout.",
+            show_default=False,
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    force: Force = False,
+    measured: Annotated[
+        bool,
+        typer.Option("--stats", help="Read and measure the tensors of a file, or of all files of a folder."),
+    ] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="List several files as ckpt ls does, and read no tensors.")
+    ] = False,
+    section: SectionOption = None,
+    files_from: FilesFrom = None,
+    limit: LimitOption = None,
+) -> int:
+    """Draw checkpoints as one page of HTML: what they hold, how tensors are spread, what moved over time.
+
+    One file is drawn as inspect and a folder as ls, without reading tensor data. Several files are a series, which is
+    read whole: the norm of each layer, and its change from file to file. The page requests nothing.
+
+    \b
+    ckpt report runs/epoch_12.pth -o report.html
+    ckpt report runs/epoch_*.pth -o series.html
+    ckpt report runs/ -o folder.html
+    ckpt report inspect.json -o report.html
+    """
+    limits = limits_of(limit)
+    names = listed(paths, files_from)
+    page = Page(out, force=force)
+    documents = _Documents(page, limits, section)
+    documents.read(names, measured=measured, quick=quick)
+    page.write(documents.found)
+    page.tell(documents.drawn, len(documents.found) - documents.drawn)
+    return documents.code
+
+
+class Page:
+    """The file that a page is written to, checked before anything is read. Raises UsageError, WriteError."""
+
+    def __init__(self, out: str | None, *, force: bool) -> None:
+        if out is None:
+            raise UsageError("where to write?", hint="-o report.html")
+        self.is_stdout = out == "-"
+        self._to = None if self.is_stdout else commit.target(out, force=force)
+        self._like: os.stat_result | None = None
+
+    def drawn_from(self, checkpoint: Checkpoint) -> None:
+        """Refuse to replace a file of the checkpoint. Who may not read one of its files may not read the page."""
+        if self._to is None:
+            return
+        if self._to.replaced is not None and save.is_source(checkpoint, self._to.real):
+            raise _is_source(self._to)
+        for source in checkpoint.all_sources():
+            if source.fd is not None:
+                self._read(os.fstat(source.fd))
+
+    def drawn_from_document(self, path: str) -> None:
+        """The same for a stored document."""
+        if self._to is None or is_url(path):
+            return
+        status = os.stat(path)
+        if self._to.replaced is not None and os.path.samestat(self._to.replaced, status):
+            raise _is_source(self._to)
+        self._read(status)
+
+    @contextmanager
+    def told(self, path: str, schema: str) -> Iterator[None]:
+        """Write the page of an error about a PATH before it ends the command."""
+        try:
+            yield
+        except UsageError:
+            raise
+        except CkptError as error:
+            with about(path):
+                self.write([error_document(path, schema, error, __version__)])
+            raise
+
+    def _read(self, status: os.stat_result) -> None:
+        readers = stat.S_IROTH | stat.S_IRGRP
+        if self._like is None or (status.st_mode & readers) < (self._like.st_mode & readers):
+            self._like = status
+
+    def write(self, documents: Iterable[Document]) -> None:
+        """Draw the documents and put the page in place. Raises UnreadableError, WriteError."""
+        data = html_page(documents)
+        if self._to is None:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(data)
+            return
+        if self._to.warning is not None:
+            output.talk(f"ckpt: {show(self._to.path, None)}: {self._to.warning}")
+        with commit.writing(self._to._replace(like=self._like), len(data)) as sink:
+            sink.write(data)
+        for text in sink.warnings:
+            output.talk(f"ckpt: {text}")
+
+    def tell(self, drawn: int, unreadable: int = 0) -> None:
+        """Say on stderr what was written: `wrote report.html, 3 documents, 1 unreadable`."""
+        if self._to is not None:
+            parts = [f"wrote {show(self._to.path, None)}", plural(drawn, "document")]
+            parts += [f"{unreadable:,} unreadable"] if unreadable else []
+            output.conclude(", ".join(parts))
+
+
+def _is_source(to: commit.Target) -> UsageError:
+    return UsageError("OUT is a source of the page, which --force does not replace", path=to.path)
+
+
+class _Documents:
+    """The documents of a page, in the order in which they are made, and the exit code."""
+
+    def __init__(self, page: Page, limits: Limits, section: str | None) -> None:
+        self.found: list[Document] = []
+        self.drawn = 0
+        self.code = 0
+        self._page = page
+        self._limits = limits
+        self._section = section
+
+    def read(self, names: Sequence[str], *, measured: bool, quick: bool) -> None:
+        """Read what the PATHs lead to. Raises UsageError when nothing is there."""
+        names = [name for name in names if not self._stored(name)]
+        items = [item for item in looked(names, self._limits, plugins=plugins_allowed()) if not item.skipped]
+        paths = [item.path for item in items]
+        if paths == sorted(paths):  # as the shell writes them; epoch_2 comes before epoch_10
+            items.sort(key=lambda item: natural(item.path))
+        one = len(items) == 1 and items[0].folder is None
+        walked = any(item.folder is not None for item in items)
+        if one:
+            self._each(items, lambda item: self._inspect(item, measured=measured))
+        elif quick or (walked and not measured):
+            self._each(items, self._list)
+        else:
+            self._series(items)
+        for name in empty(names, [item.path for item in items]):
+            self._failed(name, nothing_in(name))
+        if not self.found:
+            raise UsageError(f"no checkpoint in {', '.join(show(name, 80) for name in names[:3])}")
+
+    def _stored(self, path: str) -> bool:
+        """Take the documents that a file holds; False for a file of another kind."""
+        try:
+            with about(path):
+                documents = open_documents(path, self._limits)
+            if documents is None:
+                return False
+            self._page.drawn_from_document(path)
+            payload(documents, __version__)  # what cannot be drawn is said of this file
+        except UsageError:
+            raise
+        except CkptError as error:
+            self._failed(path, error)
+            return True
+        self._take(*documents)
+        return True
+
+    def _take(self, *documents: Document) -> None:
+        self.found += documents
+        self.drawn += len(documents)
+
+    def _failed(self, path: str, error: CkptError) -> None:
+        """A PATH that cannot be read stands in the page, and its line on stderr."""
+        with about(path):
+            self.found.append(error_document(path, "ckpt.inspect", error, __version__))
+        if error.path is None:
+            error.path = path
+        output.fail(error)
+        self.code = TROUBLE
+
+    def _each(self, items: Sequence[Found], take: Callable[[Found], None]) -> None:
+        """Take the documents of each file. One that cannot be read does not stop the others."""
+        with output.progress("reading", len(items), "files") if len(items) > 1 else nullcontext() as progress:
+            for item in items:
+                try:
+                    with about(item.path):
+                        if item.error is not None:
+                            raise item.error
+                        take(item)
+                except UsageError:
+                    raise  # of the request, not of the file
+                except CkptError as error:
+                    if is_concern(item, error):
+                        self._failed(item.path, error)
+                if progress is not None:
+                    progress(1)
+
+    def _opened(self, path: str) -> Survey:
+        checkpoint = opened(path, self._limits, tell=False)
+        try:
+            self._page.drawn_from(checkpoint)
+        except CkptError:
+            checkpoint.close()
+            raise
+        for text in notices(checkpoint):
+            output.talk(text)
+        return Survey(checkpoint)
+
+    def _inspect(self, item: Found, *, measured: bool) -> None:
+        """One checkpoint, with the numbers of its tensors where they are asked for."""
+        survey = self._opened(item.path)
+        with survey.checkpoint as checkpoint:
+            made = [inspect(survey, section=self._section, plan=planning(survey)).to_json()]
+            if measured:
+                with output.progress("measuring", checkpoint.nbytes) as progress:
+                    made.append(self._measured(survey, progress).to_json())
+            checkpoint.check_unchanged()
+        self._take(*made)
+
+    def _list(self, item: Found) -> None:
+        """One row of a folder."""
+        survey = self._opened(item.path)
+        with survey.checkpoint as checkpoint:
+            row = ls(survey, planning(survey)).to_json()
+            checkpoint.check_unchanged()
+        self._take(row)
+
+    def _series(self, items: Sequence[Found]) -> None:
+        """The row of each file, its numbers, and its changes from the file before."""
+        with ExitStack() as stack:
+            last: list[tuple[Survey, ExitStack]] = []
+
+            def take(item: Found) -> None:
+                survey = self._opened(item.path)
+                with ExitStack() as inner:
+                    checkpoint = inner.enter_context(survey.checkpoint)
+                    made = [ls(survey, planning(survey)).to_json(), self._measured(survey).to_json()]
+                    if last:
+                        made.append(self._compared(last[0][0], survey))
+                    checkpoint.check_unchanged()
+                    if last:
+                        last.pop()[1].close()
+                    last.append((survey, stack.enter_context(inner.pop_all())))
+                self._take(*made)
+
+            self._each(items, take)
+
+    def _measured(self, survey: Survey, progress: Callable[[int], None] | None = None) -> StatsReport:
+        """The numbers of the model, or of all tensors where there are several models."""
+        several = self._section is None and len(survey.candidates) > 1
+        return stats(survey, section=self._section, threshold=_DEAD, everything=several, progress=progress)
+
+    def _compared(self, before: Survey, after: Survey) -> Document:
+        """What changed between two files of a series: in their model, where each has one of the same name."""
+        names = {survey.candidates[0].name for survey in (before, after) if len(survey.candidates) == 1}
+        both = all(len(survey.candidates) == 1 for survey in (before, after))
+        section = self._section or (names.pop() if both and len(names) == 1 else None)
+        return diff(before, after, Options(section=section or None)).to_json()

@@ -1,0 +1,198 @@
+"""What a page shows of documents: one view for each checkpoint, comparison, series or folder, in one payload."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+from ckpt.errors import CkptError, UnreadableError
+from ckpt.jobs.report.columns import packed
+from ckpt.jobs.report.tables import HEADS, ROWS, is_error, rows_of, schema_of, taken
+from ckpt.text import Json
+
+_LONGEST = 2000
+"""Characters of one value that a page shows."""
+_NUMBERS = ("differing", "other_bytes", "numel", "max_abs", "rms", "rel_l2")
+_PAIRS = ("nan", "inf", "at")
+
+Document = Mapping[str, Json]
+
+
+def payload(documents: Iterable[Document], version: str) -> dict[str, Json]:
+    """What the script of a page draws: `views`, and the PATHs that are `unreadable`. Raises UnreadableError.
+
+    The documents are those of `inspect`, `diff`, `stats` and `ls --json`, and those of errors.
+    """
+    made: dict[str, list[dict[str, Json]]] = {name: [] for name in ROWS}
+    unreadable: list[Json] = []
+    for document in documents:
+        name = schema_of(document)
+        if is_error(document):
+            unreadable.append(_failure(document))
+        else:
+            made[name].append(_DRAWN[name](document, name))
+    if not any(made.values()) and not unreadable:
+        raise UnreadableError("no document to draw")
+    return {"ckpt": version, "views": list(_views(made)), "unreadable": unreadable}
+
+
+def error_document(path: str, schema: str, error: CkptError, version: str) -> dict[str, Json]:
+    """The document of an error about a PATH, as `--json` prints it."""
+    return {
+        "schema": {"name": schema, "version": 1},
+        "ckpt": version,
+        "file": {"path": path},
+        "error": error.failure(path)._asdict(),
+    }
+
+
+def _views(made: dict[str, list[dict[str, Json]]]) -> Iterable[Json]:
+    """The views in the order of the page: what is about all files first."""
+    inspected, compared = made["ckpt.inspect"], made["ckpt.diff"]
+    measured, listed = made["ckpt.stats"], made["ckpt.ls"]
+    if len(measured) > 1 or len(compared) > 1:
+        files = {"files": listed} if listed else {}
+        yield {"kind": "series", "title": "Series", "stats": measured, "diffs": compared, **files}
+        measured, compared, listed = [], [], []
+    if listed:
+        yield {"kind": "folder", "title": "Files", "files": listed}
+    for document in compared:
+        yield {
+            "kind": "diff",
+            "title": f"{_path(document, 'before')} → {_path(document, 'after')}",
+            **document,
+        }
+    left = list(measured)
+    for document in inspected:
+        path = _path(document, "file")
+        own = next((each for each in left if _path(each, "file") == path), None)
+        if own is not None:
+            left.remove(own)
+        yield {"kind": "checkpoint", "title": path, **document, **({"stats": own} if own is not None else {})}
+    for document in left:
+        yield {"kind": "stats", "title": _path(document, "file"), "stats": document}
+
+
+def _path(document: Document, name: str) -> str:
+    side = document[name]
+    path = side.get("path") if isinstance(side, dict) else None
+    if not isinstance(path, str):
+        raise UnreadableError(f"invalid document: {name} has no path")
+    return path
+
+
+def _failure(document: Document) -> dict[str, Json]:
+    """A PATH that cannot be read, and why."""
+    file, error = document.get("file"), document["error"]
+    assert isinstance(error, dict)  # `is_error` looked at it
+    path = file.get("path") if isinstance(file, dict) else None
+    texts = {name: error.get(name) for name in ("code", "message", "hint")}
+    return {
+        "path": path if isinstance(path, str) else "",
+        **{name: text if isinstance(text, str) else None for name, text in texts.items()},
+    }
+
+
+def _drawn(document: Document, schema: str, **rows: Sequence[dict[str, Json]]) -> dict[str, Json]:
+    """The fields that a page takes of a document, its lists as columns, in place of which some `rows` may stand."""
+    tables = {
+        name: rows[name] if name in rows else rows_of(document, name, columns)
+        for name, columns in ROWS[schema].items()
+    }
+    return {
+        **taken(document, HEADS[schema]),
+        **{name: found if name == "findings" else packed(list(found)) for name, found in tables.items()},
+    }
+
+
+def _inspected(document: Document, schema: str) -> dict[str, Json]:
+    columns = ROWS[schema]
+    storages: list[dict[str, Json]] = [
+        {**row, "tensors": _length(row["tensors"])}
+        for row in rows_of(document, "storages", columns["storages"])
+    ]
+    values = [_value(row) for row in rows_of(document, "values", columns["values"])]
+    return _drawn(document, schema, storages=storages, values=values)
+
+
+def _length(value: Json) -> int:
+    return len(value) if isinstance(value, (list, tuple)) else 0
+
+
+def _value(row: dict[str, Json]) -> dict[str, Json]:
+    """A value as text: JSON, cut where it is long."""
+    if row["value_is"] is not None:
+        text: Json = row["value_is"]
+    elif row["same_as"] is not None:
+        text = f"as {row['same_as']}"
+    elif row["fields"] is not None:
+        text = None
+    else:
+        text = _text(row["value"])
+    return {"name": row["name"], "type": row["type"], "text": text, "fields": row["fields"]}
+
+
+def _text(value: Json) -> str:
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def _compared(document: Document, schema: str) -> dict[str, Json]:
+    columns = ROWS[schema]
+    tensors = [_change(row) for row in rows_of(document, "tensors", columns["tensors"])]
+    values: list[dict[str, Json]] = [
+        {**row, "before": _text(row["before"]), "after": _text(row["after"])}
+        for row in rows_of(document, "values", columns["values"])
+    ]
+    made = _drawn(document, schema, tensors=tensors, values=values)
+    for side in ("before", "after"):
+        _path(made, side)
+    return made
+
+
+def _change(row: dict[str, Json]) -> dict[str, Json]:
+    """A tensor of a comparison, its change flat: a number that is not finite is its name."""
+    change = row.pop("change")
+    found = change if isinstance(change, dict) else {}
+    for name in _NUMBERS:
+        number = found.get(name)
+        kind = found.get(f"{name}_is")
+        is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
+        row[name] = number if is_number else kind if isinstance(kind, str) else None
+    for name in _PAIRS:
+        pair = found.get(name)
+        row[name] = pair if isinstance(pair, (list, tuple)) else None
+    row["histogram"] = histogram(found.get("histogram"))
+    return row
+
+
+def histogram(value: Json) -> Json:
+    """`{low, high, counts}` as it stands in a document, or null where it is anything else."""
+    if not isinstance(value, dict):
+        return None
+    low, high, counts = (value.get(name) for name in ("low", "high", "counts"))
+    numbers = [low, high, *(counts if isinstance(counts, (list, tuple)) else [None])]
+    if not all(isinstance(number, (int, float)) and not isinstance(number, bool) for number in numbers):
+        return None
+    return {"low": low, "high": high, "counts": counts}
+
+
+def _measured(document: Document, schema: str) -> dict[str, Json]:
+    rows = rows_of(document, "tensors", ROWS[schema]["tensors"])
+    made = _drawn(
+        document, schema, tensors=[{**row, "histogram": histogram(row["histogram"])} for row in rows]
+    )
+    _path(made, "file")
+    return made
+
+
+def _listed(document: Document, schema: str) -> dict[str, Json]:
+    return _drawn(document, schema)
+
+
+_DRAWN = {
+    "ckpt.inspect": _inspected,
+    "ckpt.diff": _compared,
+    "ckpt.stats": _measured,
+    "ckpt.ls": _listed,
+}

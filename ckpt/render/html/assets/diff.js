@@ -1,0 +1,275 @@
+// Two checkpoints: what did not change first, then what moved, by depth.
+
+const BARS = 48;
+const label_of = (row) => row.after || row.before || "";
+const is_parameter = (row) => row.role === "parameter" || row.role === "unknown";
+// Whether a parameter did not change although others did, and the comparison says why or that it cannot.
+const is_still = (row, moved) => moved && is_parameter(row) && row.status === "same" && row.reason !== null;
+const ROLES = [
+  ["parameter", "Parameters", (row) => row.role === "parameter"],
+  ["unknown", "Parameters (not sure)", (row) => row.role === "unknown"],
+  ["buffer", "Buffers", (row) => row.role === "buffer"],
+  ["optimizer", "Optimizer", (row) => row.role === "optimizer"],
+  ["other", "Other", (row) => !is_parameter(row) && row.role !== "buffer" && row.role !== "optimizer"],
+];
+
+function diff_view(view) {
+  const rows = rows_of(view.tensors);
+  const values = rows_of(view.values);
+  for (const row of rows) row.name = label_of(row);
+  const moved = rows.some((row) => is_parameter(row) && row.status === "changed");
+  for (const row of rows) row.still = is_still(row, moved);
+  const has_values = !view.structure_only && !view.quick;
+  return [
+    headline([name_of(view.before.path, 400), el("span", { class: "arrow" }, " → "), name_of(view.after.path, 400)], [
+      diff_verdict(view, rows, values),
+      sentence(view.before.format) === sentence(view.after.format) ? sentence(view.after.format) : `${sentence(view.before.format)} → ${sentence(view.after.format)}`,
+    ]),
+    view.damaged && view.damaged.length > 0 &&
+      el("div", { class: "danger", role: "alert" }, el("b", {}, "DAMAGED"), el("p", {}, `The bytes do not match the checksums: ${and_more(view.damaged.map((name) => show(name)), 5)}.`)),
+    still_part(rows),
+    findings_part(view.findings),
+    has_values && rows.length > 0 && part("What moved", "Relative L2: the norm of the change over the norm before. From top to bottom in the order of the model.", () => moved_bars(rows)),
+    counts_part(rows),
+    rows.length > 0 && part("Modules", has_values ? "Area: elements. Colour: the largest relative change below." : "Area: elements.", () => change_map(rows)),
+    rows.length > 0 && part("Tensors", null, () => change_list(rows)),
+    values.length > 0 && part("Values", `${plural(values.length, "value")} that ${values.length === 1 ? "differs and is" : "differ and are"} no tensor.`, () => changed_values(values)),
+    notes_part(view),
+  ];
+}
+
+function diff_verdict(view, rows, values) {
+  if (view.same) return el("b", { class: "good" }, `same: ${plural(rows.length, "tensor")}`);
+  const counts = new Map();
+  for (const row of rows) counts.set(row.status, (counts.get(row.status) || 0) + 1);
+  const order = ["changed", "reshaped", "retyped", "renamed", "added", "removed", "unchecked", "same"];
+  const texts = order.filter((status) => counts.get(status)).map((status) => `${whole(counts.get(status))} ${status}`);
+  if (values.length) texts.push(plural(values.length, "value"));
+  return el("b", {}, `differ: ${texts.join(", ")}`);
+}
+
+// The parameters that did not move while others did: where the eye falls first.
+function still_part(rows) {
+  const still = rows.filter((row) => row.still);
+  if (!still.length) return null;
+  const moved = rows.filter((row) => is_parameter(row) && row.status === "changed").length;
+  const noun = still.every((row) => row.role === "parameter") ? "" : " (not sure that they are parameters)";
+  const reasons = new Map();
+  for (const row of still) {
+    const reason = row.reason || "did not change";
+    if (!reasons.has(reason)) reasons.set(reason, []);
+    reasons.get(reason).push(row);
+  }
+  return el(
+    "section",
+    { class: "still", "aria-label": "Parameters that did not change" },
+    el("p", { class: "big" }, el("b", {}, whole(still.length)), ` of ${plural(still.length + moved, "parameter")} did not change`, noun && el("span", { class: "soft" }, noun)),
+    [...reasons].map(([reason, some]) => {
+      const list = el("ul", { class: "names strong" });
+      const more = unfolding(some, (row) => el("li", {}, name_of(row.name), " ", el("span", { class: "soft" }, shape_text((row.shape || [])[1]))), 12, list);
+      return el("div", {}, el("p", { class: "reason" }, sentence(reason)), list, more);
+    })
+  );
+}
+
+function counts_part(rows) {
+  const table = ROLES.map(([key, label, has]) => ({ key, label, rows: rows.filter(has) })).filter((each) => each.rows.length);
+  if (!table.length) return null;
+  const statuses = ["changed", "same", "reshaped", "retyped", "renamed", "added", "removed", "unchecked"].filter((status) => rows.some((row) => row.status === status));
+  const columns = [
+    { title: "Role", cell: (row) => row.label },
+    ...statuses.map((status) => ({
+      title: status === "same" ? "unchanged" : status,
+      right: true,
+      cell: (row) => {
+        const count = row.rows.filter((each) => each.status === status).length;
+        const is_alarm = status === "same" && row.rows.some((each) => each.still);
+        return count ? el(is_alarm ? "b" : "span", { class: is_alarm ? "alarm" : "" }, whole(count)) : el("span", { class: "soft" }, "0");
+      },
+    })),
+  ];
+  return part("Counts", null, () => sheet(columns, table, { class: "counts", label: "Counts by role" }).element);
+}
+
+function moved_bars(rows) {
+  const roles = ROLES.map(([key, label, has]) => ({ key, label, rows: rows.filter((row) => has(row) && row.status !== "added" && row.status !== "removed") })).filter((each) => each.rows.length);
+  if (!roles.length) return null;
+  let role = roles[0];
+  let depth = 0;
+  let groups = [];
+  const place = el("div", { class: "inline" });
+  const drawn = chart("Relative change of each layer", () => Math.min(Math.max(groups.length * 19 + 46, 120), 1100), (palette, width) => bars_option(groups, palette, width));
+
+  const regroup = () => {
+    groups = grouped(role.rows, depth).map(measured_group);
+    drawn.draw();
+  };
+  const pick = (each) => {
+    role = each;
+    const found = depths(role.rows, BARS);
+    depth = found.chosen;
+    const label = "Layers";
+    emptied(place, found.options.length > 1 && choice(label, found.options, depth, (value) => {
+      depth = value;
+      regroup();
+    }));
+    regroup();
+  };
+  pick(role);
+  const key = keyed((palette) => [[palette.accent, "changed"], [palette.alarm, "parameters that did not change"], [palette.none, "from zero, or without a number"]]);
+  return el(
+    "div",
+    {},
+    el("div", { class: "tools" }, roles.length > 1 && choice("Role", roles.map((each) => [each, each.label]), role, pick), place),
+    drawn.element,
+    key
+  );
+}
+
+// A group of rows as one bar: `value` is the largest relative change in it.
+function measured_group(group) {
+  const numbers = group.rows.map((row) => row.rel_l2).filter((value) => typeof value === "number" && value > 0);
+  const same = group.rows.filter((row) => row.status === "same").length;
+  return {
+    ...group,
+    value: numbers.length ? largest_of(numbers) : null,
+    same,
+    is_same: same === group.rows.length,
+    still: group.rows.filter((row) => row.still).length,
+  };
+}
+
+function group_text(group) {
+  if (group.is_same) return "did not change";
+  const text = group.value === null ? "changed, without a relative number" : number_text(group.value);
+  return group.same ? `${text}, ${whole(group.same)} of ${whole(group.rows.length)} did not change` : text;
+}
+
+function bars_option(groups, palette, width) {
+  const numbers = groups.map((group) => group.value).filter((value) => value !== null);
+  // Bars are drawn as decades above the smallest: an axis of logarithms has no zero to begin at.
+  const low = numbers.length ? Math.floor(Math.log10(smallest_of(numbers) * 0.999)) : -3;
+  const high = Math.max(numbers.length ? Math.ceil(Math.log10(largest_of(numbers))) - low : 1, 1);
+  const size = label_size(width);
+  const names = groups.map((group) => group.name);
+  const zoomed = groups.length > 56;
+  const data = groups.map((group) => {
+    const is_alarm = group.is_same && group.still > 0;
+    if (group.is_same) {
+      return {
+        value: is_alarm ? high : 0,
+        itemStyle: { color: is_alarm ? palette.alarm : palette.none, borderRadius: 0 },
+        label: { show: true, position: is_alarm ? "insideLeft" : "right", color: is_alarm ? ink(palette.alarm) : palette.soft, fontWeight: is_alarm ? 600 : 400, formatter: "did not change" },
+      };
+    }
+    const partly = group.same ? `  ${whole(group.same)} of ${whole(group.rows.length)} did not change` : "";
+    return {
+      value: group.value === null ? high : Math.log10(group.value) - low,
+      itemStyle: { color: group.value === null ? palette.none : palette.accent },
+      label: {
+        show: true,
+        position: group.value === null ? "insideLeft" : "right",
+        color: group.still ? palette.alarm : group.value === null ? ink(palette.none) : palette.soft,
+        formatter: (group.value === null ? "no relative number" : number_text(group.value)) + (width < 600 ? "" : partly),
+      },
+    };
+  });
+  return {
+    grid: { left: label_room(names, size), right: zoomed ? 78 : 64, top: 4, bottom: 26 },
+    tooltip: tooltip(palette, ({ dataIndex }) => `${show(names[dataIndex])}\n${group_text(groups[dataIndex])}`),
+    xAxis: { ...axis(palette), type: "value", min: 0, max: high, minInterval: 1, axisLabel: { color: palette.soft, fontSize: 11, formatter: (value) => number_text(10 ** (value + low)), hideOverlap: true } },
+    yAxis: names_axis(palette, names, size),
+    dataZoom: zoomed
+      ? [
+          { type: "slider", yAxisIndex: 0, right: 4, width: 14, startValue: 0, endValue: 52, showDetail: false, brushSelect: false, borderColor: palette.line, fillerColor: palette.line },
+          { type: "inside", yAxisIndex: 0, zoomOnMouseWheel: "shift", moveOnMouseWheel: false },
+        ]
+      : [],
+    series: [{ type: "bar", data, barCategoryGap: "25%", barMaxWidth: 16, label: { fontSize: 11 } }],
+  };
+}
+
+// The tree with the relative change as colour; what did not change stands out.
+function change_map(rows) {
+  const of_model = rows.filter((row) => is_parameter(row) || row.role === "buffer");
+  if (of_model.length) rows = of_model;
+  for (const row of rows) row.numel = typeof row.numel === "number" ? row.numel : elements_of((row.shape || [])[1] || (row.shape || [])[0]);
+  const numbers = rows.map((row) => row.rel_l2).filter((value) => typeof value === "number" && value > 0);
+  const [low, high] = numbers.length ? [Math.log10(smallest_of(numbers)), Math.log10(largest_of(numbers))] : [0, 1];
+  const change = (palette) => ({
+    of(node) {
+      if (common(node, (row) => row.still) === true) return palette.alarm;
+      const value = largest(node, (row) => row.rel_l2);
+      if (value === null || value <= 0) return palette.none;
+      return ramp(palette.ramp, high > low ? (Math.log10(value) - low) / (high - low) : 1);
+    },
+    legend: [
+      [palette.alarm, "parameters that did not change"],
+      ...(numbers.length ? [[palette.ramp[0], `relative change ${number_text(10 ** low)}`], [palette.ramp[4], number_text(10 ** high)]] : []),
+      [palette.none, "other that did not change, or no number"],
+    ],
+  });
+  const about = (row) => [shape_text((row.shape || [])[1] || (row.shape || [])[0]), row.role, change_text(row)].filter(Boolean).join(", ");
+  const paints = [
+    ["change", "Change", change],
+    ["status", "Status", by_word(rows, (row) => row.status)],
+    ["role", "Role", by_word(rows, (row) => row.role)],
+  ];
+  const areas = [["numel", "Elements", (node) => node.numel, (value) => `${count_text(value)} elements`]];
+  return treemap(rows, areas, paints.slice(numbers.length ? 0 : 1), about, "Modules by change");
+}
+
+const elements_of = (shape) => (Array.isArray(shape) ? shape.reduce((product, size) => product * size, 1) : 0);
+
+function change_text(row) {
+  if (row.status === "same") return row.reason ? sentence(row.reason) : "did not change";
+  if (row.status !== "changed") return sentence(row.status);
+  const texts = [row.differing === row.numel ? "all elements" : `${whole(row.differing || 0)} of ${plural(row.numel || 0, "element")}`];
+  if (row.max_abs !== null) texts.push(`max |Δ| ${number_text(row.max_abs)}${Array.isArray(row.at) && row.at.length ? ` at [${row.at.join(", ")}]` : ""}`);
+  if (row.rel_l2 !== null) texts.push(`relative L2 ${number_text(row.rel_l2)}`);
+  for (const [name, pair] of [["NaN", row.nan], ["Inf", row.inf]]) if (pair && pair[0] !== pair[1]) texts.push(`${name} ${whole(pair[0])} → ${whole(pair[1])}`);
+  return texts.join(", ");
+}
+
+function change_list(rows) {
+  const has_histograms = rows.some((row) => row.histogram);
+  const names = (row) => (row.before && row.after && row.status === "renamed" ? `${row.before} → ${row.after}` : row.name);
+  const shapes = (row) => {
+    const [one, two] = row.shape || [];
+    return one && two && String(one) !== String(two) ? `${shape_text(one)} → ${shape_text(two)}` : shape_text(two || one);
+  };
+  const columns = [
+    { title: "Name", cell: (row) => name_of(names(row), 400), key: names },
+    { title: "Status", cell: (row) => el("span", { class: row.still ? "alarm" : `status ${row.status}` }, row.status === "same" ? "unchanged" : sentence(row.status)), key: (row) => row.status },
+    { title: "Role", cell: (row) => sentence(row.role), key: (row) => row.role },
+    { title: "Shape", cell: shapes },
+    { title: "Rel. L2", cell: (row) => number_text(row.rel_l2), key: (row) => (typeof row.rel_l2 === "number" ? row.rel_l2 : null), right: true },
+    { title: "Max |Δ|", cell: (row) => number_text(row.max_abs), key: (row) => (typeof row.max_abs === "number" ? row.max_abs : null), right: true },
+    { title: "Differing", cell: (row) => (row.differing === null ? "–" : whole(row.differing)), key: (row) => row.differing, right: true },
+    ...(has_histograms ? [{ title: "Δ", cell: (row) => histogram_of(row.histogram) }] : []),
+    { title: "Reason", cell: (row) => (row.reason ? sentence(row.reason) : "") },
+  ];
+  const count = (node, has) => [...rows_below(node)].filter(has).length;
+  const sums = [];
+  sums[1] = (node) => {
+    const still = count(node, (row) => row.still);
+    return still ? el("span", { class: "alarm" }, `${whole(still)} unchanged`) : el("span", { class: "soft" }, `${whole(count(node, (row) => row.status !== "same"))} of ${whole(node.tensors)} differ`);
+  };
+  sums[4] = (node) => el("span", { class: "soft" }, number_text(largest(node, (row) => row.rel_l2)));
+  return tensor_table(rows, columns, { sums, text: (row) => [row.before, row.after, row.status, row.role, row.reason].join(" ") });
+}
+
+function changed_values(values) {
+  const columns = [
+    { title: "Name", cell: (row) => name_of(row.name, 400), key: (row) => row.name },
+    { title: "Before", cell: (row) => (row.status === "added" ? "" : el("bdi", { class: "value" }, show(row.before, 200))) },
+    { title: "After", cell: (row) => (row.status === "removed" ? "" : el("bdi", { class: "value" }, show(row.after, 200))) },
+    { title: "Status", cell: (row) => sentence(row.status), key: (row) => row.status },
+  ];
+  return filtered(columns, values, { label: "Values", filter: "Filter values", text: (row) => `${row.name} ${row.before} ${row.after}`, step: 25 });
+}
+
+function notes_part(view) {
+  const notes = [...view.notes.map(sentence), ...view.not_compared.map((name) => `Not compared: ${show(name)} is not in the other file.`)];
+  return notes.length ? part("Notes", null, () => el("ul", { class: "names" }, notes.slice(0, 100).map((note) => el("li", {}, note)))) : null;
+}

@@ -1,0 +1,255 @@
+// Several files of one model over time, and lists of files.
+
+const GRID_ROWS = 48;
+const FILES = 400;
+
+function series_view(view) {
+  const series = series_of(view);
+  const { files, rows } = series;
+  return [
+    headline(`${plural(files.length, "file")} of a series`, [
+      files.length > 1 && [name_of(base(files[0]), 60), " to ", name_of(base(files[files.length - 1]), 60)],
+      plural(rows.length, "tensor"),
+    ]),
+    series_facts(series),
+    rows.length > 0 && part("Over time", "One row for each layer, in the order of the model. One column for each file.", () => heat_map(series)),
+    rows.length > 0 && part("Numbers", null, () => series_table(series)),
+    ...(view.files ? file_parts(view.files) : []),
+  ];
+}
+
+const base = (path) => String(path).split("/").filter(Boolean).pop() || String(path);
+
+// The tensors over the files: `rms[at]`, `change[at]` (from the file before to this one), `bad[at]`.
+function series_of(view) {
+  const stats = view.stats.map((each) => ({ path: each.file.path, rows: rows_of(each.tensors) }));
+  const diffs = view.diffs.map((each) => ({ before: each.before.path, after: each.after.path, rows: rows_of(each.tensors) }));
+  const files = (stats.length ? stats.map((each) => each.path) : [...new Set(diffs.flatMap((each) => [each.before, each.after]))]).slice(0, FILES);
+  const rows = new Map();
+  const row_of = (name) => {
+    if (!rows.has(name)) rows.set(name, { name, role: null, numel: 0, rms: [], change: [], bad: [] });
+    return rows.get(name);
+  };
+  // The order of the model is that of a comparison.
+  for (const diff of diffs) for (const each of diff.rows) row_of(label_of(each));
+  stats.forEach((file, at) => {
+    for (const each of file.rows) {
+      const row = row_of(each.name);
+      row.numel = each.numel || row.numel;
+      row.rms[at] = each.rms;
+      row.bad[at] = (each.nan || 0) + (each.inf || 0);
+    }
+  });
+  for (const diff of diffs) {
+    const at = files.findIndex((path, place) => path === diff.after && (place === 0 || files[place - 1] === diff.before));
+    const moved = diff.rows.some((each) => is_parameter(each) && each.status === "changed");
+    if (at < 0) continue;
+    for (const each of diff.rows) {
+      const row = row_of(label_of(each));
+      row.role = each.role;
+      row.numel = row.numel || each.numel || 0;
+      row.change[at] = { value: typeof each.rel_l2 === "number" ? each.rel_l2 : null, status: each.status, still: is_still(each, moved) };
+    }
+  }
+  return { files, rows: [...rows.values()], has_stats: stats.length > 0, has_diffs: diffs.length > 0 };
+}
+
+// What the numbers say in words.
+function series_facts({ files, rows, has_diffs }) {
+  const facts = new Map();
+  const say = (key, level, text, row) => {
+    if (!facts.has(key)) facts.set(key, { level, text, names: [] });
+    facts.get(key).names.push(row.name);
+  };
+  for (const row of rows) {
+    const steps = files.map((_, at) => row.change[at]).filter(Boolean);
+    const last = files.length - 1;
+    if (has_diffs && row.change[last] && row.change[last].still) {
+      let at = last;
+      while (at > 0 && row.change[at] && row.change[at].still) at -= 1;
+      if (steps.every((step) => step.still)) say("never", "info", "did not change in any file, while other parameters did.", row);
+      else say(`still ${at}`, "info", `did not change after ${show(base(files[at]))}, while other parameters did.`, row);
+    }
+    const bad = files.findIndex((_, at) => row.bad[at] > 0);
+    if (bad >= 0) say(`bad ${bad}`, "warning", `with NaN or Inf, first in ${show(base(files[bad]))}.`, row);
+    const dead = files.findIndex((_, at) => at > 0 && row.rms[at] === 0 && row.rms[at - 1] > 0);
+    if (dead >= 0) say(`dead ${dead}`, "info", `all zero in ${show(base(files[dead]))}, and not in the file before.`, row);
+    const grown = files.findIndex((_, at) => at > 0 && row.role !== "buffer" && row.rms[at - 1] > 0 && row.rms[at] >= 10 * row.rms[at - 1]);
+    if (grown >= 0) say(`grown ${grown}`, "info", `with ten times the RMS or more in ${show(base(files[grown]))} than in the file before.`, row);
+  }
+  if (!facts.size) return null;
+  const found = [...facts.values()].sort((one, two) => (one.level === "info") - (two.level === "info"));
+  return part("What stands out", null, () =>
+    el(
+      "ul",
+      { class: "findings" },
+      found.map(({ level, text, names }) =>
+        el(
+          "li",
+          { class: `finding ${level}` },
+          el("span", { class: "badge" }, level),
+          el(
+            "div",
+            {},
+            el("p", {}, el("b", {}, plural(names.length, "tensor")), ` ${text}`),
+            el("ul", { class: "names" }, names.slice(0, 8).map((name) => el("li", {}, name_of(name))), names.length > 8 && el("li", { class: "soft" }, `and ${whole(names.length - 8)} more`))
+          )
+        )
+      )
+    )
+  );
+}
+
+function heat_map(series) {
+  const roles = ROLES.map(([key, label, has]) => ({ key, label, rows: series.rows.filter((row) => (row.role === null ? key === "parameter" : has(row))) })).filter((each) => each.rows.length);
+  const modes = [series.has_diffs && ["change", "Change"], series.has_stats && ["rms", "RMS"]].filter(Boolean);
+  let mode = modes[0][0];
+  let role = roles[0];
+  let groups = [];
+  let depth = 0;
+  const place = el("div", { class: "inline" });
+  const drawn = chart("Change and RMS of each layer over the files", () => Math.min(groups.length * 17 + 110, 1100), (palette, width) => heat_option(series, groups, mode, palette, width));
+  const regroup = () => {
+    groups = grouped(role.rows, depth);
+    drawn.draw();
+  };
+  const pick = (each) => {
+    role = each;
+    const found = depths(role.rows, GRID_ROWS);
+    depth = found.chosen;
+    emptied(place, found.options.length > 1 && choice("Layers", found.options, depth, (value) => {
+      depth = value;
+      regroup();
+    }));
+    regroup();
+  };
+  pick(role);
+  const tools = el(
+    "div",
+    { class: "tools" },
+    modes.length > 1 && choice("Show", modes, mode, (value) => {
+      mode = value;
+      drawn.draw();
+    }),
+    roles.length > 1 && choice("Role", roles.map((each) => [each, each.label]), role, pick),
+    place
+  );
+  return [tools, drawn.element, keyed((palette) => [[palette.ramp[0], "smallest"], [palette.ramp[4], "largest (logarithmic)"], [palette.alarm, "parameters that did not change"], [palette.bad, "NaN or Inf"], [palette.none, "zero, or no number"]])];
+}
+
+// One cell: a colour and a text.
+function cell_of(group, at, mode) {
+  if (group.rows.some((row) => row.bad[at] > 0)) return { kind: "bad", text: `${whole(group.rows.reduce((sum, row) => sum + (row.bad[at] || 0), 0))} elements are NaN or Inf` };
+  if (mode === "change") {
+    const steps = group.rows.map((row) => row.change[at]).filter(Boolean);
+    if (!steps.length) return null;
+    if (steps.every((step) => step.still)) return { kind: "still", text: "did not change" };
+    const values = steps.map((step) => step.value).filter((value) => value !== null && value > 0);
+    if (!values.length) return { kind: "none", text: steps.every((step) => step.status === "same") ? "did not change" : and_more([...new Set(steps.map((step) => step.status))], 3) };
+    return { value: largest_of(values), text: `relative change ${number_text(largest_of(values))}` };
+  }
+  const known = group.rows.filter((row) => typeof row.rms[at] === "number");
+  if (!known.length) return null;
+  const count = known.reduce((sum, row) => sum + row.numel, 0);
+  const rms = count ? Math.sqrt(known.reduce((sum, row) => sum + row.rms[at] ** 2 * row.numel, 0) / count) : 0;
+  return rms > 0 ? { value: rms, text: `RMS ${number_text(rms)}` } : { kind: "none", text: "all zero" };
+}
+
+function heat_option({ files }, groups, mode, palette, width) {
+  const cells = [];
+  const first = mode === "change" ? 1 : 0; // nothing is known of a change to the first file
+  const shown = files.slice(first);
+  groups.forEach((group, y) => shown.forEach((_, x) => {
+    const cell = cell_of(group, x + first, mode);
+    if (cell) cells.push({ x, y, ...cell });
+  }));
+  const known = cells.filter((cell) => cell.value).map((cell) => cell.value);
+  const [low, high] = known.length ? [Math.log10(smallest_of(known)), Math.log10(largest_of(known))] : [0, 0];
+  const colour = (cell) => {
+    if (!cell.value) return { still: palette.alarm, bad: palette.bad, none: palette.none }[cell.kind];
+    return ramp(palette.ramp, high > low ? (Math.log10(cell.value) - low) / (high - low) : 0.5);
+  };
+  const size = label_size(width);
+  const names = groups.map((group) => group.name);
+  const zoomed = groups.length > 56;
+  const draw = (params, api) => {
+    const cell = cells[params.dataIndex];
+    const [x, y] = api.coord([cell.x, cell.y]);
+    const [wide, tall] = api.size([1, 1]);
+    const gap = wide > 6 ? 1 : 0;
+    return { type: "rect", shape: { x: x - wide / 2, y: y - tall / 2, width: Math.max(wide - gap, 1), height: Math.max(tall - 1, 1) }, style: { fill: colour(cell) } };
+  };
+  const every = Math.max(Math.ceil(shown.length / Math.max(Math.floor((width - label_room(names, size)) / 26), 1)) - 1, 0);
+  return {
+    grid: { left: label_room(names, size), right: zoomed ? 26 : 8, top: 4, bottom: 96 },
+    tooltip: tooltip(palette, ({ dataIndex }) => {
+      const cell = cells[dataIndex];
+      const where = mode === "change" ? `${show(base(files[cell.x]))} → ${show(base(files[cell.x + 1]))}` : show(base(files[cell.x]));
+      return `${show(names[cell.y])}\n${where}\n${cell.text}`;
+    }),
+    xAxis: { ...axis(palette), type: "category", data: shown.map((_, at) => String(at)), axisLabel: { color: palette.soft, fontSize: 11, rotate: 55, interval: every, formatter: (at) => shortened(base(shown[Number(at)]), 18) } },
+    yAxis: names_axis(palette, names, size),
+    dataZoom: zoomed ? [{ type: "slider", yAxisIndex: 0, right: 2, width: 12, startValue: 0, endValue: 52, showDetail: false, brushSelect: false, borderColor: palette.line, fillerColor: palette.line }] : [],
+    series: [{ type: "custom", renderItem: draw, data: cells.map((cell) => [cell.x, cell.y]), encode: { x: 0, y: 1 }, clip: true }],
+  };
+}
+
+function series_table({ files, rows, has_stats, has_diffs }) {
+  const make = (mode) => {
+    const text = (row, at) => {
+      if (row.bad[at] > 0) return el("b", { class: "alarm" }, "NaN or Inf");
+      if (mode === "rms") return number_text(row.rms[at]);
+      const step = row.change[at];
+      if (!step) return "";
+      return step.still ? el("b", { class: "alarm" }, "unchanged") : step.value !== null && step.value > 0 ? number_text(step.value) : sentence(step.status === "same" ? "unchanged" : step.status);
+    };
+    const columns = [
+      { title: "Name", cell: (row) => name_of(row.name, 400), key: (row) => row.name },
+      ...files.slice(0, 60).map((path, at) => mode === "change" && at === 0 ? null : ({ title: show(base(path), 40), right: true, cell: (row) => text(row, at), key: (row) => (mode === "rms" ? row.rms[at] : row.change[at] && row.change[at].value) })),
+    ].filter(Boolean);
+    return filtered(columns, rows, { label: mode === "rms" ? "RMS by file" : "Relative change by file", filter: "Filter tensors", text: (row) => row.name, step: Math.max(Math.floor(1200 / (files.length + 1)), 8) });
+  };
+  return [
+    has_diffs && [el("h3", {}, "Relative change from the file before"), make("change")],
+    has_stats && [el("h3", {}, "RMS"), make("rms")],
+  ];
+}
+
+// --- folders ------------------------------------------------------------------------------------------------------
+
+function folder_view(view) {
+  const total = view.files.reduce((sum, file) => sum + (file.bytes || 0), 0);
+  return [
+    ...view.files.flatMap((file) => (file.loads === "RUNS CODE" ? [el("div", { class: "danger", role: "alert" }, el("b", {}, "DANGER"), el("p", {}, name_of(file.path, 400), ": loading this file runs code."))] : [])),
+    headline(plural(view.files.length, "checkpoint"), [size_text(total)]),
+    ...file_parts(view.files),
+  ];
+}
+
+function file_parts(files) {
+  const codes = (file) => [...new Set(file.findings.map((finding) => finding.code))];
+  const columns = [
+    { title: "File", cell: (file) => name_of(file.path, 400), key: (file) => file.path },
+    { title: "Format", cell: (file) => sentence(file.format || ""), key: (file) => file.format },
+    { title: "Size", cell: (file) => size_text(file.bytes), key: (file) => file.bytes, right: true },
+    { title: "Parameters", cell: (file) => count_text(file.parameters || null), key: (file) => file.parameters, right: true },
+    { title: "dtype", cell: (file) => and_more(file.dtypes.map((text) => show(text)), 2) },
+    { title: "Device", cell: (file) => and_more(file.devices.map((text) => show(text, 40)), 2) },
+    { title: "Loads", cell: (file) => el("span", { class: file.loads === "RUNS CODE" ? "alarm" : "" }, sentence(file.loads || "")), key: (file) => file.loads },
+    { title: "Findings", cell: (file) => el("span", { class: "codes" }, codes(file).map((code) => el("span", { class: `code ${level_of(file.findings.find((each) => each.code === code))}` }, sentence(code)))), key: (file) => codes(file).length },
+  ];
+  const found = files.filter((file) => file.findings.length);
+  const sized = files.filter((file) => file.bytes > 0).sort((one, two) => two.bytes - one.bytes).map((file) => ({ name: file.path, bytes: file.bytes }));
+  return [
+    part("Files", null, () => filtered(columns, files, { label: "Files", filter: "Filter files", text: (file) => `${file.path} ${file.format} ${file.loads} ${codes(file).join(" ")}` })),
+    sized.length > 1 ? part("Size by file", null, () => size_bars(sized, "Bytes of each file")) : null,
+    found.length > 0 ? part("Findings", null, () => findings_by_file(found)) : null,
+  ];
+}
+
+function findings_by_file(files) {
+  const list = el("div", {});
+  const make = (file) =>
+    el("details", { class: "file" }, el("summary", {}, name_of(file.path, 400), el("span", { class: "soft" }, ` ${plural(file.findings.length, "finding")}`)), el("ul", { class: "findings" }, file.findings.map(finding_item)));
+  return [list, unfolding(files, make, 50, list)];
+}

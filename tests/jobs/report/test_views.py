@@ -1,0 +1,153 @@
+"""What a page shows of documents: which views there are, what they hold, and columns that hold what the rows held."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from process import SAMPLES
+from reports import compared, inspected, listed, measured
+
+from ckpt.errors import UnreadableError
+from ckpt.jobs.report.columns import packed
+from ckpt.jobs.report.views import payload
+
+BEFORE, AFTER = SAMPLES / "ddp_before.pth", SAMPLES / "ddp_after.pth"
+
+
+def views(*documents: dict[str, Any]) -> list[str]:
+    return [view["kind"] for view in payload(documents, "1")["views"]]  # type: ignore[union-attr, index, call-overload]
+
+
+def unpacked(table: Any) -> list[dict[str, Any]]:
+    """As `rows_of` in data.js."""
+    rows: list[dict[str, Any]] = [{} for _ in range(table["count"])]
+    for name, column in table["columns"].items():
+        for at, row in enumerate(rows):
+            row[name] = (
+                column["all"]
+                if "all" in column
+                else column["of"][column["at"][at]]
+                if "of" in column
+                else column["is"][at]
+            )
+    return rows
+
+
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-2, 2),
+    st.sampled_from([0.0, 1.0, -0.0, 0.5]),
+    st.text(max_size=2),
+    st.lists(st.integers(0, 2), max_size=2),
+)
+
+
+@given(st.lists(st.tuples(VALUES, VALUES), max_size=12))
+def test_columns_hold_what_the_rows_held(pairs: list[tuple[Any, Any]]) -> None:
+    rows = [{"a": one, "b": two} for one, two in pairs]
+    table = packed(rows)
+
+    assert json.dumps(unpacked(json.loads(json.dumps(table)))) == json.dumps(rows)
+
+
+def test_a_column_numbers_what_repeats() -> None:
+    rows = [{"a": "x" if at % 3 else "y", "b": 1, "c": at} for at in range(9)]
+    assert packed(rows)["columns"] == {
+        "a": {"of": ["y", "x"], "at": [0, 1, 1] * 3},
+        "b": {"all": 1},
+        "c": {"is": list(range(9))},
+    }
+    assert packed([]) == {"count": 0, "columns": {}}
+
+
+def test_the_documents_decide_about_the_views() -> None:
+    one, two = measured(BEFORE), measured(AFTER)
+    change = compared(BEFORE, AFTER)
+
+    assert views(inspected()) == ["checkpoint"]
+    assert views(change) == ["diff"] and views(one) == ["stats"] and views(listed(BEFORE)) == ["folder"]
+    assert (
+        views(one, two)
+        == ["series"]
+        == views(change, change)
+        == views(listed(BEFORE), one, listed(AFTER), two, change)
+    )
+    assert views(inspected(), one, change) == ["diff", "checkpoint", "stats"]
+    assert views(inspected(BEFORE), one) == ["checkpoint"]
+    assert views(listed(BEFORE), inspected()) == ["folder", "checkpoint"]
+    with pytest.raises(UnreadableError, match="no document to draw"):
+        payload([], "1")
+
+
+def test_a_page_takes_the_fields_that_it_draws_and_changes_none() -> None:
+    document = inspected()
+    (view,) = payload([document], "1")["views"]  # type: ignore[misc]
+    assert isinstance(view, dict)
+    rows = unpacked(view["tensors"])
+    for row, tensor in zip(rows, document["tensors"], strict=True):
+        assert {name: row[name] for name in row if name in tensor} == {
+            name: tensor[name] for name in row if name in tensor
+        }
+    assert {"path", "stride", "offset"}.isdisjoint(rows[0])
+    storages = unpacked(view["storages"])
+    assert [row["tensors"] for row in storages] == [len(row["tensors"]) for row in document["storages"]]
+    texts = {row["name"]: row["text"] for row in unpacked(view["values"])}
+    assert (texts["epoch"], texts["optimizer.param_groups.0.betas"], texts["args"]) == (
+        "12",
+        "[0.9, 0.999]",
+        None,
+    )
+
+
+def test_long_values_are_cut() -> None:
+    document = inspected()
+    document["values"] = [{"name": "x", "path": [], "type": "str", "value": "é" * 5000}]
+    (view,) = payload([document], "1")["views"]  # type: ignore[misc]
+    (row,) = unpacked(view["values"])  # type: ignore[index, call-overload]
+    assert len(row["text"]) == 2000 and row["text"].endswith("é…")
+
+
+def test_a_number_that_is_not_finite_is_its_name() -> None:
+    document = compared(BEFORE, AFTER)
+    document["tensors"][0]["change"] |= {"rel_l2": None, "rel_l2_is": "inf", "max_abs": True}
+    (view,) = payload([document], "1")["views"]  # type: ignore[misc]
+    row = unpacked(view["tensors"])[0]  # type: ignore[index, call-overload]
+    assert (row["rel_l2"], row["max_abs"], row["rms"]) == (
+        "inf",
+        None,
+        document["tensors"][0]["change"]["rms"],
+    )
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        5,
+        {},
+        {"low": 0, "high": "x", "counts": [1]},
+        {"low": 0, "high": 1, "counts": "x"},
+        {"low": 0, "high": 1, "counts": [True]},
+    ],
+)
+def test_a_histogram_of_another_form_is_left_out(bad: object) -> None:
+    document = compared(BEFORE, AFTER)
+    document["tensors"][0]["change"]["histogram"] = bad
+    document["tensors"][1]["change"]["histogram"] = {"low": 0, "high": 1.5, "counts": [1, 2]}
+    (view,) = payload([document], "1")["views"]  # type: ignore[misc]
+    first, second, *_ = unpacked(view["tensors"])  # type: ignore[index, call-overload]
+    assert first["histogram"] is None and second["histogram"] == {"low": 0, "high": 1.5, "counts": [1, 2]}
+
+
+def test_errors_are_listed_apart() -> None:
+    error = {
+        "schema": {"name": "ckpt.stats", "version": 7},
+        "file": {"path": 5},
+        "error": {"code": "x", "message": None},
+    }
+    made = payload([error, inspected()], "1")
+    assert made["unreadable"] == [{"path": "", "code": "x", "message": None, "hint": None}]

@@ -1,0 +1,532 @@
+"""The page in headless Chromium: it is drawn without an error or a request, it is used, and names stay names."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import Browser, browser, found
+from process import ROOT, SAMPLES
+from reports import EVIL, inspected, pages
+
+from ckpt.render.html.page import html_page
+
+pytestmark = pytest.mark.skipif(found() is None, reason="there is no Chromium")
+
+KINDS = ("checkpoint", "diff", "stats", "series", "folder", "evil", "large")
+_MOST_NODES = 5_000
+
+
+@pytest.fixture
+def show(tmp_path: Path) -> Any:
+    """Shows the page of that name, or of these bytes."""
+
+    def open_page(name: str | bytes, **options: Any) -> Browser:
+        path = tmp_path / "page.html"
+        path.write_bytes(pages(name) if isinstance(name, str) else name)
+        made = browser()
+        made.open(path, **options)
+        return made
+
+    return open_page
+
+
+def texts(shown: Browser, selector: str) -> list[str]:
+    """The texts of all elements of a selector that can be seen."""
+    code = f"""[...document.querySelectorAll({json.dumps(selector)})].filter((each) => each.checkVisibility())
+      .map((each) => each.textContent)"""
+    return list(shown.run(code))
+
+
+def press(shown: Browser, text: str, inside: str = "body") -> None:
+    """Click the first button with this text."""
+    code = f"""(() => {{
+      const all = [...document.querySelectorAll({json.dumps(inside + " button")})];
+      const found = all.find((each) => each.checkVisibility() && each.textContent.trim() === {json.dumps(text)});
+      if (!found) throw new Error("no such button among: " + all.map((each) => each.textContent).join(", "));
+      found.scrollIntoView({{ block: "center" }});
+      const box = found.getBoundingClientRect();
+      return [box.x + box.width / 2, box.y + box.height / 2];
+    }})()"""
+    shown.click(*shown.run(code))
+
+
+def write(shown: Browser, label: str, text: str) -> None:
+    """Write into a field."""
+    shown.run(f"document.querySelector('input[aria-label={json.dumps(label)}]').focus()")
+    shown.run(f"document.activeElement.value = {json.dumps(text)}")
+    shown.run("document.activeElement.dispatchEvent(new Event('input', { bubbles: true }))")
+    shown.settle()
+
+
+def is_quiet(shown: Browser) -> bool:
+    """Whether nothing went wrong and nothing was asked for but the page itself."""
+    assert shown.errors == []
+    assert [
+        url for url in shown.requests if not url.startswith("file:") or not url.endswith("/page.html")
+    ] == []
+    assert shown.run("performance.getEntriesByType('resource').length") == 0
+    return True
+
+
+def colours_of(shown: Browser, number: int = 0) -> dict[str, int]:
+    """How many pixels of a chart have which colour."""
+    code = f"""(() => {{
+      const canvas = document.querySelectorAll(".chart canvas")[{number}];
+      const copy = Object.assign(document.createElement("canvas"), {{ width: canvas.width, height: canvas.height }});
+      copy.getContext("2d", {{ willReadFrequently: true }}).drawImage(canvas, 0, 0);
+      const data = copy.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+      const found = {{}};
+      for (let at = 0; at < data.length; at += 4) {{
+        const colour = [data[at], data[at + 1], data[at + 2]].map((each) => each.toString(16).padStart(2, "0")).join("");
+        if (data[at + 3] === 255) found["#" + colour] = (found["#" + colour] || 0) + 1;
+      }}
+      return found;
+    }})()"""
+    return dict(shown.run(code))
+
+
+def variable(shown: Browser, name: str) -> str:
+    return str(shown.run(f"getComputedStyle(document.documentElement).getPropertyValue('--{name}').trim()"))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_page_is_drawn_without_an_error_a_request_or_too_many_elements(show: Any, name: str) -> None:
+    shown = show(name)
+
+    assert is_quiet(shown)
+    assert shown.run("document.querySelectorAll('*').length") <= _MOST_NODES
+    assert not [text for text in texts(shown, ".note") if "cannot be drawn" in text]
+    assert texts(shown, "h1") and all(texts(shown, ".part > h2"))
+    blank = [
+        at
+        for at in range(shown.run("document.querySelectorAll('.chart').length"))
+        if len(colours_of(shown, at)) < 3
+    ]
+    assert blank == []
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_page_fits_a_phone_in_both_schemes(show: Any, name: str, dark: bool) -> None:
+    shown = show(name, width=375, height=700, dark=dark)
+
+    assert shown.run("document.documentElement.scrollWidth") == 375
+    code = """[...document.querySelectorAll("#page *")].filter((each) => each.checkVisibility() && !each.closest(".scroll")
+      && !each.closest("canvas") && each.getBoundingClientRect().right > 376).map((each) => each.className)"""
+    assert shown.run(code) == []
+    assert shown.run("getComputedStyle(document.body).backgroundColor") == (
+        "rgb(22, 23, 25)" if dark else "rgb(251, 250, 248)"
+    )
+    assert is_quiet(shown)
+
+
+def test_the_verdict_and_the_findings_come_first(show: Any) -> None:
+    shown = show("checkpoint")
+
+    assert texts(shown, ".part > h2")[:3] == ["Findings", "Modules", "Optimizer"]
+    findings = inspected()["findings"]
+    assert texts(shown, ".finding .code") == [row["code"] for row in findings]
+    said = "\n".join(texts(shown, ".finding"))
+    for row in findings:
+        assert row["message"] in said and (row["hint"] or "") in said and (row["consequence"] or "") in said
+    assert "3.96 K parameters" in texts(shown, ".pieces")[0]
+    assert "weights_only=False needed" in texts(shown, ".facts")[0]
+
+
+def test_what_loading_runs_stands_above_all_else(show: Any) -> None:
+    shown = show(html_page([inspected(SAMPLES / "hostile.pth")]))
+
+    first = shown.run("document.querySelector('#main').firstElementChild.textContent")
+    assert first.startswith(
+        "DANGERloading this file runs posix.system('echo ckpt-sample') (stored at version)."
+    )
+    assert texts(shown, ".finding .code") == ["weights-only"]
+    assert not any("values" in text for text in texts(shown, ".facts dt"))
+    assert ["version", '"echo ckpt-sample"', "posix.system"] in rows_of(shown, "table.values")
+
+
+def test_the_optimizer_tells_who_never_had_a_gradient(show: Any) -> None:
+    shown = show("checkpoint")
+    rows = texts(shown, '[data-part="Optimizer"] tbody tr')
+
+    assert rows[:3] == [
+        "model.module.aux_head.weightnever80",
+        "model.module.aux_head.biasnever10",
+        "model.module.conv1.weight12 of 12216",
+    ]
+    assert "2 parameters never had a gradient in it." in texts(shown, '[data-part="Optimizer"] .note')[0]
+
+
+def test_the_treemap_opens_by_a_click_and_by_its_buttons(show: Any) -> None:
+    shown = show("checkpoint")
+    box = shown.run(
+        "(() => { const e = document.querySelector('.chart'); e.scrollIntoView({ block: 'center' });"
+        " const b = e.getBoundingClientRect(); return [b.x, b.y, b.width, b.height]; })()"
+    )
+    assert texts(shown, ".crumbs button") == ["all"]
+    before = colours_of(shown)
+
+    shown.click(box[0] + box[2] * 0.9, box[1] + box[3] * 0.5)  # layers, in the model on the right
+    assert texts(shown, ".crumbs button") == ["all", "model.module", "layers"]
+    assert texts(shown, ".said")[0].startswith("model.module.layers: 36 tensors, 14.3 KiB")
+    chips = texts(shown, ".chips:not(.hits) button")
+    assert sorted(chips) == ["0 4.77 KiB", "1 4.77 KiB", "2 4.77 KiB"]
+    assert colours_of(shown) != before
+
+    press(shown, "model.module", ".crumbs")
+    assert texts(shown, ".crumbs button") == ["all", "model.module"]
+    press(shown, "all", ".crumbs")
+    shown.move(2, 2)
+    assert colours_of(shown) == before
+    press(shown, "Device", ".treemap")
+    assert colours_of(shown) != before
+    assert texts(shown, ".treemap .legend li") == ["cuda:0", "cuda:1", "several"]
+    write(shown, "Find a module or tensor", "aux_head")
+    assert texts(shown, ".hits button") == ["model.module.aux_head"]
+    press(shown, "model.module.aux_head", ".hits")
+    assert texts(shown, ".crumbs button") == ["all", "model.module", "aux_head"]
+    assert is_quiet(shown)
+
+
+def test_a_tip_of_a_chart_is_text_on_its_canvas(show: Any) -> None:
+    shown = show("evil")
+    press(
+        shown,
+        *[text for text in texts(shown, ".views button") if text.startswith("/tmp") and "→" not in text],
+    )
+    before = colours_of(shown)
+    box = shown.run(
+        "(() => { const e = document.querySelector('.chart'); e.scrollIntoView({ block: 'center' });"
+        " const b = e.getBoundingClientRect(); return [b.x, b.y, b.width, b.height]; })()"
+    )
+    for across in (0.1, 0.3, 0.5, 0.7, 0.9):
+        for down in (0.2, 0.5, 0.8):
+            shown.move(box[0] + box[2] * across, box[1] + box[3] * down)
+    assert colours_of(shown) != before
+    assert shown.run("document.querySelectorAll('.chart *').length") == shown.run(
+        "document.querySelectorAll('.chart canvas, .chart > div').length"
+    )
+    assert shown.run("String(window.pwned)") == "undefined" and is_quiet(shown)
+
+
+def test_names_stay_names(show: Any) -> None:
+    shown = show("evil")
+    views = texts(shown, ".views button")
+    assert len(views) == 2
+
+    for view in views:
+        press(shown, view, ".views")
+        press(shown, "List, sortable")
+        for name in ("script", "img", "svg", "<", "onload"):
+            write(shown, "Filter tensors", name)
+            write(shown, "Find a module or tensor", name)
+        write(shown, "Filter tensors", "")
+        text = "".join(texts(shown, "table"))
+        assert "model.</script><script>window.pwned=1</script>" in text
+        assert "\\u202eevil\\u2066" in text and "\u202e" not in text and "\u2028" not in text
+        assert "back\\\\slash" in text and "tab\\there\\nline" in text
+        assert (
+            shown.run("document.querySelectorAll('#page script, #page img, #page iframe, #page b i').length")
+            == 0
+        )
+        assert shown.run("String(window.pwned)") == "undefined"
+    assert is_quiet(shown)
+    assert len(EVIL) > 10
+
+
+def test_markup_in_a_page_that_is_changed_does_nothing(show: Any) -> None:
+    """The policy holds where all else would fail: an element with a handler is put into the page."""
+    shown = show("checkpoint")
+    shown.run("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.pwned=1\">')")
+    shown.run(
+        "document.body.append(Object.assign(document.createElement('script'), { textContent: 'window.pwned=1' }))"
+    )
+    shown.run(
+        "document.body.append(Object.assign(document.createElement('style'), { textContent: 'h1 { color: red }' }))"
+    )
+    asked = shown.run("fetch('data:text/plain,x').then(() => 'asked', () => 'refused')")
+    shown.settle()
+
+    assert asked == "refused" and shown.run("String(window.pwned)") == "undefined"
+    assert shown.run("getComputedStyle(document.querySelector('h1')).color") != "rgb(255, 0, 0)"
+    assert any("Content Security Policy" in text for text in shown.errors)
+
+
+def test_the_tensors_open_sort_and_filter(show: Any) -> None:
+    shown = show("checkpoint")
+    part = '[data-part="Tensors"]'
+
+    rows = texts(shown, f"{part} tbody tr")
+    assert rows[0].startswith("model.module") and "conv1" in rows[1] and len(rows) < 40
+    press(shown, "layers", part)
+    press(shown, "0", part)
+    opened = texts(shown, f"{part} tbody tr")
+    assert len(opened) == len(rows) + 3 + 4
+    press(shown, "layers", part)
+    assert texts(shown, f"{part} tbody tr") == rows
+
+    write(shown, "Filter tensors", "bn1 buffer")
+    found = texts(shown, f"{part} tbody th")
+    assert len(found) == 12 and all("bn1" in name for name in found)
+    assert texts(shown, f"{part} .found") == ["12 of 115 tensors"]
+    write(shown, "Filter tensors", "fc*weight")
+    assert texts(shown, f"{part} tbody th") == ["model.module.fc.weight"]
+    write(shown, "Filter tensors", "")
+    press(shown, "List, sortable", part)
+    press(shown, "Elements", part)
+    sizes = [int(text.replace(",", "")) for text in texts(shown, f"{part} tbody td:nth-of-type(5)")]
+    assert len(sizes) == 100 and sizes == sorted(sizes, reverse=True) and sizes[0] == 576
+    assert (
+        shown.run(f"document.querySelector(`{part} [aria-sort]`).getAttribute('aria-sort')") == "descending"
+    )
+    press(shown, "Elements", part)
+    sizes = [int(text.replace(",", "")) for text in texts(shown, f"{part} tbody td:nth-of-type(5)")]
+    assert sizes == sorted(sizes)
+    press(shown, "Show 15 more of 115", part)
+    assert len(texts(shown, f"{part} tbody tr")) == 115
+    assert is_quiet(shown)
+
+
+def test_what_did_not_change_stands_first_and_in_red(show: Any) -> None:
+    shown = show("diff")
+
+    assert texts(shown, ".pieces b") == ["differ: 46 changed, 2 same, 2 values"]
+    assert texts(shown, ".still .big") == ["2 of 12 parameters did not change"]
+    assert texts(shown, ".still .name") == ["model.module.fc3.weight", "model.module.fc3.bias"]
+    order = shown.run(
+        "[...document.querySelectorAll('.headline, .still, .part')].map((each) => each.className)"
+    )
+    assert order[:3] == ["headline", "still", "part"]
+    top = shown.run("document.querySelector('.still').getBoundingClientRect().bottom")
+    assert top < 400
+    alarm = variable(shown, "alarm")
+    for number in (0, 1):
+        assert colours_of(shown, number)[alarm] > 5_000
+    press(shown, "Buffers")
+    assert alarm not in colours_of(shown, 0)
+    rows = {row[0]: row[1:] for row in rows_of(shown, ".counts")}
+    assert rows == {"Parameters": ["10", "2"], "Buffers": ["6", "0"], "Optimizer": ["30", "0"]}
+    assert is_quiet(shown)
+
+
+def rows_of(shown: Browser, table: str) -> list[list[str]]:
+    code = f"""[...document.querySelectorAll({json.dumps(table)} + " tbody tr")]
+      .map((row) => [...row.children].map((cell) => cell.textContent))"""
+    return list(shown.run(code))
+
+
+def test_what_may_be_no_parameter_is_not_called_one(show: Any) -> None:
+    shown = show("evil")
+    press(shown, next(text for text in texts(shown, ".views button") if "→" in text), ".views")
+
+    assert "not sure that they are parameters" in texts(shown, ".still .big")[0]
+    assert "Parameters (not sure)" in [row[0] for row in rows_of(shown, ".counts")]
+
+
+def test_a_histogram_is_drawn_where_a_document_has_one(show: Any) -> None:
+    from reports import documents
+
+    counts = {"low": -0.5, "high": 0.5, "counts": [0] * 31 + [3, 9] + [0] * 31}
+    (diff,) = json.loads(json.dumps(documents("diff")))
+    (stats,) = json.loads(json.dumps(documents("stats")))
+    diff["tensors"][0]["change"]["histogram"] = counts
+    stats["tensors"][0]["histogram"] = counts
+    shown = show(html_page([diff, stats]))
+
+    for view in texts(shown, ".views button"):
+        press(shown, view, ".views")
+        if "→" in view:
+            press(shown, "List, sortable")
+        assert texts(shown, ".limits") == ["-0.5 … 0.5"]
+        path = shown.run("document.querySelector('.histogram path').getAttribute('d')")
+        assert len(re.findall(r"M", path)) == 64 and "v-30.00" in path and "v-10.00" in path
+    assert is_quiet(shown)
+
+
+def test_dead_channels_and_infinities_are_marked(show: Any) -> None:
+    shown = show("stats")
+
+    assert texts(shown, ".finding .code") == ["inf", "dead-channels"]
+    notes = texts(shown, ".note")
+    assert any("4 dead channels in 1 of" in note for note in notes)
+    alarm = variable(shown, "alarm")
+    assert colours_of(shown, 0)[alarm] > 100 and colours_of(shown, 1)[alarm] > 300
+    rows = {row[0]: row for row in rows_of(shown, '[data-part="Numbers"] table')}
+    assert rows["fc.weight"][-1] == "16" and rows["conv.bias"][2:5] == ["1", "1", "1"]
+    before = colours_of(shown, 0)
+    press(shown, "Linear")
+    assert colours_of(shown, 0) != before
+    assert is_quiet(shown)
+
+
+def test_a_series_shows_who_freezes_explodes_and_dies(show: Any) -> None:
+    shown = show("series")
+
+    said = texts(shown, '[data-part="What stands out"] .finding')
+    assert [text.partition("block")[0].partition("aux")[0] for text in said] == [
+        "warning1 tensor with NaN or Inf, first in epoch_10.pth.",
+        "info1 tensor did not change after epoch_4.pth, while other parameters did.",
+        "info1 tensor with ten times the RMS or more in epoch_6.pth than in the file before.",
+        "info1 tensor all zero in epoch_8.pth, and not in the file before.",
+        "info1 tensor did not change in any file, while other parameters did.",
+    ]
+    alarm, bad = variable(shown, "alarm"), variable(shown, "bad")
+    first = colours_of(shown, 0)
+    assert first[alarm] > 1_000 and first[bad] > 100
+    press(shown, "RMS")
+    second = colours_of(shown, 0)
+    assert alarm not in second and second[bad] > 100 and second != first
+    tables = texts(shown, '[data-part="Numbers"] thead')
+    assert tables[0].startswith("Nameepoch_1.pthepoch_2.pth") and tables[1].startswith(
+        "Nameepoch_0.pthepoch_1.pth"
+    )
+    assert is_quiet(shown)
+
+
+def test_a_folder_is_a_table_with_all_findings(show: Any) -> None:
+    shown = show("folder")
+    rows = {Path(row[0]).name: row for row in rows_of(shown, '[data-part="Files"] table')}
+
+    assert rows["hostile.pth"][6] == "RUNS CODE" and "called-on-load" in rows["hostile.pth"][7]
+    assert rows["train_cuda.pth"][2:6] == ["80.3 KiB", "3.96 K", "float32", "cuda:0"]
+    assert any("hostile.pth: loading this file runs code." in text for text in texts(shown, ".danger"))
+    write(shown, "Filter files", "RUNS CODE")
+    assert [Path(row[0]).name for row in rows_of(shown, '[data-part="Files"] table')] == ["hostile.pth"]
+
+
+def test_what_is_unreadable_stands_in_the_page(show: Any) -> None:
+    error = {"code": "cut-off", "message": "cut off: <b>here</b>", "hint": "download again"}
+    failure = {
+        "schema": {"name": "ckpt.inspect", "version": 1},
+        "ckpt": "0",
+        "file": {"path": "<x>.pth"},
+        "error": error,
+    }
+    for documents, first in (([failure], "Unreadable"), ([inspected(), failure], "Unreadable")):
+        shown = show(html_page(documents))
+
+        assert texts(shown, ".part > h2")[0] == first
+        assert "<x>.pth: cut off: <b>here</b>" in texts(shown, ".finding.error")[0]
+        assert is_quiet(shown)
+
+
+def test_a_document_that_lies_costs_its_part_and_not_the_page(show: Any) -> None:
+    document = json.loads(json.dumps(inspected()))
+    document["imports"][0]["where"] = [{"a": 1}]
+    document["totals"]["devices"] = 7
+    document["tensors"][0]["shape"] = ["<b>", None]
+    document["file"]["parts"] = "x"
+    shown = show(html_page([document]))
+
+    assert "Findings" in texts(shown, ".part > h2") and is_quiet(shown)
+    document["file"]["bytes"] = {"a": []}
+    document["totals"] = {}
+    shown = show(html_page([document]))
+    assert texts(shown, "main") and is_quiet(shown)
+
+
+def test_the_scheme_can_be_chosen_and_charts_follow(show: Any) -> None:
+    shown = show("diff")
+    light = colours_of(shown, 0)
+
+    press(shown, "Dark", ".top")
+    assert shown.run("getComputedStyle(document.body).backgroundColor") == "rgb(22, 23, 25)"
+    dark = colours_of(shown, 0)
+    assert dark != light and dark[variable(shown, "accent")] > 1_000
+    assert texts(shown, ".theme") == ["Light"]
+    press(shown, "Light", ".top")
+    assert colours_of(shown, 0) == light
+    shown.scheme("dark")
+    shown.settle()
+    assert (
+        shown.run("getComputedStyle(document.body).backgroundColor") == "rgb(251, 250, 248)"
+    )  # as it was chosen
+    assert is_quiet(shown)
+
+
+def test_the_keyboard_reaches_and_opens_everything(show: Any) -> None:
+    shown = show("checkpoint")
+    reached = []
+    for _ in range(40):
+        shown.press("Tab")
+        reached.append(
+            shown.run("document.activeElement.textContent.trim() || document.activeElement.ariaLabel")
+        )
+        if reached[-1] == "model.module 16.0 KiB":
+            break
+    assert reached[0] == "Dark" and {"2 tensors", "Bytes", "Device", "Find a module or tensor", "all"} <= set(
+        reached
+    )
+    shown.press("Enter")
+    assert texts(shown, ".crumbs button") == ["all", "model.module"]
+    outline = shown.run(
+        "(() => { const e = document.querySelector('.crumbs button'); e.focus(); return getComputedStyle(e).outlineStyle; })()"
+    )
+    assert outline in ("solid", "auto")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_texts_can_be_read(show: Any, dark: bool) -> None:
+    """WCAG AA: a contrast of 4.5 for text."""
+    shown = show("checkpoint", dark=dark)
+    pairs = [
+        (text, ground)
+        for text in ("text", "soft", "link", "alarm", "good", "warn", "info")
+        for ground in ("ground", "panel", "hover")
+    ]
+    pairs += [
+        ("alarm", "alarm-soft"),
+        ("warn", "warn-soft"),
+        ("info", "info-soft"),
+        ("soft", "alarm-soft"),
+        ("text", "alarm-soft"),
+    ]
+    low = {pair: round(contrast(*(variable(shown, name) for name in pair)), 2) for pair in pairs}
+
+    assert {pair: value for pair, value in low.items() if value < 4.5} == {}
+
+
+def contrast(one: str, two: str) -> float:
+    def light(colour: str) -> float:
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    high, low = sorted((light(one), light(two)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_many_tensors_open_on_demand(show: Any) -> None:
+    shown = show("large")
+    part = '[data-part="Tensors"]'
+    before = shown.run("document.querySelectorAll('*').length")
+
+    write(shown, "Filter tensors", "layers.7.mlp experts.12*down")
+    assert "of 100,000 tensors" in texts(shown, ".found")[0]
+    write(shown, "Filter tensors", "")
+    press(shown, next(text for text in texts(shown, f"{part} .twist") if text.startswith("0")), part)
+    assert before < shown.run("document.querySelectorAll('*').length") <= _MOST_NODES
+    assert is_quiet(shown)
+
+
+def test_the_pictures_of_the_docs_are_small() -> None:
+    for name in ("report", "report-diff"):
+        data = (ROOT / "docs" / "img" / f"{name}.png").read_bytes()
+        assert data.startswith(b"\x89PNG") and len(data) < 150_000
+
+
+def test_a_set_shows_how_evenly_its_files_are_filled(show: Any) -> None:
+    document = inspected(SAMPLES / "dcp")
+    shown = show(html_page([document]))
+
+    assert document["file"]["part_bytes"] == [
+        (SAMPLES / "dcp" / name).stat().st_size for name in document["file"]["parts"]
+    ]
+    assert texts(shown, '[data-part="Balance of the files"] .note') == [
+        "The largest file has 1.30 times the mean of 39.3 KiB."
+    ]
+    assert is_quiet(shown)
