@@ -170,15 +170,16 @@ ANY = {
 """Fields that hold any value: they may have any type, but they must be there."""
 FREE = {
     "inspect": {
-        *("tensors[].sharding", "tensors[].piece", "index"),
+        *("tensors[].optimizer_state", "tensors[].sharding", "tensors[].piece", "index"),
         *("values[].value_is", "values[].fields", "values[].same_as"),
     },
     "get": {"value_is", "sharding", "piece"},
     "diff": {
-        *("modules", "modules[].rel_l2_is", "tensors[].apart", "tensors[].change.rms_is"),
+        *("tensors[].change.histogram", "modules", "modules[].rel_l2_is", "tensors[].apart", "tensors[].change.rms_is"),
     },
     "stats": {
         "tensors[].channels",
+        "tensors[].histogram",
         *(f"tensors[].{name}_is" for name in ("mean", "std", "rms")),
     },
     "rewrite": set(),
@@ -191,11 +192,12 @@ TOO = {
         ),
         **dict.fromkeys(("tensors[].piece.coordinate", "index.names[].name"), "NoneType"),
         "index.assumes": "str",
+        **dict.fromkeys((f"tensors[].optimizer_state.{key}" for key in ("steps", "of")), "NoneType"),
     },
     "get": dict.fromkeys(
         ("section", "device", "parts[].device", "piece.rank", "piece.coordinate"), "NoneType"
     ),
-    "diff": {"findings[].hint": "str"},
+    "diff": {"findings[].hint": "str", "tensors[].change.histogram": "NoneType"},
     "stats": {
         "tensors[].channels.dim": "NoneType",
         **dict.fromkeys(("findings[].consequence", "findings[].hint"), "str"),

@@ -114,7 +114,7 @@ def commands(names: list[str]) -> Iterator[tuple[str, ...]]:
         yield command, *names, "nothing.pth", "folder", "hostile", "-j", "1"
     yield "lint", *names, "--read-values", "--level", "info", "-j", "1"
     yield "stats", *names, "nothing.pth", "folder", "hostile", "--channels", "0.5", "-j", "1"
-    yield "stats", "numbers.pth"
+    yield "stats", "numbers.pth", "--histogram"
     for name in (*names, "nothing.pth"):
         yield "get", name
         yield "get", name, "no such name"
@@ -152,7 +152,7 @@ def commands(names: list[str]) -> Iterator[tuple[str, ...]]:
         ("ddp_before.pth", "lfs_pointer.pth"),
         ("ddp_before.pth", "prefixed.pth"),
     ):
-        for form in ((), ("--stat",), ("--quick",)):
+        for form in ((), ("--stat",), ("--quick",), ("--histogram",)):
             yield "diff", *pair, *form
     for at, (pretrained, target) in enumerate(
         [

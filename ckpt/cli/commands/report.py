@@ -273,7 +273,7 @@ class _Documents:
             made = [inspect(survey, section=self._section, plan=planning(survey)).to_json()]
             if measured:
                 with output.progress("measuring", checkpoint.nbytes) as progress:
-                    made.append(self._measured(survey, progress).to_json())
+                    made.append(self._measured(survey, progress, histogram=True).to_json())
             checkpoint.check_unchanged()
         self._take(*made)
 
@@ -305,10 +305,19 @@ class _Documents:
 
             self._each(items, take)
 
-    def _measured(self, survey: Survey, progress: Callable[[int], None] | None = None) -> StatsReport:
+    def _measured(
+        self, survey: Survey, progress: Callable[[int], None] | None = None, *, histogram: bool = False
+    ) -> StatsReport:
         """The numbers of the model, or of all tensors where there are several models."""
         several = self._section is None and len(survey.candidates) > 1
-        return stats(survey, section=self._section, threshold=_DEAD, everything=several, progress=progress)
+        return stats(
+            survey,
+            section=self._section,
+            threshold=_DEAD,
+            everything=several,
+            progress=progress,
+            histogram=histogram,
+        )
 
     def _compared(self, before: Survey, after: Survey) -> Document:
         """What changed between two files of a series: in their model, where each has one of the same name."""
