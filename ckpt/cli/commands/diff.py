@@ -200,6 +200,7 @@ def command(
         width, height = output.screen_width(), output.screen_height()
         output.write_lines(diff_lines(report, width=width, height=height, show_rows=which, stat=stat))
     _refuse_damage(report)
+    _refuse_unread(report)
     differs = report.differs and (not gate.fails or _DIFFER in gate.fails)
     if differs or gate.code(report.findings):
         return 1
@@ -223,6 +224,13 @@ def _refuse_damage(report: DiffReport) -> None:
         names = listed(report.damaged, 5)
         problem = f"damaged, it or {show(before, None)}: the bytes do not match the checksums: {names}"
         raise UnreadableError(problem, path=after)
+
+
+def _refuse_unread(report: DiffReport) -> None:
+    """Raise UnreadableError where tensors could not be read: no exit code would be true."""
+    if report.unread:
+        names = listed([row.name for row in report.unread], 5)
+        raise UnreadableError(f"not compared: {names}: {report.unread[0].unread}", path=report.after.path)
 
 
 def _refuse_doubt(report: DiffReport) -> None:

@@ -31,8 +31,9 @@ from ckpt.cli.options import (
     notices,
     opened,
     plugins_allowed,
+    unread,
 )
-from ckpt.cli.paths import Answer, look, worst
+from ckpt.cli.paths import TROUBLE, Answer, look, worst
 from ckpt.cli.signature import FILTER, OUTPUT, Exclusion, excluding
 from ckpt.cli.walk import Found, listed, looked
 from ckpt.evidence.survey import Survey
@@ -129,7 +130,8 @@ def command(
                 )
             checkpoint.check_unchanged()
         report = report._replace(findings=gate.rules.kept(report.findings))
-        made = Answer(gate.code(report.findings), talk=notices(checkpoint))
+        gone = unread(item.path, "measured", [(row.entry.name, row.why) for row in report.unread])
+        made = Answer(TROUBLE if gone else gate.code(report.findings), talk=[*notices(checkpoint), *gone])
         if quiet:
             return made
         if json:

@@ -19,8 +19,9 @@ from ckpt.cli.options import (
     notices,
     opened,
     plugins_allowed,
+    unread,
 )
-from ckpt.cli.paths import Answer, look, worst
+from ckpt.cli.paths import TROUBLE, Answer, look, worst
 from ckpt.cli.signature import FILTER
 from ckpt.cli.walk import Found, listed, looked
 from ckpt.evidence.survey import Survey
@@ -65,6 +66,8 @@ def command(
             with output.progress("hashing", checkpoint.nbytes) as progress:
                 found = sums(Survey(checkpoint), section, globs, everything=everything, progress=progress)
             checkpoint.check_unchanged()
-        return Answer(texts=lines(found, item.path if several else None), talk=notices(checkpoint))
+        gone = unread(item.path, "read", [(row.name, row.unread) for row in found if row.unread is not None])
+        texts = lines(found, item.path if several else None)
+        return Answer(TROUBLE if gone else 0, texts=texts, talk=[*notices(checkpoint), *gone])
 
     return worst(look(names, items, answer, jobs=jobs, doing="hashing"))

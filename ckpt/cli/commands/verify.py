@@ -143,7 +143,7 @@ def _report(
                     if not quick:
                         done = checksums(path, limits, progress, plugins=plugins_allowed())
                         report = verify.with_checksums(
-                            report, checkpoint, done.damage, done.nbytes, done.unchecked
+                            report, checkpoint, done.damage, done.nbytes, done.unchecked, done.unread
                         )
             checkpoint.check_unchanged()
             return report

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ckpt.checkpoint import Checkpoint, Entry
-from ckpt.elements.compare import Change, Tolerance, compare_all, contradicted, plan, recorded_same
+from ckpt.elements.compare import Change, Tolerance, compare_all, plan
+from ckpt.elements.recorded import contradicted, recorded_same
 from ckpt.errors import UnsupportedError, UsageError
 from ckpt.evidence.alignment import Alignment, Component, Paired, in_turn, paired
 from ckpt.evidence.roles import Role
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.findings import Finding, order
-from ckpt.io.executor import Executor, Threads
+from ckpt.io.executor import Executor, Failed, Threads
 from ckpt.jobs.diff.findings import are_ranks, findings
 from ckpt.jobs.diff.moved import with_moves
 from ckpt.jobs.diff.ranks import is_apart, strict_notes
@@ -44,6 +45,8 @@ class Options(NamedTuple):
     """Called with the number of bytes that were compared."""
     executor: Executor | None = None
     """Who compares; by default threads of this process."""
+    once: bool = False
+    """Whether no task may depend on the result of another, as when they run on several machines. Figures are the same."""
 
 
 class DiffReport(NamedTuple):
@@ -78,6 +81,11 @@ class DiffReport(NamedTuple):
     def __repr__(self) -> str:
         names = f"{show(self.before.path)} → {show(self.after.path)}"
         return f"<ckpt.DiffReport {names}: {len(self.changed):,} changed, {self.count('same'):,} same>"
+
+    @property
+    def unread(self) -> tuple[Row, ...]:
+        """The tensors that were not compared, because their bytes could not be read."""
+        return tuple(row for row in self.rows if row.unread is not None)
 
     @property
     def damaged(self) -> tuple[str, ...]:
@@ -347,18 +355,22 @@ def _compared(rows: list[Row], options: Options, path: str) -> list[Row]:
         except UnsupportedError as error:
             problem = f"{show(row.name, 80)}: {error.problem}"
             raise UnsupportedError(problem, path=path, hint=error.hint) from None
-    changes = compare_all(list(plans.values()), options.executor or Threads(), options.progress)
+    executor = options.executor or Threads()
+    changes = compare_all(list(plans.values()), executor, options.progress, once=options.once)
     found = dict(zip(plans, changes, strict=True))
     return [_with_change(row, found[index]) if index in found else row for index, row in enumerate(rows)]
 
 
-def _with_change(row: Row, change: Change | None) -> Row:
+def _with_change(row: Row, change: Change | Failed | None) -> Row:
     """A row of two tensors of one shape, with what differs in their values."""
     assert row.before is not None and row.after is not None
+    if isinstance(change, Failed):
+        status: Status = "unchecked" if row.status == "same" else row.status
+        return row._replace(status=status, unread=change.problem)
     same = change is None or not (change.differing or change.other_bytes)
     damaged = row.status == "same" and contradicted(row.before.tensor, row.after.tensor, same=same)
     is_close = change is not None and change.close
-    status: Status = "changed" if row.status == "same" and not same and not is_close else row.status
+    status = "changed" if row.status == "same" and not same and not is_close else row.status
     return row._replace(status=status, change=change, damaged=damaged)
 
 
