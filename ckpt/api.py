@@ -15,7 +15,7 @@ from ckpt import formats
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements import cast
 from ckpt.elements.blocks import elements
-from ckpt.errors import UnreadableError, UnsupportedError, UsageError, about
+from ckpt.errors import UnsupportedError, UsageError, about
 from ckpt.limits import Limits
 from ckpt.names import nearest
 from ckpt.nodes import Node
@@ -387,9 +387,7 @@ def diff(
         report = compare(Survey(sides[0]), Survey(sides[1]), options)
         for checkpoint in sides:
             checkpoint.check_unchanged()
-    if report.unread:
-        row = report.unread[0]
-        raise UnreadableError(f"{show(row.name, 80)}: {row.unread}", path=report.after.path)
+    report.check_read()
     return report
 
 

@@ -17,6 +17,7 @@ from ckpt.elements.blocks import (
     same_ranges,
     slice_of,
 )
+from ckpt.elements.cast import has_numbers
 from ckpt.elements.measure import Difference
 from ckpt.elements.spans import cuts, numbered_blocks, refuse_unfolded, without_repeats
 from ckpt.errors import UnreadableError
@@ -102,15 +103,10 @@ class _Part(NamedTuple):
             return self.change
         if all(each is None for each in found):
             return None
-        if (
-            len(found) > 1
-            and not self.always
-            and self.one.dtype == self.two.dtype
-            and all(map(_is_same, found))
-        ):
-            return None
-        if self.one.dtype.bits < 8 or self.two.dtype.bits < 8:
+        if not _have_numbers(self.one, self.two):
             return _all_of(self.one)
+        if not self.always and self.one.dtype == self.two.dtype and all(map(_is_same, found)):
+            return None
         whole = Difference()
         for each in found:
             assert each is not None
@@ -330,6 +326,8 @@ def compare_span(
 ) -> Difference | None:
     """The difference of two tensors of one shape; None when every byte is the same and `always` is not set."""
     difference = Difference()
+    if not _have_numbers(before, after):
+        return None if before.dtype == after.dtype and _same_bytes(before, after) else difference
     if before.dtype == after.dtype:
         if (pair := _short(before, after)) is not None:
             if pair[0] == pair[1] and not always:
@@ -339,16 +337,20 @@ def compare_span(
             return difference
         if not always and _same_bytes(before, after):
             return None
-    if before.dtype.bits >= 8 and after.dtype.bits >= 8:
-        for one, two in zip(numbered_blocks(before, 2), numbered_blocks(after, 3), strict=True):
-            difference.add(one, two, (before.dtype, after.dtype), tolerance)
-        difference.settle()
+    for one, two in zip(numbered_blocks(before, 2), numbered_blocks(after, 3), strict=True):
+        difference.add(one, two, (before.dtype, after.dtype), tolerance)
+    difference.settle()
     return difference
+
+
+def _have_numbers(*refs: TensorRef) -> bool:
+    """Whether it can be said how much elements differ: of types such as float4 only the bytes are compared."""
+    return all(has_numbers(ref.dtype) for ref in refs)
 
 
 def _short(before: TensorRef, after: TensorRef) -> tuple[bytes, bytes] | None:
     """The elements of two tensors of one dtype that fit into one step, read once; None of others."""
-    if before.numel > spans.ELEMENTS or before.dtype.bits < 8:
+    if before.numel > spans.ELEMENTS:
         return None
     one, two = place_of(before), place_of(after)
     if not (isinstance(one, Range) and isinstance(two, Range)):

@@ -24,9 +24,12 @@ from ckpt.cli.options import (
 from ckpt.cli.paths import TROUBLE, Answer, look, worst
 from ckpt.cli.signature import FILTER
 from ckpt.cli.walk import Found, listed, looked
+from ckpt.cli.work import executor
+from ckpt.cli.work.part import PartOption, write_part
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.check.sums import lines, sums
 from ckpt.names import Globs
+from ckpt.text import Json
 
 
 def command(
@@ -43,6 +46,7 @@ def command(
     files_from: FilesFrom = None,
     jobs: Jobs = None,
     limit: LimitOption = None,
+    part: PartOption = None,
 ) -> int:
     """Print the SHA-256 of each tensor. Equal dtype, shape and values give equal sums in every format.
 
@@ -55,6 +59,9 @@ def command(
     """
     limits = limits_of(limit)
     names = listed(paths, files_from)
+    if part is not None:
+        options: dict[str, Json] = {"include": include, "exclude": exclude, "section": section}
+        return write_part(part, "sum", names, limits, {**options, "everything": everything})
     globs = Globs(include or (), exclude or ())
     items = looked(names, limits, plugins=plugins_allowed())
     several = len(items) > 1 or items[0].path not in names
@@ -64,7 +71,14 @@ def command(
             raise item.error
         with opened(item.path, limits, tell=False) as checkpoint:
             with output.progress("hashing", checkpoint.nbytes) as progress:
-                found = sums(Survey(checkpoint), section, globs, everything=everything, progress=progress)
+                found = sums(
+                    Survey(checkpoint),
+                    section,
+                    globs,
+                    everything=everything,
+                    progress=progress,
+                    executor=executor(),
+                )
             checkpoint.check_unchanged()
         gone = unread(item.path, "read", [(row.name, row.unread) for row in found if row.unread is not None])
         texts = lines(found, item.path if several else None)

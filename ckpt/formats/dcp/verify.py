@@ -65,11 +65,12 @@ def checksums(
     return ChecksumReport.together([*reports, ChecksumReport(0, tuple(gone), 0)])
 
 
-def _report(found: ChecksumReport | Failed, names: list[str]) -> ChecksumReport:
+def _report(found: tuple[int, list[tuple[str, str]], int] | Failed, names: list[str]) -> ChecksumReport:
     """What a task found, or that its items were not read."""
     if isinstance(found, Failed):
         return ChecksumReport(0, (), 0, (f"{and_more(names, 3)}: {found.problem}",))
-    return found
+    nbytes, damage, unchecked = found
+    return ChecksumReport(nbytes, tuple(Damage(*row) for row in damage), unchecked)
 
 
 def _items(files: Files) -> Iterator[_Item]:
@@ -114,9 +115,10 @@ def _most(item: _Item, limits: Limits) -> int:
     return limits.inflated_bytes + item.at.length * INFLATION
 
 
-def _checked(items: list[_Item], mark: str, limits: Limits) -> ChecksumReport:
+def _checked(items: list[_Item], mark: str, limits: Limits) -> tuple[int, list[tuple[str, str]], int]:
+    """Bytes with a checksum that were compared, damage and the id of its storage, bytes without a checksum."""
     nbytes = unchecked = 0
-    damage: list[Damage] = []
+    damage: list[tuple[str, str]] = []
     for item in items:
         try:
             if item.dtype is not None:
@@ -130,7 +132,7 @@ def _checked(items: list[_Item], mark: str, limits: Limits) -> ChecksumReport:
                 if error.problem.startswith(item.at.what)
                 else f"{item.at.what}: {error.problem}"
             )
-            damage.append(Damage(text, mark + item.name))
+            damage.append((text, mark + item.name))
             continue
         for record in archive.records.values():
             if record.crc is None:
@@ -141,8 +143,8 @@ def _checked(items: list[_Item], mark: str, limits: Limits) -> ChecksumReport:
             if problem is not None or crc != record.crc:
                 why = problem or "its bytes do not match the recorded checksum"
                 inner = show(record.name.partition("/")[2], 40)
-                damage.append(Damage(f"{item.at.what} is damaged: record {inner}: {why}", mark + item.name))
-    return ChecksumReport(nbytes, tuple(damage), unchecked)
+                damage.append((f"{item.at.what} is damaged: record {inner}: {why}", mark + item.name))
+    return nbytes, damage, unchecked
 
 
 class _Copy(NamedTuple):
@@ -180,7 +182,7 @@ def _copies(files: Files, mark: str) -> tuple[list[_Copy], list[Damage]]:
     return copies, gone
 
 
-def _compared(copy: _Copy, mark: str, limits: Limits) -> ChecksumReport:
+def _compared(copy: _Copy, mark: str, limits: Limits) -> tuple[int, list[tuple[str, str]], int]:
     """Whether two ranks hold the same elements."""
     text = ""
     try:
@@ -194,7 +196,7 @@ def _compared(copy: _Copy, mark: str, limits: Limits) -> ChecksumReport:
         raise
     except CkptError as error:
         text = error.problem
-    return ChecksumReport(0, (Damage(text, mark + copy.name),) if text else (), 0)
+    return 0, [(text, mark + copy.name)] if text else [], 0
 
 
 def salvage(source: Source, limits: Limits) -> Salvage | None:
