@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -79,3 +80,23 @@ def test_a_loop_over_machines(bash: dict[str, str], tmp_path: Path) -> None:
     )
     whole = ckpt("verify", "step-1000", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (whole.code, whole.out, whole.err) and whole.out
+
+
+def test_every_field_of_a_part_is_described(tmp_path: Path) -> None:
+    text = (ROOT / "docs/json.md").read_text()
+    section = text[text.index("## `ckpt.part`, version 1") :].split("\n## ")[0]
+    described = set(re.findall(r"\w+", section))
+    shutil.copytree(SAMPLES, tmp_path / "s")
+    for words in (
+        ("stats", "train_cuda.pth", "--channels"),
+        ("diff", "ddp_before.pth", "ddp_after.pth"),
+        ("verify", "train_cuda.pth"),
+        ("verify", "dcp"),
+        ("sum", "legacy.pth"),
+    ):
+        document = json.loads(ckpt(*words, "--part", "0/1", cwd=tmp_path / "s").out)
+        assert document["schema"] == {"name": "ckpt.part", "version": 1}
+        names = set(document) | {name for row in document["inputs"] for name in row}
+        names |= {name for row in document["results"] if isinstance(row, dict) for name in row}
+        assert names - described == set(), words
+        assert all(isinstance(row, (dict, str, bool)) or row is None for row in document["results"])
