@@ -35,7 +35,7 @@ class WrongResultError(Exception):
 
 def is_known(task: Task[object]) -> bool:
     """Whether the result of a task can be written. Its function says so by the type that it returns."""
-    return task.function.__annotations__.get("return") in _KINDS
+    return getattr(task.function, "__annotations__", {}).get("return") in _KINDS
 
 
 def encoded(result: object) -> Json:

@@ -21,12 +21,12 @@ from ckpt.elements.measure import Measurement
 from ckpt.errors import UnsupportedError
 from ckpt.evidence.survey import Survey
 from ckpt.formats.verify import checksums
-from ckpt.io.executor import SPAN, Bundle, Executor, Task
+from ckpt.io.executor import SPAN, Bundle, Executor, Failed, Serial, Task
 from ckpt.jobs.check.stats import stats
 from ckpt.jobs.check.sums import sums
 from ckpt.jobs.diff.diff import Options, diff
 from ckpt.jobs.parts.results import decoded, encoded
-from ckpt.jobs.parts.share import Notes, Share, cut, plan_of
+from ckpt.jobs.parts.share import Known, Mine, Notes, Share, cut, plan_of
 from ckpt.limits import Limits
 
 pytestmark = oracle.QUIET
@@ -191,3 +191,22 @@ def test_the_plan_tells_other_tasks_apart() -> None:
         )
     }
     assert len(plans) == 5 and plan_of([Task(abs, (1,), 5)]) == plan_of([Task(abs, (2,), 5)])
+
+
+def test_tasks_of_other_formats_are_run_where_they_are() -> None:
+    """Their results are not known here, so every part runs them, and so does the merge."""
+    own, foreign = Task(digest_like, ("a",)), Task(len, ("abc",))
+    for executor in (Notes(), Mine(Serial(), 0, 1), Known(["a" * 64])):
+        assert executor.run([Bundle([foreign]), Bundle([own])])[0] == [3]
+        assert executor.run([foreign]) == [3]
+    mine = Mine(Serial(), 1, 2)
+    assert mine.run([Bundle([own, own]), Bundle([foreign]), Bundle([own])]) == [
+        [Failed("noted"), "a" * 64],
+        [3],
+        [Failed("noted")],
+    ]
+    assert mine.results == ["a" * 64]
+
+
+def digest_like(text: str) -> str:
+    return text * 64
