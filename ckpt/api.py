@@ -387,6 +387,7 @@ def diff(
         report = compare(Survey(sides[0]), Survey(sides[1]), options)
         for checkpoint in sides:
             checkpoint.check_unchanged()
+    report.check_read()
     return report
 
 

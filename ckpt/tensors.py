@@ -127,6 +127,17 @@ class Boxes:
             self._boxes = self.cut()
         return self._boxes
 
+    def __reduce__(self) -> tuple[object, ...]:
+        boxes = () if self.problem is not None else tuple(self.boxes)  # without them there is nothing to read
+        return _boxes, (self.dtype, self.shape, boxes, self.problem, self.grid)
+
+
+def _boxes(
+    dtype: DType, shape: tuple[int, ...], boxes: Sequence[Box], problem: str | None, grid: tuple[int, ...]
+) -> Boxes:
+    """The boxes in another process, which only reads them: who made the tasks looks after their sources."""
+    return Boxes(dtype, shape, lambda: boxes, (), problem, grid)
+
 
 Place = Range | Computed | Overlaid | Patched | Boxes
 

@@ -142,6 +142,7 @@ _GROUPS = {
         "lint": "Check files, one line per finding.",
         "verify": "Check whether files are intact.",
         "sum": "Print the SHA-256 of each tensor, equal across formats.",
+        "merge-parts": "Put together what several machines measured.",
     },
     "Change": {
         "rehome": "Move tensors to other devices, by default to the CPU.",
@@ -168,7 +169,7 @@ def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
     )
     app.callback()(_main)
     for name in names:
-        command = colouring(import_module(f"ckpt.cli.commands.{name}").command)
+        command = colouring(import_module(f"ckpt.cli.commands.{name.replace('-', '_')}").command)
         if "_CKPT_COMPLETE" in os.environ:  # a shell asks what may come next
             command = import_module("ckpt.cli.shell.complete").completing(command)
         app.command(name, cls=Command, short_help=COMMANDS[name])(command)

@@ -20,7 +20,7 @@ from ckpt.findings import CATALOGUE, LEVELS, Finding, Level, Plan, Rules
 from ckpt.io.far import is_url
 from ckpt.limits import Limits
 from ckpt.rows import NamedTuple
-from ckpt.text import show, show_literal
+from ckpt.text import listed, show, show_literal
 
 if TYPE_CHECKING:
     from ckpt.cli.advice.ways import Ways
@@ -277,6 +277,14 @@ def notices(checkpoint: Checkpoint) -> list[str]:
     """A line for each damaged file of a folder, which a command does without."""
     damaged = [notice.message for notice in checkpoint.notices if notice.code == "damaged-file"]
     return [f"ckpt: {show(checkpoint.path, None)}: {show_literal(message)}" for message in damaged]
+
+
+def unread(path: str, what: str, rows: Sequence[tuple[str, str]]) -> list[str]:
+    """A line about the tensors that `what` ("measured") does not hold for, (name, why); none where all were read."""
+    if not rows:
+        return []
+    names = listed([name for name, _ in rows], 5)
+    return [f"ckpt: {show(path, None)}: not {what}: {names}: {show_literal(rows[0][1])}"]
 
 
 def planning(survey: Survey) -> Plan:

@@ -1,8 +1,8 @@
-"""Comparing two tensors: bytes first, then numbers; or by the checksums of their files."""
+"""Comparing two tensors: bytes first, then numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from math import isfinite, sqrt
 
 from ckpt.elements import spans
@@ -17,12 +17,14 @@ from ckpt.elements.blocks import (
     same_ranges,
     slice_of,
 )
+from ckpt.elements.cast import has_numbers
 from ckpt.elements.histogram import Histogram
 from ckpt.elements.measure import Difference
 from ckpt.elements.spans import cuts, numbered_blocks, refuse_unfolded, without_repeats
-from ckpt.io.executor import Executor, Serial, Task, run_bundled
+from ckpt.errors import UnreadableError
+from ckpt.io.executor import Executor, Failed, Serial, Task, run_each
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Composite, Range, Storage, Tensor, TensorRef, parts_of
+from ckpt.tensors import Composite, Range, Tensor, TensorRef, parts_of
 
 
 class Change(NamedTuple):
@@ -87,14 +89,16 @@ class _Part(NamedTuple):
     """Whether nothing must be read, because `change` is the answer."""
     change: Change | None = None
 
-    def tasks(self) -> list[Task[Difference | None]]:
-        """The tasks of the comparison: spans of the elements."""
+    def tasks(self, *, once: bool = False) -> list[Task[Difference | None]]:
+        """The tasks of the comparison: spans of the elements. With `once` no span is read again for its numbers."""
         if self.known:
             return []
         made = []
-        for first, last in cuts(self.one, self.two):
+        spans = cuts(self.one, self.two)
+        for first, last in spans:
             one, two = slice_of(self.one, first, last), slice_of(self.two, first, last)
-            arguments = (one, two, self.tolerance, self.always, self.histogram)
+            always = self.always or (once and len(spans) > 1)
+            arguments = (one, two, self.tolerance, always, self.histogram)
             made.append(Task(compare_span, arguments, one.nbytes + two.nbytes))
         return made
 
@@ -104,8 +108,10 @@ class _Part(NamedTuple):
             return self.change
         if all(each is None for each in found):
             return None
-        if self.one.dtype.bits < 8 or self.two.dtype.bits < 8:
+        if not _have_numbers(self.one, self.two):
             return _all_of(self.one)
+        if not self.always and self.one.dtype == self.two.dtype and all(map(_is_same, found)):
+            return None
         whole = Difference()
         for each in found:
             assert each is not None
@@ -181,7 +187,7 @@ def plan(
     same_parts = len(parts_of(before)) == len(parts_of(after)) and all(
         one.shape == two.shape for one, two in pairs
     )
-    if isinstance(before, Composite) and isinstance(after, Composite) and _kind(before) != _kind(after):
+    if isinstance(before, Composite) and isinstance(after, Composite) and kind_of(before) != kind_of(after):
         same_parts = False  # with another scale or class, the same bytes mean something else
     if not same_parts:
         return Comparison(before, (), (), always, is_other=True)
@@ -190,7 +196,7 @@ def plan(
     return Comparison(before, labels[: len(parts)], parts, always)
 
 
-def _kind(tensor: Composite) -> object:
+def kind_of(tensor: Composite) -> Hashable:
     """What its bytes mean beside its dtype: the scale, the class, or where its shards lie."""
     return tensor.detail if tensor.shards is None else tensor.shards.offsets
 
@@ -215,44 +221,78 @@ def _part(
     return _Part(one, two, times, order, one.shape, allowed, always, histogram)
 
 
+Span = Difference | Failed | None
+"""The result of one task: None when every byte is the same."""
+
+
 def compare_all(
     comparisons: Sequence[Comparison],
     executor: Executor | None = None,
     progress: Callable[[int], None] | None = None,
-) -> list[Change | None]:
-    """The change of each, None when every byte is the same. Raises UnreadableError when a file is cut off."""
+    *,
+    once: bool = False,
+) -> list[Change | Failed | None]:
+    """The change of each, None when every byte is the same, or why its bytes could not be read.
+
+    With `once` no task depends on the result of another: the equal spans of a large tensor are measured too, for the
+    case that others differ. The changes are the same.
+    """
     executor = executor or Serial()
     parts = [part for comparison in comparisons for part in comparison.parts]
-    tasks = [part.tasks() for part in parts]
+    tasks = [part.tasks(once=once) for part in parts]
     every = [task for row in tasks for task in row]
-    results_of = _regrouped(run_bundled(executor, every, progress), tasks)
+    results_of = _regrouped(run_each(executor, every, progress), tasks)
     # The norm covers the whole tensor, so if some spans differ, the equal ones are measured too.
     again = [
         Task(compare_span, (*task.arguments[:3], True, *task.arguments[4:]))
         for row, results in zip(tasks, results_of, strict=True)
-        if any(result is not None for result in results)
+        if any(isinstance(result, Difference) for result in results)
         for task, result in zip(row, results, strict=True)
         if result is None
     ]
-    measured = iter(run_bundled(executor, again))
+    measured = iter(run_each(executor, again))
     changes = iter(
         [
-            part.result(
+            _whole(
+                part,
                 [next(measured) if each is None else each for each in results]
-                if any(each is not None for each in results)
-                else results
+                if any(isinstance(each, Difference) for each in results)
+                else results,
             )
             for part, results in zip(parts, results_of, strict=True)
         ]
     )
-    return [comparison.result([next(changes) for _ in comparison.parts]) for comparison in comparisons]
+    return [_changed(comparison, [next(changes) for _ in comparison.parts]) for comparison in comparisons]
 
 
 def _regrouped(
-    results: Sequence[Difference | None], tasks: Sequence[Sequence[Task[Difference | None]]]
-) -> list[list[Difference | None]]:
+    results: Sequence[Span], tasks: Sequence[Sequence[Task[Difference | None]]]
+) -> list[list[Span]]:
     left = iter(results)
     return [[next(left) for _ in row] for row in tasks]
+
+
+def _whole(part: _Part, results: Sequence[Span]) -> Change | Failed | None:
+    """The change of a part. Where a span could not be read, nothing is said of the others."""
+    found: list[Difference | None] = []
+    for result in results:
+        if isinstance(result, Failed):
+            return result
+        found.append(result)
+    return part.result(found)
+
+
+def _changed(comparison: Comparison, changes: Sequence[Change | Failed | None]) -> Change | Failed | None:
+    found: list[Change | None] = []
+    for change in changes:
+        if isinstance(change, Failed):
+            return change
+        found.append(change)
+    return comparison.result(found)
+
+
+def _is_same(span: Difference | None) -> bool:
+    return span is None or not (span.differing or span.other_bytes)
 
 
 def compare(
@@ -264,9 +304,12 @@ def compare(
 ) -> Change | None:
     """The change between two tensors of one shape, None when every byte is the same.
 
-    Tensors without data (on meta) are the same. Raises as `plan` and `compare_all` do.
+    Tensors without data (on meta) are the same. Raises as `plan` does, and UnreadableError.
     """
-    return compare_all([plan(before, after, tolerance, always=always)])[0]
+    change = compare_all([plan(before, after, tolerance, always=always)])[0]
+    if isinstance(change, Failed):
+        raise UnreadableError(change.problem)
+    return change
 
 
 def _all_of(tensor: Tensor) -> Change:
@@ -296,6 +339,8 @@ def compare_span(
 ) -> Difference | None:
     """The difference of two tensors of one shape; None when every byte is the same and `always` is not set."""
     difference = Difference()
+    if not _have_numbers(before, after):
+        return None if before.dtype == after.dtype and _same_bytes(before, after) else difference
     difference.histogram = Histogram() if histogram else None
     if before.dtype == after.dtype:
         if (pair := _short(before, after)) is not None:
@@ -306,16 +351,20 @@ def compare_span(
             return difference
         if not always and _same_bytes(before, after):
             return None
-    if before.dtype.bits >= 8 and after.dtype.bits >= 8:
-        for one, two in zip(numbered_blocks(before, 2), numbered_blocks(after, 3), strict=True):
-            difference.add(one, two, (before.dtype, after.dtype), tolerance)
-        difference.settle()
+    for one, two in zip(numbered_blocks(before, 2), numbered_blocks(after, 3), strict=True):
+        difference.add(one, two, (before.dtype, after.dtype), tolerance)
+    difference.settle()
     return difference
+
+
+def _have_numbers(*refs: TensorRef) -> bool:
+    """Whether it can be said how much elements differ: of types such as float4 only the bytes are compared."""
+    return all(has_numbers(ref.dtype) for ref in refs)
 
 
 def _short(before: TensorRef, after: TensorRef) -> tuple[bytes, bytes] | None:
     """The elements of two tensors of one dtype that fit into one step, read once; None of others."""
-    if before.numel > spans.ELEMENTS or before.dtype.bits < 8:
+    if before.numel > spans.ELEMENTS:
         return None
     one, two = place_of(before), place_of(after)
     if not (isinstance(one, Range) and isinstance(two, Range)):
@@ -343,55 +392,3 @@ def _index(at: int, shape: Sequence[int], order: tuple[int, ...]) -> tuple[int, 
     for place, size in zip(reversed(order), reversed(shape), strict=True):
         at, out[place] = divmod(at, size)
     return tuple(out)
-
-
-# --- recorded checksums -----------------------------------------------------------------------------------------------
-
-
-def recorded_same(before: Tensor, after: Tensor) -> bool | None:
-    """Whether two tensors of one shape and dtype are the same by their recorded CRCs; None if the CRCs cannot say.
-
-    Reads nothing. A CRC covers a whole storage, so both tensors must be the same view of their storages.
-    """
-    answers = [_recorded_same(one, two) for one, two in zip(parts_of(before), parts_of(after), strict=False)]
-    if len(parts_of(before)) != len(parts_of(after)) or None in answers:
-        return None
-    return all(answers)
-
-
-def _recorded_same(one: TensorRef, two: TensorRef) -> bool | None:
-    if not one.numel:
-        return True
-    alike = _view(one) == _view(two) and one.storage.nbytes == two.storage.nbytes
-    if not alike or one.storage.crc is None or two.storage.crc is None:
-        return None
-    if one.storage.crc == two.storage.crc:
-        return True
-    return False if _whole(one) else None
-
-
-def contradicted(before: Tensor, after: Tensor, *, same: bool) -> bool:
-    """Whether the recorded CRCs contradict the comparison of the bytes. Then one of the files is damaged."""
-    for one, two in zip(parts_of(before), parts_of(after), strict=False):
-        recorded = _recorded_same(one, two) if _whole(one) and one.numel else None
-        if recorded is not None and recorded != same and (same or len(parts_of(before)) == 1):
-            return True
-    return False
-
-
-def _view(ref: TensorRef) -> tuple[object, ...]:
-    place = ref.storage.place
-    big = isinstance(place, Range) and place.big
-    return ref.geometry, big
-
-
-def _whole(ref: TensorRef) -> bool:
-    """Whether a tensor covers its whole storage, and the storage its whole record."""
-    return ref.extent == (0, ref.storage.nbytes) and ref.nbytes == ref.storage.nbytes and _is_all(ref.storage)
-
-
-def _is_all(storage: Storage) -> bool:
-    place = storage.place
-    return isinstance(place, Range) and storage.nbytes == (
-        place.size if place.inflated is None else place.inflated
-    )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ckpt.dtypes import DType
 from ckpt.elements.blocks import slice_of
 from ckpt.elements.cast import numbers, scratch
+from ckpt.elements.channels import ChannelLayout, Channels
 from ckpt.elements.histogram import Histogram, halved, joined
 from ckpt.elements.kernels import Delta, delta_of, distance, unequal_bytes, wide_of, widened
 from ckpt.elements.pairs import FEWEST, Codes, Pairs, counts_codes
@@ -302,46 +303,6 @@ class Summary:
         self.squares *= times
         if self.histogram is not None:
             self.histogram.repeated(times)
-
-
-class Channels:
-    """The sum of the magnitudes of each channel. In the order of the shape, `inner` elements in a row share a channel.
-
-    `first` is the number of the first element that is added.
-    """
-
-    def __init__(self, count: int, inner: int, first: int = 0) -> None:
-        import numpy as np
-
-        self.sums = np.zeros(count)
-        self._inner = inner
-        self._at = first
-
-    def merge(self, later: Channels) -> None:
-        """Add the sums of other elements."""
-        self.sums += later.sums
-
-    def add(self, block: bytes | memoryview, dtype: DType) -> None:
-        """Add the next elements."""
-        import numpy as np
-
-        values = numbers(block, dtype)
-        sizes = np.abs(values).astype("f8")
-        first = -(-self._at // self._inner)
-        starts = np.arange(first * self._inner - self._at, len(sizes), self._inner)
-        if not len(starts) or starts[0]:
-            starts = np.concatenate(([0], starts))
-            first -= 1
-        sums = np.add.reduceat(sizes, starts)
-        np.add.at(self.sums, (first + np.arange(len(sums))) % len(self.sums), sums)
-        self._at += len(sizes)
-
-
-class ChannelLayout(NamedTuple):
-    """The channels of a weight: their number, and how many elements in a row belong to one (`inner`)."""
-
-    channels: int
-    inner: int
 
 
 class Measurement(NamedTuple):

@@ -95,11 +95,15 @@ class Damage(NamedTuple):
 
 
 class ChecksumReport(NamedTuple):
-    """The result of a comparison with checksums: bytes compared, damage, and bytes of tensors without a checksum."""
+    """The result of a comparison with checksums: bytes compared, damage, and bytes of tensors without a checksum.
+
+    `unread` says what could not be read, and why.
+    """
 
     nbytes: int
     damage: tuple[Damage, ...]
     unchecked: int
+    unread: tuple[str, ...] = ()
 
     @classmethod
     def together(cls, reports: Sequence[ChecksumReport]) -> ChecksumReport:
@@ -108,12 +112,13 @@ class ChecksumReport(NamedTuple):
             sum(report.nbytes for report in reports),
             tuple(row for report in reports for row in report.damage),
             sum(report.unchecked for report in reports),
+            tuple(text for report in reports for text in report.unread),
         )
 
     def about(self, file: str) -> ChecksumReport:
         """The report with the name of its file on each damage."""
         damage = tuple(row._replace(what=f"{file}: {row.what}") for row in self.damage)
-        return self._replace(damage=damage)
+        return self._replace(damage=damage, unread=tuple(f"{file}: {text}" for text in self.unread))
 
 
 class Salvage(NamedTuple):

@@ -7,17 +7,22 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
+from ckpt.errors import NotOpenedError, UnreadableError
+from ckpt.rows import NamedTuple
+
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 SPAN = 64 << 20
 """The most bytes that one task reads, where its work can be split."""
+TRIES = 3
+"""How often a task is run whose source fails. What is damaged stays damaged, so that is tried once."""
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 
-class Task(Generic[R]):
+class Task(Generic[R_co]):
     """A call of a module's function with plain arguments. It pickles when its sources have an address.
 
     `nbytes` are the bytes that it reads. The split into tasks depends on the files alone, and results merge in the
@@ -26,12 +31,12 @@ class Task(Generic[R]):
 
     __slots__ = ("arguments", "function", "nbytes")
 
-    def __init__(self, function: Callable[..., R], arguments: tuple[Any, ...], nbytes: int = 0) -> None:
+    def __init__(self, function: Callable[..., R_co], arguments: tuple[Any, ...], nbytes: int = 0) -> None:
         self.function = function
         self.arguments = arguments
         self.nbytes = nbytes
 
-    def __call__(self) -> R:
+    def __call__(self) -> R_co:
         return self.function(*self.arguments)
 
 
@@ -43,6 +48,22 @@ class Executor(Protocol):
         ...
 
 
+class Failed(NamedTuple):
+    """What stands in place of a result: why the bytes could not be read, in plain words."""
+
+    problem: str
+
+
+class Bundle(Task[list["R_co | Failed"]]):
+    """Tasks that are handed over together. What cannot be read fails alone, and the others have their results."""
+
+    __slots__ = ("tasks",)
+
+    def __init__(self, tasks: Sequence[Task[R_co]]) -> None:
+        super().__init__(_try_all, (tasks,), sum(task.nbytes for task in tasks))
+        self.tasks = tasks
+
+
 _MOST = 256
 """The most tasks that are handed over at once."""
 
@@ -51,6 +72,19 @@ def run_bundled(
     executor: Executor, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None
 ) -> list[R]:
     """What `executor.run` gives. Small neighbours are one task, because handing each over costs more than its work."""
+    whole = [Task(_run_all, (bundle,), sum(task.nbytes for task in bundle)) for bundle in _neighbours(tasks)]
+    return [result for results in executor.run(whole, progress) for result in results]
+
+
+def run_each(
+    executor: Executor, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None
+) -> list[R | Failed]:
+    """As `run_bundled`, with `Failed` for what raises UnreadableError, after TRIES where a source fails."""
+    bundles: list[Bundle[R]] = [Bundle(bundle) for bundle in _neighbours(tasks)]
+    return [result for results in executor.run(bundles, progress) for result in results]
+
+
+def _neighbours(tasks: Sequence[Task[R]]) -> list[list[Task[R]]]:
     bundles: list[list[Task[R]]] = []
     left = 0
     for task in tasks:
@@ -59,12 +93,29 @@ def run_bundled(
             left = max(SPAN // 16, task.nbytes)
         bundles[-1].append(task)
         left -= task.nbytes
-    whole = [Task(_run_all, (bundle,), sum(task.nbytes for task in bundle)) for bundle in bundles]
-    return [result for results in executor.run(whole, progress) for result in results]
+    return bundles
 
 
 def _run_all(tasks: Sequence[Task[R]]) -> list[R]:
     return [task() for task in tasks]
+
+
+def _try_all(tasks: Sequence[Task[R]]) -> list[R | Failed]:
+    results: list[R | Failed] = [_tried(task) for task in tasks]
+    return results
+
+
+def _tried(task: Task[R]) -> R | Failed:
+    """The result of a task, or why its bytes cannot be read."""
+    for attempt in range(1, TRIES + 1):
+        try:
+            return task()
+        except NotOpenedError as error:
+            if attempt == TRIES:
+                return Failed(error.problem)
+        except UnreadableError as error:
+            return Failed(error.problem)
+    raise AssertionError("the last try returns")
 
 
 class Serial:

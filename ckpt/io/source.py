@@ -21,7 +21,8 @@ MOST = 1 << 30
 """The most bytes of one system call: macOS refuses 2 GiB."""
 
 Identity = tuple[int | str, ...]
-"""Plain values that identify one state of a source: device, inode, size and times of a file, or an ETag."""
+"""Plain values that identify one state of a source: device, inode, size and times of a file, or an ETag. The last two are
+the same on all machines that read it: size and time, or ETag."""
 
 
 class Source(Protocol):
@@ -180,7 +181,7 @@ class File(BaseSource):
     @property
     def identity(self) -> Identity:
         status = self._stat
-        return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        return (status.st_dev, status.st_ino, status.st_ctime_ns, status.st_size, status.st_mtime_ns)
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
         return reopened, (self.address, self.identity)

@@ -331,9 +331,11 @@ def _verdict(report: DiffReport) -> str:
         elif report.options.quick:
             what = "same sizes and checksums; values were not read"
         unchecked = report.count("unchecked")
-        apart = sum(row.apart for row in report.rows)
-        if unchecked > apart:
-            what = f"undecided: {plural(unchecked - apart, 'tensor')} have no checksum; {what}"
+        known = sum(row.apart or row.unread is not None for row in report.rows)
+        if unchecked > known:
+            what = f"undecided: {plural(unchecked - known, 'tensor')} have no checksum; {what}"
+        if report.unread:
+            what = f"undecided: {plural(len(report.unread), 'tensor')} could not be read; {what}"
         return f"{what}: {plural(report.count('same'), 'tensor')}"
     parts = [
         f"{report.count(status):,} {status}"

@@ -22,7 +22,7 @@ def verify_lines(report: VerifyReport, width: int | None = None) -> list[Line]:
 
 def _text(report: VerifyReport) -> str:
     if report.verdict == "unreadable":
-        return report.problems[0].what
+        return and_more([_problem(problem, is_cut=False) for problem in report.problems], _LISTED, "; ")
     if report.verdict == "intact":
         left = f"; not checked: {', '.join(report.not_checked)}" if report.not_checked else ""
         runs = f"; not safe: loading it calls {and_more(list(report.called), 1)}" if report.called else ""

@@ -13,7 +13,7 @@ from ckpt.cli.app import COMMANDS, program
 
 GROUPS = {
     "Look": ["inspect", "ls", "get", "diff", "stats", "report", "explain"],
-    "Check": ["lint", "verify", "sum"],
+    "Check": ["lint", "verify", "sum", "merge-parts"],
     "Change": ["rehome", "strip", "rename", "slim", "convert", "warmstart"],
     "Exit codes": ["0", "1", "2", "128+N"],
 }

@@ -81,7 +81,7 @@ TABLE = "docs/commands/README.md"
 
 def test_every_command_has_its_page_and_its_row() -> None:
     shown = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs" / "commands").iterdir())
-    rows = re.findall(r"^\| \[`ckpt (\w+)[^`]*`\]\((.+?)\) \|", page(TABLE), re.MULTILINE)
+    rows = re.findall(r"^\| \[`ckpt ([\w-]+)[^`]*`\]\((.+?)\) \|", page(TABLE), re.MULTILINE)
 
     assert shown == sorted([*COMMAND_PAGES, TABLE])
     assert rows == [(command, f"{command}.md") for command in app.COMMANDS]

@@ -175,7 +175,13 @@ FREE = {
     },
     "get": {"value_is", "sharding", "piece"},
     "diff": {
-        *("tensors[].change.histogram", "modules", "modules[].rel_l2_is", "tensors[].apart", "tensors[].change.rms_is"),
+        *(
+            "tensors[].change.histogram",
+            "modules",
+            "modules[].rel_l2_is",
+            "tensors[].apart",
+            "tensors[].change.rms_is",
+        ),
     },
     "stats": {
         "tensors[].channels",

@@ -33,7 +33,17 @@ from ckpt.errors import CutOffError, LimitError, NotOpenedError, UnreadableError
 from ckpt.evidence.survey import Survey
 from ckpt.formats.verify import checksums
 from ckpt.io import executor as executors
-from ckpt.io.executor import Executor, Forks, Serial, Task, Threads, run_bundled, spans
+from ckpt.io.executor import (
+    Executor,
+    Failed,
+    Forks,
+    Serial,
+    Task,
+    Threads,
+    run_bundled,
+    run_each,
+    spans,
+)
 from ckpt.jobs.check.stats import stats
 from ckpt.jobs.check.sums import sums
 from ckpt.jobs.diff.diff import Options, diff
@@ -448,20 +458,64 @@ def test_dead_channels_are_found_however_work_is_cut(
 
 
 @pytest.mark.parametrize("size", ["small", "shipped"])
-def test_a_file_that_is_cut_stops_all_work(
+def test_what_a_file_loses_meanwhile_is_named_and_the_rest_is_told(
     size: str, executor: Executor, files: list[Path], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
+    """A process that opens the file again sees that it is another one, and reads nothing of it."""
     if size == "small":
         request.getfixturevalue("small_blocks")
     path = tmp_path / "a.pt"
     data = files[0].read_bytes()
-    for job in (stats, sums):
-        path.write_bytes(data)
-        with formats.open(str(path)) as checkpoint:
-            survey = Survey(checkpoint)
-            path.write_bytes(data[:5000])
+    path.write_bytes(data)
+    with formats.open(str(path)) as checkpoint:
+        survey = Survey(checkpoint)
+        whole = sums(survey, everything=True), stats(survey, everything=True)
+        path.write_bytes(data[: len(data) // 2])
+        if isinstance(executor, processes.Processes):
             with pytest.raises(NotOpenedError):
-                job(survey, everything=True, executor=executor)
+                stats(survey, everything=True, executor=executor)
+            return
+        left = (
+            sums(survey, everything=True, executor=executor),
+            stats(survey, everything=True, executor=executor),
+        )
+    assert {row.unread for row in left[0]} == {None, "the file changed while it was read"}
+    assert all(new == old for old, new in zip(whole[0], left[0], strict=True) if new.unread is None)
+    gone = {row.label for row in left[1].unread}
+    assert gone == {row.name for row in left[0] if row.unread is not None and "empty" not in row.name}
+    assert {row.why for row in left[1].unread} == {"unreadable: the file changed while it was read"}
+    for old, new in zip(whole[1].rows, left[1].rows, strict=True):
+        assert new.unread or (old.found and vars(old.found)) == (new.found and vars(new.found)), new.label
+
+
+class Flaky:
+    """What fails some times before it works, as a server does."""
+
+    def __init__(self, times: int, error: type[Exception]) -> None:
+        self.calls, self._times, self._error = 0, times, error
+
+    def __call__(self) -> int:
+        self.calls += 1
+        if self.calls <= self._times:
+            raise self._error("no answer")
+        return 7
+
+
+def test_a_task_whose_source_fails_is_tried_three_times() -> None:
+    twice, often, damaged = Flaky(2, NotOpenedError), Flaky(9, NotOpenedError), Flaky(1, CutOffError)
+    tasks = [Task(each, ()) for each in (twice, often, damaged)]
+
+    assert run_each(Serial(), tasks) == [7, Failed("no answer"), Failed("no answer")]
+    assert [each.calls for each in (twice, often, damaged)] == [3, 3, 1], "what is damaged stays damaged"
+
+
+def test_a_task_that_fails_takes_no_neighbour_with_it(executor: Executor) -> None:
+    lost = UnreadableError("broken")
+    tasks: list[Task[Any]] = [Task(abs, (-1,)), Task(processes.fail, (lost,)), Task(abs, (-2,))]
+
+    assert run_each(executor, tasks) == [1, Failed("broken"), 2]
+    with pytest.raises(UsageError):
+        run_each(executor, [*tasks, Task(processes.fail, (UsageError("no"),))])
 
 
 def test_errors_keep_what_they_say_on_their_way_between_processes(pool: ProcessPoolExecutor) -> None:

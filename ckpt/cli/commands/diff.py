@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,15 +31,16 @@ from ckpt.cli.options import (
 )
 from ckpt.cli.paths import documented
 from ckpt.cli.signature import GATE, OUTPUT, Exclusion, excluding
-from ckpt.elements.compare import Tolerance
+from ckpt.cli.work import executor, is_shared
+from ckpt.cli.work.comparison import comparison
+from ckpt.cli.work.part import PartOption, write_part
 from ckpt.errors import UnreadableError, UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.formats.listing import open_listing
-from ckpt.jobs.diff.diff import DiffReport, Options, diff
-from ckpt.jobs.rewrite.rename import substitution
+from ckpt.jobs.diff.diff import DiffReport, diff
 from ckpt.limits import Limits
-from ckpt.names import Globs
 from ckpt.render.diff import diff_lines, diff_table, name_lines
+from ckpt.text import Json as JsonValue
 from ckpt.text import listed, plural, show
 
 if TYPE_CHECKING:
@@ -49,16 +49,6 @@ if TYPE_CHECKING:
 _DIFFER = "differ"
 """What `--fail-on` takes beside the codes of findings."""
 _SHOW = ("auto", "changed", "unchanged", "frozen", "buffers", "all")
-_CLOSE: dict[str, Tolerance] = {
-    "float64": (1e-7, 1e-7),
-    "float32": (1e-5, 1.3e-6),
-    "float16": (1e-5, 1e-3),
-    "bfloat16": (1e-5, 1.6e-2),
-    "complex32": (1e-5, 1e-3),
-    "complex64": (1e-5, 1.3e-6),
-    "complex128": (1e-7, 1e-7),
-}
-"""(absolute, relative) for each dtype, as torch.testing.assert_close has them; integers are exact."""
 
 
 @excluding(
@@ -68,6 +58,14 @@ _CLOSE: dict[str, Tolerance] = {
     Exclusion(("--histogram",), ("--structure", "--quick", "--tsv", "--name-only", "--quiet")),
     Exclusion(("--structure",), ("--fail-on",)),
     Exclusion(("--close",), ("--atol", "--rtol")),
+    Exclusion(
+        ("--part",),
+        (
+            *("--json", "--tsv", "--no-header", "--name-only", "--quiet", "--show", "--structure", "--quick"),
+            *("--histogram", "--html", "--force", "--depth"),
+            *("--model", "--select", "--ignore", "--level", "--fail-on"),
+        ),
+    ),
 )
 def command(
     before: Annotated[str, typer.Argument(metavar="BEFORE", help="A checkpoint.", show_default=False)],
@@ -186,6 +184,7 @@ def command(
         ),
     ] = None,
     limit: LimitOption = None,
+    part: PartOption = None,
 ) -> int:
     """Compare two checkpoints. Exit code 0 same, 1 differ, 2 trouble.
 
@@ -200,23 +199,19 @@ def command(
     ckpt diff before.pth after.pth --html report.html
     """
     limits = limits_of(limit)
+    how: dict[str, JsonValue] = {
+        **{"include": include, "exclude": exclude, "section": section, "no_align": no_align, "sub": sub},
+        **{"atol": atol, "rtol": rtol, "close": close, "stat": stat, "strict": strict},
+    }
+    if part is not None:
+        return write_part(part, "diff", [before, after], limits, how)
     gate = gate_of("diff", select, ignore, level, fail_on, also=(_DIFFER,))
     if which not in _SHOW:
         raise UsageError(f"--show {which}: not one of {' '.join(_SHOW)}")
     if depth is not None and not stat:
         raise UsageError("--depth is for --stat", hint="--stat --depth N")
-    options = Options(
-        Globs(include or (), exclude or ()),
-        section,
-        _tolerance(atol, rtol, close=close),
-        structure=structure,
-        quick=quick,
-        strict=strict,
-        norms=stat,
-        histogram=histogram,
-        align=not no_align,
-        rules=[substitution(text).apply for text in sub or ()],
-    )
+    asked = comparison(how)._replace(structure=structure, quick=quick, histogram=histogram)
+    asked = asked._replace(once=is_shared(), executor=executor())
     live = model_of(model, arg)
     schema = "ckpt.diff" if json else None
     if force and html is None:
@@ -236,7 +231,7 @@ def command(
     with side(before) as first, side(after) as second, documented(before, schema):
         with output.progress("comparing", first.nbytes + second.nbytes) as progress:
             sides = Survey(first, live), Survey(second, live)
-            report = diff(*sides, options._replace(progress=progress))
+            report = diff(*sides, asked._replace(progress=progress))
         for checkpoint in (first, second):
             checkpoint.check_unchanged()
     report = report._replace(findings=gate.rules.kept(report.findings))
@@ -256,6 +251,7 @@ def command(
     if page is not None and not quiet:
         page.tell(1)
     _refuse_damage(report)
+    report.check_read()
     differs = report.differs and (not gate.fails or _DIFFER in gate.fails)
     if differs or gate.code(report.findings):
         return 1
@@ -267,15 +263,6 @@ def _page(out: str, force: bool) -> Page:
     from ckpt.cli.commands.report import Page  # here: only --html pays for what writes
 
     return Page(out, force=force)
-
-
-def _tolerance(atol: float | None, rtol: float | None, *, close: bool) -> Callable[[str], Tolerance] | None:
-    """The tolerance for each dtype, None where every byte counts."""
-    if close:
-        return lambda dtype: _CLOSE.get(dtype, (0.0, 0.0))
-    if atol is None and rtol is None:
-        return None
-    return lambda dtype: (atol or 0.0, rtol or 0.0)
 
 
 def _refuse_damage(report: DiffReport) -> None:

@@ -31,20 +31,31 @@ from ckpt.cli.options import (
     notices,
     opened,
     plugins_allowed,
+    unread,
 )
-from ckpt.cli.paths import Answer, failure, look, worst
+from ckpt.cli.paths import TROUBLE, Answer, failure, look, worst
 from ckpt.cli.signature import FILTER, OUTPUT, Exclusion, excluding
 from ckpt.cli.walk import Found, listed, looked
+from ckpt.cli.work import executor
+from ckpt.cli.work.part import PartOption, write_part
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.check.stats import stats
 from ckpt.names import Globs
 from ckpt.render.stats import stats_lines, stats_table
+from ckpt.text import Json as JsonValue
 from ckpt.text import plural
 
 
 @excluding(
     Exclusion(("--json", "--tsv", "--table", "--quiet")),
     Exclusion(("--histogram",), ("--tsv", "--table", "--quiet")),
+    Exclusion(
+        ("--part",),
+        (
+            *("--json", "--tsv", "--table", "--no-header", "--modules", "--sort", "--quiet", "--histogram"),
+            *("--select", "--ignore", "--level", "--fail-on"),
+        ),
+    ),
 )
 def command(
     paths: Paths = None,
@@ -103,6 +114,7 @@ def command(
     quiet: Silent = False,
     jobs: Jobs = None,
     limit: LimitOption = None,
+    part: PartOption = None,
 ) -> int:
     """Measure tensors: min, max, mean, std, RMS, zeros, NaN, Inf, and dead channels.
 
@@ -115,6 +127,12 @@ def command(
     """
     limits = limits_of(limit)
     names = listed(paths, files_from)
+    if part is not None:
+        options: dict[str, JsonValue] = {
+            **{"include": include, "exclude": exclude, "section": section, "everything": everything},
+            **{"channels": channels, "threshold": threshold},
+        }
+        return write_part(part, "stats", names, limits, options)
     gate = gate_of("stats", select, ignore, level, fail_on)
     check_table(table)
     globs = Globs(include or (), exclude or ())
@@ -138,10 +156,12 @@ def command(
                     everything=everything and section is None,
                     histogram=histogram,
                     progress=progress,
+                    executor=executor(),
                 )
             checkpoint.check_unchanged()
         report = report._replace(findings=gate.rules.kept(report.findings))
-        made = Answer(gate.code(report.findings), talk=notices(checkpoint))
+        gone = unread(item.path, "measured", [(row.entry.name, row.why) for row in report.unread])
+        made = Answer(TROUBLE if gone else gate.code(report.findings), talk=[*notices(checkpoint), *gone])
         if quiet:
             return made
         if json:

@@ -19,13 +19,17 @@ from ckpt.cli.options import (
     notices,
     opened,
     plugins_allowed,
+    unread,
 )
-from ckpt.cli.paths import Answer, look, worst
+from ckpt.cli.paths import TROUBLE, Answer, look, worst
 from ckpt.cli.signature import FILTER
 from ckpt.cli.walk import Found, listed, looked
+from ckpt.cli.work import executor
+from ckpt.cli.work.part import PartOption, write_part
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.check.sums import lines, sums
 from ckpt.names import Globs
+from ckpt.text import Json
 
 
 def command(
@@ -42,6 +46,7 @@ def command(
     files_from: FilesFrom = None,
     jobs: Jobs = None,
     limit: LimitOption = None,
+    part: PartOption = None,
 ) -> int:
     """Print the SHA-256 of each tensor. Equal dtype, shape and values give equal sums in every format.
 
@@ -54,6 +59,9 @@ def command(
     """
     limits = limits_of(limit)
     names = listed(paths, files_from)
+    if part is not None:
+        options: dict[str, Json] = {"include": include, "exclude": exclude, "section": section}
+        return write_part(part, "sum", names, limits, {**options, "everything": everything})
     globs = Globs(include or (), exclude or ())
     items = looked(names, limits, plugins=plugins_allowed())
     several = len(items) > 1 or items[0].path not in names
@@ -63,8 +71,17 @@ def command(
             raise item.error
         with opened(item.path, limits, tell=False) as checkpoint:
             with output.progress("hashing", checkpoint.nbytes) as progress:
-                found = sums(Survey(checkpoint), section, globs, everything=everything, progress=progress)
+                found = sums(
+                    Survey(checkpoint),
+                    section,
+                    globs,
+                    everything=everything,
+                    progress=progress,
+                    executor=executor(),
+                )
             checkpoint.check_unchanged()
-        return Answer(texts=lines(found, item.path if several else None), talk=notices(checkpoint))
+        gone = unread(item.path, "read", [(row.name, row.unread) for row in found if row.unread is not None])
+        texts = lines(found, item.path if several else None)
+        return Answer(TROUBLE if gone else 0, texts=texts, talk=[*notices(checkpoint), *gone])
 
     return worst(look(names, items, answer, jobs=jobs, doing="hashing"))

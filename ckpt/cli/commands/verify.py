@@ -25,23 +25,29 @@ from ckpt.cli.options import (
 from ckpt.cli.paths import TROUBLE, Answer, look, worst
 from ckpt.cli.signature import OUTPUT, Exclusion, excluding
 from ckpt.cli.walk import Found, is_concern, listed, looked
+from ckpt.cli.work import executor
+from ckpt.cli.work.part import PartOption, write_part
+from ckpt.cli.work.stored import all_sums, sums_of
 from ckpt.errors import CkptError, CutOffError, NotOpenedError, UnreadableError, UsageError, about
 from ckpt.evidence.survey import Survey
 from ckpt.formats.verify import checksums, salvage
-from ckpt.io.location import locate, read_file
 from ckpt.jobs.check import verify
-from ckpt.jobs.check.sums import Sum, parse, sums_now
+from ckpt.jobs.check.sums import Sum, sums_now
 from ckpt.jobs.check.verify import VerifyReport
 from ckpt.limits import Limits
 from ckpt.names import Globs
 from ckpt.render.verify import verify_lines
-from ckpt.text import Json as JsonType
+from ckpt.text import Json as JsonValue
 from ckpt.text import plural
 
 _CODES = {"intact": 0, "damaged": 1, "unreadable": TROUBLE}
 
 
-@excluding(Exclusion(("--quick", "--sums")), Exclusion(("--json", "--quiet")))
+@excluding(
+    Exclusion(("--quick", "--sums")),
+    Exclusion(("--json", "--quiet")),
+    Exclusion(("--part",), ("--quick", "--json", "--quiet")),
+)
 def command(
     paths: Paths = None,
     quick: Annotated[
@@ -64,6 +70,7 @@ def command(
     files_from: FilesFrom = None,
     jobs: Jobs = None,
     limit: LimitOption = None,
+    part: PartOption = None,
 ) -> int:
     """Check whether files are intact: structure, checksums, shards. Exit code 0 intact, 1 damaged, 2 unreadable.
 
@@ -79,7 +86,10 @@ def command(
     globs = Globs(include or (), exclude or ())
     if stored is None and (globs or section is not None):
         raise UsageError("--include, --exclude and --section go with --sums")
-    expected = None if stored is None else _stored(stored, limits, globs)
+    if part is not None:
+        options: dict[str, JsonValue] = {"include": include, "exclude": exclude, "section": section}
+        return write_part(part, "verify", names, limits, {**options, "stored": stored})
+    expected = None if stored is None else all_sums(stored, limits, globs)
 
     def answer(item: Found) -> Answer:
         report = _report(item, limits, quick, expected, section)
@@ -96,7 +106,7 @@ def command(
     return worst(codes)
 
 
-def _failed(path: str, error: CkptError) -> dict[str, JsonType]:
+def _failed(path: str, error: CkptError) -> dict[str, JsonValue]:
     """The document of a folder without a checkpoint."""
     return verify.unreadable(path, error.failure(path)).to_json()
 
@@ -106,28 +116,6 @@ def _summary(codes: Sequence[int]) -> str:
     counts = [(codes.count(code), verdict) for verdict, code in _CODES.items()]
     parts = ", ".join(f"{count:,} {verdict}" for count, verdict in counts if count)
     return f"{plural(len(codes), 'file')}: {parts}"
-
-
-def _stored(path: str, limits: Limits, globs: Globs) -> list[Sum]:
-    """The sums in a file that are selected. Raises CkptError."""
-    with about(path):
-        data = read_file(locate(path), limits, "the sums")
-        try:
-            stored = parse(data.decode("utf-8"))
-        except UnicodeDecodeError:
-            raise UnreadableError("is not text", hint="expected the lines of ckpt sum") from None
-        chosen = [row for row in stored if globs.match(row.name)]
-        if not chosen:
-            raise globs.refusal([row.name for row in stored], path)
-        return chosen
-
-
-def _of(path: str, stored: list[Sum]) -> list[Sum]:
-    """The stored sums of one file: those below its name, and those below none. Raises UsageError without any."""
-    own = [row for row in stored if row.file is None or os.path.normpath(row.file) == os.path.normpath(path)]
-    if not own:
-        raise UsageError("--sums has no sums of this file")
-    return own
 
 
 def _report(
@@ -141,15 +129,17 @@ def _report(
         with about(path), opened(path, limits, tell=False) as checkpoint:
             with output.progress("checking", checkpoint.nbytes) as progress:
                 if expected is not None:
-                    expected = _of(path, expected)
-                    now = sums_now(Survey(checkpoint), expected, section, progress=progress)
+                    expected = sums_of(path, expected)
+                    survey = Survey(checkpoint)
+                    now = sums_now(survey, expected, section, progress=progress, executor=executor())
                     report = verify.against(checkpoint, expected, now)
                 else:
                     report = verify.structure(checkpoint)
                     if not quick:
-                        done = checksums(path, limits, progress, plugins=plugins_allowed())
+                        allowed = plugins_allowed()
+                        done = checksums(path, limits, progress, plugins=allowed, executor=executor())
                         report = verify.with_checksums(
-                            report, checkpoint, done.damage, done.nbytes, done.unchecked
+                            report, checkpoint, done.damage, done.nbytes, done.unchecked, done.unread
                         )
             checkpoint.check_unchanged()
             return report

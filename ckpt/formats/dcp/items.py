@@ -6,6 +6,7 @@ An item is opened when its bytes are needed. What it holds must be what `.metada
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from math import prod
 
 from ckpt.checkpoint import Checkpoint, Origin
@@ -112,6 +113,14 @@ def most_of(dtype: DType, shape: tuple[int, ...]) -> int:
     return (prod(shape) * dtype.bits + 7) // 8 + _AROUND
 
 
+def _known(at: Bytes) -> Bytes:
+    return at
+
+
+def _lost(error: CkptError) -> Bytes:
+    raise error
+
+
 def _root(archive: Archive, contents: Contents, limits: Limits, key: str, budget: Budget) -> Node:
     record = archive.find("data.pkl")
     if record is None:
@@ -135,6 +144,13 @@ class TensorItem:
         self._shape = shape
         self._limits = limits
         self._ref: TensorRef | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        try:
+            find = partial(_known, self._find())
+        except CkptError as error:
+            find = partial(_lost, error)
+        return TensorItem, (find, self._dtype, self._shape, self._limits)
 
     def find(self) -> Bytes:
         """Where the item lies. Raises UnreadableError where its file is missing or ends before it."""

@@ -19,12 +19,12 @@ from ckpt.formats.dcp.remains import remains
 from ckpt.formats.format import Check, ChecksumReport, Damage, Salvage
 from ckpt.formats.probe import Probe
 from ckpt.formats.torch_zip.verify import crc_of
-from ckpt.io.executor import SPAN, Executor, Task
+from ckpt.io.executor import SPAN, Executor, Failed, Task, run_each
 from ckpt.io.location import Location
 from ckpt.io.source import Source
 from ckpt.limits import INFLATION, Limits
 from ckpt.rows import NamedTuple
-from ckpt.text import show
+from ckpt.text import and_more, show
 
 
 class _Item(NamedTuple):
@@ -47,16 +47,30 @@ def checksums(
     assert folder is not None
     files = Files(folder, limits, probe.budget)
     try:
+        parts = list(_parts(_items(files)))
         tasks = [
-            Task(_checked, (part, probe.mark, limits), sum(item.at.length for item in part))
-            for part in _parts(_items(files))
+            Task(_checked, (part, probe.mark, limits), sum(item.at.length for item in part)) for part in parts
         ]
-        reports = [*executor.run(tasks, progress), _copies(files, probe.mark, limits)]
+        copies, gone = _copies(files, probe.mark)
+        again = [
+            Task(_compared, (copy, probe.mark, limits), copy.one.length + copy.two.length) for copy in copies
+        ]
+        found = run_each(executor, [*tasks, *again], progress)
+        names = [*([item.at.what for item in part] for part in parts), *([copy.what] for copy in copies)]
         for source in files.sources.values():
             source.check_unchanged()
     finally:
         files.close()
-    return ChecksumReport.together(reports)
+    reports = [_report(each, row) for each, row in zip(found, names, strict=True)]
+    return ChecksumReport.together([*reports, ChecksumReport(0, tuple(gone), 0)])
+
+
+def _report(found: tuple[int, list[tuple[str, str]], int] | Failed, names: list[str]) -> ChecksumReport:
+    """What a task found, or that its items were not read."""
+    if isinstance(found, Failed):
+        return ChecksumReport(0, (), 0, (f"{and_more(names, 3)}: {found.problem}",))
+    nbytes, damage, unchecked = found
+    return ChecksumReport(nbytes, tuple(Damage(*row) for row in damage), unchecked)
 
 
 def _items(files: Files) -> Iterator[_Item]:
@@ -101,9 +115,10 @@ def _most(item: _Item, limits: Limits) -> int:
     return limits.inflated_bytes + item.at.length * INFLATION
 
 
-def _checked(items: list[_Item], mark: str, limits: Limits) -> ChecksumReport:
+def _checked(items: list[_Item], mark: str, limits: Limits) -> tuple[int, list[tuple[str, str]], int]:
+    """Bytes with a checksum that were compared, damage and the id of its storage, bytes without a checksum."""
     nbytes = unchecked = 0
-    damage: list[Damage] = []
+    damage: list[tuple[str, str]] = []
     for item in items:
         try:
             if item.dtype is not None:
@@ -117,7 +132,7 @@ def _checked(items: list[_Item], mark: str, limits: Limits) -> ChecksumReport:
                 if error.problem.startswith(item.at.what)
                 else f"{item.at.what}: {error.problem}"
             )
-            damage.append(Damage(text, mark + item.name))
+            damage.append((text, mark + item.name))
             continue
         for record in archive.records.values():
             if record.crc is None:
@@ -128,33 +143,60 @@ def _checked(items: list[_Item], mark: str, limits: Limits) -> ChecksumReport:
             if problem is not None or crc != record.crc:
                 why = problem or "its bytes do not match the recorded checksum"
                 inner = show(record.name.partition("/")[2], 40)
-                damage.append(Damage(f"{item.at.what} is damaged: record {inner}: {why}", mark + item.name))
-    return ChecksumReport(nbytes, tuple(damage), unchecked)
+                damage.append((f"{item.at.what} is damaged: record {inner}: {why}", mark + item.name))
+    return nbytes, damage, unchecked
 
 
-def _copies(files: Files, mark: str, limits: Limits) -> ChecksumReport:
-    """What several ranks wrote of the same chunk. Loaders take any of them, so they must be equal."""
-    damage: list[Damage] = []
+class _Copy(NamedTuple):
+    """The items of two ranks that should hold the same chunk, and their files."""
+
+    name: str
+    what: str
+    dtype: DType
+    shape: tuple[int, ...]
+    one: Bytes
+    two: Bytes
+    files: tuple[str, str]
+
+
+def _copies(files: Files, mark: str) -> tuple[list[_Copy], list[Damage]]:
+    """What several ranks wrote of the same chunk, and what is missing of it.
+
+    Loaders take any of them, so they must be equal.
+    """
+    copies: list[_Copy] = []
+    gone: list[Damage] = []
     metadata = files.metadata
     for copy in metadata.copies:
         if copy.chunk is None:
             continue  # each rank has objects of its own, such as the state of its random numbers
         row = metadata.tensors[copy.name]
-        sizes = row.chunks.box(copy.chunk)[1]
         what = show(copy.name, 80)
+        names = (metadata.item(row, copy.chunk).file, copy.item.file)
         try:
-            one = TensorItem(partial(files.chunk, row, copy.chunk), row.dtype, sizes, limits).tensor()
-            two = TensorItem(partial(files.find, copy.item, what), row.dtype, sizes, limits).tensor()
-            same = same_bytes(elements(one), elements(two))
-        except (LimitError, NotOpenedError, UnsupportedError):
-            raise
+            one, two = files.chunk(row, copy.chunk), files.find(copy.item, what)
         except CkptError as error:
-            damage.append(Damage(error.problem, mark + copy.name))
+            gone.append(Damage(error.problem, mark + copy.name))
             continue
-        if not same:
-            names = f"{show(metadata.item(row, copy.chunk).file, 60)} and {show(copy.item.file, 60)}"
-            damage.append(Damage(f"{what} differs between {names}", mark + copy.name))
-    return ChecksumReport(0, tuple(damage), 0)
+        copies.append(_Copy(copy.name, what, row.dtype, row.chunks.box(copy.chunk)[1], one, two, names))
+    return copies, gone
+
+
+def _compared(copy: _Copy, mark: str, limits: Limits) -> tuple[int, list[tuple[str, str]], int]:
+    """Whether two ranks hold the same elements."""
+    text = ""
+    try:
+        one, two = (
+            TensorItem(partial(_itself, at), copy.dtype, copy.shape, limits).tensor()
+            for at in (copy.one, copy.two)
+        )
+        if not same_bytes(elements(one), elements(two)):
+            text = f"{copy.what} differs between {show(copy.files[0], 60)} and {show(copy.files[1], 60)}"
+    except (LimitError, NotOpenedError, UnsupportedError):
+        raise
+    except CkptError as error:
+        text = error.problem
+    return 0, [(text, mark + copy.name)] if text else [], 0
 
 
 def salvage(source: Source, limits: Limits) -> Salvage | None:

@@ -10,10 +10,11 @@ from ckpt.errors import CkptError, LimitError, NotOpenedError
 from ckpt.formats.format import Check, ChecksumReport, Damage, Salvage
 from ckpt.formats.fsdp.reader import RanksOrigin, read
 from ckpt.formats.probe import Probe
-from ckpt.io.executor import Executor
+from ckpt.io.executor import Executor, Failed, Task, run_each
 from ckpt.io.source import Source
 from ckpt.limits import Limits
-from ckpt.tensors import Boxes
+from ckpt.tensors import Boxes, TensorRef
+from ckpt.text import show
 
 
 def checksums(
@@ -30,19 +31,26 @@ def checksums(
             _about(check(probe.location.child(name, "no"), mark).about(name), owners)
             for name, mark in checkpoint.origin.marks
         ]
-        damage: list[Damage] = []
-        for copies in checkpoint.origin.copies:
-            if copies.surely_differ:
-                continue  # the reader has said so
-            try:
-                same = same_bytes(elements(copies.one), elements(copies.two))
-            except (LimitError, NotOpenedError):
-                raise
-            except CkptError:
-                continue  # the checksums of its file say that it is damaged
-            if not same:
-                damage.append(Damage(copies.text, copies.id))
-    return ChecksumReport.together([*reports, ChecksumReport(0, tuple(damage), 0)])
+        asked = [copies for copies in checkpoint.origin.copies if not copies.surely_differ]  # else it is said
+        tasks = [
+            Task(_same, (copies.one, copies.two), copies.one.nbytes + copies.two.nbytes) for copies in asked
+        ]
+        found = list(zip(asked, run_each(executor, tasks), strict=True))
+    damage = [Damage(copies.text, copies.id) for copies, same in found if same is False]
+    unread = [
+        f"{show(copies.name, 80)}: {same.problem}" for copies, same in found if isinstance(same, Failed)
+    ]
+    return ChecksumReport.together([*reports, ChecksumReport(0, tuple(damage), 0, tuple(unread))])
+
+
+def _same(one: TensorRef, two: TensorRef) -> bool | None:
+    """Whether two ranks hold the same elements; None where the checksums of its file say that it is damaged."""
+    try:
+        return same_bytes(elements(one), elements(two))
+    except (LimitError, NotOpenedError):
+        raise
+    except CkptError:
+        return None
 
 
 def _owners(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:

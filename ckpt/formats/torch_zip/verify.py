@@ -13,7 +13,7 @@ from ckpt.formats.format import Check, ChecksumReport, Damage, Salvage
 from ckpt.formats.pickled import Contents, interpret, run
 from ckpt.formats.probe import Probe
 from ckpt.formats.torch_legacy.read import read_nested
-from ckpt.io.executor import Executor, Task, run_bundled, spans
+from ckpt.io.executor import Executor, Failed, Task, run_each, spans
 from ckpt.io.source import Source
 from ckpt.limits import Limits
 from ckpt.nodes import Global, PersistentId
@@ -42,20 +42,31 @@ def checksums(
         for place, row in zip(places, cuts, strict=True)
         for first, last in row
     ]
-    found = iter(run_bundled(executor, tasks, progress))
+    found = iter(run_each(executor, tasks, progress))
     damage: list[Damage] = []
+    unread: list[str] = []
+    nbytes = 0
     for record, row in zip(records, cuts, strict=True):
-        crc, problem = next(found)
-        for first, last in row[1:]:
-            crc = combined(crc, next(found)[0], last - first)
+        crc, problem = 0, None
+        reason = ""
+        for first, last in row:
+            each = next(found)
+            if isinstance(each, Failed):
+                reason = reason or each.problem
+            else:
+                crc, problem = combined(crc, each[0], last - first) if first else each[0], each[1]
         name = f"record {show(record.name, 80)}"
+        if reason:
+            unread.append(f"{name}: {reason}")
+            continue
+        nbytes += record.size
         if problem is not None:
             damage.append(Damage(f"{name}: {problem}", _storage_id(probe.mark, archive, record)))
         elif crc != record.crc:
             text = f"{name} does not match its recorded checksum"
             damage.append(Damage(text, _storage_id(probe.mark, archive, record)))
     unchecked = sum(record.size for record in archive.records.values() if record.crc is None)
-    return ChecksumReport(sum(record.size for record in records), tuple(damage), unchecked)
+    return ChecksumReport(nbytes, tuple(damage), unchecked, tuple(unread))
 
 
 def _cuts(place: Range) -> list[tuple[int, int]]:

@@ -8,14 +8,15 @@ from typing import Literal
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.cast import has_numbers
-from ckpt.elements.measure import ChannelLayout, Channels, Measurement, Summary, measure_tasks, merged
+from ckpt.elements.channels import ChannelLayout, Channels
+from ckpt.elements.measure import Measurement, Summary, measure_tasks, merged
 from ckpt.elements.spans import once
 from ckpt.errors import UnsupportedError, UsageError
 from ckpt.evidence.record import record_of
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.findings import Finding, order
-from ckpt.io.executor import Executor, Task, Threads, run_bundled
+from ckpt.io.executor import Executor, Failed, Task, Threads, run_each
 from ckpt.jobs.check.channels import Axis, axis_of, inner
 from ckpt.names import Globs, natural
 from ckpt.rows import NamedTuple
@@ -45,6 +46,8 @@ class Row(NamedTuple):
     found: Summary | None
     channels: DeadChannels | None = None
     why: str = ""
+    unread: bool = False
+    """Whether its bytes could not be read. `why` says the reason then."""
 
     @property
     def std(self) -> float | None:
@@ -92,6 +95,11 @@ class StatsReport(NamedTuple):
     """Whether the elements of each tensor were counted in bins."""
 
     @property
+    def unread(self) -> tuple[Row, ...]:
+        """The tensors that were not measured, because their bytes could not be read."""
+        return tuple(row for row in self.rows if row.unread)
+
+    @property
     def sparsity(self) -> tuple[int, int]:
         """(elements that are zero, elements)."""
         known = [row.found for row in self.rows if row.found is not None]
@@ -122,6 +130,7 @@ class StatsReport(NamedTuple):
             "modules": [{"name": name, "zeros": none, "numel": all_} for name, none, all_ in self.modules()],
             "threshold": self.threshold,
             "findings": [finding.to_json() for finding in self.findings],
+            **({"unread": [row.entry.name for row in self.unread]} if self.unread else {}),
         }
 
 
@@ -165,7 +174,8 @@ def stats(
     """The numbers of the tensors of the only model, or of a section; of `everything` when asked, or without a model.
 
     With a `threshold` channels are looked at: one is dead whose mean magnitude is less than that share of the largest
-    one's. With `histogram` the finite elements of each tensor are counted in bins. Raises UsageError, UnreadableError.
+    one's. With `histogram` the finite elements of each tensor are counted in bins. What cannot be read is a row without
+    numbers, one of `unread`. Raises UsageError.
     """
     if sort not in KEYS:
         raise UsageError(f"--sort {show(sort, 40)}: not one of {' '.join(KEYS)}")
@@ -251,15 +261,26 @@ def _measuring(plan: _Plan, ref: TensorRef, histogram: bool) -> _Plan:
 
 def _measured(
     plans: Sequence[_Plan], executor: Executor, progress: Callable[[int], None] | None
-) -> list[Measurement]:
+) -> list[Measurement | Failed]:
     """The numbers of each tensor, from those of its spans."""
-    results = iter(run_bundled(executor, [task for plan in plans for task in plan.tasks], progress))
-    return [merged([next(results) for _ in plan.tasks]) for plan in plans]
+    results = iter(run_each(executor, [task for plan in plans for task in plan.tasks], progress))
+    return [_together([next(results) for _ in plan.tasks]) for plan in plans]
 
 
-def _row(plan: _Plan, found: Measurement, threshold: float | None) -> Row:
+def _together(parts: Sequence[Measurement | Failed]) -> Measurement | Failed:
+    found: list[Measurement] = []
+    for part in parts:
+        if isinstance(part, Failed):
+            return part
+        found.append(part)
+    return merged(found)
+
+
+def _row(plan: _Plan, found: Measurement | Failed, threshold: float | None) -> Row:
     if not plan.has_numbers:
         return Row(plan.entry, plan.label, None, why=plan.why)
+    if isinstance(found, Failed):
+        return Row(plan.entry, plan.label, None, why=f"unreadable: {found.problem}", unread=True)
     found.summary.repeated(plan.times)
     row = Row(plan.entry, plan.label, found.summary, why=plan.why)
     if plan.axis == "ambiguous":

@@ -11,7 +11,7 @@ from ckpt.elements.blocks import blocks, elements
 from ckpt.elements.spans import refuse_unfolded
 from ckpt.errors import UnreadableError, UnsupportedError
 from ckpt.evidence.survey import Survey
-from ckpt.io.executor import Executor, Task, Threads, run_bundled
+from ckpt.io.executor import Executor, Failed, Task, Threads, run_bundled, run_each
 from ckpt.names import Globs
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Tensor, TensorRef, parts_of
@@ -25,6 +25,8 @@ class Sum(NamedTuple):
     digest: str
     file: str | None = None
     """The file of the tensor, where a list holds the sums of several."""
+    unread: str | None = None
+    """Why its bytes could not be read. `digest` is empty then."""
 
 
 def sums(
@@ -38,8 +40,8 @@ def sums(
 ) -> list[Sum]:
     """The sums of the tensors of the only model, or of a section, by their names in it; of everything by full names.
 
-    Of a file without a model it is everything. Raises UsageError, UnreadableError, UnsupportedError for what has no
-    bytes.
+    Of a file without a model it is everything. What cannot be read has the reason in place of a sum. Raises UsageError,
+    UnsupportedError for what has no bytes.
     """
     chosen = survey.everything if everything else survey.model_or_all(section)
     rows = [(chosen.relative(entry.name), entry) for entry in chosen.selected(select, survey.path)]
@@ -53,7 +55,7 @@ def sums_now(
     *,
     progress: Callable[[int], None] | None = None,
     executor: Executor | None = None,
-) -> dict[str, str]:
+) -> dict[str, Sum]:
     """The sums that the tensors with the names of `expected` have now.
 
     Stored sums do not say of which part they are. It is the part that has the most of the names: the model, another
@@ -66,14 +68,14 @@ def sums_now(
     named = [dict(zip(part.names(), part.entries, strict=True)) for part in parts]
     named = [{name: entry for name, entry in names.items() if name in wanted} for names in named]
     most = max(map(len, named))
-    found: list[dict[str, str]] = []
+    found: list[dict[str, Sum]] = []
     for names in named:
         if len(names) == most:
-            made = {row.name: row.digest for row in _sums(survey, names.items(), progress, executor)}
-            if all(digest == wanted[name] for name, digest in made.items()):
+            made = {row.name: row for row in _sums(survey, names.items(), progress, executor)}
+            if all(row.digest == wanted[name] for name, row in made.items()):
                 return made
             found.append(made)
-    return max(found, key=lambda made: sum(digest == wanted[name] for name, digest in made.items()))
+    return max(found, key=lambda made: sum(row.digest == wanted[name] for name, row in made.items()))
 
 
 def digests(survey: Survey, *, executor: Executor | None = None) -> list[str | None]:
@@ -97,14 +99,19 @@ def _sums(
     progress: Callable[[int], None] | None,
     executor: Executor | None,
 ) -> list[Sum]:
-    tasks = [Task(_sum, (name, entry.tensor, survey.path), entry.tensor.nbytes) for name, entry in rows]
-    return run_bundled(executor or Threads(), tasks, progress)
+    named = list(rows)
+    tasks = [Task(_sum, (name, entry.tensor, survey.path), entry.tensor.nbytes) for name, entry in named]
+    found = run_each(executor or Threads(), tasks, progress)
+    return [
+        Sum(name, "", unread=result.problem) if isinstance(result, Failed) else Sum(name, result)
+        for (name, _), result in zip(named, found, strict=True)
+    ]
 
 
-def _sum(name: str, tensor: Tensor, path: str) -> Sum:
+def _sum(name: str, tensor: Tensor, path: str) -> str:
     """The sum of a tensor: one task, for SHA-256 takes one byte after the other."""
     try:
-        return Sum(name, digest(tensor))
+        return digest(tensor)
     except UnsupportedError as error:
         raise UnsupportedError(f"{show(name, 80)}: {error.problem}", path=path) from None
 
@@ -145,7 +152,7 @@ _FILE = "# file: "
 def lines(found: Sequence[Sum], file: str | None = None) -> list[str]:
     """The sums as text, a line each, as `sha256sum` has them, below the name of their `file`; names escaped."""
     head = [] if file is None else [f"{_FILE}{show(file, None)}"]
-    return head + [f"{row.digest}  {show(row.name, None)}" for row in found]
+    return head + [f"{row.digest}  {show(row.name, None)}" for row in found if row.unread is None]
 
 
 def _unescaped(match: re.Match[str]) -> str:

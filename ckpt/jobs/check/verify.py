@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import Literal
 
 from ckpt.checkpoint import Checkpoint
-from ckpt.errors import Failure
+from ckpt.errors import Failure, UnreadableError
 from ckpt.findings import LOST
 from ckpt.jobs.check.sums import Sum
 from ckpt.rows import NamedTuple
 from ckpt.tensors import parts_of
-from ckpt.text import Json, plural, size_text
+from ckpt.text import Json, and_more, plural, show, size_text
 
 Verdict = Literal["intact", "damaged", "unreadable"]
-"""`unreadable`: nothing is known, because the file is missing, may not be read, or is not a checkpoint."""
+"""`unreadable`: the file is missing, may not be read, is not a checkpoint, or some of its bytes could not be read."""
 
 
 class Problem(NamedTuple):
@@ -131,21 +131,41 @@ def with_checksums(
     damage: Sequence[tuple[str, str | None]],
     nbytes: int,
     unchecked: int,
+    unread: Sequence[str] = (),
 ) -> VerifyReport:
-    """The report with what the file's own checksums say. `damage` is (what, the id of the storage)."""
+    """The report with what the file's own checksums say. `damage` is (what, the id of the storage).
+
+    With something `unread` the file is not known to be intact, and not all that is damaged is known.
+    """
     problems = [*report.problems, *(Problem(what, _tensors(checkpoint, storage)) for what, storage in damage)]
     checked = [
         *report.checked,
-        *(["all checksums match" if not damage else f"checksums of {size_text(nbytes)}"] if nbytes else []),
+        *(
+            ["all checksums match" if not damage and not unread else f"checksums of {size_text(nbytes)}"]
+            if nbytes
+            else []
+        ),
     ]
     not_checked = list(report.not_checked)
-    if not nbytes:
+    if not nbytes and not unread:
         unchecked = sum(storage.nbytes for storage in checkpoint.storages)
     if unchecked:
         why = "records without a checksum" if nbytes else f"{checkpoint.traits.label} has no checksums"
         not_checked.append(f"values of {size_text(unchecked)} ({why})")
     judged = _judged(checkpoint, problems, checked, not_checked)
-    return judged._replace(whole=report.whole, lost=report.lost)
+    return _doubted(judged._replace(whole=report.whole, lost=report.lost), unread)
+
+
+def _doubted(report: VerifyReport, unread: Sequence[str]) -> VerifyReport:
+    """The report, where some of the bytes could not be read."""
+    if not unread:
+        return report
+    text = f"not all could be read: {and_more(list(unread), 3, '; ')}"
+    return report._replace(
+        verdict="unreadable",
+        problems=(Problem(text), *report.problems),
+        error=Failure(UnreadableError.code, text),
+    )
 
 
 def _tensors(checkpoint: Checkpoint, storage: str | None) -> tuple[str, ...]:
@@ -159,18 +179,23 @@ def _tensors(checkpoint: Checkpoint, storage: str | None) -> tuple[str, ...]:
     )
 
 
-def against(checkpoint: Checkpoint, expected: Sequence[Sum], found: dict[str, str]) -> VerifyReport:
+def against(checkpoint: Checkpoint, expected: Sequence[Sum], found: dict[str, Sum]) -> VerifyReport:
     """What stored sums say. `found` are the sums of the file now, by every name of its tensors."""
-    other = tuple(row.name for row in expected if row.name in found and found[row.name] != row.digest)
-    gone = tuple(row.name for row in expected if row.name not in found)
+    known = {row.name: found[row.name] for row in expected if row.name in found}
+    unread = [f"{show(name, 80)}: {row.unread}" for name, row in known.items() if row.unread is not None]
+    other = tuple(
+        row.name
+        for row in expected
+        if row.name in known and known[row.name].unread is None and known[row.name].digest != row.digest
+    )
+    gone = tuple(row.name for row in expected if row.name not in known)
     problems = [
         Problem(f"{plural(len(names), 'tensor')} {what}", names)
         for names, what in ((other, "with another sum"), (gone, "missing"))
         if names
     ]
-    return _judged(
-        checkpoint, problems, [f"{plural(len(expected), 'stored sum')} match"] if not problems else [], ()
-    )
+    done = [] if problems or unread else [f"{plural(len(expected), 'stored sum')} match"]
+    return _doubted(_judged(checkpoint, problems, done, ()), unread)
 
 
 def damaged(

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ckpt.checkpoint import Checkpoint, Entry
-from ckpt.elements.compare import Change, Tolerance, compare_all, contradicted, plan, recorded_same
-from ckpt.errors import UnsupportedError, UsageError
+from ckpt.checkpoint import Checkpoint
+from ckpt.elements.compare import Tolerance
+from ckpt.errors import UnreadableError, UsageError
 from ckpt.evidence.alignment import Alignment, Component, Paired, in_turn, paired
 from ckpt.evidence.roles import Role
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.findings import Finding, order
 from ckpt.io.executor import Executor, Threads
+from ckpt.jobs.diff.compared import compared, shape_status
 from ckpt.jobs.diff.findings import are_ranks, findings
 from ckpt.jobs.diff.moved import with_moves
-from ckpt.jobs.diff.ranks import is_apart, strict_notes
+from ckpt.jobs.diff.ranks import strict_notes
 from ckpt.jobs.diff.reasons import Side, doubt_contradictions, with_reason
 from ckpt.jobs.diff.rows import DIFFERS, Pair, Row, Status, ValueRow
 from ckpt.jobs.diff.values import differing_values
 from ckpt.names import Globs
 from ckpt.rows import NamedTuple
-from ckpt.text import Json, show
+from ckpt.text import Json, listed, show
 
 
 class Options(NamedTuple):
@@ -45,6 +46,8 @@ class Options(NamedTuple):
     """Called with the number of bytes that were compared."""
     executor: Executor | None = None
     """Who compares; by default threads of this process."""
+    once: bool = False
+    """Whether no task may depend on the result of another, as when they run on several machines. Figures are the same."""
 
 
 class DiffReport(NamedTuple):
@@ -79,6 +82,17 @@ class DiffReport(NamedTuple):
     def __repr__(self) -> str:
         names = f"{show(self.before.path)} → {show(self.after.path)}"
         return f"<ckpt.DiffReport {names}: {len(self.changed):,} changed, {self.count('same'):,} same>"
+
+    @property
+    def unread(self) -> tuple[Row, ...]:
+        """The tensors that were not compared, because their bytes could not be read."""
+        return tuple(row for row in self.rows if row.unread is not None)
+
+    def check_read(self) -> None:
+        """Raise UnreadableError where tensors could not be read: whether the files differ is not known then."""
+        if self.unread:
+            names = listed([row.name for row in self.unread], 5)
+            raise UnreadableError(f"not compared: {names}: {self.unread[0].unread}", path=self.after.path)
 
     @property
     def damaged(self) -> tuple[str, ...]:
@@ -135,7 +149,7 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
         rows += [row._replace(kind=pair.after.kind) for row in found]
     rows = [_with_optimizer(row, before, after) for row in rows]
     _refuse_nothing(before, after, rows, options)
-    rows = _compared(rows, options, after.path)
+    rows = compared(rows, options, after.path)
     if not (options.structure or options.quick):
         rows = with_moves(rows, options.executor or Threads())
     sides = Side(before), Side(after)
@@ -289,7 +303,7 @@ def _rows(
         other = before.tensors[at]
         if _selected(options, entry.name, name, partner):
             role = min(role, before.roles[at], key=_rank)
-            status = _shape_status(other, entry)
+            status = shape_status(other, entry)
             rows.append(Row(status, other, entry, role, labels=(partner, name), indices=(at, index)))
     taken = set(names.partners.values())
     for name, index in names.one.items():
@@ -325,61 +339,6 @@ def _rank(role: Role) -> int:
 
 def _selected(options: Options, *names: str) -> bool:
     return not options.select or options.select.match(*names)
-
-
-# --- what differs ---------------------------------------------------------------------------------------------------
-
-
-def _shape_status(before: Entry, after: Entry) -> Status:
-    if before.tensor.shape != after.tensor.shape or before.tensor.layout != after.tensor.layout:
-        return "reshaped"
-    return "retyped" if before.tensor.dtype != after.tensor.dtype else "same"
-
-
-def _compared(rows: list[Row], options: Options, path: str) -> list[Row]:
-    """The rows with what differs in the values of those of one shape; `path` is that of the file after."""
-    if options.structure:
-        return rows
-    rows = [row._replace(status="unchecked", apart=True) if is_apart(row) else row for row in rows]
-    if options.quick:
-        return [_recorded(row) for row in rows]
-
-    plans = {}
-    for index, row in enumerate(rows):
-        if row.before is None or row.after is None or row.status in ("reshaped", "unchecked"):
-            continue
-        try:
-            plans[index] = plan(
-                row.before.tensor,
-                row.after.tensor,
-                options.tolerance,
-                always=options.norms,
-                histogram=options.histogram,
-            )
-        except UnsupportedError as error:
-            problem = f"{show(row.name, 80)}: {error.problem}"
-            raise UnsupportedError(problem, path=path, hint=error.hint) from None
-    changes = compare_all(list(plans.values()), options.executor or Threads(), options.progress)
-    found = dict(zip(plans, changes, strict=True))
-    return [_with_change(row, found[index]) if index in found else row for index, row in enumerate(rows)]
-
-
-def _with_change(row: Row, change: Change | None) -> Row:
-    """A row of two tensors of one shape, with what differs in their values."""
-    assert row.before is not None and row.after is not None
-    same = change is None or not (change.differing or change.other_bytes)
-    damaged = row.status == "same" and contradicted(row.before.tensor, row.after.tensor, same=same)
-    is_close = change is not None and change.close
-    status: Status = "changed" if row.status == "same" and not same and not is_close else row.status
-    return row._replace(status=status, change=change, damaged=damaged)
-
-
-def _recorded(row: Row) -> Row:
-    """A row by the recorded CRCs alone."""
-    if row.status != "same" or row.before is None or row.after is None:
-        return row
-    same = recorded_same(row.before.tensor, row.after.tensor)
-    return row if same else row._replace(status="unchecked" if same is None else "changed")
 
 
 def _refuse_nothing(

@@ -76,6 +76,7 @@ def _row(row: Row) -> dict[str, Json]:
         "device": [None if tensor is None else tensor.device for tensor in sides],
         "change": None if row.change is None else _change(row.change),
         **({"apart": True} if row.apart else {}),
+        **({} if row.unread is None else {"unread": row.unread}),
         "reason": row.reason,
         "cause": row.cause,
     }

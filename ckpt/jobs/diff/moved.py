@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Hashable, Iterable
 
 from ckpt.checkpoint import Entry
-from ckpt.elements.blocks import elements
-from ckpt.elements.compare import compare_all, plan
-from ckpt.io.executor import Executor, Task
+from ckpt.elements.blocks import slice_of
+from ckpt.elements.compare import kind_of
+from ckpt.elements.spans import cuts
+from ckpt.io.executor import Executor, Failed, Task, run_each
+from ckpt.jobs.check.sums import digest
 from ckpt.jobs.diff.rows import Row
-from ckpt.tensors import Tensor, parts_of
+from ckpt.tensors import Composite, Tensor, TensorRef, parts_of
 
 _UNFOLDED = 1 << 30
 """Bytes to which a view of few may unfold and still be looked for."""
@@ -21,7 +22,8 @@ _DEPTH = 32
 def with_moves(rows: list[Row], executor: Executor) -> list[Row]:
     """The rows with each tensor that moved to another name as one row, at the place of the new name.
 
-    Equal tensors are paired by the end of their names, the longest first; ambiguous ones stay unpaired.
+    Equal tensors are paired by the end of their names, the longest first; ambiguous ones stay unpaired. What they are is
+    told by SHA-256, so each is read once, and no two must be read side by side.
     """
     gone = {index: row.before for index, row in enumerate(rows) if row.status == "removed" and row.before}
     come = {index: row.after for index, row in enumerate(rows) if row.status == "added" and row.after}
@@ -33,9 +35,10 @@ def with_moves(rows: list[Row], executor: Executor) -> list[Row]:
     gone = {index: entry for index, entry in gone.items() if _geometry(entry.tensor) in shapes}
     come = {index: entry for index, entry in come.items() if _geometry(entry.tensor) in shapes}
     every = gone | come
-    tasks = [Task(_checksum, (entry.tensor,), entry.tensor.nbytes) for entry in every.values()]
-    sums = dict(zip(every, executor.run(tasks), strict=True))
-    content = {index: (*_geometry(entry.tensor), sums[index]) for index, entry in every.items()}
+    content, unread = _contents({index: entry.tensor for index, entry in every.items()}, executor)
+    rows = [row._replace(unread=unread[index]) if index in unread else row for index, row in enumerate(rows)]
+    gone = {index: entry for index, entry in gone.items() if index in content}
+    come = {index: entry for index, entry in come.items() if index in content}
     pairs: list[tuple[int, int]] = []
     deepest = max(entry.name.count(".") + 1 for entry in every.values())
     for depth in range(min(deepest, _DEPTH), -1, -1):
@@ -47,8 +50,7 @@ def with_moves(rows: list[Row], executor: Executor) -> list[Row]:
         pairs += found
         gone = {index: entry for index, entry in gone.items() if index not in {old for old, _ in found}}
         come = {index: entry for index, entry in come.items() if index not in {new for _, new in found}}
-    changes = compare_all([plan(every[old].tensor, every[new].tensor) for old, new in pairs], executor)
-    moves = {new: old for (old, new), change in zip(pairs, changes, strict=True) if change is None}
+    moves = {new: old for old, new in pairs}
     dropped = set(moves.values())
     return [
         _moved(rows[moves[index]], row) if index in moves else row
@@ -101,10 +103,35 @@ def _geometry(tensor: Tensor) -> tuple[Hashable, ...]:
     return (tensor.dtype, tensor.shape, tensor.layout)
 
 
-def _checksum(tensor: Tensor) -> int:
-    """A checksum of the elements: that of two equal tensors is the same."""
-    found = 0
-    for part in parts_of(tensor):
-        for block in elements(part):
-            found = zlib.crc32(block, found)
-    return found
+def _contents(tensors: dict[int, Tensor], executor: Executor) -> tuple[dict[int, Hashable], dict[int, str]]:
+    """What tensors hold, equal for equal ones, and why some cannot be read."""
+    alike: dict[Hashable, list[TensorRef]] = {}
+    for tensor in tensors.values():
+        if isinstance(tensor, TensorRef):
+            alike.setdefault(_geometry(tensor), []).append(tensor)
+    spans = {geometry: cuts(*refs) for geometry, refs in alike.items()}  # one cut for all that may be equal
+    tasks: dict[int, list[Task[str]]] = {}
+    for index, tensor in tensors.items():
+        if isinstance(tensor, TensorRef):
+            parts = [slice_of(tensor, first, last) for first, last in spans[_geometry(tensor)]]
+            tasks[index] = [Task(digest, (part,), part.nbytes) for part in parts]
+        else:
+            tasks[index] = [Task(digest, (tensor,), tensor.nbytes)]
+    results = iter(run_each(executor, [task for row in tasks.values() for task in row]))
+    found: dict[int, Hashable] = {}
+    unread: dict[int, str] = {}
+    for index, tensor in tensors.items():
+        digests: list[str] = []
+        for result in [next(results) for _ in tasks[index]]:
+            if isinstance(result, Failed):
+                unread.setdefault(index, result.problem)
+            else:
+                digests.append(result)
+        if index not in unread:
+            found[index] = (*_geometry(tensor), _detail(tensor), *digests)
+    return found, unread
+
+
+def _detail(tensor: Tensor) -> Hashable:
+    """What its bytes mean beside its dtype."""
+    return kind_of(tensor) if isinstance(tensor, Composite) else None

@@ -22,7 +22,8 @@ STATUSES: tuple[Status, ...] = (
     "unchecked",
     "same",
 )
-"""`unchecked`: the files hold other parts of the tensor, or with `--quick` a file records no checksum."""
+"""`unchecked`: the files hold other parts of the tensor, its bytes could not be read, or with `--quick` a file
+records no checksum."""
 DIFFERS = frozenset(("changed", "reshaped", "retyped", "added", "removed"))
 
 
@@ -63,6 +64,8 @@ class Row(NamedTuple):
     """The kind of the section that it lies in."""
     apart: bool = False
     """Whether the files hold other parts of it, as those of two ranks do."""
+    unread: str | None = None
+    """Why its bytes could not be read."""
 
     @property
     def moved(self) -> bool:

@@ -792,3 +792,20 @@ def test_the_document_says_what_the_optimizer_holds(tmp_path: Path) -> None:
     for row in rows:
         assert row["in_optimizer"][0] == (held[0][row["before"]] if row["before"] else None), row
         assert row["in_optimizer"][1] == (held[1][row["after"]] if row["after"] else None), row
+
+
+def test_types_without_numbers_are_compared_by_their_bytes(small_blocks: None, tmp_path: Path) -> None:
+    """Also beside another type, and where the numbers of equal tensors are asked for."""
+    codes = torch.arange(300, dtype=torch.int32).to(torch.uint8)
+    other = codes.clone()
+    other[299] += 1
+    for dtype in (torch.float4_e2m1fn_x2, torch.bits8):
+        before = {"same": codes.view(dtype), "changed": codes.view(dtype), "retyped": codes.view(dtype)}
+        after = {"same": codes.view(dtype), "changed": other.view(dtype), "retyped": codes.float()}
+        for options in (dict[str, Any](), {"norms": True}, {"once": True}):
+            report = of(before, after, tmp_path, **options)
+            assert {row.name: row.status for row in report.rows} == {
+                "same": "same",
+                "changed": "changed",
+                "retyped": "retyped",
+            }, dtype

@@ -1,0 +1,185 @@
+"""`ckpt merge-parts`: the parts of a job, checked and put together, and the command's own report of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Annotated, cast
+
+import typer
+
+from ckpt import __version__
+from ckpt.checkpoint import Checkpoint
+from ckpt.cli import output
+from ckpt.cli.commands import diff, stats, sum, verify
+from ckpt.cli.options import (
+    FailOn,
+    Ignore,
+    Json,
+    LevelOption,
+    LimitOption,
+    NoHeader,
+    Select,
+    Silent,
+    Table,
+    Tsv,
+    codes_of,
+    limits_of,
+    opened,
+)
+from ckpt.cli.paths import TROUBLE
+from ckpt.cli.signature import OUTPUT, Command, option_of, parameters_of
+from ckpt.cli.work import handing
+from ckpt.cli.work.jobs import WORKS, Work, sums_input
+from ckpt.errors import CkptError, UnreadableError, UsageError, about
+from ckpt.io.far import is_url
+from ckpt.io.location import locate, read_file
+from ckpt.jobs.parts.document import Part, part_of
+from ckpt.jobs.parts.inputs import input_of
+from ckpt.jobs.parts.merge import check_inputs, checked_options, refusals, results_of_all
+from ckpt.jobs.parts.share import Known, Notes
+from ckpt.limits import Limits
+from ckpt.text import show
+
+_COMMANDS: dict[str, Command] = {
+    "stats": stats.command,
+    "diff": diff.command,
+    "verify": verify.command,
+    "sum": sum.command,
+}
+
+
+def command(
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="PART...", help="What --part printed, of all parts.", show_default=False),
+    ] = None,
+    at: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--at",
+            metavar="PATH",
+            help="Find the checkpoint here, not where the parts found it. For diff twice.",
+        ),
+    ] = None,
+    json: Json = False,
+    tsv: Tsv = False,
+    table: Table = None,
+    no_header: NoHeader = False,
+    modules: Annotated[
+        bool, typer.Option("--modules", help="As in ckpt stats.", rich_help_panel=OUTPUT)
+    ] = False,
+    sort: Annotated[
+        str | None, typer.Option("--sort", metavar="KEY", help="As in ckpt stats.", rich_help_panel=OUTPUT)
+    ] = None,
+    name_only: Annotated[
+        bool, typer.Option("--name-only", help="As in ckpt diff.", rich_help_panel=OUTPUT)
+    ] = False,
+    which: Annotated[
+        str | None, typer.Option("--show", metavar="WHAT", help="As in ckpt diff.", rich_help_panel=OUTPUT)
+    ] = None,
+    quiet: Silent = False,
+    select: Select = None,
+    ignore: Ignore = None,
+    level: LevelOption = None,
+    fail_on: FailOn = None,
+    limit: LimitOption = None,
+) -> int:
+    """Put the parts of ckpt stats, diff, verify or sum together, and report as the command itself does.
+
+    All parts must be there, once each, and of the same files and options. The checkpoint is opened again for its names;
+    no tensor is read. The exit code is that of the command.
+
+    \b
+    for i in 0 1 2 3; do ckpt stats model.safetensors --part $i/4 > part-$i.json; done
+    ckpt merge-parts part-*.json --fail-on nan
+    """
+    limits = limits_of(limit)
+    parts = [_read(file, limits) for file in files or ()]
+    if not parts:
+        raise UsageError("nothing to merge", hint="PART..., what --part I/N printed")
+    refused = refusals(parts, __version__)
+    for error in refused:
+        output.fail(error)
+    if refused:
+        return TROUBLE
+    name, part = parts[0].command, parts[0]
+    work = WORKS.get(name)
+    if work is None:
+        raise UnreadableError(f"is not a part: no part of ckpt {show(name, 40)}", path=part.file)
+    options = checked_options(part, work.options)
+    shown: dict[str, object] = {
+        **{"json": json, "tsv": tsv, "table": table, "no_header": no_header, "modules": modules},
+        **{"sort": sort, "name_only": name_only, "which": which, "quiet": quiet, "select": select},
+        **{"ignore": ignore, "level": level, "fail_on": fail_on},
+    }
+    asked = {key: value for key, value in shown.items() if value is not None and value is not False}
+    _check_asked(name, work, options, asked)
+    paths = _paths(part, work, at or ())
+    known = _results(parts, work, paths, options, limits)
+    run = _COMMANDS[name]
+    where = {"paths": paths} if work.inputs == 1 else {"before": paths[0], "after": paths[1]}
+    with handing(known):
+        return run(**where, **options, **asked, limit=limit)
+
+
+def _read(file: str, limits: Limits) -> Part:
+    with about(file):
+        return part_of(read_file(locate(file), limits, "the part"), file)
+
+
+def _check_asked(name: str, work: Work, options: Mapping[str, object], asked: Mapping[str, object]) -> None:
+    """Raise UsageError for an option that the command lacks, or that asks for what the parts do not hold."""
+    for key in asked:
+        if key not in work.shown:
+            option = option_of(parameters_of(command)[key])
+            raise UsageError(f"{option} does not go with the parts of ckpt {name}")
+    if name != "stats" or options["channels"]:
+        return
+    for key in ("select", "fail_on"):
+        values = cast("Sequence[str] | None", asked.get(key))
+        if "dead-channels" in codes_of(
+            f"--{key}".replace("_", "-"), values, name, ("error", "warning", "any")
+        ):
+            raise UsageError("the parts hold no channels", hint="ckpt stats --channels --part I/N")
+
+
+def _paths(part: Part, work: Work, at: Sequence[str]) -> list[str]:
+    """Where the checkpoints are. A part may name any path, but nothing is asked of a server that the user did not type."""
+    told = [row.path for row in part.inputs[: work.inputs]]
+    if len(told) != work.inputs:
+        raise UnreadableError("is not a part: an input is missing", path=part.file)
+    if at:
+        if len(at) != len(told):
+            raise UsageError(f"--at is given {len(at):,} times, the parts have {len(told):,} inputs")
+        return list(at)
+    for path in told:
+        if is_url(path):
+            raise UsageError(
+                "the parts name a URL, which is not opened for a file", path=path, hint="--at URL"
+            )
+    return told
+
+
+def _results(
+    parts: Sequence[Part], work: Work, paths: Sequence[str], options: Mapping[str, object], limits: Limits
+) -> Known:
+    """What hands in the results of all tasks. Raises CkptError where they are not those of these files."""
+    with ExitStack() as stack:
+        inputs = [stack.enter_context(_opened(path, limits)) for path in paths]
+        notes = Notes()
+        with about(paths[0]):
+            work.run(inputs, options, limits, notes)
+        told = [*map(input_of, inputs), *sums_input(options)]
+        if len(told) != len(parts[0].inputs):
+            raise UnreadableError("is not a part: an input is missing", path=parts[0].file)
+        check_inputs(parts, told, notes.tasks)
+        return Known(results_of_all(parts, notes.tasks))
+
+
+def _opened(path: str, limits: Limits) -> Checkpoint:
+    try:
+        return opened(path, limits, tell=False)
+    except CkptError as error:
+        error.hint = error.hint or "--at PATH says where the checkpoint is now"
+        raise
