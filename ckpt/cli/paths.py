@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING
 
 from ckpt import __version__
 from ckpt.cli import output
@@ -14,6 +15,9 @@ from ckpt.errors import CkptError, about
 from ckpt.render.text import Line
 from ckpt.rows import NamedTuple
 from ckpt.text import Json, and_more, show, show_literal
+
+if TYPE_CHECKING:
+    from ckpt.io.executor import Executor
 
 TROUBLE = 2
 
@@ -133,6 +137,21 @@ def _written(
     for text in made.texts:
         output.write_text(text)
     return made.code
+
+
+@contextmanager
+def working(where: str | None, names: Iterable[str]) -> Iterator[Executor | None]:
+    """Who does the work on the PATHs, as `--cluster` says; None without it.
+
+    Raises UsageError for a URL with a secret, CkptError without a cluster.
+    """
+    if where is None:
+        yield None
+        return
+    from ckpt.io.cluster.connect import connected  # here: only a cluster pays for it
+
+    with connected(where, names, output.talk) as executor:
+        yield executor
 
 
 @contextmanager

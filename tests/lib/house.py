@@ -32,6 +32,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "io.beside",
         "io.executor",
         "io.remote",
+        "io.cluster",
     ),
     ("elements",),
     ("tree",),

@@ -11,6 +11,7 @@ from ckpt.checkpoint import Checkpoint
 from ckpt.cli import output
 from ckpt.cli.options import (
     Arg,
+    Cluster,
     Exclude,
     Ignore,
     Include,
@@ -29,7 +30,7 @@ from ckpt.cli.options import (
     opened,
     refuse_factory,
 )
-from ckpt.cli.paths import documented
+from ckpt.cli.paths import documented, working
 from ckpt.cli.signature import GATE, OUTPUT, Exclusion, excluding
 from ckpt.elements.compare import Tolerance
 from ckpt.errors import UnreadableError, UsageError
@@ -63,6 +64,7 @@ _CLOSE: dict[str, Tolerance] = {
     Exclusion(("--structure", "--quick"), ("--close", "--atol", "--rtol")),
     Exclusion(("--structure",), ("--fail-on",)),
     Exclusion(("--close",), ("--atol", "--rtol")),
+    Exclusion(("--structure", "--quick"), ("--cluster",)),
 )
 def command(
     before: Annotated[str, typer.Argument(metavar="BEFORE", help="A checkpoint.", show_default=False)],
@@ -148,6 +150,7 @@ def command(
             rich_help_panel=GATE,
         ),
     ] = None,
+    cluster: Cluster = None,
     limit: LimitOption = None,
 ) -> int:
     """Compare two checkpoints. Exit code 0 same, 1 differ, 2 trouble.
@@ -183,10 +186,15 @@ def command(
         with documented(path, schema):
             return _opened(path, limits, structure)
 
-    with side(before) as first, side(after) as second, documented(before, schema):
+    with (
+        working(cluster, (before, after)) as executor,
+        side(before) as first,
+        side(after) as second,
+        documented(before, schema),
+    ):
         with output.progress("comparing", first.nbytes + second.nbytes) as progress:
             sides = Survey(first, live), Survey(second, live)
-            report = diff(*sides, options._replace(progress=progress))
+            report = diff(*sides, options._replace(progress=progress, executor=executor))
         for checkpoint in (first, second):
             checkpoint.check_unchanged()
     report = report._replace(findings=gate.rules.kept(report.findings))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ckpt.cli import output
 from ckpt.cli.options import (
+    Cluster,
     Exclude,
     FailOn,
     FilesFrom,
@@ -32,7 +34,7 @@ from ckpt.cli.options import (
     opened,
     plugins_allowed,
 )
-from ckpt.cli.paths import Answer, look, worst
+from ckpt.cli.paths import Answer, look, working, worst
 from ckpt.cli.signature import FILTER, OUTPUT, Exclusion, excluding
 from ckpt.cli.walk import Found, listed, looked
 from ckpt.evidence.survey import Survey
@@ -41,8 +43,11 @@ from ckpt.names import Globs
 from ckpt.render.stats import stats_lines, stats_table
 from ckpt.text import plural
 
+if TYPE_CHECKING:
+    from ckpt.io.executor import Executor
 
-@excluding(Exclusion(("--json", "--tsv", "--table", "--quiet")))
+
+@excluding(Exclusion(("--json", "--tsv", "--table", "--quiet")), Exclusion(("--cluster", "--jobs")))
 def command(
     paths: Paths = None,
     json: Json = False,
@@ -91,6 +96,7 @@ def command(
     files_from: FilesFrom = None,
     quiet: Silent = False,
     jobs: Jobs = None,
+    cluster: Cluster = None,
     limit: LimitOption = None,
 ) -> int:
     """Measure tensors: min, max, mean, std, RMS, zeros, NaN, Inf, and dead channels.
@@ -113,7 +119,7 @@ def command(
     several = len(items) > 1 or items[0].path not in names
     rows = output.Tables(several, tsv=tsv, table=table, header=not no_header)
 
-    def answer(item: Found) -> Answer:
+    def answer(item: Found, executor: Executor | None) -> Answer:
         if item.error is not None:
             raise item.error
         with opened(item.path, limits, tell=False) as checkpoint:
@@ -126,6 +132,7 @@ def command(
                     sort=sort,
                     everything=everything and section is None,
                     progress=progress,
+                    executor=executor,
                 )
             checkpoint.check_unchanged()
         report = report._replace(findings=gate.rules.kept(report.findings))
@@ -140,7 +147,17 @@ def command(
         return made._replace(lines=stats_lines(report, width=width, everything=everything, modules=modules))
 
     schema = "ckpt.stats" if json else None
-    codes = look(names, items, answer, json=schema, jobs=jobs, doing="measuring", tables=rows, apart=True)
+    with working(cluster, names) as executor:
+        codes = look(
+            names,
+            items,
+            partial(answer, executor=executor),
+            json=schema,
+            jobs=1 if executor is not None else jobs,  # a process that talks to a cluster is not copied
+            doing="measuring",
+            tables=rows,
+            apart=True,
+        )
     if len(codes) > 1 and not json and not quiet:
         output.conclude(_summary(codes))
     return worst(codes)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ckpt.cli import output
 from ckpt.cli.options import (
+    Cluster,
     Exclude,
     FilesFrom,
     Include,
@@ -20,14 +22,18 @@ from ckpt.cli.options import (
     opened,
     plugins_allowed,
 )
-from ckpt.cli.paths import Answer, look, worst
-from ckpt.cli.signature import FILTER
+from ckpt.cli.paths import Answer, look, working, worst
+from ckpt.cli.signature import FILTER, Exclusion, excluding
 from ckpt.cli.walk import Found, listed, looked
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.check.sums import lines, sums
 from ckpt.names import Globs
 
+if TYPE_CHECKING:
+    from ckpt.io.executor import Executor
 
+
+@excluding(Exclusion(("--cluster", "--jobs")))
 def command(
     paths: Paths = None,
     include: Include = None,
@@ -41,6 +47,7 @@ def command(
     ] = False,
     files_from: FilesFrom = None,
     jobs: Jobs = None,
+    cluster: Cluster = None,
     limit: LimitOption = None,
 ) -> int:
     """Print the SHA-256 of each tensor. Equal dtype, shape and values give equal sums in every format.
@@ -58,13 +65,23 @@ def command(
     items = looked(names, limits, plugins=plugins_allowed())
     several = len(items) > 1 or items[0].path not in names
 
-    def answer(item: Found) -> Answer:
+    def answer(item: Found, executor: Executor | None) -> Answer:
         if item.error is not None:
             raise item.error
         with opened(item.path, limits, tell=False) as checkpoint:
             with output.progress("hashing", checkpoint.nbytes) as progress:
-                found = sums(Survey(checkpoint), section, globs, everything=everything, progress=progress)
+                found = sums(
+                    Survey(checkpoint),
+                    section,
+                    globs,
+                    everything=everything,
+                    progress=progress,
+                    executor=executor,
+                )
             checkpoint.check_unchanged()
         return Answer(texts=lines(found, item.path if several else None), talk=notices(checkpoint))
 
-    return worst(look(names, items, answer, jobs=jobs, doing="hashing"))
+    with working(cluster, names) as executor:
+        workers = 1 if executor is not None else jobs  # a process that talks to a cluster is not copied
+        made = partial(answer, executor=executor)
+        return worst(look(names, items, made, jobs=workers, doing="hashing"))

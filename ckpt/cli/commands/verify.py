@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ckpt.cli import output
 from ckpt.cli.options import (
+    Cluster,
     Exclude,
     FilesFrom,
     Include,
@@ -22,7 +24,7 @@ from ckpt.cli.options import (
     opened,
     plugins_allowed,
 )
-from ckpt.cli.paths import TROUBLE, Answer, look, worst
+from ckpt.cli.paths import TROUBLE, Answer, look, working, worst
 from ckpt.cli.signature import OUTPUT, Exclusion, excluding
 from ckpt.cli.walk import Found, is_concern, listed, looked
 from ckpt.errors import CkptError, CutOffError, NotOpenedError, UnreadableError, UsageError, about
@@ -37,10 +39,15 @@ from ckpt.names import Globs
 from ckpt.render.verify import verify_lines
 from ckpt.text import plural
 
+if TYPE_CHECKING:
+    from ckpt.io.executor import Executor
+
 _CODES = {"intact": 0, "damaged": 1, "unreadable": TROUBLE}
 
 
-@excluding(Exclusion(("--quick", "--sums")), Exclusion(("--json", "--quiet")))
+@excluding(
+    Exclusion(("--quick", "--sums")), Exclusion(("--json", "--quiet")), Exclusion(("--cluster", "--jobs"))
+)
 def command(
     paths: Paths = None,
     quick: Annotated[
@@ -62,6 +69,7 @@ def command(
     ] = False,
     files_from: FilesFrom = None,
     jobs: Jobs = None,
+    cluster: Cluster = None,
     limit: LimitOption = None,
 ) -> int:
     """Check whether files are intact: structure, checksums, shards. Exit code 0 intact, 1 damaged, 2 unreadable.
@@ -80,8 +88,8 @@ def command(
         raise UsageError("--include, --exclude and --section go with --sums")
     expected = None if stored is None else _stored(stored, limits, globs)
 
-    def answer(item: Found) -> Answer:
-        report = _report(item, limits, quick, expected, section)
+    def answer(item: Found, executor: Executor | None) -> Answer:
+        report = _report(item, limits, quick, expected, section, executor)
         code = _CODES[report.verdict]
         if json:
             return Answer(code, document=report.to_json())
@@ -89,7 +97,11 @@ def command(
         return Answer(code, lines=shown)
 
     items = looked(names, limits, plugins=plugins_allowed())
-    codes = look(names, items, answer, json="ckpt.verify" if json else None, jobs=jobs, doing="checking")
+    schema = "ckpt.verify" if json else None
+    with working(cluster, names) as executor:
+        workers = 1 if executor is not None else jobs  # a process that talks to a cluster is not copied
+        made = partial(answer, executor=executor)
+        codes = look(names, items, made, json=schema, jobs=workers, doing="checking")
     if len(codes) > 1 and not json and not quiet:
         output.conclude(_summary(codes))
     return worst(codes)
@@ -125,7 +137,12 @@ def _of(path: str, stored: list[Sum]) -> list[Sum]:
 
 
 def _report(
-    item: Found, limits: Limits, quick: bool, expected: list[Sum] | None, section: str | None = None
+    item: Found,
+    limits: Limits,
+    quick: bool,
+    expected: list[Sum] | None,
+    section: str | None = None,
+    executor: Executor | None = None,
 ) -> VerifyReport:
     """The verdict on one file. Raises CkptError for a file in a folder that need not be a checkpoint."""
     path = item.path
@@ -136,12 +153,14 @@ def _report(
             with output.progress("checking", checkpoint.nbytes) as progress:
                 if expected is not None:
                     expected = _of(path, expected)
-                    now = sums_now(Survey(checkpoint), expected, section, progress=progress)
+                    now = sums_now(
+                        Survey(checkpoint), expected, section, progress=progress, executor=executor
+                    )
                     report = verify.against(checkpoint, expected, now)
                 else:
                     report = verify.structure(checkpoint)
                     if not quick:
-                        done = checksums(path, limits, progress, plugins=plugins_allowed())
+                        done = checksums(path, limits, progress, plugins=plugins_allowed(), executor=executor)
                         report = verify.with_checksums(
                             report, checkpoint, done.damage, done.nbytes, done.unchecked
                         )
