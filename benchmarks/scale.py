@@ -80,6 +80,7 @@ class Work(NamedTuple):
 class Found(NamedTuple):
     """What a run took: seconds until the last result, those before the first task, requests, and what was done twice."""
 
+    results: int
     seconds: float
     opening: float
     requests: float
@@ -258,7 +259,7 @@ def model(work: Work, world: World) -> Found:
     slowest = max(working + each / 2, work.tasks * world.sending + each)
     requests = len(work.opening) + sum(map(len, work.patterns))
     lost = world.workers * working / world.between_losses * world.threads
-    return Found(opening + slowest, opening, requests * (1 + again), requests * again, lost)
+    return Found(work.tasks, opening + slowest, opening, requests * (1 + again), requests * again, lost)
 
 
 # --- in virtual time --------------------------------------------------------------------------------------------------
@@ -312,7 +313,7 @@ def simulate(work: Work, world: World, seed: int = 1) -> Found:
     again: list[tuple[float, int]] = []
     fresh = 0
     last = opening
-    lost = 0
+    results = lost = 0
     while fresh < work.tasks or again:
         begin, slot = heapq.heappop(free)
         if again and (again[0][0] <= begin or fresh == work.tasks):
@@ -338,7 +339,8 @@ def simulate(work: Work, world: World, seed: int = 1) -> Found:
         else:
             heapq.heappush(free, (clock.now, slot))
             last = max(last, clock.now)
-    return Found(last, opening, clock.requests, clock.retries, lost)
+            results += 1
+    return Found(results, last, opening, clock.requests, clock.retries, lost)
 
 
 class _Losses:

@@ -65,6 +65,7 @@ def test_neighbours_are_one_request(work: Work) -> None:
 def test_the_model_agrees_with_the_simulation(world: World, work: Work) -> None:
     paper, found = model(work, world), simulate(work, world)
 
+    assert found.results == paper.results == 16_000
     assert found.seconds == pytest.approx(paper.seconds, rel=TOLERANCE)
     assert found.opening == pytest.approx(paper.opening, rel=2 * TOLERANCE), "it is short"
     assert found.requests == pytest.approx(paper.requests, rel=TOLERANCE)

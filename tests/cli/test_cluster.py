@@ -43,8 +43,10 @@ def apart(done: Done) -> tuple[int, bytes, list[str]]:
 
 @pytest.mark.parametrize("words", RUNS, ids=" ".join)
 def test_the_answer_is_the_same_byte_for_byte(words: tuple[str, ...], where: str) -> None:
+    begun = clusters.steps()
     here, there = ckpt(*words, cwd=SAMPLES), ckpt(*words, "--cluster", where, cwd=SAMPLES)
 
+    assert clusters.steps() > begun, "workers did it"
     assert f"ckpt: 2 workers at {where}" in there.complaints
     assert apart(there) == apart(here) and (here.out or here.code == 2)
 
@@ -52,8 +54,10 @@ def test_the_answer_is_the_same_byte_for_byte(words: tuple[str, ...], where: str
 def test_stored_sums_are_checked_there(where: str, tmp_path: Path) -> None:
     (tmp_path / "sums").write_bytes(ckpt("sum", "llama_bf16.pth", cwd=SAMPLES).out)
     words = ("verify", "llama_bf16.pth", "--sums", str(tmp_path / "sums"))
+    begun = clusters.steps()
 
     assert apart(ckpt(*words, "--cluster", where, cwd=SAMPLES)) == apart(ckpt(*words, cwd=SAMPLES))
+    assert clusters.steps() > begun
 
 
 def test_a_url_is_read_by_the_workers(where: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,11 @@ def address() -> str:
     return str(client().scheduler.address)
 
 
+def steps() -> int:
+    """How many steps the tasks of its scheduler have made since it began."""
+    return int(client().cluster.scheduler.transition_counter)
+
+
 def close() -> None:
     """End it, if one was made."""
     while _open:

@@ -179,9 +179,12 @@ def test_no_secret_is_in_a_task(web: Web, tmp_path: Path, monkeypatch: pytest.Mo
 # --- URLs -------------------------------------------------------------------------------------------------------------
 
 
-def test_an_object_is_opened_without_a_request(web: Web, tmp_path: Path) -> None:
-    save_file({"w": torch.arange(100_000.0)}, tmp_path / "a.safetensors")
-    url = web.put("/a.safetensors", (tmp_path / "a.safetensors").read_bytes())
+@pytest.mark.parametrize("name", ["a.safetensors", "a.pth"])
+def test_an_object_is_opened_without_a_request(name: str, web: Web, tmp_path: Path) -> None:
+    state = {"w": torch.arange(100_000.0)}
+    torch.save(state, tmp_path / "a.pth")
+    save_file(state, tmp_path / "a.safetensors")
+    url = web.put(f"/{name}", (tmp_path / name).read_bytes())
     with formats.open(url) as checkpoint:
         data = packed(measure_tasks(checkpoint.tensors[0].tensor))
     web.asked.clear()
