@@ -135,15 +135,6 @@ Jobs = Annotated[
         rich_help_panel=LIMITS,
     ),
 ]
-Cluster = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster",
-        metavar="WHERE",
-        help="Work on a Dask cluster: tcp://HOST:PORT, or local[:N] for N processes.",
-        rich_help_panel=LIMITS,
-    ),
-]
 Silent = Annotated[
     bool,
     typer.Option("-q", "--quiet", help="Print nothing; the exit code answers.", rich_help_panel=OUTPUT),
@@ -289,7 +280,10 @@ def notices(checkpoint: Checkpoint) -> list[str]:
 
 
 def planning(survey: Survey) -> Plan:
-    """Finds the commands that work on a checkpoint. What plans them is loaded when a finding needs a command."""
+    """Finds the commands that work on a checkpoint.
+
+    They are planned by what writes, which is named as text: what only looks loads it when a finding needs a command.
+    """
 
     @cache
     def ways() -> Ways:

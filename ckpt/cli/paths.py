@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from ckpt import __version__
 from ckpt.cli import output
+from ckpt.cli.signature import LIMITS
 from ckpt.cli.start import Signal
 from ckpt.cli.walk import FEW, Found, empty, is_concern, many, nothing_in
 from ckpt.errors import CkptError, about
@@ -20,6 +23,16 @@ if TYPE_CHECKING:
     from ckpt.io.executor import Executor
 
 TROUBLE = 2
+
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="WHERE",
+        help="Work on a Dask cluster: tcp://HOST:PORT, or local[:N] for N processes.",
+        rich_help_panel=LIMITS,
+    ),
+]
 
 
 def worst(codes: Iterable[int]) -> int:

@@ -11,7 +11,6 @@ from ckpt.checkpoint import Checkpoint
 from ckpt.cli import output
 from ckpt.cli.options import (
     Arg,
-    Cluster,
     Exclude,
     Ignore,
     Include,
@@ -30,7 +29,7 @@ from ckpt.cli.options import (
     opened,
     refuse_factory,
 )
-from ckpt.cli.paths import documented, working
+from ckpt.cli.paths import Cluster, documented, working
 from ckpt.cli.signature import GATE, OUTPUT, Exclusion, excluding
 from ckpt.elements.compare import Tolerance
 from ckpt.errors import UnreadableError, UsageError
@@ -187,14 +186,14 @@ def command(
             return _opened(path, limits, structure)
 
     with (
-        working(cluster, (before, after)) as executor,
+        working(cluster, (before, after)) as workers,
         side(before) as first,
         side(after) as second,
         documented(before, schema),
     ):
         with output.progress("comparing", first.nbytes + second.nbytes) as progress:
             sides = Survey(first, live), Survey(second, live)
-            report = diff(*sides, options._replace(progress=progress, executor=executor))
+            report = diff(*sides, options._replace(progress=progress, executor=workers))
         for checkpoint in (first, second):
             checkpoint.check_unchanged()
     report = report._replace(findings=gate.rules.kept(report.findings))

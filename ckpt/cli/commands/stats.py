@@ -10,7 +10,6 @@ import typer
 
 from ckpt.cli import output
 from ckpt.cli.options import (
-    Cluster,
     Exclude,
     FailOn,
     FilesFrom,
@@ -34,7 +33,7 @@ from ckpt.cli.options import (
     opened,
     plugins_allowed,
 )
-from ckpt.cli.paths import Answer, look, working, worst
+from ckpt.cli.paths import Answer, Cluster, look, working, worst
 from ckpt.cli.signature import FILTER, OUTPUT, Exclusion, excluding
 from ckpt.cli.walk import Found, listed, looked
 from ckpt.evidence.survey import Survey
@@ -119,7 +118,7 @@ def command(
     several = len(items) > 1 or items[0].path not in names
     rows = output.Tables(several, tsv=tsv, table=table, header=not no_header)
 
-    def answer(item: Found, executor: Executor | None) -> Answer:
+    def answer(item: Found, workers: Executor | None) -> Answer:
         if item.error is not None:
             raise item.error
         with opened(item.path, limits, tell=False) as checkpoint:
@@ -132,7 +131,7 @@ def command(
                     sort=sort,
                     everything=everything and section is None,
                     progress=progress,
-                    executor=executor,
+                    executor=workers,
                 )
             checkpoint.check_unchanged()
         report = report._replace(findings=gate.rules.kept(report.findings))
@@ -147,13 +146,13 @@ def command(
         return made._replace(lines=stats_lines(report, width=width, everything=everything, modules=modules))
 
     schema = "ckpt.stats" if json else None
-    with working(cluster, names) as executor:
+    with working(cluster, names) as workers:
         codes = look(
             names,
             items,
-            partial(answer, executor=executor),
+            partial(answer, workers=workers),
             json=schema,
-            jobs=1 if executor is not None else jobs,  # a process that talks to a cluster is not copied
+            jobs=1 if workers is not None else jobs,  # a process that talks to a cluster is not copied
             doing="measuring",
             tables=rows,
             apart=True,

@@ -9,7 +9,6 @@ import typer
 
 from ckpt.cli import output
 from ckpt.cli.options import (
-    Cluster,
     Exclude,
     FilesFrom,
     Include,
@@ -22,7 +21,7 @@ from ckpt.cli.options import (
     opened,
     plugins_allowed,
 )
-from ckpt.cli.paths import Answer, look, working, worst
+from ckpt.cli.paths import Answer, Cluster, look, working, worst
 from ckpt.cli.signature import FILTER, Exclusion, excluding
 from ckpt.cli.walk import Found, listed, looked
 from ckpt.evidence.survey import Survey
@@ -65,7 +64,7 @@ def command(
     items = looked(names, limits, plugins=plugins_allowed())
     several = len(items) > 1 or items[0].path not in names
 
-    def answer(item: Found, executor: Executor | None) -> Answer:
+    def answer(item: Found, workers: Executor | None) -> Answer:
         if item.error is not None:
             raise item.error
         with opened(item.path, limits, tell=False) as checkpoint:
@@ -76,12 +75,12 @@ def command(
                     globs,
                     everything=everything,
                     progress=progress,
-                    executor=executor,
+                    executor=workers,
                 )
             checkpoint.check_unchanged()
         return Answer(texts=lines(found, item.path if several else None), talk=notices(checkpoint))
 
-    with working(cluster, names) as executor:
-        workers = 1 if executor is not None else jobs  # a process that talks to a cluster is not copied
-        made = partial(answer, executor=executor)
-        return worst(look(names, items, made, jobs=workers, doing="hashing"))
+    with working(cluster, names) as workers:
+        count = 1 if workers is not None else jobs  # a process that talks to a cluster is not copied
+        made = partial(answer, workers=workers)
+        return worst(look(names, items, made, jobs=count, doing="hashing"))

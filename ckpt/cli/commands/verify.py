@@ -11,7 +11,6 @@ import typer
 
 from ckpt.cli import output
 from ckpt.cli.options import (
-    Cluster,
     Exclude,
     FilesFrom,
     Include,
@@ -24,7 +23,7 @@ from ckpt.cli.options import (
     opened,
     plugins_allowed,
 )
-from ckpt.cli.paths import TROUBLE, Answer, look, working, worst
+from ckpt.cli.paths import TROUBLE, Answer, Cluster, look, working, worst
 from ckpt.cli.signature import OUTPUT, Exclusion, excluding
 from ckpt.cli.walk import Found, is_concern, listed, looked
 from ckpt.errors import CkptError, CutOffError, NotOpenedError, UnreadableError, UsageError, about
@@ -88,8 +87,8 @@ def command(
         raise UsageError("--include, --exclude and --section go with --sums")
     expected = None if stored is None else _stored(stored, limits, globs)
 
-    def answer(item: Found, executor: Executor | None) -> Answer:
-        report = _report(item, limits, quick, expected, section, executor)
+    def answer(item: Found, workers: Executor | None) -> Answer:
+        report = _report(item, limits, quick, expected, section, workers)
         code = _CODES[report.verdict]
         if json:
             return Answer(code, document=report.to_json())
@@ -98,10 +97,10 @@ def command(
 
     items = looked(names, limits, plugins=plugins_allowed())
     schema = "ckpt.verify" if json else None
-    with working(cluster, names) as executor:
-        workers = 1 if executor is not None else jobs  # a process that talks to a cluster is not copied
-        made = partial(answer, executor=executor)
-        codes = look(names, items, made, json=schema, jobs=workers, doing="checking")
+    with working(cluster, names) as workers:
+        count = 1 if workers is not None else jobs  # a process that talks to a cluster is not copied
+        made = partial(answer, workers=workers)
+        codes = look(names, items, made, json=schema, jobs=count, doing="checking")
     if len(codes) > 1 and not json and not quiet:
         output.conclude(_summary(codes))
     return worst(codes)
@@ -142,7 +141,7 @@ def _report(
     quick: bool,
     expected: list[Sum] | None,
     section: str | None = None,
-    executor: Executor | None = None,
+    workers: Executor | None = None,
 ) -> VerifyReport:
     """The verdict on one file. Raises CkptError for a file in a folder that need not be a checkpoint."""
     path = item.path
@@ -153,14 +152,12 @@ def _report(
             with output.progress("checking", checkpoint.nbytes) as progress:
                 if expected is not None:
                     expected = _of(path, expected)
-                    now = sums_now(
-                        Survey(checkpoint), expected, section, progress=progress, executor=executor
-                    )
+                    now = sums_now(Survey(checkpoint), expected, section, progress=progress, executor=workers)
                     report = verify.against(checkpoint, expected, now)
                 else:
                     report = verify.structure(checkpoint)
                     if not quick:
-                        done = checksums(path, limits, progress, plugins=plugins_allowed(), executor=executor)
+                        done = checksums(path, limits, progress, plugins=plugins_allowed(), executor=workers)
                         report = verify.with_checksums(
                             report, checkpoint, done.damage, done.nbytes, done.unchecked
                         )
