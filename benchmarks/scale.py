@@ -165,8 +165,7 @@ def work_of(files: int) -> Work:
     """
     from ckpt import formats
     from ckpt.evidence.survey import Survey
-    from ckpt.io.cluster.dask import parcels_of
-    from ckpt.io.cluster.parcel import packed, perform, sender
+    from ckpt.io.cluster.parcel import packed, parcels_of, perform, sender
     from ckpt.io.executor import Serial
     from ckpt.jobs.check.stats import stats
     from ckpt.limits import Limits

@@ -98,7 +98,9 @@ def _distributed() -> _Distributed:
         module = import_module("distributed")
     except ImportError:
         raise CkptError("--cluster needs Dask", hint=EXTRA) from None
-    logging.getLogger("distributed").setLevel(logging.CRITICAL + 1)  # what fails is said in one line, by us
+    for name in logging.root.manager.loggerDict:
+        if name.startswith(("distributed", "tornado", "asyncio")):
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # what fails is said in one line, by us
     warnings.filterwarnings("ignore", module="distributed")
     return cast("_Distributed", module)
 

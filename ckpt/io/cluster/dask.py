@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from asyncio import CancelledError
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
+from contextlib import suppress
 from itertools import islice
 from typing import Protocol
 
 from ckpt.errors import CkptError
-from ckpt.io.cluster.parcel import Outcome, packed, perform, sender
-from ckpt.io.executor import SPAN, R, Task
+from ckpt.io.cluster.parcel import Outcome, packed, parcels_of, perform, sender
+from ckpt.io.executor import R, Task
 
 TRIES = 3
 """How often a task is begun whose worker fails. What ckpt refuses is not tried again."""
@@ -20,8 +21,6 @@ _EACH = 4
 """Parcels for each thread of the workers."""
 _TOGETHER = 16
 """The most results that are fetched at once."""
-_TASKS = 256
-"""The most tasks of one parcel."""
 
 
 class Future(Protocol):
@@ -69,14 +68,15 @@ class Dask:
                     if error is not None:
                         raise error
         except BaseException:  # an interrupt too: the cluster must not go on
-            self._client.cancel([future for future, _ in sent], force=True)
+            with suppress(Exception):  # of a cluster that is gone
+                self._client.cancel([future for future, _ in sent], force=True)
             raise
 
     def _outcomes(self, futures: Sequence[Future]) -> Iterator[Outcome]:
         """What workers found, in order. All at once cost half of one by one, but of several errors any is raised."""
         try:
             yield from self._client.gather(futures)
-        except (Exception, CancelledError):
+        except Exception:
             yield from map(_outcome, futures)
 
     def _send(
@@ -93,22 +93,6 @@ class Dask:
             data = [packed(parcel) for parcel in batch]
             options = {"key": "ckpt", "pure": False, "retries": TRIES - 1}
             sent.extend(zip(self._client.map(perform, data, by=self._sender, **options), batch, strict=True))
-
-
-def parcels_of(tasks: Sequence[Task[R]]) -> Iterator[Sequence[Task[R]]]:
-    """Neighbours that go to a worker together. They depend on the tasks alone."""
-    parcel: list[Task[R]] = []
-    left = 0
-    for task in tasks:
-        if parcel and (task.nbytes > left or len(parcel) == _TASKS):
-            yield parcel
-            parcel = []
-        if not parcel:
-            left = SPAN
-        parcel.append(task)
-        left -= task.nbytes
-    if parcel:
-        yield parcel
 
 
 def _outcome(future: Future) -> Outcome:

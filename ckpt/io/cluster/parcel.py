@@ -9,15 +9,17 @@ import io
 import pickle
 import platform
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ckpt import __version__
 from ckpt.errors import CkptError, NotOpenedError, UnsupportedError
-from ckpt.io.executor import R, Task
+from ckpt.io.executor import SPAN, R, Task
 from ckpt.io.far import Claim, is_url
 from ckpt.io.source import BaseSource, Identity, Source, open_address
 from ckpt.rows import NamedTuple
 
+_TASKS = 256
+"""The most tasks of one parcel."""
 _AT = (("size", 2), ("modification time", 3))
 """What two machines that see one file agree on, and its place in the identity. Devices and inodes are numbers of one."""
 
@@ -51,6 +53,22 @@ class _Pickler(pickle.Pickler):
             return _arrived, (obj.address, obj.identity, socket.gethostname(), claims)
         usual: tuple[object, ...] = NotImplemented
         return usual
+
+
+def parcels_of(tasks: Sequence[Task[R]]) -> Iterator[Sequence[Task[R]]]:
+    """Neighbours that go to a worker together. They depend on the tasks alone."""
+    parcel: list[Task[R]] = []
+    left = 0
+    for task in tasks:
+        if parcel and (task.nbytes > left or len(parcel) == _TASKS):
+            yield parcel
+            parcel = []
+        if not parcel:
+            left = SPAN
+        parcel.append(task)
+        left -= task.nbytes
+    if parcel:
+        yield parcel
 
 
 def packed(tasks: Sequence[Task[R]]) -> bytes:

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from asyncio import CancelledError
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ from process import ROOT, TIMEOUT
 
 from ckpt.errors import CkptError
 from ckpt.io.cluster import dask
-from ckpt.io.cluster.dask import Dask, parcels_of
-from ckpt.io.cluster.parcel import Outcome
+from ckpt.io.cluster.dask import Dask
+from ckpt.io.cluster.parcel import Outcome, parcels_of
 from ckpt.io.executor import SPAN, Task
 
 
@@ -137,7 +137,7 @@ class Failing:
         raise self._error
 
     def cancel(self, futures: Any, *, force: bool) -> None:
-        pass
+        raise OSError("as one that is gone")
 
     def nthreads(self) -> dict[str, int]:
         return {}
