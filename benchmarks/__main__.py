@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
-from benchmarks import dcp, diff, inspect, many, rewrite, timing
+from benchmarks import cluster, dcp, diff, inspect, many, rewrite, timing
 from benchmarks.setting import QUICK, TYPES, Case, Setting, Sizes, machine
 from benchmarks.table import Cost, Row, document, heading, missed_line, table
 
@@ -25,6 +25,7 @@ GROUPS: dict[str, Callable[[Setting], Iterator[list[Case]]]] = {
     "diff": diff.cases,
     "rewrite": rewrite.cases,
     "dcp": dcp.cases,
+    "cluster": cluster.cases,
 }
 
 

@@ -61,6 +61,11 @@ class Row(NamedTuple):
         return (self.ours.wall - self.peer.wall) * 1000 if self.peer else None
 
     @property
+    def more_cpu_ms(self) -> float | None:
+        """Milliseconds of CPU time beyond the peer's; None without a peer."""
+        return (self.ours.cpu - self.peer.cpu) * 1000 if self.peer else None
+
+    @property
     def missed(self) -> list[str]:
         """The kinds of target that are missed: `wall`, `CPU`, `time`, `memory`. A measure that lacks counts as missed."""
         target = self.target
@@ -68,6 +73,7 @@ class Row(NamedTuple):
             ("wall", self.wall_ratio, target.wall),
             ("CPU", self.cpu_ratio, target.cpu),
             ("time", self.more_ms, target.more_ms),
+            ("CPU", self.more_cpu_ms, target.more_cpu_ms),
             ("memory", self.ours.peak_mb, target.memory_mb),
         )
         return [name for name, is_, most in pairs if most is not None and (is_ is None or not is_ <= most)]
@@ -92,6 +98,9 @@ def cells(row: Row) -> list[str]:
     if target.more_ms is not None:
         wanted.append(f"≤ +{target.more_ms:.0f} ms")
         result += [f"{row.more_ms:+.0f} ms"] if row.more_ms is not None else []
+    if target.more_cpu_ms is not None:
+        wanted.append(f"≤ +{target.more_cpu_ms:,.0f} ms CPU")
+        result += [f"{row.more_cpu_ms:+,.0f} ms CPU"] if row.more_cpu_ms is not None else []
     if target.memory_mb is not None:
         wanted.append(f"≤ {target.memory_mb:.0f} MB")
         result.append(f"{ours.peak_mb:.0f} MB")
@@ -151,6 +160,7 @@ def document(
                 "wall_ratio": row.wall_ratio,
                 "cpu_ratio": row.cpu_ratio,
                 "more_ms": row.more_ms,
+                "more_cpu_ms": row.more_cpu_ms,
                 "target": row.target._asdict() if row.wants else None,
                 "missed": row.missed,
             }

@@ -9,13 +9,14 @@ class Target(NamedTuple):
     """What a row wants at most; None wants nothing of that kind.
 
     `wall` and `cpu` are multiples of the peer's seconds, `more_ms` are milliseconds of wall time beyond the peer's,
-    `memory_mb` is the peak of ckpt alone, in 10⁶ bytes.
+    `more_cpu_ms` those of CPU time, `memory_mb` is the peak of ckpt alone, in 10⁶ bytes.
     """
 
     wall: float | None = None
     cpu: float | None = None
     more_ms: float | None = None
     memory_mb: float | None = None
+    more_cpu_ms: float | None = None
 
 
 TARGETS: dict[str, Target] = {
@@ -63,5 +64,6 @@ TARGETS: dict[str, Target] = {
     "dcp/write": Target(wall=1.2, memory_mb=60),
     "dcp/write-torch": Target(wall=1),
     "dcp/metadata": Target(cpu=1, memory_mb=150),
+    "cluster/tasks": Target(more_cpu_ms=5000, memory_mb=150),  # 5 ms for each of 1,000 tasks
 }
 """The target of each row, by its key. `rehome/shared` and `strip/shared` hold where the disk can share blocks."""

@@ -35,6 +35,8 @@ for ignored, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGH
 
 def pytest_sessionfinish() -> None:
     close_server()
+    if "clusters" in sys.modules:
+        sys.modules["clusters"].close()
 
 
 @pytest.fixture(scope="session")

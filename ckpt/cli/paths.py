@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
 
 from ckpt import __version__
 from ckpt.cli import output
+from ckpt.cli.signature import LIMITS
 from ckpt.cli.start import Signal
 from ckpt.cli.walk import FEW, Found, empty, is_concern, many, nothing_in
 from ckpt.errors import CkptError, about
@@ -16,10 +19,22 @@ from ckpt.render.text import Line
 from ckpt.rows import NamedTuple
 from ckpt.text import Json, and_more, show, show_literal
 
+if TYPE_CHECKING:
+    from ckpt.io.executor import Executor
+
 TROUBLE = 2
 
 Document: TypeAlias = Callable[[str, CkptError], dict[str, Json]]
 """The document of an error about a PATH."""
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="WHERE",
+        help="Work on a Dask cluster: tcp://HOST:PORT, or local[:N] for N processes.",
+        rich_help_panel=LIMITS,
+    ),
+]
 
 
 def worst(codes: Iterable[int]) -> int:
@@ -137,6 +152,21 @@ def _written(
     for text in made.texts:
         output.write_text(text)
     return made.code
+
+
+@contextmanager
+def working(where: str | None, names: Iterable[str]) -> Iterator[Executor | None]:
+    """Who does the work on the PATHs, as `--cluster` says; None without it.
+
+    Raises UsageError for a URL with a secret, CkptError without a cluster.
+    """
+    if where is None:
+        yield None
+        return
+    from ckpt.io.cluster.connect import connected  # here: only a cluster pays for it
+
+    with connected(where, names, output.talk) as executor:
+        yield executor
 
 
 @contextmanager

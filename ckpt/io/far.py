@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 
@@ -19,7 +19,10 @@ class Claim(Protocol):
 
 
 class Far(Protocol):
-    """A source of which each read costs a request."""
+    """A source of which each read costs a request. Its claims go with it to another process."""
+
+    @property
+    def claims(self) -> Sequence[Claim]: ...
 
     def claim(self, claim: Claim) -> None:
         """Check this at each later read."""

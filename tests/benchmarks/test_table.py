@@ -45,6 +45,8 @@ def cell(given: Row, heading: str) -> str:
         (Target(cpu=0.5), row("k", wall=0.1, cpu=2.1), ["CPU"]),
         (Target(more_ms=60), row("k", wall=2.059), []),
         (Target(more_ms=60), row("k", wall=2.061), ["time"]),
+        (Target(more_cpu_ms=60), row("k", cpu=4.059), []),
+        (Target(more_cpu_ms=60), row("k", cpu=4.061), ["CPU"]),
         (Target(memory_mb=25), row("k", peak=25.0), []),
         (Target(memory_mb=25), row("k", peak=25.1), ["memory"]),
         (Target(wall=0.1, memory_mb=1), row("k"), ["wall", "memory"]),

@@ -243,6 +243,12 @@ def test_no_network_unless_a_path_is_a_url(words: tuple[str, ...]) -> None:
     assert done.code in (0, 1) and b"EVENT" not in done.err
 
 
+def test_a_cluster_is_heard_and_nothing_else() -> None:
+    done = python("-c", LISTENING, "stats", "llama_bf16.pth", "--cluster", "tcp://127.0.0.1:1", cwd=SAMPLES)
+    connects = [line for line in done.complaints if line.startswith("EVENT socket.connect")]
+    assert done.code == 2 and connects == ["EVENT socket.connect"]
+
+
 def test_the_network_is_heard(web: Web) -> None:
     done = python("-c", LISTENING, "inspect", f"{web.url}/few.pth", env=environment(no_proxy="127.0.0.1"))
     assert done.code == 0 and b"EVENT socket.connect" in done.err
@@ -260,6 +266,9 @@ def test_local_files_import_nothing_of_it() -> None:
     assert "ckpt.formats.archive" in names
     ours = (
         "ckpt.io.remote",
+        "ckpt.io.cluster",
+        "distributed",
+        "pickle",
         "ckpt.formats.torch_zip.foresight",
         "urllib.request",
         "http.",

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import clusters
 import oracle
 import processes
 import pytest
@@ -33,6 +34,7 @@ from ckpt.errors import CutOffError, LimitError, NotOpenedError, UnreadableError
 from ckpt.evidence.survey import Survey
 from ckpt.formats.verify import checksums
 from ckpt.io import executor as executors
+from ckpt.io.cluster.dask import Dask
 from ckpt.io.executor import (
     Executor,
     Failed,
@@ -61,6 +63,7 @@ EXECUTORS: dict[str, Callable[[ProcessPoolExecutor], Executor]] = {
     "Forks(2)": lambda pool: Forks(2),
     "Forks(7)": lambda pool: Forks(7),
     "Processes": lambda pool: processes.Processes(pool),
+    "Dask": lambda pool: Dask(clusters.client()),
 }
 
 

@@ -33,6 +33,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "io.beside",
         "io.executor",
         "io.remote",
+        "io.cluster",
     ),
     ("elements",),
     ("tree",),

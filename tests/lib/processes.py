@@ -66,3 +66,11 @@ def pid_then_bytes(folder: str, number: int) -> bytes:
     """Leave a file with the name of this process, and return more than a pipe holds."""
     open(os.path.join(folder, str(os.getpid())), "w").close()
     return bytes(1 << 20)
+
+
+def pid_then_wait(folder: str) -> int:
+    """Leave a file with the name of this process, and wait until there is another file beside it. This process."""
+    open(os.path.join(folder, str(os.getpid())), "w").close()
+    while len(os.listdir(folder)) < 2:
+        time.sleep(0.01)
+    return os.getpid()

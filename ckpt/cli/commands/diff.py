@@ -29,7 +29,7 @@ from ckpt.cli.options import (
     opened,
     refuse_factory,
 )
-from ckpt.cli.paths import documented
+from ckpt.cli.paths import Cluster, documented, working
 from ckpt.cli.signature import GATE, OUTPUT, Exclusion, excluding
 from ckpt.cli.work import executor, is_shared
 from ckpt.cli.work.comparison import comparison
@@ -58,11 +58,12 @@ _SHOW = ("auto", "changed", "unchanged", "frozen", "buffers", "all")
     Exclusion(("--histogram",), ("--structure", "--quick", "--tsv", "--name-only", "--quiet")),
     Exclusion(("--structure",), ("--fail-on",)),
     Exclusion(("--close",), ("--atol", "--rtol")),
+    Exclusion(("--structure", "--quick"), ("--cluster",)),
     Exclusion(
         ("--part",),
         (
             *("--json", "--tsv", "--no-header", "--name-only", "--quiet", "--show", "--structure", "--quick"),
-            *("--histogram", "--html", "--force", "--depth"),
+            *("--histogram", "--html", "--force", "--depth", "--cluster"),
             *("--model", "--select", "--ignore", "--level", "--fail-on"),
         ),
     ),
@@ -183,6 +184,7 @@ def command(
             rich_help_panel=GATE,
         ),
     ] = None,
+    cluster: Cluster = None,
     limit: LimitOption = None,
     part: PartOption = None,
 ) -> int:
@@ -211,7 +213,7 @@ def command(
     if depth is not None and not stat:
         raise UsageError("--depth is for --stat", hint="--stat --depth N")
     asked = comparison(how)._replace(structure=structure, quick=quick, histogram=histogram)
-    asked = asked._replace(once=is_shared(), executor=executor())
+    asked = asked._replace(once=is_shared())
     live = model_of(model, arg)
     schema = "ckpt.diff" if json else None
     if force and html is None:
@@ -228,10 +230,15 @@ def command(
                 page.drawn_from(checkpoint)
             return checkpoint
 
-    with side(before) as first, side(after) as second, documented(before, schema):
+    with (
+        working(cluster, (before, after)) as workers,
+        side(before) as first,
+        side(after) as second,
+        documented(before, schema),
+    ):
         with output.progress("comparing", first.nbytes + second.nbytes) as progress:
             sides = Survey(first, live), Survey(second, live)
-            report = diff(*sides, asked._replace(progress=progress))
+            report = diff(*sides, asked._replace(progress=progress, executor=workers or executor()))
         for checkpoint in (first, second):
             checkpoint.check_unchanged()
     report = report._replace(findings=gate.rules.kept(report.findings))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -33,7 +34,7 @@ from ckpt.cli.options import (
     plugins_allowed,
     unread,
 )
-from ckpt.cli.paths import TROUBLE, Answer, failure, look, worst
+from ckpt.cli.paths import TROUBLE, Answer, Cluster, failure, look, working, worst
 from ckpt.cli.signature import FILTER, OUTPUT, Exclusion, excluding
 from ckpt.cli.walk import Found, listed, looked
 from ckpt.cli.work import executor
@@ -45,15 +46,19 @@ from ckpt.render.stats import stats_lines, stats_table
 from ckpt.text import Json as JsonValue
 from ckpt.text import plural
 
+if TYPE_CHECKING:
+    from ckpt.io.executor import Executor
+
 
 @excluding(
     Exclusion(("--json", "--tsv", "--table", "--quiet")),
     Exclusion(("--histogram",), ("--tsv", "--table", "--quiet")),
+    Exclusion(("--cluster", "--jobs")),
     Exclusion(
         ("--part",),
         (
             *("--json", "--tsv", "--table", "--no-header", "--modules", "--sort", "--quiet", "--histogram"),
-            *("--select", "--ignore", "--level", "--fail-on"),
+            *("--cluster", "--select", "--ignore", "--level", "--fail-on"),
         ),
     ),
 )
@@ -113,6 +118,7 @@ def command(
     files_from: FilesFrom = None,
     quiet: Silent = False,
     jobs: Jobs = None,
+    cluster: Cluster = None,
     limit: LimitOption = None,
     part: PartOption = None,
 ) -> int:
@@ -142,7 +148,7 @@ def command(
     several = len(items) > 1 or items[0].path not in names
     rows = output.Tables(several, tsv=tsv, table=table, header=not no_header)
 
-    def answer(item: Found) -> Answer:
+    def answer(item: Found, workers: Executor | None) -> Answer:
         if item.error is not None:
             raise item.error
         with opened(item.path, limits, tell=False) as checkpoint:
@@ -156,7 +162,7 @@ def command(
                     everything=everything and section is None,
                     histogram=histogram,
                     progress=progress,
-                    executor=executor(),
+                    executor=workers or executor(),
                 )
             checkpoint.check_unchanged()
         report = report._replace(findings=gate.rules.kept(report.findings))
@@ -172,7 +178,17 @@ def command(
         return made._replace(lines=stats_lines(report, width=width, everything=everything, modules=modules))
 
     failed = failure("ckpt.stats") if json else None
-    codes = look(names, items, answer, json=failed, jobs=jobs, doing="measuring", tables=rows, apart=True)
+    with working(cluster, names) as workers:
+        codes = look(
+            names,
+            items,
+            partial(answer, workers=workers),
+            json=failed,
+            jobs=1 if workers is not None else jobs,  # a process that talks to a cluster is not copied
+            doing="measuring",
+            tables=rows,
+            apart=True,
+        )
     if len(codes) > 1 and not json and not quiet:
         output.conclude(_summary(codes))
     return worst(codes)

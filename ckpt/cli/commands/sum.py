@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,8 +22,8 @@ from ckpt.cli.options import (
     plugins_allowed,
     unread,
 )
-from ckpt.cli.paths import TROUBLE, Answer, look, worst
-from ckpt.cli.signature import FILTER
+from ckpt.cli.paths import TROUBLE, Answer, Cluster, look, working, worst
+from ckpt.cli.signature import FILTER, Exclusion, excluding
 from ckpt.cli.walk import Found, listed, looked
 from ckpt.cli.work import executor
 from ckpt.cli.work.part import PartOption, write_part
@@ -31,7 +32,11 @@ from ckpt.jobs.check.sums import lines, sums
 from ckpt.names import Globs
 from ckpt.text import Json
 
+if TYPE_CHECKING:
+    from ckpt.io.executor import Executor
 
+
+@excluding(Exclusion(("--cluster", "--jobs")), Exclusion(("--part",), ("--cluster",)))
 def command(
     paths: Paths = None,
     include: Include = None,
@@ -45,6 +50,7 @@ def command(
     ] = False,
     files_from: FilesFrom = None,
     jobs: Jobs = None,
+    cluster: Cluster = None,
     limit: LimitOption = None,
     part: PartOption = None,
 ) -> int:
@@ -66,7 +72,7 @@ def command(
     items = looked(names, limits, plugins=plugins_allowed())
     several = len(items) > 1 or items[0].path not in names
 
-    def answer(item: Found) -> Answer:
+    def answer(item: Found, workers: Executor | None) -> Answer:
         if item.error is not None:
             raise item.error
         with opened(item.path, limits, tell=False) as checkpoint:
@@ -77,11 +83,14 @@ def command(
                     globs,
                     everything=everything,
                     progress=progress,
-                    executor=executor(),
+                    executor=workers or executor(),
                 )
             checkpoint.check_unchanged()
         gone = unread(item.path, "read", [(row.name, row.unread) for row in found if row.unread is not None])
         texts = lines(found, item.path if several else None)
         return Answer(TROUBLE if gone else 0, texts=texts, talk=[*notices(checkpoint), *gone])
 
-    return worst(look(names, items, answer, jobs=jobs, doing="hashing"))
+    with working(cluster, names) as workers:
+        count = 1 if workers is not None else jobs  # a process that talks to a cluster is not copied
+        made = partial(answer, workers=workers)
+        return worst(look(names, items, made, jobs=count, doing="hashing"))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,7 +23,7 @@ from ckpt.cli.options import (
     opened,
     plugins_allowed,
 )
-from ckpt.cli.paths import TROUBLE, Answer, look, worst
+from ckpt.cli.paths import TROUBLE, Answer, Cluster, look, working, worst
 from ckpt.cli.signature import OUTPUT, Exclusion, excluding
 from ckpt.cli.walk import Found, is_concern, listed, looked
 from ckpt.cli.work import executor
@@ -40,13 +41,17 @@ from ckpt.render.verify import verify_lines
 from ckpt.text import Json as JsonValue
 from ckpt.text import plural
 
+if TYPE_CHECKING:
+    from ckpt.io.executor import Executor
+
 _CODES = {"intact": 0, "damaged": 1, "unreadable": TROUBLE}
 
 
 @excluding(
     Exclusion(("--quick", "--sums")),
     Exclusion(("--json", "--quiet")),
-    Exclusion(("--part",), ("--quick", "--json", "--quiet")),
+    Exclusion(("--cluster", "--jobs")),
+    Exclusion(("--part",), ("--quick", "--json", "--quiet", "--cluster")),
 )
 def command(
     paths: Paths = None,
@@ -69,6 +74,7 @@ def command(
     ] = False,
     files_from: FilesFrom = None,
     jobs: Jobs = None,
+    cluster: Cluster = None,
     limit: LimitOption = None,
     part: PartOption = None,
 ) -> int:
@@ -91,8 +97,8 @@ def command(
         return write_part(part, "verify", names, limits, {**options, "stored": stored})
     expected = None if stored is None else all_sums(stored, limits, globs)
 
-    def answer(item: Found) -> Answer:
-        report = _report(item, limits, quick, expected, section)
+    def answer(item: Found, workers: Executor | None) -> Answer:
+        report = _report(item, limits, quick, expected, section, workers)
         code = _CODES[report.verdict]
         if json:
             return Answer(code, document=report.to_json())
@@ -100,7 +106,11 @@ def command(
         return Answer(code, lines=shown)
 
     items = looked(names, limits, plugins=plugins_allowed())
-    codes = look(names, items, answer, json=_failed if json else None, jobs=jobs, doing="checking")
+    failed = _failed if json else None
+    with working(cluster, names) as workers:
+        count = 1 if workers is not None else jobs  # a process that talks to a cluster is not copied
+        made = partial(answer, workers=workers)
+        codes = look(names, items, made, json=failed, jobs=count, doing="checking")
     if len(codes) > 1 and not json and not quiet:
         output.conclude(_summary(codes))
     return worst(codes)
@@ -119,7 +129,12 @@ def _summary(codes: Sequence[int]) -> str:
 
 
 def _report(
-    item: Found, limits: Limits, quick: bool, expected: list[Sum] | None, section: str | None = None
+    item: Found,
+    limits: Limits,
+    quick: bool,
+    expected: list[Sum] | None,
+    section: str | None = None,
+    workers: Executor | None = None,
 ) -> VerifyReport:
     """The verdict on one file. Raises CkptError for a file in a folder that need not be a checkpoint."""
     path = item.path
@@ -131,13 +146,14 @@ def _report(
                 if expected is not None:
                     expected = sums_of(path, expected)
                     survey = Survey(checkpoint)
-                    now = sums_now(survey, expected, section, progress=progress, executor=executor())
+                    who = workers or executor()
+                    now = sums_now(survey, expected, section, progress=progress, executor=who)
                     report = verify.against(checkpoint, expected, now)
                 else:
                     report = verify.structure(checkpoint)
                     if not quick:
-                        allowed = plugins_allowed()
-                        done = checksums(path, limits, progress, plugins=allowed, executor=executor())
+                        allowed, who = plugins_allowed(), workers or executor()
+                        done = checksums(path, limits, progress, plugins=allowed, executor=who)
                         report = verify.with_checksums(
                             report, checkpoint, done.damage, done.nbytes, done.unchecked, done.unread
                         )

@@ -54,8 +54,6 @@ class Foreseen(BaseSource):
 
     def __init__(self, source: Source, far: Far, rows: list[_Row], directory: int) -> None:
         self.name, self.size = source.name, source.size
-        self._source = source
-        self._directory = directory
         rows = sorted(rows, key=lambda row: row.header)
         after = [row.header for row in rows[1:]] + [directory]
         sure = [
@@ -69,11 +67,17 @@ class Foreseen(BaseSource):
         texts |= {header: data for (header, _), data in zip(others, source.read_many(others), strict=True)}
         self._begins = sorted(texts)
         self._texts = texts
-        _, self._base = grounded(source, 0)
-        self._rows = sure
-        self._data = [row.data for row in sure]
-        self._is_checked = bytearray(len(sure))
+        self._claim(sure, grounded(source, 0)[1], directory)
         far.claim(self)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """As a claim: another process checks the headers, it does not open the archive again."""
+        return _claimed, (self.name, self.size, self._base, self._directory, self._rows)
+
+    def _claim(self, rows: list[_Row], base: int, directory: int) -> None:
+        self._rows, self._base, self._directory = rows, base, directory
+        self._data = [row.data for row in rows]
+        self._is_checked = bytearray(len(rows))
 
     def read(self, offset: int, count: int) -> bytes:
         out = bytearray(count)
@@ -110,6 +114,14 @@ class Foreseen(BaseSource):
                     )
                 self._is_checked[index] = True
             index += 1
+
+
+def _claimed(name: str, size: int, base: int, directory: int, rows: list[_Row]) -> Foreseen:
+    """What checks the headers of an archive in another process."""
+    made = Foreseen.__new__(Foreseen)
+    made.name, made.size = name, size
+    made._claim(rows, base, directory)
+    return made
 
 
 def _header(row: _Row) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ckpt.errors import NotOpenedError, UnreadableError
@@ -12,8 +13,9 @@ from ckpt.io.remote.url import OBJECTS, Url, parsed, shown
 from ckpt.text import show
 
 if TYPE_CHECKING:
+    from ckpt.io.far import Claim
     from ckpt.io.location import Links, Location
-    from ckpt.io.source import Source
+    from ckpt.io.source import Identity, Source
 
 Names = dict[str, Known | None]
 
@@ -117,3 +119,16 @@ def locate_url(text: str) -> Location:
 def open_url(address: str) -> Source:
     """The source with this address. Raises NotOpenedError, UsageError."""
     return locate_url(address).open()
+
+
+def open_pinned(address: str, identity: Identity, claims: Sequence[Claim] = ()) -> Source:
+    """The source with this address in a known state, without a request: the first read asks for its ETag.
+
+    Raises UsageError.
+    """
+    size, etag = identity
+    known = Known(int(size), str(etag))
+    source = RangeSource(store_of(parsed(address), address), address, known=known, ahead=False)
+    for claim in claims:
+        source.claim(claim)
+    return source

@@ -41,6 +41,7 @@ class RangeSource(BaseSource):
         name: str,
         *,
         known: Known | None = None,
+        ahead: bool = True,
         sleep: Sleep = time.sleep,
     ) -> None:
         self.name = name
@@ -58,7 +59,7 @@ class RangeSource(BaseSource):
             self._ask(None if tail else 0, TAIL if tail else HEAD)
         else:
             self.size, self._etag = known
-        if self.size > TAIL and not name.endswith(_HEADED):
+        if ahead and self.size > TAIL and not name.endswith(_HEADED):
             self._open_ahead()
 
     def _open_ahead(self) -> None:
@@ -73,6 +74,10 @@ class RangeSource(BaseSource):
     @property
     def far(self) -> Far | None:
         return self
+
+    @property
+    def claims(self) -> Sequence[Claim]:
+        return self._claims
 
     def claim(self, claim: Claim) -> None:
         self._claims.append(claim)

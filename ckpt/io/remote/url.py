@@ -74,6 +74,11 @@ def shown(text: str) -> str:
     return name
 
 
+def has_secret(name: str) -> bool:
+    """Whether a shown URL hides a user or a query of the typed one."""
+    return name in _KEPT
+
+
 def typed(name: str) -> str:
     """The URL to ask for, of a shown one. Keep it out of every text."""
     parts = urlsplit(_KEPT.get(name, name))

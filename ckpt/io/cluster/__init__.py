@@ -1,0 +1,1 @@
+"""Tasks on other machines, through an engine that exists: Dask. Loaded for `--cluster` only."""

@@ -1,0 +1,196 @@
+"""Connecting to a cluster, and starting one of processes on this machine. Whoever connects trusts the scheduler."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import re
+import signal
+import socket
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module, metadata
+from multiprocessing import resource_tracker
+from pkgutil import resolve_name
+from typing import Protocol, TypeVar, cast
+
+from ckpt.errors import CkptError, UsageError
+from ckpt.io.cluster import dask
+from ckpt.io.cluster.parcel import Sender, difference, sender
+from ckpt.io.executor import Executor, cpus
+from ckpt.io.far import is_url
+from ckpt.io.remote.url import has_secret
+from ckpt.text import plural, show
+
+EXTRA = "pip install 'torch-ckpt[dask]'"
+_FORMS = "tcp://HOST:PORT, or local[:N]"
+_ADDRESS = re.compile(r"(?:tcp|tls)://(?P<host>[^/@?#\[\]]+|\[[0-9a-fA-F:.]+\]):(?P<port>[0-9]{1,5})")
+_LOCAL = re.compile(r"local(?::([1-9][0-9]{0,2}))?")
+_PATIENCE = 8
+"""Seconds until a scheduler that does not answer counts as unreachable."""
+
+
+class _Client(dask.Client, Protocol):
+    """What else is used of a `distributed.Client`."""
+
+    dashboard_link: str
+
+    def run(self, function: object, *arguments: object, on_error: str) -> dict[str, object]: ...
+
+    def run_on_scheduler(self, function: object, *arguments: object) -> object: ...
+
+    def wait_for_workers(self, count: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _Local(Protocol):
+    """What is used of a `distributed.LocalCluster`."""
+
+    def close(self) -> None: ...
+
+
+_Opened = TypeVar("_Opened", _Client, _Local)
+
+
+class _Distributed(Protocol):
+    """What is used of the module distributed."""
+
+    def Client(self, address: object, *, timeout: int, set_as_default: bool) -> _Client: ...  # noqa: N802
+
+    def LocalCluster(self, **options: object) -> _Local: ...  # noqa: N802
+
+
+@contextmanager
+def connected(where: str, names: Iterable[str], tell: Callable[[str], None]) -> Iterator[Executor]:
+    """An executor for `tcp://HOST:PORT` or `local[:N]`, and the PATHs that it works on. `tell` gets lines for people.
+
+    Raises UsageError for another text and for a URL with a secret, CkptError without distributed, when no scheduler answers within 10 seconds, or
+    when a worker has another version of ckpt or of Python.
+    """
+    local = _LOCAL.fullmatch(where)
+    address = _ADDRESS.fullmatch(where)
+    if local is None and (address is None or int(address["port"]) > 65535):
+        raise UsageError(f"--cluster {show(where, 80)}: not a cluster", hint=_FORMS)
+    for name in filter(is_url, names):
+        if has_secret(name):
+            problem = "--cluster: the user or the query of a URL is not sent to workers"
+            raise UsageError(problem, path=name, hint="credentials come from the environment of the workers")
+    module = _distributed()
+    if address is not None:
+        _refuse_silence(address["host"].strip("[]"), int(address["port"]), where)
+        with _closing(_client(module, where, where)) as client:
+            yield _ready(client, where, tell)
+    elif local is not None:
+        count = int(local[1]) if local[1] else min(8, cpus())
+        with (
+            _closing(_started(module, count)) as cluster,
+            _closing(_client(module, cluster, where)) as client,
+        ):
+            client.wait_for_workers(count)
+            yield _ready(client, where, tell)
+
+
+def _distributed() -> _Distributed:
+    try:
+        module = import_module("distributed")
+    except ImportError:
+        raise CkptError("--cluster needs Dask", hint=EXTRA) from None
+    for name in logging.root.manager.loggerDict:
+        if name.startswith(("distributed", "tornado", "asyncio")):
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # what fails is said in one line, by us
+    warnings.filterwarnings("ignore", module="distributed")
+    return cast("_Distributed", module)
+
+
+@contextmanager
+def _closing(opened: _Opened) -> Iterator[_Opened]:
+    """Whatever ends the work, what was opened is closed. A cluster that is gone already is no error."""
+    try:
+        yield opened
+    finally:
+        with suppress(Exception):
+            opened.close()
+
+
+def _refuse_silence(host: str, port: int, where: str) -> None:
+    """Raise CkptError where nobody listens: a client of Dask would try again until its time is over."""
+    try:
+        socket.create_connection((host, port), _PATIENCE).close()
+    except socket.gaierror:
+        raise CkptError(f"{where}: no such host") from None
+    except ConnectionRefusedError:
+        raise CkptError(f"{where}: no scheduler listens there") from None
+    except OSError:
+        raise CkptError(f"{where}: the scheduler does not answer") from None
+
+
+def _client(module: _Distributed, at: object, where: str) -> _Client:
+    """A client, made in a thread: it waits for a server that says nothing without end."""
+    made: list[_Client] = []
+    failed: list[str] = []
+
+    def make() -> None:
+        try:
+            made.append(module.Client(at, timeout=_PATIENCE, set_as_default=False))
+        except Exception as error:
+            failed.append(type(error).__name__)
+
+    thread = threading.Thread(target=make, daemon=True)
+    thread.start()
+    thread.join(_PATIENCE + 1)
+    if not made:
+        reason = f" ({failed[0]})" if failed else ""
+        raise CkptError(f"{where}: no Dask scheduler answers there{reason}")
+    return made[0]
+
+
+def _started(module: _Distributed, count: int) -> _Local:
+    """Processes of this machine that take tasks. Only this machine reaches them."""
+    # Ctrl-C reaches all processes of a terminal. Workers inherit what is blocked here, so that only this one answers.
+    resource_tracker.ensure_running()  # which would unblock it again
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        return module.LocalCluster(
+            n_workers=count,
+            threads_per_worker=1,
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
+            memory_limit=0,
+            silence_logs=logging.CRITICAL + 1,
+        )
+    except Exception as error:
+        raise CkptError(f"the local cluster does not start ({type(error).__name__})") from None
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _ready(client: _Client, where: str, tell: Callable[[str], None]) -> Executor:
+    """The executor, once there is a worker and all have our versions. Raises CkptError."""
+    if not client.nthreads():
+        tell(f"ckpt: {where} has no workers yet; waiting for the first")
+        client.wait_for_workers(1)
+    ours = sender()
+    versions = client.run(resolve_name, "ckpt:__version__", on_error="return")
+    pythons = client.run(platform.python_version, on_error="return")
+    for name, version in versions.items():
+        if isinstance(version, ImportError):
+            raise CkptError(f"worker {name} has no ckpt", hint="install the same version there")
+        python = pythons.get(name)
+        if isinstance(version, str) and isinstance(python, str):  # else it is lost, and others do its work
+            problem = difference(Sender(version, python.rpartition(".")[0], name), ours)
+            if problem is not None:
+                raise CkptError(f"worker {name} {problem}", hint="install the same version there")
+    link = f", dashboard {client.dashboard_link}" if _has_dashboard(client) else ""
+    tell(f"ckpt: {plural(len(client.nthreads()), 'worker')} at {where}{link}")
+    return dask.Dask(client)
+
+
+def _has_dashboard(client: _Client) -> bool:
+    """Whether the scheduler shows one: without bokeh its page is empty."""
+    try:
+        return bool(client.run_on_scheduler(metadata.version, "bokeh")) and bool(client.dashboard_link)
+    except Exception:
+        return False

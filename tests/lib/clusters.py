@@ -1,0 +1,91 @@
+"""A Dask cluster in threads of the process of the tests: real messages, real pickles, and started in half a second."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from distributed import Client, LocalCluster
+
+_open: list[Any] = []
+
+
+def client() -> Client:
+    """The client of a cluster with two workers, made once for each process of pytest. It listens on 127.0.0.1."""
+    if not _open:
+        logging.getLogger("distributed").setLevel(logging.CRITICAL + 1)
+        cluster = LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            processes=False,
+            protocol="tcp",
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
+            silence_logs=logging.CRITICAL + 1,
+        )
+        _open.extend((cluster, Client(cluster, set_as_default=False)))
+    made: Client = _open[1]
+    return made
+
+
+def address() -> str:
+    """Where its scheduler listens."""
+    return str(client().scheduler.address)
+
+
+def steps() -> int:
+    """How many steps the tasks of its scheduler have made since it began."""
+    return int(client().cluster.scheduler.transition_counter)
+
+
+def close() -> None:
+    """End it, if one was made."""
+    while _open:
+        _open.pop().close()
+
+
+@contextmanager
+def processes(count: int) -> Iterator[Client]:
+    """The client of a cluster of real processes, which can be killed."""
+    with (
+        LocalCluster(
+            n_workers=count,
+            threads_per_worker=1,
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
+            silence_logs=logging.CRITICAL + 1,
+        ) as cluster,
+        Client(cluster, set_as_default=False) as made,
+    ):
+        made.wait_for_workers(count)
+        yield made
+
+
+class Recorded:
+    """A client that keeps what is sent, and counts how much is under way at most."""
+
+    def __init__(self, inner: Client) -> None:
+        self._inner = inner
+        self.sent: list[bytes] = []
+        self.under_way = self.most = 0
+        self.cancelled: list[Any] = []
+
+    def map(self, function: Any, data: Sequence[bytes], **options: Any) -> Any:
+        self.sent += data
+        self.under_way += len(data)
+        self.most = max(self.most, self.under_way)
+        return self._inner.map(function, data, **options)
+
+    def gather(self, futures: Sequence[Any]) -> Any:
+        found = self._inner.gather(futures)
+        self.under_way -= len(futures)
+        return found
+
+    def cancel(self, futures: Sequence[Any], *, force: bool) -> None:
+        self.cancelled += futures
+        self._inner.cancel(futures, force=force)
+
+    def nthreads(self) -> Any:
+        return self._inner.nthreads()
