@@ -181,9 +181,48 @@ def test_other_writers_refuse_a_url(line: str, problem: str, web: Web) -> None:
     assert not web.asked
 
 
-def test_nothing_is_written_to_a_url(folder: Path) -> None:
-    done = ckpt("rehome", str(folder / "few.pth"), "-o", "s3://bucket/a.pth")
-    assert (done.code, done.err) == (2, b"ckpt: s3://bucket/a.pth: ckpt writes local files only\n")
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("strip FILE -o s3://bucket/a.pth", "s3://bucket/a.pth: ckpt strip writes local files only"),
+        (
+            "rename --sub s/a/b/ FILE -o s3://bucket/a.pth",
+            "s3://bucket/a.pth: ckpt rename writes local files only",
+        ),
+        (
+            "warmstart FILE --into FILE -o s3://bucket/a.pth",
+            "s3://bucket/a.pth: ckpt warmstart writes local files only",
+        ),
+        (
+            "rehome FILE -o https://me:p4ss@host/a.pth",
+            "https://host/a.pth: ckpt writes to s3://, gs:// and az:// only",
+        ),
+        (
+            "slim FILE -o hf://org/model/a.pth",
+            "hf://org/model/a.pth: ckpt writes to s3://, gs:// and az:// only",
+        ),
+        (
+            "convert FILE --format dcp -o https://host/run",
+            "https://host/run: ckpt writes to s3://, gs:// and az:// only",
+        ),
+        (
+            "convert FILE --shard-size 1MB -o https://host/run/",
+            "https://host/run/model.safetensors.index.json: ckpt writes to s3://, gs:// and az:// only",
+        ),
+        (
+            "convert FILE -o s3://me:p4ss@bucket/a.pth",
+            "s3://bucket/a.pth: a user or a query in the URL: credentials come from the environment",
+        ),
+        ("convert FILE -o s3://a.pth", "s3://a.pth: a folder, not an object to write to"),
+        (
+            "rehome FILE -o s3://bucket/a.pth --verify torch",
+            "s3://bucket/a.pth: --verify torch opens local files only (--verify crc)",
+        ),
+    ],
+)
+def test_what_is_not_written_to_a_url(line: str, problem: str, folder: Path) -> None:
+    done = ckpt(*line.replace("FILE", str(folder / "few.pth")).split())
+    assert (done.code, done.out, done.err) == (2, b"", f"ckpt: {problem}\n".encode())
 
 
 def test_secrets_are_never_shown(web: Web) -> None:
