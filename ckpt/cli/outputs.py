@@ -215,12 +215,14 @@ def is_folder_made(path: str, options: WriteOptions) -> bool:
     """Whether the result of one PATH is a folder: its format is one, or it stays that of a source in a folder."""
     if options.format is not None:
         return save.traits_of(options.format).is_folder
-    if options.output is None or not formats.is_folder_format(path, options.limits):
+    if options.output is None:
         return False
     try:
-        return save.traits_of(save.format_for(options.output.rstrip("/"), None)).is_folder
+        if not save.traits_of(save.format_for(options.output.rstrip("/"), None)).is_folder:
+            return False  # and nothing is opened to see that
     except UsageError:
-        return True  # its ending names no format, so the format stays
+        pass  # its ending names no format, so the format stays
+    return formats.is_folder_format(path, options.limits)
 
 
 def _refuse_collisions(jobs: Sequence[Job], options: WriteOptions) -> None:

@@ -122,6 +122,39 @@ def test_others_are_opened_with_few_requests(web: Web) -> None:
         assert len(web.asked) <= most, name
 
 
+def test_a_file_that_is_written_is_opened_once(web: Web, tmp_path: Path) -> None:
+    assert ckpt("rehome", f"{web.url}/few.pth", "-o", str(tmp_path / "a.pth")).code == 0
+    assert len(web.asked) <= 3, [row.range for row in web.asked]
+
+
+def test_the_storages_of_a_legacy_file_are_found_together(web: Web, tmp_path: Path) -> None:
+    """Each begins with its count, and where it ends is known before: counts that lie close are one request."""
+    state = {f"{i}": torch.full((10_000,), float(i)) for i in range(200)}
+    torch.save(state, tmp_path / "a.pth", _use_new_zipfile_serialization=False)
+    url = web.put("/a.pth", (tmp_path / "a.pth").read_bytes())
+    far, local = ckpt("inspect", "--json", url), ckpt("inspect", "--json", str(tmp_path / "a.pth"))
+    assert same(local, far, tmp_path / "a.pth", url) and far.code == 0
+    assert len(web.asked) <= 5, [row.range for row in web.asked]
+
+
+def test_a_legacy_file_with_a_wrong_count(web: Web, tmp_path: Path) -> None:
+    torch.save(
+        [torch.zeros(300_000), torch.ones(9)], tmp_path / "a.pth", _use_new_zipfile_serialization=False
+    )
+    data = bytearray((tmp_path / "a.pth").read_bytes())
+    at = data.rindex((9).to_bytes(8, "little"))
+    for wrong in (data[:at] + b"\x08" + data[at + 1 :], data[: at + 4], data[: at + 20]):
+        (tmp_path / "b.pth").write_bytes(wrong)
+        far, local = (
+            ckpt("inspect", web.put("/b.pth", bytes(wrong))),
+            ckpt("inspect", str(tmp_path / "b.pth")),
+        )
+        assert far.err.replace(f"{web.url}/b.pth".encode(), b"") == local.err.replace(
+            str(tmp_path / "b.pth").encode(), b""
+        )
+        assert far.code == local.code != 0
+
+
 def test_reading_all_is_few_requests_too(folder: Path, web: Web) -> None:
     assert ckpt("sum", f"{web.url}/zip.pth").code == 0
     assert len(web.asked) <= 30, [row.range for row in web.asked]

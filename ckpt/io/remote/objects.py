@@ -66,7 +66,8 @@ class StoredObject:
             first, last = found.range
             size, said = found.meta["size"], found.meta["e_tag"] or str(found.meta["last_modified"])
         except Exception as error:
-            if not etag and _is_empty(self._store, self._path):
+            missing = isinstance(error, FileNotFoundError)
+            if not (etag or missing) and _is_empty(self._store, self._path):
                 return Answer(b"", 0, 0, "")
             raise failure(error) from None
         if len(data) != last - first:

@@ -123,6 +123,42 @@ def test_a_distributed_checkpoint_costs_its_metadata_and_its_small_items(
     assert len(counting.asked) == 2 + len(data)
 
 
+def test_the_items_of_a_distributed_checkpoint_cost_one_or_two_requests_each(
+    memory: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Large items, each with its ends, of which two neighbours are one request; small ones are read whole."""
+    import torch
+    from process import ckpt
+
+    large = {f"large.{i}": torch.full((400_000,), float(i)) for i in range(6)}
+    small = {f"small.{i}": torch.full((10, 10), float(i)) for i in range(30)}
+    torch.save({**large, **small}, tmp_path / "a.pth")
+    assert ckpt("convert", tmp_path / "a.pth", "-o", tmp_path / "run.dcp").code == 0
+    for path in (tmp_path / "run.dcp").iterdir():
+        obstore.put(memory, f"run/{path.name}", path.read_bytes())
+    counting = Counting()
+    monkeypatch.setattr(objects, "_obstore", lambda: counting)
+    with formats.open("s3://b/run/") as found, formats.open(str(tmp_path / "run.dcp")) as local:
+        assert counting.asked == ["list_with_delimiter run", "get run/.metadata"]
+        places = [row.tensor.storage.place for row in found.tensors]
+        for place in places:
+            for box in place.boxes:
+                box.part.tensor()
+        asked = sum(row.endswith(".distcp") for row in counting.asked)
+        assert asked <= 2 * len(large) + 6, counting.asked
+        from ckpt.evidence.survey import Survey
+        from ckpt.jobs.check.sums import digests
+
+        assert digests(Survey(found)) == digests(Survey(local))
+
+
+def test_what_is_missing_is_not_asked_for_twice(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    counting = Counting()
+    monkeypatch.setattr(objects, "_obstore", lambda: counting)
+    assert not locate("s3://b/none").is_file()
+    assert counting.asked == ["get none"]
+
+
 # --- S3 ---------------------------------------------------------------------------------------------------------------
 
 
