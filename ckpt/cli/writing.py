@@ -49,7 +49,6 @@ from ckpt.formats.save import Check, SavedFile, check_bytes, check_weights_only
 from ckpt.io import commit
 from ckpt.io.far import is_url
 from ckpt.io.folder import make_parents
-from ckpt.io.location import shown
 from ckpt.jobs.rewrite.report import RewriteReport, with_unread
 from ckpt.jobs.rewrite.sets.files import weights_file, with_files, without_copies
 from ckpt.limits import Limits
@@ -148,8 +147,7 @@ def rewrite(paths: list[str] | None, make: Make, options: WriteOptions, *, opene
 
 
 def _place(out: str) -> str:
-    """OUT without secrets. A slash behind the URL of a distributed checkpoint says nothing more."""
-    out = shown(out)
+    """OUT. A slash behind the URL of a distributed checkpoint says nothing more."""
     return out.rstrip("/") if is_url(out) and out.endswith(".dcp/") else out
 
 

@@ -287,11 +287,14 @@ def test_a_file_that_is_not_there(web: Web) -> None:
     assert (done.code, done.err) == (2, f"ckpt: {web.url}/none.pth: no such file\n".encode())
 
 
-def test_the_missing_extra_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "words", [("inspect", "s3://bucket/a.pth"), ("rehome", "train_cuda.pth", "-o", "s3://bucket/a.pth")]
+)
+def test_the_missing_extra_is_named(words: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "obstore").mkdir()
     (tmp_path / "obstore" / "__init__.py").write_text("raise ImportError")
     code = "import sys; sys.path.insert(0, sys.argv.pop(1)); from ckpt.__main__ import main; main()"
-    done = python("-c", code, str(tmp_path), "inspect", "s3://bucket/a.pth")
+    done = python("-c", code, str(tmp_path), *words, cwd=SAMPLES)
     line = b"ckpt: s3://bucket/a.pth: s3:// needs obstore (pip install 'torch-ckpt[cloud]')\n"
     assert (done.code, done.out, done.err) == (2, b"", line)
 

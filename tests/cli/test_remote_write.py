@@ -100,6 +100,18 @@ def test_several_and_a_folder_for_them(s3: Bucket) -> None:
     assert sorted(s3.objects) == sorted(f"runs/{name}" for name in names)
 
 
+def test_a_folder_of_checkpoints_and_a_dry_run(s3: Bucket, tmp_path: Path) -> None:
+    for name in ("a/x.pth", "y.pth"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes((SAMPLES / "train_cuda.pth").read_bytes())
+    line = ["rehome", "-r", str(tmp_path), "-o", f"{s3.url}/out"]
+    done = ckpt(*line, "--dry-run")
+    assert done.code == 0 and all(row.startswith("HEAD") for row in s3.front.whats()) and not s3.objects
+    done = ckpt(*line)
+    assert done.code == 0, done.err.decode()
+    assert sorted(s3.objects) == ["out/a/x.pth", "out/y.pth"]
+
+
 def test_an_existing_object(s3: Bucket) -> None:
     url = s3.put("a.pth", b"old")
     done = ckpt("rehome", "train_cuda.pth", "-o", url, cwd=SAMPLES)
