@@ -14,6 +14,7 @@ from unittest import mock
 
 import blocks
 import pytest
+from buckets import Bucket, Front, fronted
 from hypothesis import settings
 from process import ROOT, Run, close_server
 from process import ckpt as in_a_process
@@ -73,6 +74,32 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, size in blocks.SMALL.items():
         module, _, constant = name.rpartition(".")
         monkeypatch.setattr(import_module(module), constant, size)
+
+
+@pytest.fixture(scope="session")
+def front() -> Iterator[Front]:
+    """A server that speaks S3, the same for all tests."""
+    pytest.importorskip("obstore", reason="obstore, the extra [cloud], is not installed")
+    pytest.importorskip("moto.server", reason="moto[server] is not installed")
+    with fronted() as made:
+        yield made
+
+
+@pytest.fixture
+def s3(front: Front, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    """An empty bucket, which the environment leads to."""
+    from ckpt.io.remote import objects
+
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    front.clear()
+    made = Bucket(front)
+    for name, value in made.variables().items():
+        monkeypatch.setenv(name, value)
+    objects.bucket.cache_clear()
+    yield made
+    front.released.set()
+    objects.bucket.cache_clear()
 
 
 @pytest.fixture

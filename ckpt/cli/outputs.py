@@ -18,6 +18,7 @@ from ckpt.formats.dcp.names import is_part
 from ckpt.formats.sharded.write import set_pattern
 from ckpt.io import commit, folder, leftover
 from ckpt.io.beside import beside
+from ckpt.io.far import is_url
 from ckpt.jobs.rewrite.report import RewriteReport
 from ckpt.jobs.rewrite.sets.partial import is_partial
 from ckpt.limits import Limits
@@ -66,8 +67,12 @@ class WriteOptions(NamedTuple):
 
     @property
     def is_folder(self) -> bool:
-        """Whether OUT is a folder that takes the results."""
-        return self.output is not None and (self.recursive or os.path.isdir(self.output))
+        """Whether OUT is a folder that takes the results. A URL says so with a slash at its end."""
+        if self.output is None:
+            return False
+        return self.recursive or (
+            self.output.endswith("/") if is_url(self.output) else os.path.isdir(self.output)
+        )
 
 
 class Job(NamedTuple):
@@ -137,7 +142,9 @@ def _may_be_folder(out: str) -> bool:
 def _ask_where(items: Sequence[Found], several: bool, options: WriteOptions, opened: Open) -> None:
     """Raise UsageError that names where the results could go."""
     path = items[0].path
-    if len(items) == 2 and not os.path.lexists(items[1].path):  # IN OUT, as cp takes them
+    if (
+        len(items) == 2 and not is_url(items[1].path) and not os.path.lexists(items[1].path)
+    ):  # IN OUT, as cp takes them
         out = pasted_path(items[1].path)
         raise UsageError("where to write?", path=path, hint=out and f"-o {out}")
     with open_item(items[0], options, opened) as checkpoint:
@@ -208,12 +215,14 @@ def is_folder_made(path: str, options: WriteOptions) -> bool:
     """Whether the result of one PATH is a folder: its format is one, or it stays that of a source in a folder."""
     if options.format is not None:
         return save.traits_of(options.format).is_folder
-    if options.output is None or not formats.is_folder_format(path, options.limits):
+    if options.output is None:
         return False
     try:
-        return save.traits_of(save.format_for(options.output.rstrip("/"), None)).is_folder
+        if not save.traits_of(save.format_for(options.output.rstrip("/"), None)).is_folder:
+            return False  # and nothing is opened to see that
     except UsageError:
-        return True  # its ending names no format, so the format stays
+        pass  # its ending names no format, so the format stays
+    return formats.is_folder_format(path, options.limits)
 
 
 def _refuse_collisions(jobs: Sequence[Job], options: WriteOptions) -> None:
@@ -245,7 +254,7 @@ def can_stay(checkpoint: Checkpoint) -> bool:
 
 def refuse_source(report: RewriteReport, to: commit.Target | None, options: WriteOptions) -> None:
     """Raise UsageError where OUT is a file that is read: a mistaken edit would take its source with it."""
-    if to is None or to.replaced is None:
+    if to is None or not to.is_replacing:
         return
     source = report.source
     if save.is_source(source, to.real):
@@ -290,6 +299,8 @@ def left_over(to: commit.Target | None, options: WriteOptions) -> list[tuple[str
 
 def shard_place(out: str) -> tuple[str, str]:
     """The folder of the shards and how their names begin: `model` in a folder, else the name of OUT."""
+    if is_url(out) and out.endswith("/"):
+        return out.rstrip("/"), "model"
     if os.path.isdir(out):
         return out, "model"
     folder, name = os.path.split(out)

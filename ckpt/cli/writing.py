@@ -112,7 +112,7 @@ def writing(
         ) -> int:
             limits = limits_of(limit)
             options = WriteOptions(
-                output,
+                None if output is None else _place(output),
                 in_place,
                 copy,
                 force,
@@ -146,6 +146,11 @@ def rewrite(paths: list[str] | None, make: Make, options: WriteOptions, *, opene
     )
 
 
+def _place(out: str) -> str:
+    """OUT. A slash behind the URL of a distributed checkpoint says nothing more."""
+    return out.rstrip("/") if is_url(out) and out.endswith(".dcp/") else out
+
+
 def _check(options: WriteOptions) -> None:
     """Raise UsageError for options that contradict each other."""
     if options.output is not None and options.in_place:
@@ -156,19 +161,24 @@ def _check(options: WriteOptions) -> None:
         raise UsageError(f"--verify {options.verify}: not a check", hint="crc or torch")
 
 
-_FROM_URLS = ("convert", "slim", "rehome")
-"""Commands that read from a URL and write here."""
+_WITH_URLS = ("convert", "slim", "rehome")
+"""Commands that read from a URL, and write to one."""
 
 
 def _refuse_urls(name: str, values: dict[str, object], options: WriteOptions) -> None:
-    """Raise UsageError for a URL where a command reads or changes local files only."""
+    """Raise UsageError for a URL where a command reads, writes or changes local files only."""
     if options.output is not None and is_url(options.output):
-        raise UsageError("ckpt writes local files only", path=options.output)
+        if name not in _WITH_URLS:
+            raise UsageError(f"ckpt {name} writes local files only", path=options.output)
+        if options.verify == "torch":
+            raise UsageError(
+                "--verify torch opens local files only", path=options.output, hint="--verify crc"
+            )
     given = [each for value in values.values() for each in (value if isinstance(value, list) else [value])]
     url = next((each for each in given if isinstance(each, str) and is_url(each)), None)
     if url is None:
         return
-    if name not in _FROM_URLS or options.in_place or values.get("undo"):
+    if name not in _WITH_URLS or options.in_place or values.get("undo"):
         way = "--undo" if values.get("undo") else "--in-place" if options.in_place else f"ckpt {name}"
         raise UsageError(f"{way} takes local files only", path=url, hint="download it first")
 

@@ -17,6 +17,7 @@ from ckpt.formats.sharded import write as shards
 from ckpt.formats.written import differs
 from ckpt.io import commit, folder, inplace, leftover
 from ckpt.io.commit import Progress, Sink, Target
+from ckpt.io.far import is_url
 from ckpt.limits import Limits
 from ckpt.rows import NamedTuple
 from ckpt.text import and_more, show
@@ -150,21 +151,13 @@ def save(
             drafted.write(sink)
             sink.flush()
             checkpoint.check_unchanged()
+        with about(to.path):
+            sink.complete()
         written = time.perf_counter()
         with about(to.path):
             done = _checked(sink.path, checkpoint, format, limits, checks)
-    seconds = written - start
-    warnings = tuple(sink.warnings)
-    return SavedFile(
-        to.path,
-        format,
-        drafted.size,
-        None,
-        tuple(done),
-        seconds,
-        overflowed=sink.overflowed,
-        warnings=warnings,
-    )
+    made = SavedFile(to.path, format, drafted.size, None, tuple(done), written - start)
+    return made._replace(overflowed=sink.overflowed, warnings=tuple(sink.warnings))
 
 
 def _writing(
@@ -251,7 +244,7 @@ def save_shards(
     _refuse_sources(checkpoint, (index.real, single.real, *replaced))
     if len(parts) == 1:
         saved = save(checkpoint, single, SHARD_FORMAT, limits, progress=progress, checks=checks)
-        gone = (os.path.basename(index.real), *old.shards) if index.replaced is not None else ()
+        gone = (os.path.basename(index.real), *old.shards) if index.is_replacing else ()
         return saved._replace(warnings=(*saved.warnings, *_cleared(folder, gone, old.stray)))
     start = time.perf_counter()
     for name in shards.shard_names(stem, len(parts)):
@@ -273,6 +266,7 @@ def save_shards(
                 sinks.append(sink)
                 drafted.write(sink)
                 sink.flush()
+                sink.complete()
                 for name, seconds in _checked(sink.path, part, SHARD_FORMAT, limits, checks):
                     done[name] = done.get(name, 0.0) + seconds
             checkpoint.check_unchanged()
@@ -285,7 +279,7 @@ def save_shards(
     total = listing.size + sum(drafted.size for drafted in drafts)
     seconds = time.perf_counter() - start - sum(done.values())
     overflowed = sum(sink.overflowed for sink in sinks)
-    gone = (*([os.path.basename(single.path)] if single.replaced is not None else []), *old.shards)
+    gone = (*([os.path.basename(single.path)] if single.is_replacing else []), *old.shards)
     warnings = [line for sink in sinks for line in sink.warnings]
     warnings += _cleared(folder, gone, old.stray)
     return SavedFile(
@@ -303,6 +297,9 @@ def save_shards(
 
 def is_source(checkpoint: Checkpoint, path: str) -> bool:
     """Whether a path leads to a file that a checkpoint is read from, or to a folder of one, through links too."""
+    if is_url(path):
+        read = (checkpoint.path, *(source.address for source in checkpoint.all_sources()))
+        return any(each is not None and f"{each}/".startswith(f"{path.rstrip('/')}/") for each in read)
     try:
         there = os.stat(path)
     except (OSError, ValueError):

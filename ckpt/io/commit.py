@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 
 from ckpt.errors import UsageError, WriteError
 from ckpt.io import disk
+from ckpt.io.far import is_url, writer
 from ckpt.io.rename import NO_REPLACE, NOT_HERE, renamed
 from ckpt.io.source import MOST, Source
 from ckpt.io.target import check_folder, found, refuse_replacing, why
@@ -41,6 +42,13 @@ class Target(NamedTuple):
     replaced: os.stat_result | None
     like: os.stat_result | None = None
     """Another file that it takes the place of: who may not read that one may not read this one."""
+    etag: str | None = None
+    """That of the object that is there now, where an object is written and not a file."""
+
+    @property
+    def is_replacing(self) -> bool:
+        """Whether something is there that is replaced."""
+        return self.replaced is not None or self.etag is not None
 
     @property
     def warning(self) -> str | None:
@@ -56,6 +64,8 @@ def target(path: str, *, force: bool, parents: bool = False) -> Target:
     Links are followed; one that leads nowhere only with `force`, which would create what it does not name. With
     `parents` the folders of the target need not be there yet.
     """
+    if is_url(path):
+        return writer().file_target(path, force=force)
     if not path or path.endswith("/") or os.path.isdir(path):
         raise UsageError("a directory, not a file to write to", path=path or "-o")
     real, status = found(path, force=force)
@@ -167,6 +177,9 @@ class Sink:
             data, self._pending = self._pending, bytearray()
             self._write(data)
 
+    def complete(self) -> None:
+        """Make what is written readable at `path`. A file is so once it is flushed."""
+
     def sync(self) -> None:
         """Force all bytes to the disk. A failure is final, because the kernel may have dropped the unwritten bytes."""
         self.flush()
@@ -187,10 +200,8 @@ class Sink:
 
 
 def begin_writeback(fd: int, offset: int, count: int) -> None:
-    """Ask for `count` bytes of a file to go to the disk now, and wait for nothing. A system that cannot is left alone.
-
-    Linux begins to write the bytes that it is told not to keep, and keeps those that are on their way.
-    """
+    """Ask for `count` bytes of a file to go to the disk now, and wait for nothing. A system that cannot is left alone."""
+    # Linux begins to write the bytes that it is told not to keep, and keeps those that are on their way.
     with suppress(OSError, AttributeError):  # macOS has no such call
         os.posix_fadvise(fd, offset, count, os.POSIX_FADV_DONTNEED)
 
@@ -222,6 +233,10 @@ def writing(
     Inside the block the file can be read at `sink.path`. Who may not read one of the `sources`, or the file that is
     replaced, can read none of its bytes. What fails after it took its place is a warning of the sink.
     """
+    if is_url(to.real):
+        with writer().file(to, size, progress) as far:
+            yield far
+        return
     folder, name = os.path.split(to.real)
     temporary = os.path.join(folder, f".{name[:200]}.{os.urandom(6).hex()}{SUFFIX}")
     fd = -1
@@ -288,6 +303,8 @@ def created(path: str, to: Target, sources: Sequence[Source]) -> int:
 
 def removed(path: str) -> list[str]:
     """Remove a file. What failed, in a line; a file that is gone already is no failure."""
+    if is_url(path):
+        return writer().removed(path)
     try:
         os.unlink(path)
     except FileNotFoundError:

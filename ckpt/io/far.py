@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from contextlib import AbstractContextManager
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol, cast
+
+if TYPE_CHECKING:
+    from ckpt.io.commit import Progress, Sink, Target
+    from ckpt.io.folder import FolderSink
 
 
 class Claim(Protocol):
@@ -35,3 +41,28 @@ _SCHEMES = ("s3://", "gs://", "az://", "http://", "https://", "hf://")
 def is_url(path: str) -> bool:
     """Whether a path leads to another machine."""
     return ":" in path[:6] and path.lower().startswith(_SCHEMES)
+
+
+class Writer(Protocol):
+    """What writes to another machine, as `commit` and `folder` write here."""
+
+    def file_target(self, url: str, *, force: bool) -> Target: ...
+
+    def folder_target(self, url: str) -> Target: ...
+
+    def file(self, to: Target, size: int, progress: Progress | None) -> AbstractContextManager[Sink]: ...
+
+    def folder(
+        self, to: Target, size: int, progress: Progress | None
+    ) -> AbstractContextManager[FolderSink]: ...
+
+    def names(self, url: str) -> list[str]: ...
+
+    def removed(self, url: str) -> list[str]: ...
+
+    def cleared(self, folder: str, gone: Sequence[str]) -> list[str]: ...
+
+
+def writer() -> Writer:
+    """What writes to a URL. It is named as text: only a URL pays for it."""
+    return cast("Writer", import_module("ckpt.io.remote.target"))

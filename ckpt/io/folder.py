@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from ckpt.errors import UsageError, WriteError
 from ckpt.io import commit
 from ckpt.io.commit import NOFOLLOW, SUFFIX, Progress, Sink, Target, closed, failed, sync_folder
+from ckpt.io.far import is_url, writer
 from ckpt.io.rename import EXCHANGE, NO_REPLACE, NOT_HERE, renamed
 from ckpt.io.source import Source
 from ckpt.io.target import check_folder, found, refuse_replacing, why
@@ -33,6 +34,8 @@ def target(path: str, belongs: Belongs, *, force: bool, parents: bool = False) -
     With `force` a folder is replaced when all that lies in it are files that belong to what is replaced. With
     `parents` the folders above it need not be there yet.
     """
+    if is_url(path):
+        return writer().folder_target(path)
     plain = path.rstrip("/")
     if not plain:
         raise UsageError("not a new folder", path=path or "-o")
@@ -52,6 +55,8 @@ def target(path: str, belongs: Belongs, *, force: bool, parents: bool = False) -
 
 def make_parents(to: Target) -> None:
     """Make the folders above a target that are not there yet. Raises WriteError."""
+    if is_url(to.real):  # an object store has none
+        return
     try:
         os.makedirs(os.path.dirname(to.real), exist_ok=True)
     except OSError as error:
@@ -140,6 +145,10 @@ def writing(
     Raises WriteError. Inside the block the folder can be read at `sink.path`. What fails after it took its place is
     a warning of the sink.
     """
+    if is_url(to.real):
+        with writer().folder(to, size, progress) as far:
+            yield far
+        return
     folder, name = os.path.split(to.real)
     temporary = os.path.join(folder, f".{name[:200]}.{os.urandom(6).hex()}{SUFFIX}")
     sink = FolderSink(to, temporary, sources, progress)

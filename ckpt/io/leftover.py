@@ -10,14 +10,17 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from ckpt.io.commit import NOFOLLOW, SUFFIX, lock, removed, sync_folder
+from ckpt.io.far import is_url, writer
 from ckpt.io.target import why
 
 
 def left_over(path: str, name: str | None = None) -> list[tuple[str, int]]:
     """Temporary files and folders of killed runs beside a target: their paths and sizes. Those in use are left out.
 
-    `name` is a regular expression for the names of several targets in that folder.
+    `name` is a regular expression for the names of several targets in that folder. Of objects nothing lies beside them.
     """
+    if is_url(path):
+        return []
     folder, own = os.path.split(os.path.realpath(path))
     mine = re.compile(rf"\.{name or re.escape(own[:200])}\.[0-9a-f]{{12}}{re.escape(SUFFIX)}")
     files: list[tuple[str, int]] = []
@@ -46,6 +49,8 @@ def _size(fd: int, path: str) -> int:
 
 def cleared(folder: str, names: Iterable[str]) -> list[str]:
     """Remove files of a folder in this order and force that to the disk. What failed, one line each."""
+    if is_url(folder):
+        return writer().cleared(folder, list(names))
     problems: list[str] = []
     for name in names:
         problems += removed(os.path.join(folder, name))

@@ -122,6 +122,39 @@ def test_others_are_opened_with_few_requests(web: Web) -> None:
         assert len(web.asked) <= most, name
 
 
+def test_a_file_that_is_written_is_opened_once(web: Web, tmp_path: Path) -> None:
+    assert ckpt("rehome", f"{web.url}/few.pth", "-o", str(tmp_path / "a.pth")).code == 0
+    assert len(web.asked) <= 3, [row.range for row in web.asked]
+
+
+def test_the_storages_of_a_legacy_file_are_found_together(web: Web, tmp_path: Path) -> None:
+    """Each begins with its count, and where it ends is known before: counts that lie close are one request."""
+    state = {f"{i}": torch.full((10_000,), float(i)) for i in range(200)}
+    torch.save(state, tmp_path / "a.pth", _use_new_zipfile_serialization=False)
+    url = web.put("/a.pth", (tmp_path / "a.pth").read_bytes())
+    far, local = ckpt("inspect", "--json", url), ckpt("inspect", "--json", str(tmp_path / "a.pth"))
+    assert same(local, far, tmp_path / "a.pth", url) and far.code == 0
+    assert len(web.asked) <= 5, [row.range for row in web.asked]
+
+
+def test_a_legacy_file_with_a_wrong_count(web: Web, tmp_path: Path) -> None:
+    torch.save(
+        [torch.zeros(300_000), torch.ones(9)], tmp_path / "a.pth", _use_new_zipfile_serialization=False
+    )
+    data = bytearray((tmp_path / "a.pth").read_bytes())
+    at = data.rindex((9).to_bytes(8, "little"))
+    for wrong in (data[:at] + b"\x08" + data[at + 1 :], data[: at + 4], data[: at + 20]):
+        (tmp_path / "b.pth").write_bytes(wrong)
+        far, local = (
+            ckpt("inspect", web.put("/b.pth", bytes(wrong))),
+            ckpt("inspect", str(tmp_path / "b.pth")),
+        )
+        assert far.err.replace(f"{web.url}/b.pth".encode(), b"") == local.err.replace(
+            str(tmp_path / "b.pth").encode(), b""
+        )
+        assert far.code == local.code != 0
+
+
 def test_reading_all_is_few_requests_too(folder: Path, web: Web) -> None:
     assert ckpt("sum", f"{web.url}/zip.pth").code == 0
     assert len(web.asked) <= 30, [row.range for row in web.asked]
@@ -181,9 +214,48 @@ def test_other_writers_refuse_a_url(line: str, problem: str, web: Web) -> None:
     assert not web.asked
 
 
-def test_nothing_is_written_to_a_url(folder: Path) -> None:
-    done = ckpt("rehome", str(folder / "few.pth"), "-o", "s3://bucket/a.pth")
-    assert (done.code, done.err) == (2, b"ckpt: s3://bucket/a.pth: ckpt writes local files only\n")
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("strip FILE -o s3://bucket/a.pth", "s3://bucket/a.pth: ckpt strip writes local files only"),
+        (
+            "rename --sub s/a/b/ FILE -o s3://bucket/a.pth",
+            "s3://bucket/a.pth: ckpt rename writes local files only",
+        ),
+        (
+            "warmstart FILE --into FILE -o s3://bucket/a.pth",
+            "s3://bucket/a.pth: ckpt warmstart writes local files only",
+        ),
+        (
+            "rehome FILE -o https://me:p4ss@host/a.pth",
+            "https://host/a.pth: ckpt writes to s3://, gs:// and az:// only",
+        ),
+        (
+            "slim FILE -o hf://org/model/a.pth",
+            "hf://org/model/a.pth: ckpt writes to s3://, gs:// and az:// only",
+        ),
+        (
+            "convert FILE --format dcp -o https://host/run",
+            "https://host/run: ckpt writes to s3://, gs:// and az:// only",
+        ),
+        (
+            "convert FILE --shard-size 1MB -o https://host/run/",
+            "https://host/run/model.safetensors.index.json: ckpt writes to s3://, gs:// and az:// only",
+        ),
+        (
+            "convert FILE -o s3://me:p4ss@bucket/a.pth",
+            "s3://bucket/a.pth: a user or a query in the URL: credentials come from the environment",
+        ),
+        ("convert FILE -o s3://a.pth", "s3://a.pth: a folder, not an object to write to"),
+        (
+            "rehome FILE -o s3://bucket/a.pth --verify torch",
+            "s3://bucket/a.pth: --verify torch opens local files only (--verify crc)",
+        ),
+    ],
+)
+def test_what_is_not_written_to_a_url(line: str, problem: str, folder: Path) -> None:
+    done = ckpt(*line.replace("FILE", str(folder / "few.pth")).split())
+    assert (done.code, done.out, done.err) == (2, b"", f"ckpt: {problem}\n".encode())
 
 
 def test_secrets_are_never_shown(web: Web) -> None:
@@ -215,11 +287,14 @@ def test_a_file_that_is_not_there(web: Web) -> None:
     assert (done.code, done.err) == (2, f"ckpt: {web.url}/none.pth: no such file\n".encode())
 
 
-def test_the_missing_extra_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "words", [("inspect", "s3://bucket/a.pth"), ("rehome", "train_cuda.pth", "-o", "s3://bucket/a.pth")]
+)
+def test_the_missing_extra_is_named(words: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "obstore").mkdir()
     (tmp_path / "obstore" / "__init__.py").write_text("raise ImportError")
     code = "import sys; sys.path.insert(0, sys.argv.pop(1)); from ckpt.__main__ import main; main()"
-    done = python("-c", code, str(tmp_path), "inspect", "s3://bucket/a.pth")
+    done = python("-c", code, str(tmp_path), *words, cwd=SAMPLES)
     line = b"ckpt: s3://bucket/a.pth: s3:// needs obstore (pip install 'torch-ckpt[cloud]')\n"
     assert (done.code, done.out, done.err) == (2, b"", line)
 

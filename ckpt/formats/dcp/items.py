@@ -26,6 +26,8 @@ from ckpt.tree.view import tensor_of
 
 _AT_ONCE = 64 << 10
 """An object's item of at most this many bytes is read at once."""
+_EDGE = 8 << 10
+"""More bytes than the archive of a tensor has before its elements, and behind them."""
 _AROUND = 64 << 10
 """More bytes than the archive of a tensor has beside its elements: 1.5 kB, and its directory."""
 
@@ -50,6 +52,8 @@ class Bytes:
         Raises UnreadableError, NotOpenedError.
         """
         window: Source = Window(self.source, self.offset, self.length, self.source.name)
+        if self.source.far is not None:
+            self._fetch()
         if whole and self.length <= _AT_ONCE:
             window = Memory(window.read(0, self.length))
         if self.codecs:
@@ -61,6 +65,15 @@ class Bytes:
                 f"{self.what} is damaged: no archive begins at byte {self.offset:,} of its file"
             )
         return read_archive(window, limits)
+
+    def _fetch(self) -> None:
+        """Ask for what opening the item reads, in one or two requests: its ends, and the beginning of the next item."""
+        end = min(self.offset + self.length, self.source.size)
+        if self.length <= _AT_ONCE:
+            self.source.read(self.offset, end - self.offset)
+        else:
+            behind = min(end + _EDGE, self.source.size)
+            self.source.read_many([(self.offset, _EDGE), (end - _EDGE, behind - end + _EDGE)])
 
 
 class Placement(Origin):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.blocks import elements, place_of, pour, same_bytes
@@ -15,6 +16,8 @@ from ckpt.formats.safetensors.read import is_text
 from ckpt.formats.written import differs
 from ckpt.io.commit import Sink
 from ckpt.io.disk import PAGE
+from ckpt.io.far import is_url
+from ckpt.io.source import open_address
 from ckpt.limits import Limits
 from ckpt.names import NamedKey
 from ckpt.tensors import Geometry, Range, Storage, TensorRef
@@ -164,13 +167,33 @@ def compare_bytes(planned: Checkpoint, written: Checkpoint) -> None:
 
 
 def check_by_library(path: str) -> None:
-    """Open a file with the safetensors library. Raises WriteError when that fails."""
+    """Open a file with the safetensors library, of an object its header. Raises WriteError when that fails."""
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(path, framework="numpy") as opened:
+        with _near(path) as near, safe_open(near, framework="numpy") as opened:
             opened.keys()
     except SafetensorError as error:
         raise WriteError(
             f"the safetensors library refuses the written file: {show(str(error), 200)}"
         ) from None
+
+
+@contextmanager
+def _near(path: str) -> Iterator[str]:
+    """A path that the library opens: of an object a file with its header, and a hole in the place of its data."""
+    if not is_url(path):
+        yield path
+        return
+    from tempfile import NamedTemporaryFile
+
+    source = open_address(path)
+    try:
+        with NamedTemporaryFile(suffix=".safetensors") as file:
+            start = 8 + int.from_bytes(source.read(0, 8), "little")
+            file.write(source.read(0, min(start, source.size)))
+            file.truncate(source.size)
+            file.flush()
+            yield file.name
+    finally:
+        source.close()

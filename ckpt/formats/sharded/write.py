@@ -16,6 +16,7 @@ from ckpt.errors import CkptError
 from ckpt.formats.draft import Draft
 from ckpt.formats.safetensors.read import parse_json
 from ckpt.formats.safetensors.write import held
+from ckpt.io.far import is_url, writer
 from ckpt.io.location import Location, locate, read_file
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Dict
@@ -89,7 +90,8 @@ def old_set(folder: str, stem: str, limits: Limits) -> OldSet:
     A file that another index names, or an index that cannot be read may name, is neither a shard of it nor stray.
     """
     location = locate(folder)
-    taken = [name.removesuffix("/") for name in location.names()]
+    found = writer().names(folder) if is_url(folder) else location.names()
+    taken = [name.removesuffix("/") for name in found]
     mine = [name for name in taken if re.fullmatch(set_pattern(stem), name)]
     own: frozenset[str] = frozenset()
     for name in taken:

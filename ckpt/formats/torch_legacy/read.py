@@ -6,6 +6,8 @@ Layout: torch/serialization.py `_legacy_save`, `_legacy_load`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ckpt.checkpoint import Checkpoint, Notice, Refusal, Traits
 from ckpt.dtypes import UINT8, DType
 from ckpt.errors import CutOffError, LimitError, UnreadableError
@@ -194,6 +196,7 @@ class _Stream:
                 widths.setdefault(str(pid[2]), (dtype, pid[4]))
         places: dict[str, tuple[int, int]] = {}
         at = self.end
+        counts = self._counts(keys, widths) if self._source.far is not None else {}
         for key in keys:
             text = str(key) if isinstance(key, (str, int)) and not isinstance(key, bool) else ""
             if text in places:
@@ -209,7 +212,7 @@ class _Stream:
                 raise CutOffError(
                     f"cut off: storage {show(text, 80)} is missing, the file ends at {self._source.size:,}"
                 )
-            numel = int.from_bytes(self._source.read(at, 8), "little")
+            numel = int.from_bytes(counts.get(at) or self._source.read(at, 8), "little")
             if numel != expected:
                 raise UnreadableError(
                     f"storage {show(text, 80)} has {numel:,} elements, its tensors need {_count(expected)}"
@@ -230,6 +233,20 @@ class _Stream:
                 f"a tensor uses storage {show(min(missing), 80)}, which the list of storages lacks"
             )
         return places
+
+    def _counts(
+        self, keys: Sequence[object], widths: dict[str, tuple[DType | None, Node]]
+    ) -> dict[int, bytes]:
+        """The counts of elements at the places where they should lie, in few requests. They are checked later."""
+        at = self.end
+        ranges: list[tuple[int, int]] = []
+        for key in keys:
+            dtype, expected = widths.get(str(key), (None, None))
+            if type(expected) is not int or expected < 0 or at + 8 > self._source.size:
+                break
+            ranges.append((at, 8))
+            at += 8 + storage_bytes(dtype, expected)
+        return {at: data for (at, _), data in zip(ranges, self._source.read_many(ranges), strict=True)}
 
     def _resolve(self, persistent: PersistentId, places: dict[str, tuple[int, int]]) -> Storage | Global:
         pid = persistent.pid

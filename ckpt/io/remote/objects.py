@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from functools import cache
 from importlib import import_module
 from typing import Protocol, TypedDict, cast
@@ -65,7 +66,8 @@ class StoredObject:
             first, last = found.range
             size, said = found.meta["size"], found.meta["e_tag"] or str(found.meta["last_modified"])
         except Exception as error:
-            if not etag and _is_empty(self._store, self._path):
+            missing = isinstance(error, FileNotFoundError)
+            if not (etag or missing) and _is_empty(self._store, self._path):
                 return Answer(b"", 0, 0, "")
             raise failure(error) from None
         if len(data) != last - first:
@@ -133,14 +135,24 @@ def _obstore() -> Obstore:
     return cast("Obstore", import_module("obstore"))
 
 
+_SECONDS = "300s"
+"""What a request may take that sends a part: four of 16 MiB at once need 2 Mbit/s. Reading is in smaller pieces."""
+_PAUSE = 0.25
+"""Seconds before the second try; each further pause is twice as long."""
+
+
 @cache
-def bucket(scheme: str, name: str) -> object:
-    """The store of a bucket, made once. Raises CkptError without obstore."""
+def bucket(scheme: str, name: str, *, tries: int = 1) -> object:
+    """The store of a bucket, made once. Raises CkptError without obstore.
+
+    RangeSource tries again what fails, and counts it. What is written is tried again by obstore, which sends the parts.
+    """
     try:
         stores = import_module("obstore.store")
     except ImportError:
         raise CkptError(f"{scheme}:// needs obstore", hint=EXTRA) from None
     kinds = {"s3": stores.S3Store, "gs": stores.GCSStore, "az": stores.AzureStore}
-    # What fails is tried again by RangeSource, which counts it.
-    made: object = kinds[scheme](name, retry_config={"max_retries": 0})
+    backoff = {"init_backoff": timedelta(seconds=_PAUSE), "base": 2}
+    more = {"timeout": _SECONDS} if tries > 1 else {}
+    made: object = kinds[scheme](name, retry_config={"max_retries": tries - 1, "backoff": backoff}, **more)
     return made

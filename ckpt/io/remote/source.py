@@ -19,7 +19,7 @@ _HEADED = (".safetensors", ".sft", ".json", ".metadata", ".txt", ".yaml", ".dist
 """Endings of files whose beginning says what they hold."""
 _NEAR, _GAP = 8 << 10, 64 << 10
 """A read that begins this close behind an earlier one goes on with it; ranges this close are one request."""
-_AHEAD, _BLOCK, _KEPT = 8 << 20, 8 << 20, 32 << 20
+_AHEAD, _BLOCK, _KEPT = 8 << 20, 8 << 20, 16 << 20
 """The most bytes that are read ahead, of one block that is kept, and of all blocks."""
 _FASTER, _LEAST = 4, 256 << 10
 """How much more is read ahead than the last time, and the least bytes."""
@@ -160,6 +160,7 @@ class RangeSource(BaseSource):
         return self._ask(offset, min(wanted, self.size - offset)).data
 
     def _ask(self, begin: int | None, count: int) -> Answer:
+        self._forget(count)
         answer = retried(lambda: self._request(begin, count), self.name, self._sleep)
         self.bytes_read += len(answer.data)
         if self.size < 0:
@@ -173,9 +174,13 @@ class RangeSource(BaseSource):
                 self._blocks.append((answer.begin, answer.data))
             elif answer.data:  # what claims look at, which a second request would bring again
                 self._blocks.append((answer.begin, answer.data[:_START]))
-            while len(self._blocks) > 1 and sum(len(data) for _, data in self._blocks) > _KEPT:
-                del self._blocks[0]
         return answer
+
+    def _forget(self, more: int) -> None:
+        """Make room for that many bytes before they arrive."""
+        with self._lock:
+            while len(self._blocks) > 1 and sum(len(data) for _, data in self._blocks) + more > _KEPT:
+                del self._blocks[0]
 
     def _request(self, begin: int | None, count: int) -> Answer:
         self.requests += 1

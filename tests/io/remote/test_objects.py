@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from buckets import Bucket
 
 from ckpt import formats
 from ckpt.errors import NotOpenedError
@@ -123,51 +123,60 @@ def test_a_distributed_checkpoint_costs_its_metadata_and_its_small_items(
     assert len(counting.asked) == 2 + len(data)
 
 
+def test_the_items_of_a_distributed_checkpoint_cost_one_or_two_requests_each(
+    memory: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Large items, each with its ends, of which two neighbours are one request; small ones are read whole."""
+    import torch
+    from process import ckpt
+
+    large = {f"large.{i}": torch.full((400_000,), float(i)) for i in range(6)}
+    small = {f"small.{i}": torch.full((10, 10), float(i)) for i in range(30)}
+    torch.save({**large, **small}, tmp_path / "a.pth")
+    assert ckpt("convert", tmp_path / "a.pth", "-o", tmp_path / "run.dcp").code == 0
+    for path in (tmp_path / "run.dcp").iterdir():
+        obstore.put(memory, f"run/{path.name}", path.read_bytes())
+    counting = Counting()
+    monkeypatch.setattr(objects, "_obstore", lambda: counting)
+    with formats.open("s3://b/run/") as found, formats.open(str(tmp_path / "run.dcp")) as local:
+        assert counting.asked == ["list_with_delimiter run", "get run/.metadata"]
+        places = [row.tensor.storage.place for row in found.tensors]
+        for place in places:
+            for box in place.boxes:
+                box.part.tensor()
+        asked = sum(row.endswith(".distcp") for row in counting.asked)
+        assert asked <= 2 * len(large) + 6, counting.asked
+        from ckpt.evidence.survey import Survey
+        from ckpt.jobs.check.sums import digests
+
+        assert digests(Survey(found)) == digests(Survey(local))
+
+
+def test_what_is_missing_is_not_asked_for_twice(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    counting = Counting()
+    monkeypatch.setattr(objects, "_obstore", lambda: counting)
+    assert not locate("s3://b/none").is_file()
+    assert counting.asked == ["get none"]
+
+
 # --- S3 ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    server = pytest.importorskip("moto.server", reason="moto[server] is not installed")
-    made = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    made.start()
-    host, port = made.get_host_and_port()
-    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in {
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-        "AWS_ALLOW_HTTP": "true",
-        "AWS_REGION": "us-east-1",
-        "AWS_ACCESS_KEY_ID": "key-id",
-        "AWS_SECRET_ACCESS_KEY": "s3cret",
-    }.items():
-        monkeypatch.setenv(name, value)
-    objects.bucket.cache_clear()
-    import urllib.request
-
-    call = urllib.request.Request(f"http://{host}:{port}/bucket", method="PUT")
-    call.add_header("Authorization", "AWS4-HMAC-SHA256 Credential=key-id/20260101/us-east-1/s3/aws4_request")
-    urllib.request.urlopen(call).close()
-    yield "s3://bucket"
-    made.stop()
-    objects.bucket.cache_clear()
-
-
-def test_s3(s3: str) -> None:
-    store = objects.bucket("s3", "bucket")
+def test_s3(s3: Bucket) -> None:
+    store = objects.bucket("s3", s3.name)
     for name in ("train_cuda.pth", "llama_bf16.pth"):
         obstore.put(store, f"run/{name}", (SAMPLES / name).read_bytes())
-    source = locate(f"{s3}/run/train_cuda.pth").open()
+    source = locate(f"{s3.url}/run/train_cuda.pth").open()
     whole = (SAMPLES / "train_cuda.pth").read_bytes()
     assert source.read(0, source.size) == whole
-    assert locate(f"{s3}/run").names() == ["llama_bf16.pth", "train_cuda.pth"]
-    with formats.open(f"{s3}/run/llama_bf16.pth") as found:
+    assert locate(f"{s3.url}/run").names() == ["llama_bf16.pth", "train_cuda.pth"]
+    with formats.open(f"{s3.url}/run/llama_bf16.pth") as found:
         assert len(found.tensors) == 57
     big = random.Random(5).randbytes(400_000)
     obstore.put(store, "big.bin", big)
-    source = locate(f"{s3}/big.bin").open()
+    source = locate(f"{s3.url}/big.bin").open()
     obstore.put(store, "big.bin", big[::-1])
     with pytest.raises(ChangedError):
         source.read(0, 10)
     with pytest.raises(NotOpenedError, match="no such object"):
-        locate(f"{s3}/none.pth").open()
+        locate(f"{s3.url}/none.pth").open()
