@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from ckpt.checkpoint import Entry
 from ckpt.elements.compare import Change, compare_all, plan
-from ckpt.elements.recorded import contradicted, recorded_same
 from ckpt.errors import UnsupportedError
 from ckpt.io.executor import Failed, Threads
 from ckpt.jobs.diff.ranks import is_apart
+from ckpt.jobs.diff.recorded import contradicted, recorded_same
 from ckpt.jobs.diff.rows import Row, Status
 from ckpt.text import show
 
