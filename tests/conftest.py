@@ -36,6 +36,12 @@ for ignored, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGH
 
 def pytest_sessionfinish() -> None:
     close_server()
+
+
+@pytest.fixture(autouse=True)
+def no_cluster_stays() -> Iterator[None]:
+    """The threads of a cluster use `random`, which hypothesis must not see in another test."""
+    yield
     if "clusters" in sys.modules:
         sys.modules["clusters"].close()
 

@@ -31,7 +31,7 @@ RUNS = (
 )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def where() -> str:
     return clusters.address()
 

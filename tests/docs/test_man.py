@@ -33,7 +33,8 @@ def pages() -> dict[str, str]:
 def test_there_is_a_page_for_each_command(pages: dict[str, str]) -> None:
     assert set(pages) == {"ckpt.1", *(f"ckpt-{name}.1" for name in COMMANDS)}
     for name in COMMANDS:
-        assert f".B {name}\n" in pages["ckpt.1"] and f"ckpt\\-{name}(1)" in pages["ckpt.1"]
+        escaped = name.replace("-", "\\-")
+        assert f".B {escaped}\n" in pages["ckpt.1"] and f"ckpt\\-{escaped}(1)" in pages["ckpt.1"]
 
 
 @pytest.mark.parametrize("name", COMMANDS)

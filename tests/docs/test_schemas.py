@@ -40,6 +40,7 @@ def test_every_command_with_json_has_its_schema_and_its_link() -> None:
     page = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
     helps = {command: inside(command, "--help", cwd=ROOT).out for command in app.COMMANDS}
     with_json = {command for command, text in helps.items() if b" --json " in text}
+    with_json.remove("merge-parts")  # it prints the documents of the commands whose parts it merges
     words = {"rewrite" if command in WRITERS else command for command in with_json}
 
     assert {*json_schemas.NAMES} == {*words, "error"}
@@ -137,7 +138,9 @@ def test_every_field_that_is_described_is_printed(documents: Documents, name: st
         for key in node.get("properties", {})
         if not re.search(r"/(if|then|else|dependentSchemas)(/|$)", where)
     }
-    assert wanted - seen == set()
+    assert {place for place in wanted - seen if not place.endswith("/unread")} == set(), (
+        "only a file that changes meanwhile has unread parts"
+    )
 
 
 def test_the_documents_hold_what_is_odd(documents: Documents) -> None:

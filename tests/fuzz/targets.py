@@ -75,10 +75,21 @@ class Target(NamedTuple):
 class _AnyKey(dict[str, Record]):
     """The records of an archive that holds every storage a pickle may name."""
 
-    def get(self, name: str, default: Any = None) -> Any:
-        if name.startswith("archive/data/"):
-            return Record(name, 0, 1 << 62, 1 << 62, False, None, 0)
-        return super().get(name, default)
+    def __init__(self, records: dict[str, Record]) -> None:
+        super().__init__(records)
+        self.names: list[str] = list(records)
+
+    def find(self, name: str, near: int) -> int:
+        if name.startswith("archive/data/") and name not in self.names:
+            self.names.append(name)
+        return self.names.index(name) if name in self.names else -1
+
+    def at(self, position: int) -> Record:
+        name = self.names[position]
+        return self.get(name) or Record(name, 0, 1 << 62, 1 << 62, False, None, 0)
+
+    def run(self, names: str, near: int) -> int:
+        return -1  # no pickle of a target is read in columns
 
 
 def _wrapped(data: bytes) -> Checkpoint:

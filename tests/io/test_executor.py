@@ -474,7 +474,7 @@ def test_what_a_file_loses_meanwhile_is_named_and_the_rest_is_told(
         survey = Survey(checkpoint)
         whole = sums(survey, everything=True), stats(survey, everything=True)
         path.write_bytes(data[: len(data) // 2])
-        if isinstance(executor, processes.Processes):
+        if isinstance(executor, (processes.Processes, Dask)):
             with pytest.raises(NotOpenedError):
                 stats(survey, everything=True, executor=executor)
             return

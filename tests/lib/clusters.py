@@ -13,7 +13,7 @@ _open: list[Any] = []
 
 
 def client() -> Client:
-    """The client of a cluster with two workers, made once for each process of pytest. It listens on 127.0.0.1."""
+    """The client of a cluster with two workers, made once for each test. It listens on 127.0.0.1."""
     if not _open:
         logging.getLogger("distributed").setLevel(logging.CRITICAL + 1)
         cluster = LocalCluster(

@@ -62,7 +62,7 @@ _SHOW = ("auto", "changed", "unchanged", "frozen", "buffers", "all")
     Exclusion(
         ("--part",),
         (
-            *("--json", "--tsv", "--no-header", "--name-only", "--quiet", "--show", "--structure", "--quick"),
+            *("--json", "--tsv", "--name-only", "--quiet", "--show", "--structure", "--quick"),
             *("--histogram", "--html", "--force", "--depth", "--cluster"),
             *("--model", "--select", "--ignore", "--level", "--fail-on"),
         ),

@@ -91,7 +91,7 @@ def command(
     no tensor is read. The exit code is that of the command.
 
     \b
-    for i in 0 1 2 3; do ckpt stats model.safetensors --part $i/4 > part-$i.json; done
+    for i in 0 1; do ckpt stats model.pth --part $i/2 > part-$i.json; done
     ckpt merge-parts part-*.json --fail-on nan
     """
     limits = limits_of(limit)

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     Exclusion(
         ("--part",),
         (
-            *("--json", "--tsv", "--table", "--no-header", "--modules", "--sort", "--quiet", "--histogram"),
+            *("--json", "--tsv", "--table", "--modules", "--sort", "--quiet", "--histogram"),
             *("--cluster", "--select", "--ignore", "--level", "--fail-on"),
         ),
     ),

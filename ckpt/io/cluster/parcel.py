@@ -20,7 +20,7 @@ from ckpt.rows import NamedTuple
 
 _TASKS = 256
 """The most tasks of one parcel."""
-_AT = (("size", 2), ("modification time", 3))
+_AT = (("size", -2), ("modification time", -1))
 """What two machines that see one file agree on, and its place in the identity. Devices and inodes are numbers of one."""
 
 

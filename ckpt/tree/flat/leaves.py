@@ -9,12 +9,14 @@ from __future__ import annotations
 from ckpt.errors import LimitError
 from ckpt.limits import Limits
 from ckpt.names import NamedKey
-from ckpt.nodes import ByteStr, Node, key_of
+from ckpt.nodes import ByteStr, Dict, Node, Opaque, key_of
 from ckpt.rows import NamedTuple
 from ckpt.tree.view import View, look
 
 _STEPS = 10_000_000
 """The most nodes that are visited: dicts that hold each other many times over would never be taken apart."""
+_AGAIN = 50_000
+"""Dicts and lists that stand at a second place: a small file may hold each other sixty levels deep."""
 
 
 class Leaf(NamedTuple):
@@ -55,6 +57,8 @@ class _Walk:
         self._parts = parts
         self._limits = limits
         self._steps = 0
+        self._seen: set[int] = set()
+        self._again = 0
         self._closed: dict[int, bool] = {}
 
     def run(self, root: Node, whole: bool) -> None:
@@ -64,7 +68,10 @@ class _Walk:
             self._steps += 1
             if len(path) > self._limits.depth:
                 raise LimitError("dicts are nested too deep", "depth", self._limits.depth)
-            if self._steps > _STEPS:
+            self._again += id(node) in self._seen
+            if isinstance(node, (Dict, Opaque, list)):
+                self._seen.add(id(node))
+            if self._steps > _STEPS or self._again > _AGAIN:
                 raise LimitError("the dict holds too many items", "depth", self._limits.depth)
             view = look(node)
             if whole and path:
