@@ -40,10 +40,14 @@ def pytest_sessionfinish() -> None:
 
 @pytest.fixture(autouse=True)
 def no_cluster_stays() -> Iterator[None]:
-    """The threads of a cluster use `random`, which hypothesis must not see in another test."""
+    """The threads of a cluster use `random`, which hypothesis must not see in another test. Dask sets variables, too."""
+    before = dict(os.environ)
     yield
     if "clusters" in sys.modules:
         sys.modules["clusters"].close()
+        for name in os.environ.keys() - before.keys():
+            if name.startswith(("MALLOC_", "OMP_", "MKL_", "OPENBLAS_", "DASK_", "__DASK")):
+                del os.environ[name]
 
 
 @pytest.fixture(scope="session")
