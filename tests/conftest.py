@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import os
 import signal
 import subprocess
@@ -40,14 +41,15 @@ def pytest_sessionfinish() -> None:
 
 @pytest.fixture(autouse=True)
 def no_cluster_stays() -> Iterator[None]:
-    """The threads of a cluster use `random`, which hypothesis must not see in another test. Dask sets variables, too."""
-    before = dict(os.environ)
+    """The threads of a cluster use `random`, which hypothesis must not see in another test. And tblib, which comes with
+    Dask, changes how exceptions are pickled.
+    """
+    for kind, how in list(copyreg.dispatch_table.items()):
+        if how.__module__.startswith("tblib") and "clusters" in sys.modules:
+            del copyreg.dispatch_table[kind]
     yield
     if "clusters" in sys.modules:
         sys.modules["clusters"].close()
-        for name in os.environ.keys() - before.keys():
-            if name.startswith(("MALLOC_", "OMP_", "MKL_", "OPENBLAS_", "DASK_", "__DASK")):
-                del os.environ[name]
 
 
 @pytest.fixture(scope="session")

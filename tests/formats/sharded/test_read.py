@@ -15,6 +15,7 @@ from ckpt.checkpoint import Checkpoint
 from ckpt.errors import CkptError, UnreadableError
 from ckpt.formats.sharded import headers
 from ckpt.io.source import File
+from ckpt.tree.metadata import metadata_of
 
 pytestmark = oracle.QUIET
 ONE, TWO = {"a.weight": torch.ones(2)}, {"b.weight": torch.zeros(2)}
@@ -180,6 +181,29 @@ def test_a_shard_that_is_not_usual_is_told_as_before(
     monkeypatch.setattr(headers, "read_shards", lambda *args: None)
     assert said() == found
     assert isinstance(found, tuple) and (change == "pickle" or issubclass(found[0], CkptError))
+
+
+def test_the_first_value_of_the_metadata_is_shown_and_the_last_is_kept(tmp_path: Path) -> None:
+    path = index(tmp_path, "model.safetensors.index.json", {"1.safetensors": ONE, "2.safetensors": TWO})
+    for name, state, value in (("1.safetensors", ONE, "first"), ("2.safetensors", TWO, "last")):
+        safetensors.torch.save_file(state, tmp_path / name, metadata={"note": value})
+    found = opened(path)
+    assert [value.node for value in found.values] == ["first"]
+    assert metadata_of(found.root) == {"note": "last"}
+
+
+def test_shards_are_closed_before_they_are_read_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = shards(tmp_path)
+    (tmp_path / "model-00011-of-00012.safetensors").write_bytes(b"")
+    closed: list[str] = []
+    close = File.close
+    monkeypatch.setattr(File, "close", lambda self: closed.append(self.name) or close(self))
+    monkeypatch.setattr(File, "__del__", lambda self: None)
+    with pytest.raises(CkptError):
+        opened(path)
+    assert closed.count(str(tmp_path / "model-00000-of-00012.safetensors")) == 2
 
 
 def test_no_file_stays_open_behind_shards_that_disagree_with_their_index(

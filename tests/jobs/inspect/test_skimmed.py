@@ -125,3 +125,13 @@ def test_text_of_a_large_state_makes_no_tensor_of_a_column(
     columns = [part for part in parts(survey.tensors) if isinstance(part, Entries)]
     assert sum(map(len, columns)) > 1_900
     assert sum(len(part.made) + len(part.tensors.made) for part in columns) <= 2
+
+
+def test_layers_that_are_alike_inside_differ_by_what_is_around_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weights of a loss are constants, those of a layer parameters."""
+    state = {f"{part}.{n}.weight": torch.zeros(2) for part in ("layers", "criterion") for n in range(40)}
+    torch.save(state, tmp_path / "a.pth")
+    roles = Survey(opened(tmp_path / "a.pth", monkeypatch, 0)).roles
+    assert [role.role for role in roles] == ["parameter"] * 40 + ["unknown"] * 40
