@@ -49,6 +49,8 @@ class RangeSource(BaseSource):
         self._store = store
         self._sleep = sleep
         self._lock = threading.Lock()
+        self._arrived = threading.Condition(self._lock)
+        self._coming: list[tuple[int, int]] = []
         self._blocks: list[tuple[int, bytes]] = []
         self._ends: list[tuple[int, int]] = []
         self._claims: list[Claim] = []
@@ -64,7 +66,7 @@ class RangeSource(BaseSource):
 
     def _open_ahead(self) -> None:
         """Read what opening a zip archive is going to need, in as few requests as that takes."""
-        if self._cached(self.size - 22, 22) is None:
+        if self._kept(self.size - 22, 22) is None:
             self._ask(self.size - TAIL, TAIL)
         tail = self._blocks[-1][1]
         for begin, count in first_ranges(tail, self.size, self._bytes):
@@ -128,47 +130,68 @@ class RangeSource(BaseSource):
         return [found[row] for row in ranges]
 
     def _bytes(self, offset: int, count: int) -> bytes:
-        """Bytes that are kept or asked for, in as few requests as the gaps between the kept ones need."""
+        """Bytes that are kept, on their way to another thread, or asked for: as few requests as their gaps need."""
         end, at = offset + count, offset
         parts: list[bytes] = []
         while at < end:
-            part = self._cached(at, end - at)
+            with self._lock:
+                while (part := self._kept(at, end - at)) is None and any(
+                    a <= at < b for a, b in self._coming
+                ):
+                    self._arrived.wait()
+                if part is None:
+                    run, needed = self._run(at, end - at)
+                    self._coming.append(run)
             if part is None:
-                with self._lock:
-                    nearest = min((begin for begin, _ in self._blocks if at < begin < end), default=end)
-                part = self._fetch(at, nearest - at)[: nearest - at]
+                part = self._fetch(run)[:needed]
             parts.append(part)
             at += len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _cached(self, offset: int, count: int) -> bytes | None:
+    def _kept(self, offset: int, count: int) -> bytes | None:
         """What is kept of some bytes: the first ones, at least one."""
-        with self._lock:
-            for index in range(len(self._blocks) - 1, -1, -1):
-                begin, data = self._blocks[index]
-                if begin <= offset < begin + len(data):
-                    self._blocks.append(self._blocks.pop(index))
-                    return data[offset - begin : offset - begin + count]
+        for index in range(len(self._blocks) - 1, -1, -1):
+            begin, data = self._blocks[index]
+            if begin <= offset < begin + len(data):
+                self._blocks.append(self._blocks.pop(index))
+                return data[offset - begin : offset - begin + count]
         return None
 
-    def _fetch(self, offset: int, count: int) -> bytes:
-        """At least `count` bytes from the server: more where reading goes on from an earlier read."""
-        wanted = HEAD if offset == 0 else 0
-        with self._lock:
-            before = max((many for end, many in self._ends if 0 <= offset - end <= _NEAR), default=0)
-        wanted = max(wanted, min(max(_FASTER * before, _LEAST), _AHEAD) if before else 0, count)
-        return self._ask(offset, min(wanted, self.size - offset)).data
+    def _run(self, offset: int, count: int) -> tuple[tuple[int, int], int]:
+        """(begin and end of what to ask for, how many of its bytes are needed).
+
+        It is more than what is needed where reading goes on from an earlier read, and ends where something else is kept
+        or coming.
+        """
+        kept = (begin - offset for begin, _ in self._blocks if offset < begin < offset + count)
+        count = min(kept, default=count)
+        before = max((many for end, many in self._ends if 0 <= offset - end <= _NEAR), default=0)
+        wanted = min(max(_FASTER * before, _LEAST), _AHEAD) if before else 0
+        wanted = max(wanted, count, HEAD if offset == 0 else 0)
+        coming = (begin for begin, _ in self._coming if begin > offset)
+        end = min(offset + wanted, self.size, *coming)
+        return (offset, end), min(count, end - offset)
+
+    def _fetch(self, run: tuple[int, int]) -> bytes:
+        """What the server says of a range that is marked as coming."""
+        begin, end = run
+        try:
+            return self._ask(begin, end - begin).data
+        finally:
+            with self._lock:
+                self._coming.remove(run)
+                self._arrived.notify_all()
 
     def _ask(self, begin: int | None, count: int) -> Answer:
         self._forget(count)
         answer = retried(lambda: self._request(begin, count), self.name, self._sleep)
-        self.bytes_read += len(answer.data)
         if self.size < 0:
             self.size, self._etag = answer.size, answer.etag
         elif (answer.size, answer.etag) != (self.size, self._etag):
             raise ChangedError(self.name)
         end = answer.begin + len(answer.data)
         with self._lock:
+            self.bytes_read += len(answer.data)
             self._ends = [*self._ends[-15:], (end, len(answer.data))]
             if 0 < len(answer.data) <= _BLOCK or answer.size == len(answer.data):
                 self._blocks.append((answer.begin, answer.data))
@@ -183,7 +206,8 @@ class RangeSource(BaseSource):
                 del self._blocks[0]
 
     def _request(self, begin: int | None, count: int) -> Answer:
-        self.requests += 1
+        with self._lock:
+            self.requests += 1
         return self._store.get(begin, count, self._etag)
 
 

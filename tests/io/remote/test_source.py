@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+import threading
 
 import pytest
 from webs import Kept
@@ -11,7 +12,7 @@ from webs import Kept
 from ckpt.errors import NotOpenedError
 from ckpt.io.remote import source as module
 from ckpt.io.remote.source import HEAD, TAIL, RangeSource
-from ckpt.io.remote.store import BusyError, ChangedError, Known
+from ckpt.io.remote.store import Answer, BusyError, ChangedError, Known
 
 NAME = "https://host/a.bin"
 DATA = random.Random(1).randbytes(3 << 20)
@@ -132,3 +133,89 @@ def test_pickled_is_an_address_without_bytes() -> None:
     source, _ = opened(Kept(DATA))
     data = pickle.dumps(source.__reduce__()[1])
     assert pickle.loads(data) == (NAME, (len(DATA), '"1"'))
+
+
+class Slow(Kept):
+    """Requests from the second on are answered when another one is made or `goes_on` is set."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.goes_on, self.asking = threading.Event(), threading.Event()
+        self.slow = False
+
+    def get(self, begin: int | None, count: int, etag: str) -> Answer:
+        if self.slow and self.asking.is_set():
+            self.goes_on.set()
+        elif self.slow:
+            self.asking.set()
+            assert self.goes_on.wait(60)
+        return super().get(begin, count, etag)
+
+
+def beside(
+    source: RangeSource, store: Slow, first: tuple[int, int], second: tuple[int, int]
+) -> list[bytes | str]:
+    """What two threads read, of which the second begins while the request of the first is under way."""
+
+    class Seen(threading.Condition):
+        def wait(self, timeout: float | None = None) -> bool:
+            store.goes_on.set()
+            return super().wait(timeout)
+
+    source._arrived = Seen(source._lock)
+    store.slow = True
+    got: list[bytes | str] = ["", ""]
+
+    def read(index: int, run: tuple[int, int]) -> None:
+        try:
+            got[index] = source.read(*run)
+        except NotOpenedError as error:
+            got[index] = str(error)
+
+    threads = [threading.Thread(target=read, args=each) for each in enumerate((first, second))]
+    threads[0].start()
+    assert store.asking.wait(60)
+    threads[1].start()
+    for thread in threads:
+        thread.join(60)
+    return got
+
+
+@pytest.mark.parametrize(
+    ("second", "asked"),
+    [
+        ((10_000, 500), []),
+        ((10_900, 300), [(11_000, 256 << 10)]),
+        ((9_500, 1_000), [(9_500, 500)]),
+        ((11_000, 10), [(11_000, 10)]),
+        ((10_000, 1_000), []),
+    ],
+)
+def test_what_another_thread_has_asked_for_is_waited_for(
+    second: tuple[int, int], asked: list[tuple[int, int]]
+) -> None:
+    store = Slow(DATA)
+    source, _ = opened(store)
+    expected: list[bytes | str] = [DATA[10_000:11_000], DATA[second[0] : sum(second)]]
+    assert beside(source, store, (10_000, 1_000), second) == expected
+    assert sorted(store.asked[1:]) == sorted([(10_000, 1_000), *asked])
+
+
+def test_a_request_that_fails_leaves_nobody_waiting() -> None:
+    store = Slow(DATA)
+    source, _ = opened(store)
+    store.failures = [NotOpenedError("gone")]
+    got = beside(source, store, (10_000, 1_000), (10_000, 10))
+    assert got == [f"{NAME}: gone", DATA[10_000:10_010]]
+    assert not source._coming
+
+
+def test_what_is_read_ahead_ends_where_another_request_begins() -> None:
+    store = Slow(DATA)
+    source, _ = opened(store)
+    source.read(100_000, 10_000)
+    assert beside(source, store, (150_000, 5_000), (110_000, 5_000)) == [
+        DATA[150_000:155_000],
+        DATA[110_000:115_000],
+    ]
+    assert sorted(store.asked[1:]) == [(100_000, 10_000), (110_000, 40_000), (150_000, 5_000)]
