@@ -40,16 +40,19 @@ def pytest_sessionfinish() -> None:
 
 
 @pytest.fixture(autouse=True)
-def no_cluster_stays() -> Iterator[None]:
-    """The threads of a cluster use `random`, which hypothesis must not see in another test. And tblib, which comes with
-    Dask, changes how exceptions are pickled.
+def nothing_stays() -> Iterator[None]:
+    """Of what a test or a library leaves in this process, what another test would notice.
+
+    The threads of a cluster use `random`, which hypothesis must not see. tblib, which comes with Dask, changes how
+    exceptions are pickled. And Dask sets variables that Python reads when it starts, such as PYTHONHASHSEED.
     """
     for kind, how in list(copyreg.dispatch_table.items()):
         if how.__module__.startswith("tblib") and "clusters" in sys.modules:
             del copyreg.dispatch_table[kind]
-    yield
-    if "clusters" in sys.modules:
-        sys.modules["clusters"].close()
+    with mock.patch.dict(os.environ):
+        yield
+        if "clusters" in sys.modules:
+            sys.modules["clusters"].close()
 
 
 @pytest.fixture(scope="session")

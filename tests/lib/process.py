@@ -57,17 +57,9 @@ class Done(NamedTuple):
         return self.err.decode().removesuffix("\n").split("\n") if self.err else []
 
 
-_OF_DASK = ("MALLOC_TRIM", "OMP_NUM", "MKL_NUM", "OPENBLAS_NUM", "DASK_", "__DASK")
-"""Variables that Dask sets in a process that starts workers."""
-
-
 def environment(**changes: str) -> dict[str, str]:
     """The environment of a child: UTF-8, without colour, with this checkout's package."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in _SETTINGS and not name.startswith(_OF_DASK)
-    }
+    kept = {name: value for name, value in os.environ.items() if name not in _SETTINGS}
     return {**kept, "LC_ALL": "C.UTF-8", "PYTHONPATH": str(ROOT), **changes}
 
 
