@@ -86,6 +86,13 @@ def slots(opcodes: bytes) -> array[int]:
     return found
 
 
+def words(numbers: array[int]) -> bytes:
+    """The four bytes of each number, the lowest first. The array is used up."""
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
 def getting(slot: int) -> bytes:
     """The opcode that pushes a slot of the memo."""
     return b"h%c" % slot if slot < 256 else b"j" + slot.to_bytes(4, "little")

@@ -22,8 +22,10 @@ from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId
 from ckpt.pickles.calls import storage_class
 from ckpt.pickles.machine import MachineError, Made, Pickle
 from ckpt.pickles.rebuild import BadCallError, storage_bytes, storage_type, strided
-from ckpt.pickles.skim.idiom import Cut, Idiom, Loose, Names, OutOfOrderError, Plain, Row, names_of
+from ckpt.pickles.skim.idiom import Cut, Idiom, Names, OutOfOrderError, Row, names_of
+from ckpt.pickles.skim.loose import Loose
 from ckpt.pickles.skim.memo import SkimmedMemo
+from ckpt.pickles.skim.plain import Plain
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Storage, TensorRef
 
@@ -35,7 +37,7 @@ MakeStorages = Callable[[Sequence[str], Sequence[Storage]], Sequence[Storage]]
 _REBUILD, _PROTOCOL, _TRIES = "_rebuild_tensor_v2", 2, 8
 _COST = 1_000
 """Bytes of memory of a tensor with its storage and its name, or of a dict."""
-_LEAST, _MOST = 1_024, 1 << 20
+_LEAST, _MOST = 1_024, 1 << 18
 """Bytes that are cut at once. They double while nothing else lies between the pairs."""
 _NEXT = len(b"u(")
 """What lies between two pairs of one dict, after a thousand of them, is no longer than this."""
@@ -126,7 +128,9 @@ class TensorSkimmer:
         while idiom is not None and cut is not None:
             self._take(cut, _Chunk(len(self._lasts), at, at + cut.size, idiom), stack, outer, slot)
             at, slot, before = at + cut.size, cut.end, idiom
-            idiom = self._idiom(names, at)
+            # Where both go, one that changes at every few pairs would cost more than the slower one.
+            if span == _MOST or before.pattern.match(self._data, at) is None:
+                idiom = self._idiom(names, at)
             span = min(2 * span, _MOST) if idiom is before else _LEAST
             cut = self._cut(idiom, at, span, slot)
         self._push_pending(stack)
@@ -154,14 +158,13 @@ class TensorSkimmer:
     def _take(self, cut: Cut, chunk: _Chunk, stack: list[Made], outer: list[list[Made]], slot: int) -> None:
         """Make tensors of pairs. Those that an opcode puts into the dict go there, the others wait. Raises UnreadableError."""
         opened = [at for at, text in cut.between.items() if len(text) > _NEXT]
-        names = _decoded(cut.keys)
         self._chunks.append(chunk)
         self._lasts += cut.tensors
-        self._keys += _spread(names, opened)
+        self._keys += _spread(cut.keys, opened)
         self.memo.add_run(slot, cut.end)
-        keys = self._fetched(names, cut.got_keys)
-        digits = self._fetched(_decoded(cut.digits), cut.got_digits)
-        looks = self._looks_of(cut.rows)
+        keys = self._fetched(cut.keys, cut.got_keys)
+        digits = self._fetched(cut.digits, cut.got_digits)
+        looks = self._looks_of(cut)
         self._budget.claim(len(keys))
         self._budget.charge(_COST * len(cut.tensors), "a pickle")
         tensors = Tensors(self._make(digits, [look.storage for look in looks]), looks)
@@ -226,14 +229,13 @@ class TensorSkimmer:
             found.append(node)
         return found
 
-    def _looks_of(self, rows: list[Row]) -> list[TensorRef]:
-        """For each row a tensor with these opcodes. Most are like one before."""
-        found = list(map(self._looks.get, rows))
-        if None in found:
-            for row in set(rows) - self._looks.keys():
+    def _looks_of(self, cut: Cut) -> list[TensorRef]:
+        """For each pair a tensor with its opcodes. Most are like one before."""
+        for row in cut.rows:
+            if row not in self._looks:
                 self._looks[row] = self._look(*row)
-            found = list(map(self._looks.get, rows))
-        return cast("list[TensorRef]", found)
+        looks = [self._looks[row] for row in cut.rows]
+        return list(map(looks.__getitem__, cut.row_of))
 
     def _look(
         self, cls: bytes, device: bytes, count: bytes, shape: bytes, stride: bytes, grad: int
@@ -314,18 +316,6 @@ def _spread(values: Sequence[_Item], opened: list[int]) -> Sequence[_Item]:
         out.append(values[index])
         begin = index
     return [*out, *values[begin:]]
-
-
-def _decoded(texts: Sequence[bytes | None]) -> list[str | None]:
-    """The strings that opcodes push; None where another opcode does. Raises UnicodeDecodeError."""
-    pushed = [text for text in texts if text is not None]
-    found = str(b"\0".join(pushed), "utf-8", "surrogatepass").split("\0")
-    if len(found) != len(pushed):
-        found = [str(text, "utf-8", "surrogatepass") for text in pushed]
-    if len(pushed) == len(texts):
-        return list(found)
-    each = iter(found)
-    return [None if text is None else next(each) for text in texts]
 
 
 _OPCODE_BYTES = {0x68: 2, 0x6A: 5, 0x4B: 2, 0x4D: 3, 0x4A: 5}
