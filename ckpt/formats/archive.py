@@ -6,19 +6,20 @@ Not a format of the table: torch-zip, TorchScript and others use it. It reads no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from struct import Struct
 from zlib import crc32
 
 from ckpt.checkpoint import Notice
 from ckpt.errors import CutOffError, DamagedDataError, LimitError, UnreadableError
-from ckpt.formats.directory import CENTRAL_MAGIC, LOCAL_MAGIC, Record, Records, read_records
+from ckpt.formats.directory import CENTRAL_MAGIC, LOCAL_MAGIC, ReadAlike, Record, Records, read_records
 from ckpt.io.source import Source, grounded, inflate
 from ckpt.limits import RECORD_BYTES, Budget, Limits
 from ckpt.rows import NamedTuple
 from ckpt.text import plural, show
 
 END_RECORD = Struct("<4s4H2IH")
+_MANY = 64
+"""Records that are worth columns."""
 _END64 = Struct("<4sQ2H2I4Q")
 _LOCATOR = Struct("<4sIQI")
 DESCRIPTOR_MAGIC = b"PK\x07\x08"
@@ -85,15 +86,20 @@ def read_archive(source: Source, limits: Limits) -> Archive:
         )
 
         headers = foreseen(source, directory, count, offset)
-    records = read_records(headers, directory, count, offset)
-    notices = _check_names(records.names)
+    alike: ReadAlike | None = None
+    if count >= _MANY:
+        from ckpt.formats.torch_zip.columns import read_alike  # here: small files do not pay for it
+
+        alike = read_alike
+    records = read_records(headers, directory, count, offset, alike)
+    notices = _check_names(records)
     overlap = records.overlapping()
     if overlap is not None:
         raise UnreadableError(f"records {show(overlap[0], 60)} and {show(overlap[1], 60)} overlap")
     names = records.names
     root = names[0].partition("/")[0] if names else ""
     outside = 0
-    below = "\0".join(["", *names]).count(f"\0{root}/")
+    below = records.joined.count(f"\0{root}/")
     if below < len(names) and any("/" in name for name in names):
         root = ""
         holding = [name for name in names if name.endswith("/data.pkl") and name.count("/") == 1]
@@ -182,11 +188,10 @@ def _find_end64(source: Source, end: int, plain: tuple[int, int, int]) -> tuple[
     return count, size, offset, at
 
 
-def _check_names(names: Sequence[str]) -> list[Notice]:
+def _check_names(records: Records) -> list[Notice]:
     """What is odd about the names. Raises UnreadableError for two that are equal."""
-    joined = "\0".join(names)
-    lower = joined.lower()
-    if len(set(names if lower == joined else lower.split("\0"))) == len(names):
+    names, lower = records.names, records.joined.lower()
+    if len(set(names if lower == records.joined else lower[1:].split("\0"))) == len(names):
         return []
     seen: dict[str, str] = {}
     notices: list[Notice] = []

@@ -12,14 +12,17 @@ import torch
 from process import SAMPLES
 
 from ckpt.errors import CkptError
+from ckpt.formats import archive as module
 from ckpt.formats import directory
 from ckpt.formats.archive import read_archive
+from ckpt.formats.torch_zip import columns
 from ckpt.io.source import Memory
 from ckpt.limits import Limits
 
 
 def found(data: bytes, monkeypatch: pytest.MonkeyPatch, least: int) -> object:
-    monkeypatch.setattr(directory, "_LEAST", least)
+    monkeypatch.setattr(columns, "_LEAST", least)
+    monkeypatch.setattr(module, "_MANY", 0)
     try:
         archive = read_archive(Memory(data), Limits())
     except CkptError as error:
@@ -69,11 +72,11 @@ def test_headers_of_one_length_are_read_in_columns(monkeypatch: pytest.MonkeyPat
     source = Memory(saved(1_000))
     reads: list[tuple[int, int]] = []
     alone: list[int] = []
-    read, record = Memory.read, directory._record
+    read, record = Memory.read, directory.record_at
     monkeypatch.setattr(
         Memory, "read", lambda self, offset, count: reads.append((offset, count)) or read(self, offset, count)
     )
-    monkeypatch.setattr(directory, "_record", lambda *args: alone.append(args[2]) or record(*args))
+    monkeypatch.setattr(directory, "record_at", lambda *args: alone.append(args[2]) or record(*args))
     archive = read_archive(source, Limits())
     assert len(archive.records) == 1_006
     assert len(alone) < 10
@@ -104,7 +107,7 @@ def test_headers_of_changing_lengths_are_looked_at_a_few_times(
     begin, size = data.index(b"PK\1\2"), data.rindex(b"PK\5\6")
     monkeypatch.setattr(Counted, "cut", 0)
     headers = Counted(data[begin:size])
-    assert len(directory.read_records(Memory(data), headers, 3_000, begin)) == 3_000
+    assert len(directory.read_records(Memory(data), headers, 3_000, begin, columns.read_alike)) == 3_000
     assert Counted.cut < 40 * len(headers)
 
 
@@ -164,10 +167,11 @@ def test_records_beyond_4_gib(monkeypatch: pytest.MonkeyPatch) -> None:
     data, hole = far()
     results = []
     alone: list[int] = []
-    record = directory._record
-    monkeypatch.setattr(directory, "_record", lambda *args: alone.append(args[2]) or record(*args))
+    record = directory.record_at
+    monkeypatch.setattr(directory, "record_at", lambda *args: alone.append(args[2]) or record(*args))
     for least in (1 << 40, 2):
-        monkeypatch.setattr(directory, "_LEAST", least)
+        monkeypatch.setattr(columns, "_LEAST", least)
+        monkeypatch.setattr(module, "_MANY", 0)
         records = list(read_archive(Far(data, hole), Limits()).records.values())
         results.append(records)
         assert all(record.offset > Far.hole for record in records[1:]) and len(records) == 40

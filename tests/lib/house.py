@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2] / "ckpt"
 # From the ground up: modules and folders that may import each other, without a circle, and whatever lies below.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("rows",),
-    ("columns",),
+    ("columns", "lanes"),
     ("errors",),
     ("text", "dtypes", "limits"),
     ("names", "findings", "render.palette"),
@@ -59,6 +59,7 @@ TOP = frozenset(
         "formats",
         "io",
         "jobs",
+        "lanes",
         "limits",
         "live",
         "names",
@@ -99,7 +100,7 @@ def floor_of(name: str) -> int:
 
 @cache
 def imports_of(name: str) -> frozenset[str]:
-    """The modules that one imports, in functions too, but for what only a type checker reads."""
+    """The modules that one imports, in functions and by a table of names too, but for what only a type checker reads."""
     found: set[str] = set()
     todo: list[ast.AST] = [ast.parse(NAMES[name].read_text(encoding="utf-8"))]
     while todo:
@@ -112,6 +113,8 @@ def imports_of(name: str) -> frozenset[str]:
             for alias in node.names:
                 inner = f"{module}.{alias.name}" if module else alias.name
                 found.add(inner if inner in NAMES else module)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "_Table":
+            found |= {f"formats.{name.value}" for name in node.args if isinstance(name, ast.Constant)}
         todo += ast.iter_child_nodes(node)
     return frozenset(found & NAMES.keys())
 
