@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 from ckpt.checkpoint import Checkpoint, Container, Entry, keys_at, looks_of, names_of
 from ckpt.evidence.record import KEY, record_of
@@ -60,10 +61,28 @@ _MODEL = (
 )
 
 
+class Totals:
+    """The elements and bytes of tensors, counted when they are asked for."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self._entries = entries
+
+    @cached_property
+    def both(self) -> tuple[int, int]:
+        """(elements, bytes)."""
+        looks = looks_of(self._entries)
+        ids = list(map(id, looks))  # most are the same object, and a tensor takes long to hash
+        distinct = dict(zip(ids, looks, strict=True))
+        counts = [(distinct[key], count) for key, count in Counter(ids).items()]
+        return sum([one.numel * count for one, count in counts]), sum(
+            [one.nbytes * count for one, count in counts]
+        )
+
+
 class Section(NamedTuple):
     """A part of a checkpoint. All its `entries` are below `path`; `first` is the index of the first one.
 
-    `node` is its node in the tree, `numel` and `nbytes` count the elements and bytes of its tensors.
+    `node` is its node in the tree.
     """
 
     path: Path
@@ -72,9 +91,18 @@ class Section(NamedTuple):
     first: int
     entries: Sequence[Entry] = ()
     is_module: bool = False
-    numel: int = 0
-    nbytes: int = 0
     node: Node = None
+    totals: Totals = Totals(())
+
+    @property
+    def numel(self) -> int:
+        """The number of elements of its tensors."""
+        return self.totals.both[0]
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes of its tensors."""
+        return self.totals.both[1]
 
     @property
     def tensors(self) -> int:
@@ -123,12 +151,9 @@ def section_of(
     is_module: bool = False,
     node: Node = None,
 ) -> Section:
-    """The section of the tensors `first` to `last`, with its totals."""
+    """The section of the tensors `first` to `last`."""
     entries = checkpoint.tensors[first:last]
-    counts = Counter(looks_of(entries)).items()
-    numel = sum([tensor.numel * count for tensor, count in counts])
-    nbytes = sum([tensor.nbytes * count for tensor, count in counts])
-    return Section(path, name, kind, first, entries, is_module, numel, nbytes, node)
+    return Section(path, name, kind, first, entries, is_module, node, Totals(entries))
 
 
 def find_sections(checkpoint: Checkpoint) -> tuple[Section, ...]:
@@ -137,7 +162,10 @@ def find_sections(checkpoint: Checkpoint) -> tuple[Section, ...]:
         return tuple(section_of(checkpoint, *row) for row in checkpoint.declared.sections)
     finder = _Finder(checkpoint)
     sections = finder.find()
-    largest = max((section.numel for section in sections if section.kind in ("model", "ema")), default=0)
+    weights = [section for section in sections if section.kind in ("model", "ema")]
+    if sections == weights[:1]:  # nothing to compare it with
+        return tuple(sorted(sections + finder.rest(sections), key=_place))
+    largest = max((section.numel for section in weights), default=0)
     kept = [
         section
         for section in sections
@@ -146,8 +174,11 @@ def find_sections(checkpoint: Checkpoint) -> tuple[Section, ...]:
         or section.path in finder.models
         or section.numel >= OTHER_SHARE * largest
     ]
-    rest = finder.rest(kept)
-    return tuple(sorted(kept + rest, key=lambda section: (section.first, section.tensors)))
+    return tuple(sorted(kept + finder.rest(kept), key=_place))
+
+
+def _place(section: Section) -> tuple[int, int]:
+    return section.first, section.tensors
 
 
 class _Finder:
@@ -160,7 +191,7 @@ class _Finder:
             if member.is_model and all(len(entry.path) == 1 for entry in member.checkpoint.tensors)
         }
         """Paths of the weights in a folder whose layout says so."""
-        self._is_lightning = any(not row.path and set(row.keys) >= _LIGHTNING for row in self._containers[:1])
+        self._is_lightning = any(not row.path and _has(row, _LIGHTNING) for row in self._containers[:1])
         # Paths above an optimizer, such as a list of optimizers.
         self._above_optimizers = {
             row.path[:depth]
@@ -203,13 +234,14 @@ class _Finder:
 
     def rest(self, found: list[Section]) -> list[Section]:
         """A section for each top-level key with tensors outside the sections found, usually of the kind `other`."""
-        taken = [False] * len(self._checkpoint.tensors)
+        taken = bytearray(len(self._checkpoint.tensors))
         for section in found:
-            taken[section.first : section.first + section.tensors] = [True] * section.tensors
+            taken[section.first : section.first + section.tensors] = b"\1" * section.tensors
         loose: dict[Path, list[int]] = {}
-        for index, free in enumerate(taken):
-            if not free:
-                loose.setdefault(self._checkpoint.tensors[index].path[:1], []).append(index)
+        index = taken.find(0)
+        while index >= 0:
+            loose.setdefault(self._checkpoint.tensors[index].path[:1], []).append(index)
+            index = taken.find(0, index + 1)
         if not found and loose and not any(map(_kind_of_key, loose)):
             return [section_of(self._checkpoint, (), "", "other", 0, len(taken))]
         sections: list[Section] = []
@@ -308,7 +340,13 @@ def is_flattened(keys: Sequence[str | int]) -> bool:
 
 
 def _is_optimizer(row: Container) -> bool:
-    return {"state", "param_groups"} <= set(row.keys) or is_flattened(row.keys)
+    return _has(row, ("state", "param_groups")) or is_flattened(row.keys)
+
+
+def _has(row: Container, keys: Iterable[str]) -> bool:
+    return all(
+        key in row.keys for key in keys
+    )  # of a hundred thousand keys a set would cost more than two looks
 
 
 def _says_model(path: Path) -> bool:

@@ -156,7 +156,7 @@ def checkpoint(
     except UnreadableError as error:
         error.hint = unknown_names(name for pickle in contents.pickles for name in pickle.globals.values())
         raise
-    tensors, tensor_marks = with_unique_names(flat.tensors)
+    tensors, tensor_marks = (flat.tensors, []) if flat.names_differ else with_unique_names(flat.tensors)
     values, value_marks = with_unique_names(flat.values)
     for marks, of in ((tensor_marks, [mark for _, mark in tensor_marks]), (value_marks, [])):
         if marks:

@@ -33,7 +33,8 @@ REPEAT_LENGTH = 256
 class Flat:
     """The flat views of one tree, in file order, and the names under which its globals and objects occur.
 
-    `where`: id of a Global, or of an Opaque that is not a tensor -> the names that hold it.
+    `where`: id of a Global, or of an Opaque that is not a tensor -> the names that hold it. `at_once` counts the tensors of
+    the last large state dict: their names are the keys of one dict, so they differ.
     """
 
     def __init__(self) -> None:
@@ -41,6 +42,12 @@ class Flat:
         self.values: list[Value] = []
         self.containers: list[Container] = []
         self.where: dict[int, list[str]] = {}
+        self.at_once = 0
+
+    @property
+    def names_differ(self) -> bool:
+        """Whether it is known that no two tensors have one name."""
+        return self.at_once == len(self.tensors)
 
 
 class _Frame(NamedTuple):
@@ -281,6 +288,7 @@ class _Walk:
         if self._counted is not None:
             for node in nodes:
                 self._count(node)
+        self._out.at_once = len(below)
         at = 0
         for tensors in found:
             span = slice(at, at + len(tensors))
