@@ -7,32 +7,14 @@ distributions are asked only when no format of the table recognises the file.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, cast, overload
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import CkptError, NotOpenedError, UnreadableError, UsageError
-from ckpt.formats import foreign
-from ckpt.formats.contained import read as contained
-from ckpt.formats.dcp import read as dcp
-from ckpt.formats.dcp_hf import read as dcp_hf
-from ckpt.formats.deepspeed import read as deepspeed
 from ckpt.formats.directory import LOCAL_MAGIC
-from ckpt.formats.folder import read as folder
-from ckpt.formats.fsdp import read as fsdp
-from ckpt.formats.plain_pickle import read as plain_pickle
 from ckpt.formats.probe import Probe
-from ckpt.formats.pt2 import read as pt2
-from ckpt.formats.safetensors import read as safetensors
-from ckpt.formats.sharded import read as sharded
-from ckpt.formats.torch_legacy import read as torch_legacy
-from ckpt.formats.torch_package import read as torch_package
-from ckpt.formats.torch_tar import read as torch_tar
-from ckpt.formats.torch_zip import opt_in as torch_zip_1_4
-from ckpt.formats.torch_zip import read as torch_zip
-from ckpt.formats.torchscript import read as torchscript
-from ckpt.formats.torchscript_1_0 import read as torchscript_1_0
 from ckpt.io.beside import beside
 from ckpt.io.location import Location, locate
 from ckpt.limits import Budget, Limits
@@ -40,24 +22,48 @@ from ckpt.limits import Budget, Limits
 if TYPE_CHECKING:
     from ckpt.formats.format import CanAppend, CanVerify, CanWrite, Format
 
-FORMATS: tuple[Format, ...] = (
-    dcp,
-    deepspeed,
-    folder,
-    dcp_hf,
-    fsdp,
-    sharded,
-    torchscript,
-    torch_zip,
-    torch_zip_1_4,
-    torchscript_1_0,
-    torch_legacy,
-    safetensors,
-    pt2,
-    torch_package,
-    torch_tar,
-    contained,
-    plain_pickle,
+
+class _Table(Sequence["Format"]):
+    """Formats by the names of their modules, each imported when it is reached: most files are one of the first."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    @overload
+    def __getitem__(self, index: int) -> Format: ...
+
+    @overload
+    def __getitem__(self, index: slice[int | None, int | None, int | None]) -> Sequence[Format]: ...
+
+    def __getitem__(
+        self, index: int | slice[int | None, int | None, int | None]
+    ) -> Format | Sequence[Format]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(len(self))[index]]
+        return cast("Format", _module(f"ckpt.formats.{self._names[index]}"))
+
+
+FORMATS: Sequence[Format] = _Table(
+    "dcp.read",
+    "deepspeed.read",
+    "folder.read",
+    "dcp_hf.read",
+    "fsdp.read",
+    "sharded.read",
+    "torchscript.read",
+    "torch_zip.read",
+    "torch_zip.opt_in",
+    "torchscript_1_0.read",
+    "torch_legacy.read",
+    "safetensors.read",
+    "pt2.read",
+    "torch_package.read",
+    "torch_tar.read",
+    "contained.read",
+    "plain_pickle.read",
 )
 
 
@@ -105,8 +111,9 @@ def refusal(path: str, limits: Limits, *, plugins: bool = False) -> CkptError | 
     probe = None
     try:
         probe = probe_at(locate(path), limits, plugins)
-        if format_of(probe, plugins) is foreign:
-            foreign.read(probe, limits)
+        format = format_of(probe, plugins)
+        if format.NAME == _foreign().NAME:
+            format.read(probe, limits)
     except CkptError as error:
         error.path = error.path or path
         return error
@@ -118,11 +125,13 @@ def refusal(path: str, limits: Limits, *, plugins: bool = False) -> CkptError | 
 
 def files_of_folder(path: str, limits: Limits) -> tuple[str, ...] | None:
     """The files, by their paths below a folder, of the one checkpoint that the folder is; None for any other folder."""
-    from ckpt.formats.dcp.names import is_part  # here: only who searches folders pays for them
+    from ckpt.formats.dcp import read as dcp  # here: only who searches folders pays for them
+    from ckpt.formats.dcp.names import is_part
     from ckpt.formats.dcp_hf.names import shards_in
     from ckpt.formats.deepspeed.plan import POINTERS, SCRIPTS, files_in, is_deepspeed
     from ckpt.formats.folder.parts import files_of
     from ckpt.formats.folder.plan import plan_of
+    from ckpt.formats.fsdp.read import sets_of
 
     probe = probe_at(locate(path), limits)
     try:
@@ -136,7 +145,7 @@ def files_of_folder(path: str, limits: Limits) -> tuple[str, ...] | None:
         plan = plan_of(probe)
         if plan is None:
             shards = tuple(shard.name for shard in shards_in(probe.location.names()))
-            ranks = None if shards else fsdp.sets_of(probe)
+            ranks = None if shards else sets_of(probe)
             return shards or (ranks and tuple(name for each in ranks[0] for name in each.files.values()))
         return (*(file for part in plan.parts for file in files_of(part)), *(file for file, _ in plan.unread))
     except CkptError:
@@ -182,7 +191,13 @@ def probe_at(
 
 def format_of(probe: Probe, plugins: bool = False) -> Format:
     """The format that recognises a file; else `foreign`, which names and refuses it."""
-    return next((format for format in _asked(plugins) if format.sniff(probe)), foreign)
+    return next((format for format in _asked(plugins) if format.sniff(probe)), None) or _foreign()
+
+
+def _foreign() -> Format:
+    from ckpt.formats import foreign  # here: only what no format reads pays for it
+
+    return foreign
 
 
 def _asked(plugins: bool) -> Iterator[Format]:
@@ -198,11 +213,12 @@ def by_name(name: str) -> Format | None:
     return next((format for format in known_formats() if name == format.NAME), None)
 
 
-def known_formats() -> tuple[Format, ...]:
+def known_formats() -> Iterator[Format]:
     """The formats of the table, and those of other distributions that were loaded before."""
-    from ckpt.formats.plugins import loaded
+    yield from FORMATS
+    from ckpt.formats.plugins import loaded  # here: most names are of the table
 
-    return (*FORMATS, *loaded())
+    yield from loaded()
 
 
 def written_formats() -> dict[str, Format]:
@@ -210,8 +226,12 @@ def written_formats() -> dict[str, Format]:
 
     A format whose code goes with its names is none of them: ckpt changes its files, and makes no new ones.
     """
-    found = {format.NAME: format for format in FORMATS if format.WRITER and not format.TRAITS.names_are_code}
+    found = {format.NAME: format for format in FORMATS if _is_written(format)}
     return dict(sorted(found.items(), key=lambda row: row[1].TRAITS.is_folder))
+
+
+def _is_written(format: Format) -> bool:
+    return bool(format.WRITER) and not format.TRAITS.names_are_code
 
 
 def out_beside(checkpoint: Checkpoint, suffix: str, *, same_format: bool) -> str | None:
@@ -219,15 +239,15 @@ def out_beside(checkpoint: Checkpoint, suffix: str, *, same_format: bool) -> str
 
     With `same_format` the source's own ending stays, unless it is that of another format.
     """
-    formats = written_formats()
-    own = formats.get(checkpoint.format)
-    if own is None or own.TRAITS.is_folder or not same_format:
+    own = by_name(checkpoint.format)
+    if own is None or not _is_written(own) or own.TRAITS.is_folder or not same_format:
         tensors_only = not checkpoint.traits.is_pickle and not checkpoint.traits.names_are_code
-        return beside(
-            checkpoint.path, suffix, formats["safetensors" if tensors_only else "torch-zip"].SUFFIXES
-        )
-    others = {ending for format in formats.values() for ending in format.SUFFIXES} - set(own.SUFFIXES)
-    return beside(checkpoint.path, suffix, own.SUFFIXES if checkpoint.path.endswith(tuple(others)) else ())
+        usual = written_format("safetensors" if tensors_only else "torch-zip")
+        return beside(checkpoint.path, suffix, usual.SUFFIXES)
+    if checkpoint.path.endswith(own.SUFFIXES):
+        return beside(checkpoint.path, suffix, ())
+    others = tuple(ending for format in written_formats().values() for ending in format.SUFFIXES)
+    return beside(checkpoint.path, suffix, own.SUFFIXES if checkpoint.path.endswith(others) else ())
 
 
 def written_format(name: str) -> Format:

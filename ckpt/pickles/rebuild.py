@@ -9,20 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from ckpt.dtypes import BY_NAME, BY_STORAGE, UINT8, DType
 from ckpt.errors import UnreadableError
 from ckpt.limits import Budget
 from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, is_tuple
 from ckpt.pickles.machine import Pickle
-from ckpt.pickles.sharded.dtensor import DTENSORS, Mesh, as_piece
-from ckpt.pickles.sharded.shards import LISTED, SHARDED, placed
 from ckpt.rows import replace
 from ckpt.tensors import Composite, Range, Storage, Tensor, TensorRef, tensor_ref
 from ckpt.text import show
 from ckpt.tree.arrays import array, as_bytes
 from ckpt.tree.scalars import device_text
+
+if TYPE_CHECKING:
+    from ckpt.pickles.sharded.dtensor import Mesh
 
 DIMENSIONS = 64
 _STEP, _TENSOR = 1_000, 500
@@ -119,16 +120,24 @@ class Rebuilder:
             return None
         attributes = _attributes(state)
         if isinstance(made, Composite) and made.layout == "wrapper":
-            if made.detail in SHARDED:
-                made = _with_shards(made, state, self._budget)
-            else:
-                made = replace(made, parts=_inner_tensors(attributes))
-            if made.detail in DTENSORS:
-                made = as_piece(made, attributes.get("_spec"), self._meshes)
+            made = self._of_ranks(made, state, attributes)
         is_parameter = made.is_parameter or attributes.get("_is_param") is True
         if type(subclass) is Global and subclass.name in ("Parameter", "UninitializedParameter"):
             is_parameter = True
         return _with(made, is_parameter, attributes.get("_is_buffer") is True, made.requires_grad)
+
+    def _of_ranks(self, made: Composite, state: Node, attributes: dict[str, Node]) -> Composite:
+        """A tensor of a subclass with its parts, which for those of torch.distributed are what one rank holds."""
+        if (made.detail or "").startswith("torch.distributed."):
+            from ckpt.pickles.sharded.dtensor import DTENSORS, as_piece  # here: most files are of one process
+            from ckpt.pickles.sharded.shards import SHARDED
+
+            if made.detail in SHARDED:
+                return _with_shards(made, state, self._budget)
+            if made.detail in DTENSORS:
+                made = replace(made, parts=_inner_tensors(attributes))
+                return as_piece(made, attributes.get("_spec"), self._meshes)
+        return replace(made, parts=_inner_tensors(attributes))
 
     def _wrapper(self, args: tuple[Node, ...], call: Opaque) -> Composite:
         _arity(args, 8)
@@ -454,6 +463,8 @@ def _with_shards(whole: Composite, state: Node, budget: Budget | None) -> Compos
     detail = f"{whole.detail} {' '.join(f'[{place}]' for place in places[:2]) or 'without a shard'}"
     if len(places) > 2:
         detail += f" and {len(places) - 2} more"
+    from ckpt.pickles.sharded.shards import LISTED, placed  # here: only ShardedTensors pay for it
+
     found = placed(whole, tuple(begins), state)
     if found is not None and budget is not None:  # many tensors may name one list
         budget.charge(len(found.listed) * LISTED)

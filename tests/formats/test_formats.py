@@ -22,6 +22,7 @@ from ckpt.errors import CkptError, LimitError, UnreadableError, UnsupportedError
 from ckpt.evidence.survey import Survey
 from ckpt.formats import FORMATS, foreign
 from ckpt.formats.format import Format
+from ckpt.formats.torch_zip import read as torch_zip
 from ckpt.io.location import locate
 from ckpt.io.source import File
 from ckpt.limits import Limits
@@ -463,13 +464,13 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
 ) -> None:
     path = tmp_path / "saved.pth"
     torch.save({"w": torch.ones(2)}, path)
-    read = formats.torch_zip.read
+    read = torch_zip.read
 
     def slow(probe: Any, limits: Any) -> Any:
         found = read(probe, limits)
         os.utime(path, ns=(1, 1))
         return found
 
-    monkeypatch.setattr(formats.torch_zip, "read", slow)
+    monkeypatch.setattr(torch_zip, "read", slow)
     with pytest.raises(CkptError, match="changed while it was read"):
         formats.open(str(path))

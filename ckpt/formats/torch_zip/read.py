@@ -18,7 +18,6 @@ from ckpt.errors import UnreadableError
 from ckpt.formats.archive import Archive
 from ckpt.formats.pickled import Contents, checkpoint, interpret, run_skimmed
 from ckpt.formats.probe import Probe
-from ckpt.formats.torch_legacy.read import read_nested
 from ckpt.io.source import grounded
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Global, Node, PersistentId
@@ -78,7 +77,7 @@ def read_from(
     byteorder = byteorder_of(archive)
     budget = budget or Budget(limits)
     budget.hold(archive.nbytes)
-    contents = Contents(archive.notices, read_nested, mark, budget)
+    contents = Contents(archive.notices, _read_nested, mark, budget)
     data = archive.read_pickle(record, limits, budget)
     folder = StorageFolder(archive, "data", contents, big=byteorder == "big")
     pickle = run_skimmed(data, limits, budget, folder)
@@ -111,6 +110,12 @@ def read_from(
     )
 
 
+def _read_nested(data: bytes | Range, contents: Contents, limits: Limits, depth: int) -> Node:
+    from ckpt.formats.torch_legacy.read import read_nested  # here: few checkpoints hold others
+
+    return read_nested(data, contents, limits, depth)
+
+
 def byteorder_of(archive: Archive) -> str:
     """`little` or `big`, from the record `byteorder`. Torch before 2.1 wrote no such record."""
     record = archive.find("byteorder")
@@ -130,8 +135,9 @@ def _refused_version(archive: Archive) -> str | None:
     if record is None:
         return "torch refuses an archive without the record `version`"
     text = archive.read(record, 64, "entries") if record.size <= 64 else b""
-    number = re.match(rb"[ \t-\r]*\+?(\d+)", text)
-    if number is None or not 1 <= int(number[1]) <= _NEWEST:
+    digits = text.lstrip(b" \t\n\v\f\r").removeprefix(b"+")
+    number = digits[: len(digits) - len(digits.lstrip(b"0123456789"))]
+    if not number or not 1 <= int(number) <= _NEWEST:
         return f"torch refuses an archive of version {show(text.decode('latin-1').strip(), 20) or 'nothing'}"
     return None
 
@@ -229,7 +235,7 @@ class StorageFolder:
             first < 0
             or not self._made.keys().isdisjoint(keys)
             or any(first < start + len(column) and start < end for start, column in self._columns.items())
-            or any(records.methods[first:end])
+            or records.methods[first:end].tobytes().strip(b"\0")
             or records.sizes[first:end] != array("Q", [look.nbytes for look in looks])
         ):
             return [

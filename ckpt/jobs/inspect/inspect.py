@@ -14,7 +14,6 @@ from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import AVERAGE_COUNTERS, inner_wrappers, wrapped_names, wrapper_prefix, writers
 from ckpt.findings import Finding, Level, Plan, Way, order
-from ckpt.jobs.inspect import list_modules as loose
 from ckpt.jobs.inspect import resume, unused
 from ckpt.jobs.inspect.storages import StorageUse, holding_storages, storage_uses, tied_weights
 from ckpt.names import Globs
@@ -228,6 +227,8 @@ def _findings(report: InspectReport, plan: Plan) -> Iterable[Finding]:
     if survey.knows_gradients:
         yield from unused.findings(survey)
         if survey.record is not None:
+            from ckpt.jobs.inspect import list_modules as loose  # here: only a record of a model says so much
+
             yield from loose.findings(survey.record.record.loose)
         yield from resume.findings(survey)
     heavy = sum(part.nbytes for part in report.sections if part.kind == "optimizer")
