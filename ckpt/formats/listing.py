@@ -10,11 +10,11 @@ from contextlib import closing
 from ckpt.checkpoint import Checkpoint, Declared, DeclaredSection, Entry, Traits
 from ckpt.dtypes import BY_NAME
 from ckpt.errors import UnreadableError, about
-from ckpt.formats.safetensors.read import parse_json
 from ckpt.io.location import locate
 from ckpt.io.source import read_limited
 from ckpt.limits import Budget, Limits
 from ckpt.names import Key, NamedKey, Path
+from ckpt.parse import parse_json
 from ckpt.tensors import Composite, Storage, Tensor, tensor_ref
 from ckpt.text import Json, show
 

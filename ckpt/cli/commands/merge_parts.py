@@ -125,7 +125,7 @@ def command(
 
 def _read(file: str, limits: Limits) -> Part:
     with about(file):
-        return part_of(read_file(locate(file), limits, "the part"), file)
+        return part_of(read_file(locate(file), limits, "the part"), file, limits)
 
 
 def _check_asked(name: str, work: Work, options: Mapping[str, object], asked: Mapping[str, object]) -> None:

@@ -5,9 +5,9 @@ left out and never unpickled.
 from __future__ import annotations
 
 from ckpt.errors import UnreadableError
-from ckpt.formats.safetensors.read import parse_json
 from ckpt.limits import Budget
 from ckpt.nodes import Dict, Node
+from ckpt.parse import parse_json
 from ckpt.text import Json, show
 
 _PICKLED, _TYPE = ":serialized:", ":type:"

@@ -19,6 +19,7 @@ from ckpt.formats.safetensors import read as safetensors
 from ckpt.limits import Budget, Limits
 from ckpt.names import natural
 from ckpt.nodes import Dict
+from ckpt.parse import parse_json
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Box, Boxes, Storage, TensorRef, sources_of, tensor_ref
 from ckpt.text import Json, plural, show
@@ -140,7 +141,7 @@ def _offsets(file: str, metadata: dict[str, str], budget: Budget) -> dict[str, t
         raise UnreadableError(f"{what} has no {VERSION if version is None else SHARDING} in its metadata")
     if version != _KNOWN:
         raise UnreadableError(f"{what} has {VERSION} {show(version, 40)}, ckpt reads {_KNOWN}")
-    found = safetensors.parse_json(metadata[SHARDING].encode(), f"{SHARDING} of {what}", budget)
+    found = parse_json(metadata[SHARDING].encode(), f"{SHARDING} of {what}", budget)
     if not isinstance(found, dict):
         raise UnreadableError(f"{what}: {SHARDING} is not an object")
     return {name: _numbers(row, f"{what}: {SHARDING} of {show(name, 80)}") for name, row in found.items()}

@@ -6,10 +6,10 @@ import re
 
 from ckpt.checkpoint import Checkpoint, Traits
 from ckpt.errors import LimitError
-from ckpt.formats.safetensors.read import parse_json
 from ckpt.io.location import Location, read_file
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Dict, Node
+from ckpt.parse import parse_json
 from ckpt.text import Json
 from ckpt.tree.walk import flatten
 

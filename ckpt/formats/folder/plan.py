@@ -11,9 +11,9 @@ from ckpt.formats.folder.distributed import place_of, plan_in, shards_in
 from ckpt.formats.folder.layouts import LAYOUTS, SPEECHBRAIN, Fact, Layout, weights_in
 from ckpt.formats.folder.parts import Part, Plan
 from ckpt.formats.probe import Probe
-from ckpt.formats.safetensors.read import parse_json
 from ckpt.io.location import Location, is_plain_name, read_file
 from ckpt.names import natural
+from ckpt.parse import parse_json
 from ckpt.text import Json, show
 
 DIFFUSERS = "model_index.json"

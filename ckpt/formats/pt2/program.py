@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from ckpt.checkpoint import Role
 from ckpt.errors import UnreadableError
-from ckpt.formats.safetensors.read import parse_json
 from ckpt.limits import Budget
 from ckpt.nodes import Dict, Node
+from ckpt.parse import parse_json
 from ckpt.rows import NamedTuple
 from ckpt.text import Json, show
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ckpt.formats.format import Salvage, no_checksums
-from ckpt.formats.safetensors.read import parse_json
 from ckpt.io.source import Source
 from ckpt.limits import Budget, Limits
+from ckpt.parse import parse_json
 from ckpt.tree.metadata import METADATA
 
 checksums = no_checksums

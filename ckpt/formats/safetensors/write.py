@@ -12,7 +12,6 @@ from ckpt.elements.blocks import elements, place_of, pour, same_bytes
 from ckpt.errors import LimitError, WriteError
 from ckpt.formats.dcp_hf import SHARDING, VERSION
 from ckpt.formats.draft import Draft
-from ckpt.formats.safetensors.read import is_text
 from ckpt.formats.written import differs
 from ckpt.io.commit import Sink
 from ckpt.io.disk import PAGE
@@ -20,6 +19,7 @@ from ckpt.io.far import is_url
 from ckpt.io.source import open_address
 from ckpt.limits import Limits
 from ckpt.names import NamedKey
+from ckpt.parse import is_text
 from ckpt.tensors import Geometry, Range, Storage, TensorRef
 from ckpt.text import Json, show
 from ckpt.tree.metadata import METADATA, aliases, is_alias, is_metadata, metadata_of

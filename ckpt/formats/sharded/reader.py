@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 from ckpt.checkpoint import Checkpoint, Notice, names_of
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.formats.probe import Probe
-from ckpt.formats.safetensors.read import parse_json
 from ckpt.formats.sharded import INDEXES, NAME, headers
 from ckpt.formats.sharded.merge import merged
 from ckpt.io.location import Location, is_plain_name, read_file
 from ckpt.limits import Budget, Limits
 from ckpt.names import natural
+from ckpt.parse import parse_json
 from ckpt.rows import NamedTuple, replace
 from ckpt.text import and_more, show
 

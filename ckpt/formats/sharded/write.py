@@ -14,12 +14,12 @@ from itertools import count
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.errors import CkptError
 from ckpt.formats.draft import Draft
-from ckpt.formats.safetensors.read import parse_json
 from ckpt.formats.safetensors.write import held
 from ckpt.io.far import is_url, writer
 from ckpt.io.location import Location, locate, read_file
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Dict
+from ckpt.parse import parse_json
 from ckpt.rows import NamedTuple, replace
 from ckpt.tree.metadata import metadata_of, with_metadata
 

@@ -11,8 +11,8 @@ from math import prod
 
 from ckpt.dtypes import BY_NAME, DType
 from ckpt.errors import UnreadableError
-from ckpt.formats.safetensors.read import parse_json
 from ckpt.limits import Budget
+from ckpt.parse import parse_json
 from ckpt.pickles.rebuild import DIMENSIONS
 from ckpt.rows import NamedTuple
 from ckpt.text import Json, show

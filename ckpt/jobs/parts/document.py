@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 
@@ -10,6 +9,8 @@ from ckpt import __version__
 from ckpt.errors import UnreadableError
 from ckpt.jobs.parts.inputs import Input
 from ckpt.jobs.parts.share import Share
+from ckpt.limits import Budget, Limits
+from ckpt.parse import parse_json
 from ckpt.rows import NamedTuple
 from ckpt.text import Json, show
 
@@ -18,8 +19,6 @@ MOST = 1_000_000
 _SCHEMA: Json = {"name": "ckpt.part", "version": 1}
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _INPUTS = 2
-_DIGITS = 400
-"""Digits of the longest number that is read. Python takes long for more."""
 
 
 class Part(NamedTuple):
@@ -60,11 +59,11 @@ class Part(NamedTuple):
         }
 
 
-def part_of(data: bytes, file: str) -> Part:
+def part_of(data: bytes, file: str, limits: Limits) -> Part:
     """The part in a document. Raises UnreadableError for anything else, and for one that is cut off."""
     if not data.strip():
         raise UnreadableError("empty: the part was not finished", path=file)
-    fields = _Fields(_parsed(data, file), file)
+    fields = _Fields(parse_json(data, "part", Budget(limits), constants=True), file)
     if fields.value("schema") != _SCHEMA:
         name = fields.value("schema")
         other = name.get("name") if isinstance(name, Mapping) else None
@@ -95,28 +94,6 @@ def part_of(data: bytes, file: str) -> Part:
         fields.text("ckpt"),
         file,
     )
-
-
-def _parsed(data: bytes, file: str) -> Json:
-    """The JSON of a document. Raises UnreadableError."""
-
-    def integer(digits: str) -> int:
-        if len(digits) > _DIGITS:
-            raise ValueError("a number has too many digits")
-        return int(digits)
-
-    try:
-        found: Json = json.loads(data.decode("utf-8"), parse_int=integer)
-        return found
-    except RecursionError:
-        problem = "it is nested too deeply"
-    except UnicodeDecodeError:
-        problem = "it is not UTF-8"
-    except json.JSONDecodeError as error:
-        problem = f"{error.msg.lower()} at character {error.pos:,}"
-    except ValueError as error:
-        problem = str(error)
-    raise UnreadableError(f"is not a whole part: {problem}", path=file)
 
 
 class _Fields:
