@@ -7,9 +7,9 @@ distributions are asked only when no format of the table recognises the file.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from importlib import import_module
-from typing import TYPE_CHECKING, cast, overload
+from typing import TYPE_CHECKING, cast
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import CkptError, NotOpenedError, UnreadableError, UsageError
@@ -23,30 +23,18 @@ if TYPE_CHECKING:
     from ckpt.formats.format import CanAppend, CanVerify, CanWrite, Format
 
 
-class _Table(Sequence["Format"]):
+class _Table:
     """Formats by the names of their modules, each imported when it is reached: most files are one of the first."""
 
     def __init__(self, *names: str) -> None:
         self._names = names
 
-    def __len__(self) -> int:
-        return len(self._names)
-
-    @overload
-    def __getitem__(self, index: int) -> Format: ...
-
-    @overload
-    def __getitem__(self, index: slice[int | None, int | None, int | None]) -> Sequence[Format]: ...
-
-    def __getitem__(
-        self, index: int | slice[int | None, int | None, int | None]
-    ) -> Format | Sequence[Format]:
-        if isinstance(index, slice):
-            return [self[at] for at in range(len(self))[index]]
-        return cast("Format", _module(f"ckpt.formats.{self._names[index]}"))
+    def __iter__(self) -> Iterator[Format]:
+        for name in self._names:
+            yield cast("Format", _module(f"ckpt.formats.{name}"))
 
 
-FORMATS: Sequence[Format] = _Table(
+FORMATS: Iterable[Format] = _Table(
     "dcp.read",
     "deepspeed.read",
     "folder.read",

@@ -36,7 +36,7 @@ def test_the_protocols_ask_for_something() -> None:
     assert members(CanAppend) == {"append", "end_before"} and members(CanVerify) == {"checksums", "salvage"}
 
 
-@pytest.mark.parametrize("format", formats.FORMATS, ids=lambda format: format.NAME)
+@pytest.mark.parametrize("format", [*formats.FORMATS], ids=lambda format: format.NAME)
 def test_a_format_of_the_table_is_all_that_it_says(format: Format) -> None:
     assert {name for name in members(Format) if not hasattr(format, name)} == set()
     assert isinstance(format.NAME, str) and format.NAME.lower() == format.NAME

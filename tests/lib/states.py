@@ -19,6 +19,17 @@ def usual(leaf: str) -> torch.Tensor:
     return torch.zeros(3, 5) if leaf == "attn.weight" else torch.ones(5, dtype=torch.float16)
 
 
+SIZES = (1, 7, 255, 256, 65_535, 65_536)
+"""Numbers that pickles write in one, two and four bytes."""
+
+
+def shaped(number: int) -> torch.Tensor:
+    """Tensors of one to three dimensions. Opcodes of some have the same length in another order."""
+    sizes = [SIZES[(number // 6**at + at) % 6] for at in range(1 + number % 3)]
+    dtype = (torch.float32, torch.float16, torch.int64)[number // 5 % 3]
+    return torch.zeros(3, dtype=dtype)[number % 2].expand(sizes)
+
+
 def states() -> dict[str, object]:
     base, weight = torch.arange(600.0), torch.nn.Parameter(torch.zeros(2, 3))
     model = torch.nn.Sequential(*(torch.nn.Linear(3, 3) for _ in range(40)))
@@ -42,6 +53,7 @@ def states() -> dict[str, object]:
     ]
     return {
         "blocks": blocks(60, usual),
+        "shapes": {f"layer.{n}.w": shaped(n) for n in range(2_300)},
         "two thousand": {f"layer.{n}.weight": torch.zeros(1) for n in range(2_100)},
         "adam": {"model": model.state_dict(), "optimizer": adam.state_dict(), "epoch": 3},
         "sgd": sgd.state_dict(),

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from process import SAMPLES
-from states import blocks, states, usual
+from states import blocks, shaped, states, usual
 
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint
@@ -21,6 +21,7 @@ from ckpt.formats import pickled
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId, Set
 from ckpt.pickles.skim.idiom import Cut
+from ckpt.pickles.skim.loose import Loose
 from ckpt.pickles.skim.tensors import TensorSkimmer
 from ckpt.tensors import Composite, TensorRef
 
@@ -148,6 +149,7 @@ def test_states_give_the_tree_of_the_machine(
     [
         ("blocks", 0.85),
         ("two thousand", 0.95),
+        ("shapes", 0.95),
         ("views", 0.6),
         ("dims", 0.6),
         ("strided", 0.5),
@@ -172,6 +174,24 @@ def test_most_of_a_state_is_read_in_columns(
     assert isinstance(checkpoint, Checkpoint)
     assert sum(skimmed) >= least * len(checkpoint.tensors)
     assert not again
+
+
+@pytest.mark.parametrize(("kind", "most"), [("shapes", 0), ("two thousand", 0), ("blocks", 400)])
+def test_state_dicts_are_cut_as_such(
+    kind: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skimmed: list[int]
+) -> None:
+    """Where a few tensors are otherwise, both ways do not take turns."""
+    cut, loose = Loose.cut, []
+
+    def counted(self: Loose, data: bytes, slot: int) -> Cut | None:
+        found = cut(self, data, slot)
+        loose.append(0 if found is None else len(found.keys))
+        return found
+
+    monkeypatch.setattr(Loose, "cut", counted)
+    read(saved(states()[kind], tmp_path / "state.pth"), monkeypatch, 0)
+    assert sum(loose) <= most
+    assert len(skimmed) < 30
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
@@ -502,10 +522,18 @@ def test_an_unusual_class_of_storage_is_left_to_the_machine(
     assert len(again) == 1
 
 
-def test_changed_bytes_give_the_tree_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def of_shapes(tmp_path: Path) -> Path:
+    """70 tensors of many shapes."""
+    return saved({f"layer.{n}.w": shaped(n) for n in range(70)}, tmp_path / "small.pth")
+
+
+@pytest.mark.parametrize("make", [small, of_shapes], ids=lambda make: make.__name__)
+def test_changed_bytes_give_the_tree_of_the_machine(
+    make: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Slots, opcodes, numbers and whole pieces are changed at random."""
     random_ = random.Random(7)
-    path = small(tmp_path)
+    path = make(tmp_path)
     same = whole = 0
 
     def changed(data: bytes) -> bytes:
