@@ -67,9 +67,9 @@ class Plain:
         self._tail = re.compile(tail, re.DOTALL)
 
     def cut(self, data: bytes, slot: int) -> Cut | None:
-        parts = self._keys.split(data)
-        if parts[0] not in (b"", _NEXT):
-            return None
+        parts = self._keys.split(
+            data
+        )  # the first part is empty or `_NEXT`, because `data` begins with a pair
         lengths, keys, puts, tails = (parts[at::4] for at in (1, 2, 3, 4))
         count = len(keys)
         if slot + _PUTS * count > 1 << 32:
@@ -190,7 +190,7 @@ class Plain:
                 return list(split.values())
             if not slots.isdisjoint(differing):
                 raise OutOfOrderError
-        if not digits.replace(b"\0", b"").isdigit():
+        if digits.count(0) != count or not digits.replace(b"\0", b"").isdigit():
             return next(pair for pair, row in zip(pairs, rows, strict=True) if not row[begin:end].isdigit())
         alike, row_of = [like], [0] * count
         if differing:
