@@ -320,7 +320,7 @@ def short_name(data: bytes) -> bytes:
 
 def two_names(data: bytes) -> bytes:
     """One is too long, the other too short."""
-    return short_name(data).replace(b"X\x0a\0\0\0layer.40.w", b"X\x0b\0\0\0layer.40.w")
+    return short_name(data).replace(b"X\x0a\0\0\0layer.51.w", b"X\x0b\0\0\0layer.51.w")
 
 
 def two_keys(data: bytes) -> bytes:
