@@ -195,9 +195,9 @@ class Plain:
         alike, row_of = [like], [0] * count
         if differing:
             kinds = list(zip(*[data[at::width] for at in differing], strict=True))
-            firsts = dict(zip(reversed(kinds), reversed(rows), strict=True))
-            numbers = {kind: number for number, kind in enumerate(firsts)}
-            alike, row_of = list(firsts.values()), list(map(numbers.__getitem__, kinds))
+            examples = dict(zip(kinds, rows, strict=True))
+            numbers = {kind: number for number, kind in enumerate(examples)}
+            alike, row_of = list(examples.values()), list(map(numbers.__getitem__, kinds))
         texts = digits[:-1].decode("ascii").split("\0")
         return _Tails(pairs, width, texts, [_row(row, match) for row in alike], row_of, like[match.end() :])
 
