@@ -162,10 +162,9 @@ def find_sections(checkpoint: Checkpoint) -> tuple[Section, ...]:
         return tuple(section_of(checkpoint, *row) for row in checkpoint.declared.sections)
     finder = _Finder(checkpoint)
     sections = finder.find()
-    weights = [section for section in sections if section.kind in ("model", "ema")]
-    if sections == weights[:1]:  # nothing to compare it with
+    if len(sections) == 1:  # nothing to compare it with
         return tuple(sorted(sections + finder.rest(sections), key=_place))
-    largest = max((section.numel for section in weights), default=0)
+    largest = max((section.numel for section in sections if section.kind in ("model", "ema")), default=0)
     kept = [
         section
         for section in sections

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import zipfile
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 
@@ -111,6 +112,49 @@ def test_headers_of_changing_lengths_are_looked_at_a_few_times(
     assert Counted.cut < 40 * len(headers)
 
 
+def changed_records(change: Callable[[bytearray, int, int], None]) -> bytes:
+    """100 records; `change` gets the bytes, and where the headers of each record are: in the directory and before its data."""
+    out = BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for number in range(100):
+            archive.writestr(f"root/data/{number:03}", b"12345")
+    data = bytearray(out.getvalue())
+    local, central = data.index(b"PK\3\4"), data.index(b"PK\1\2")
+    for number in range(100):
+        change(data, central + number * (46 + 13), local + number * (30 + 13 + 5))
+    return bytes(data)
+
+
+def nul_in_a_name(data: bytearray, central: int, local: int) -> None:
+    if data[central + 46 : central + 59] == b"root/data/050":
+        data[central + 56] = data[local + 40] = 0
+
+
+def no_size_before_the_data(data: bytearray, central: int, local: int) -> None:
+    data[local + 18 : local + 26] = bytes(8)
+
+
+def sizes_behind_the_data(data: bytearray, central: int, local: int) -> None:
+    no_size_before_the_data(data, central, local)
+    data[central + 8] |= 8
+    data[local + 6] |= 8
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (nul_in_a_name, "a record name contains a NUL byte"),
+        (no_size_before_the_data, "its local header and the directory give different sizes"),
+        (sizes_behind_the_data, None),
+    ],
+)
+def test_what_all_records_have(
+    change: Callable[[bytearray, int, int], None], says: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = both(changed_records(change), monkeypatch)
+    assert says in result if says is not None and isinstance(result, str) else isinstance(result, tuple)
+
+
 def test_records_beyond_4_gib(monkeypatch: pytest.MonkeyPatch) -> None:
     """The offsets of the headers lie in zip64 fields."""
 
@@ -177,6 +221,13 @@ def test_records_beyond_4_gib(monkeypatch: pytest.MonkeyPatch) -> None:
         assert all(record.offset > Far.hole for record in records[1:]) and len(records) == 40
     assert results[0] == results[1]
     assert len(alone) == 41  # the first header alone has no field of zip64
+    at = data.rindex(b"PK\1\2")
+    for top in (0x80, 0xFF):
+        wrong = data[: at - 1] + bytes((top,)) + data[at:]  # of the offset of the last record but one
+        for least in (1 << 40, 2):
+            monkeypatch.setattr(columns, "_LEAST", least)
+            with pytest.raises(CkptError, match="beyond the data of the archive"):
+                read_archive(Far(wrong, hole), Limits())
 
 
 def test_changed_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unicodedata import category, east_asian_width
+
 import pytest
 
 from ckpt.render.text import cells, columns, hung, plain_text, ragged, spread, whole, wrapped
@@ -9,6 +11,15 @@ from ckpt.render.text import cells, columns, hung, plain_text, ragged, spread, w
 
 def lines(text: list[list[tuple[str, str]]]) -> list[str]:
     return plain_text(text).splitlines()
+
+
+def test_cells_are_those_of_the_characters() -> None:
+    """Every character that has a name, also those whose table is loaded for them alone."""
+    for code in (*range(0x20, 0xD800), *range(0xE000, 0x20000, 7)):
+        if category(chr(code)) == "Cn":  # some tables call them wide, some do not
+            continue
+        assert cells(chr(code)) == (2 if east_asian_width(chr(code)) in "WF" else 1), hex(code)
+    assert (cells("aé·"), cells("ᄀ键x")) == (3, 5)
 
 
 def test_a_line_is_broken_at_blanks_with_its_styles() -> None:

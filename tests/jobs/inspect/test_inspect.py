@@ -299,6 +299,29 @@ def test_two_paths_with_one_name_are_marked_and_kept(report: Inspect) -> None:
     assert codes(found) == ["ambiguous-name"]
 
 
+@pytest.mark.parametrize("late", [True, False])
+def test_a_name_that_a_large_dict_has_too_is_marked(report: Inspect, late: bool) -> None:
+    """Names of one large dict are known to differ, those beside it are not."""
+    large, other = {"a": {f"w{n}": torch.ones(1) for n in range(100)}}, {"a.w7": torch.ones(2)}
+    found = report({**large, **other} if late else {**other, **large})
+
+    assert [row.tensor.shape for row in found.rows if row.entry.name == "a.w7#2"] == [(2,) if late else (1,)]
+    assert codes(found) == ["ambiguous-name"]
+
+
+def test_a_name_of_two_large_dicts_is_marked(report: Inspect) -> None:
+    found = report(
+        {
+            "a": {f"b.{n}": torch.ones(1) for n in range(100)},
+            "a.b": {f"{n}": torch.ones(2) for n in range(100)},
+        }
+    )
+
+    assert [row.entry.name for row in found.rows if row.tensor.shape == (2,)] == [
+        f"a.b.{n}#2" for n in range(100)
+    ]
+
+
 def test_clean_files_have_no_findings(report: Inspect, samples: Path) -> None:
     assert codes(report(nn.Transformer(8, 2, 1, 1, 8, batch_first=True).state_dict())) == []
     assert codes(sample(samples, "weights.safetensors")) == []
