@@ -74,9 +74,8 @@ class Totals:
         ids = list(map(id, looks))  # most are the same object, and a tensor takes long to hash
         distinct = dict(zip(ids, looks, strict=True))
         counts = [(distinct[key], count) for key, count in Counter(ids).items()]
-        return sum([one.numel * count for one, count in counts]), sum(
-            [one.nbytes * count for one, count in counts]
-        )
+        numel = sum([one.numel * count for one, count in counts])
+        return numel, sum([one.nbytes * count for one, count in counts])
 
 
 class Section(NamedTuple):
@@ -343,9 +342,8 @@ def _is_optimizer(row: Container) -> bool:
 
 
 def _has(row: Container, keys: Iterable[str]) -> bool:
-    return all(
-        key in row.keys for key in keys
-    )  # of a hundred thousand keys a set would cost more than two looks
+    # Of a hundred thousand keys a set would cost more than two looks.
+    return all(key in row.keys for key in keys)
 
 
 def _says_model(path: Path) -> bool:

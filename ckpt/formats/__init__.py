@@ -100,7 +100,7 @@ def refusal(path: str, limits: Limits, *, plugins: bool = False) -> CkptError | 
     try:
         probe = probe_at(locate(path), limits, plugins)
         format = format_of(probe, plugins)
-        if format.NAME == _foreign().NAME:
+        if format is _foreign():
             format.read(probe, limits)
     except CkptError as error:
         error.path = error.path or path
@@ -227,8 +227,8 @@ def out_beside(checkpoint: Checkpoint, suffix: str, *, same_format: bool) -> str
 
     With `same_format` the source's own ending stays, unless it is that of another format.
     """
-    own = by_name(checkpoint.format)
-    if own is None or not _is_written(own) or own.TRAITS.is_folder or not same_format:
+    own = next((row for row in FORMATS if checkpoint.format == row.NAME and _is_written(row)), None)
+    if own is None or own.TRAITS.is_folder or not same_format:
         tensors_only = not checkpoint.traits.is_pickle and not checkpoint.traits.names_are_code
         usual = written_format("safetensors" if tensors_only else "torch-zip")
         return beside(checkpoint.path, suffix, usual.SUFFIXES)
