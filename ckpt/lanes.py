@@ -13,6 +13,30 @@ _WIDTH, _TOP = 8, 0x80
 """Bytes of a number, and the highest bit of the last of them."""
 
 
+def packed(column: array[int]) -> bytes:
+    """The bytes of each number, the lowest first."""
+    if sys.byteorder == "big":
+        column = array(column.typecode, column)
+        column.byteswap()
+    return column.tobytes()
+
+
+def unpacked(code: str, raw: bytes | bytearray) -> array[int]:
+    """The numbers whose bytes these are, the lowest first."""
+    column = array(code, bytes(raw))
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column
+
+
+def field(data: bytes, offset: int, width: int, stride: int) -> bytes:
+    """So many bytes at an offset of each `stride` bytes, one behind the other."""
+    fields = bytearray(len(data) // stride * width)
+    for byte in range(width):
+        fields[byte::width] = data[offset + byte :: stride]
+    return bytes(fields)
+
+
 class Lanes:
     """Whole numbers from 0 to 2**63 - 1. Sums must stay below that too."""
 
@@ -36,10 +60,7 @@ class Lanes:
     @classmethod
     def of_array(cls, column: array[int]) -> Lanes:
         """Those of an array of the type Q."""
-        if sys.byteorder == "big":
-            column = array("Q", column)
-            column.byteswap()
-        return cls.of(column.tobytes(), _WIDTH)
+        return cls.of(packed(column), _WIDTH)
 
     def __len__(self) -> int:
         return self._count
@@ -50,9 +71,8 @@ class Lanes:
     def are_at_most(self, other: Lanes | int) -> bool:
         """Whether each number is at most the other one."""
         one = _one(self._count)
-        above = (
-            self._value + ((_TOP << 56) - 1) * one - self._like(other)
-        )  # the highest bit is set where it is more
+        # The highest bit is set where it is more.
+        above = self._value + ((_TOP << 56) - 1) * one - self._like(other)
         return above.to_bytes(self._count * _WIDTH, "little")[_WIDTH - 1 :: _WIDTH].isascii()
 
     def from_second(self) -> Lanes:
@@ -65,10 +85,7 @@ class Lanes:
 
     def array(self) -> array[int]:
         """The numbers, as an array of the type Q."""
-        column = array("Q", self._value.to_bytes(self._count * _WIDTH, "little"))
-        if sys.byteorder == "big":
-            column.byteswap()
-        return column
+        return unpacked("Q", self._value.to_bytes(self._count * _WIDTH, "little"))
 
     def _like(self, other: Lanes | int) -> int:
         return other * _one(self._count) if isinstance(other, int) else other._value

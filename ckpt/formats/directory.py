@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from itertools import chain, pairwise
 from operator import add, le
 from struct import Struct
@@ -60,7 +61,6 @@ class Records(Mapping[str, Record]):
         self.offsets, self.stored, self.sizes, self.headers = (array("Q") for _ in range(4))
         self.methods, self.checksums, self.flags = array("H"), array("I"), array("H")
         self._index: dict[str, int] | None = None
-        self._joined = ""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -81,12 +81,10 @@ class Records(Mapping[str, Record]):
             self._index = dict(zip(self.names, range(len(self.names)), strict=True))
         return self._index
 
-    @property
+    @cached_property
     def joined(self) -> str:
-        """All names, with a NUL before each."""
-        if self._joined.count("\0") != len(self.names):
-            self._joined = "\0".join(["", *self.names])
-        return self._joined
+        """All names, with a NUL before each. Asked for when no more records are added."""
+        return "\0".join(["", *self.names])
 
     def any_below(self, folder: str) -> bool:
         """Whether a name begins with that of a folder, which ends with a slash."""

@@ -4,8 +4,6 @@ are cut out with strides. What is unusual is looked at alone, by `formats.direct
 
 from __future__ import annotations
 
-import sys
-from array import array
 from bisect import bisect_left
 
 from ckpt.formats.directory import (
@@ -19,7 +17,7 @@ from ckpt.formats.directory import (
     Records,
 )
 from ckpt.io.source import Source
-from ckpt.lanes import Lanes
+from ckpt.lanes import Lanes, field, unpacked
 
 _LEAST, _FIRST, _MOST = 8, 8, 16_384
 """Headers of one length that are worth columns, that are compared first, and the most that are cut at once."""
@@ -61,24 +59,9 @@ def _like(data: bytes, at: int, most: int, stride: int, lengths: bytes) -> int:
     return most
 
 
-def _packed(data: bytes, offset: int, width: int, stride: int) -> bytes:
-    """The field at an offset of each header, one behind the other."""
-    fields = bytearray(len(data) // stride * width)
-    for byte in range(width):
-        fields[byte::width] = data[offset + byte :: stride]
-    return bytes(fields)
-
-
-def _numbers(code: str, fields: bytes) -> array[int]:
-    column = array(code, fields)
-    if sys.byteorder == "big":
-        column.byteswap()
-    return column
-
-
 def _has_mark(fields: bytes) -> bool:
     """Whether one of these fields of four bytes says that zip64 holds the number."""
-    return 0xFF in fields[3::4] and MARK in _numbers("I", fields)
+    return 0xFF in fields[3::4] and MARK in unpacked("I", fields)
 
 
 def _add_run(records: Records, source: Source, data: bytes, run: int, directory: int) -> bool:
@@ -87,8 +70,8 @@ def _add_run(records: Records, source: Source, data: bytes, run: int, directory:
     length = int.from_bytes(data[28:30], "little")
     extras = int.from_bytes(data[30:32], "little")
     begin, each = CENTRAL.size, LOCAL_HEADER.size + length
-    flags, methods, disks = (_packed(data, offset, 2, stride) for offset in (8, 10, 34))
-    stored, full, starts = (_packed(data, offset, 4, stride) for offset in (20, 24, 42))
+    flags, methods, disks = (field(data, offset, 2, stride) for offset in (8, 10, 34))
+    stored, full, starts = (field(data, offset, 4, stride) for offset in (20, 24, 42))
     if disks.strip(b"\0") or methods.strip(b"\0") or stored != full or _has_mark(full) or directory < each:
         return False
     for at, refused in enumerate(REFUSED_FLAGS.to_bytes(2, "little")):
@@ -99,14 +82,14 @@ def _add_run(records: Records, source: Source, data: bytes, run: int, directory:
     headers = Lanes.of(starts, 4)
     if _has_mark(starts):
         # Beyond 4 GiB: one field of zip64 with the offset alone, which all of them have.
-        field = begin + length
-        if extras != 12 or starts.strip(b"\xff") or data[field::stride].strip(b"\1"):
+        extra = begin + length
+        if extras != 12 or starts.strip(b"\xff") or data[extra::stride].strip(b"\1"):
             return False
         if any(
-            data[field + byte :: stride].strip(bytes((wanted,))) for byte, wanted in ((1, 0), (2, 8), (3, 0))
+            data[extra + byte :: stride].strip(bytes((wanted,))) for byte, wanted in ((1, 0), (2, 8), (3, 0))
         ):
             return False
-        starts = _packed(data, field + 4, 8, stride)
+        starts = field(data, extra + 4, 8, stride)
         if not starts[7::8].isascii():  # 2**63 and more
             return False
         headers = Lanes.of(starts, 8)
@@ -125,17 +108,17 @@ def _add_run(records: Records, source: Source, data: bytes, run: int, directory:
     if any(local[at::each].strip(bytes((wanted,))) for at, wanted in usual):
         return False
     for at in (18, 22):
-        here = _packed(local, at, 4, each)
+        here = field(local, at, 4, each)
         if here == stored:
             continue
         # With a data descriptor (bit 3) the sizes follow the data, and 0 is here.
         if here.strip(b"\0") or not all(flag & 8 for flag in set(flags[::2])):
-            rows = zip(_numbers("I", here), _numbers("I", stored), flags[::2], strict=True)
+            rows = zip(unpacked("I", here), unpacked("I", stored), flags[::2], strict=True)
             if any(said != real and (said or not flag & 8) for said, real, flag in rows):
                 return False
     if any(local[LOCAL_HEADER.size + at :: each] != column for at, column in enumerate(letters)):
         return False
-    offsets = headers + each + Lanes.of(_packed(local, 28, 2, each), 2)
+    offsets = headers + each + Lanes.of(field(local, 28, 2, each), 2)
     sizes = Lanes.of(stored, 4)
     if not (offsets + sizes).are_at_most(directory):
         return False
@@ -144,9 +127,9 @@ def _add_run(records: Records, source: Source, data: bytes, run: int, directory:
     records.stored += sizes.array()
     records.sizes += sizes.array()
     records.headers += headers.array()
-    records.methods += _numbers("H", methods)
-    records.checksums += _numbers("I", _packed(data, 16, 4, stride))
-    records.flags += _numbers("H", flags)
+    records.methods += unpacked("H", methods)
+    records.checksums += unpacked("I", field(data, 16, 4, stride))
+    records.flags += unpacked("H", flags)
     return True
 
 

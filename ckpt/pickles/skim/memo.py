@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable
 
+from ckpt.lanes import field, unpacked
 from ckpt.pickles.machine import Made
 
 
@@ -77,20 +77,7 @@ def puts(start: int, end: int) -> bytes:
 
 def slots(opcodes: bytes) -> array[int]:
     """The slots that opcodes fill."""
-    raw = bytearray(len(opcodes) // 5 * 4)
-    for byte in range(4):
-        raw[byte::4] = opcodes[byte + 1 :: 5]
-    found = array("I", bytes(raw))
-    if sys.byteorder == "big":
-        found.byteswap()
-    return found
-
-
-def words(numbers: array[int]) -> bytes:
-    """The four bytes of each number, the lowest first. The array is used up."""
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers.tobytes()
+    return unpacked("I", field(opcodes, 1, 4, 5))
 
 
 def getting(slot: int) -> bytes:

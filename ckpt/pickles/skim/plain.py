@@ -10,6 +10,7 @@ import re
 from array import array
 from collections.abc import Sequence
 
+from ckpt.lanes import packed
 from ckpt.pickles.skim.idiom import (
     GET,
     NUMBER,
@@ -22,7 +23,6 @@ from ckpt.pickles.skim.idiom import (
     decoded,
     of_length,
 )
-from ckpt.pickles.skim.memo import words
 from ckpt.rows import NamedTuple
 
 _PUTS = 8
@@ -67,9 +67,8 @@ class Plain:
         self._tail = re.compile(tail, re.DOTALL)
 
     def cut(self, data: bytes, slot: int) -> Cut | None:
-        parts = self._keys.split(
-            data
-        )  # the first part is empty or `_NEXT`, because `data` begins with a pair
+        # The first part is empty or `_NEXT`, because `data` begins with a pair.
+        parts = self._keys.split(data)
         lengths, keys, puts, tails = (parts[at::4] for at in (1, 2, 3, 4))
         count = len(keys)
         if slot + _PUTS * count > 1 << 32:
@@ -92,7 +91,7 @@ class Plain:
             else:
                 found = count - 1
         end = slot + _PUTS * count
-        if b"".join(puts[:count]) != words(array("I", range(slot, end, _PUTS))):
+        if b"".join(puts[:count]) != packed(array("I", range(slot, end, _PUTS))):
             raise OutOfOrderError
         between = {0: parts[0]} if parts[0] else {}
         between |= {pair + 1: _NEXT for pair in nexts if pair + 1 < count}
@@ -115,7 +114,10 @@ class Plain:
         return b"X" + found[5] + b"\0\0\0" + found[6] if found[7] == opcode else None
 
     def _read(self, tails: list[bytes], sizes: list[int], slot: int) -> list[_Tails] | int:
-        """The tails, which have these sizes, by their opcodes, or how many pairs are left where one is unusual. Raises OutOfOrderError."""
+        """The tails, which have these sizes, by their opcodes, or how many pairs are left where one is unusual.
+
+        Raises OutOfOrderError.
+        """
         count = first = len(tails)
         by_size: dict[int, list[int]] = {}
         if len(set(sizes)) > 1:
@@ -165,7 +167,7 @@ class Plain:
             filled = array("I", range(slot, slot + _PUTS * count, _PUTS))
         else:
             filled = array("I", [slot + _PUTS * pair for pair in pairs])
-        base = int.from_bytes(words(filled), "little")
+        base = int.from_bytes(packed(filled), "little")
         one = int.from_bytes(b"\1\0\0\0" * count, "little")
         slots: set[int] = set()
         for number, group in enumerate(_FILLED, 1):
