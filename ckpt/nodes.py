@@ -8,7 +8,7 @@ from typing import TypeAlias, TypeGuard
 from ckpt.columns import Chain, Column
 from ckpt.names import NamedKey
 from ckpt.rows import dataclass
-from ckpt.tensors import Composite, Storage, TensorRef
+from ckpt.tensors import Composite, Storage, Tensor, TensorRef
 
 # A node is a Python scalar, a list, a tuple, or one of the classes below (a ByteStr is a str). Nodes are
 # compared by identity: one object in the file is one node here, even when it occurs several times.
@@ -177,6 +177,18 @@ class Nested:
     """A whole checkpoint inside a pickle (`torch.storage._load_from_bytes`). Its root replaces the call."""
 
     root: Node
+
+
+def tensor_of(node: Node) -> Tensor | None:
+    """The tensor of a node, None for any other node.
+
+    A tensor has two shapes in a tree: the call that makes it, and the tensor itself, as formats without calls and columns of
+    large pickles hold it. Everything that looks for tensors asks here.
+    """
+    if type(node) is Opaque:
+        meaning = node.meaning
+        return tensor_of(meaning.root) if isinstance(meaning, Nested) else meaning
+    return node if type(node) is TensorRef or type(node) is Composite else None
 
 
 def is_tuple(node: Node) -> TypeGuard[tuple[Node, ...]]:

@@ -247,6 +247,12 @@ def tensor_ref(
     )
 
 
+def moved(ref: TensorRef, storage: Storage, offset: int, stride: tuple[int, ...]) -> TensorRef:
+    """The same tensor at another place of another storage. The caller must check that it lies within the storage."""
+    extent = tensor_ref(storage, ref.dtype, ref.shape, stride, offset).extent
+    return ref._replace(storage=storage, offset=offset, stride=stride, extent=extent)
+
+
 for _type in (Storage, TensorRef):  # by identity; a method in Python would be called for each of many
     _type.__eq__, _type.__hash__ = object.__eq__, object.__hash__  # type: ignore[method-assign]
 

@@ -16,10 +16,10 @@ from ckpt.errors import UnreadableError
 from ckpt.evidence.matching import Match
 from ckpt.evidence.optimizers import optimizer
 from ckpt.evidence.roles import RecordMatch
-from ckpt.nodes import Node
+from ckpt.nodes import Node, tensor_of
 from ckpt.rows import NamedTuple
 from ckpt.tensors import TensorRef
-from ckpt.tree.view import look, tensor_of
+from ckpt.tree.view import look
 
 _MOMENT_BYTES = 64 << 10
 """A moment of more bytes is not read."""

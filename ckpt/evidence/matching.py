@@ -14,11 +14,11 @@ from ckpt.evidence.optimizers import parts_of
 from ckpt.evidence.record import KEY, OptimizerRecord
 from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import unwrapped_name
-from ckpt.nodes import Node
+from ckpt.nodes import Node, tensor_of
 from ckpt.rows import NamedTuple
 from ckpt.tensors import TensorRef
 from ckpt.tree.find import children
-from ckpt.tree.view import look, tensor_of
+from ckpt.tree.view import look
 
 _ELEMENTWISE = (
     "exp_avg",

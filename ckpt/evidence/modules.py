@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.evidence.record import LooseModule
-from ckpt.nodes import Global, Node, Opaque, key_of
+from ckpt.nodes import Global, Node, Opaque, key_of, tensor_of
 from ckpt.pickles.known import is_known
 from ckpt.rows import NamedTuple
 from ckpt.tree.steps import HOOKS, REGISTERED
-from ckpt.tree.view import View, look, tensor_of
+from ckpt.tree.view import View, look
 
 _DEPTH = 8
 _VISITS = 1_000_000

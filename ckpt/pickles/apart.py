@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ckpt.dtypes import BY_NAME
-from ckpt.nodes import Dict, Global, Node, Opaque, is_tuple
+from ckpt.nodes import Dict, Global, Node, Opaque, is_tuple, tensor_of
 from ckpt.pickles.edit import Edit
 from ckpt.pickles.state_dict import tensor_attributes
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Composite, TensorRef
 from ckpt.tree.dense import number_as
-from ckpt.tree.view import MARKERS, tensor_of
+from ckpt.tree.view import MARKERS
 
 _FROM_TYPE = ("_rebuild_from_type", "_rebuild_from_type_v2")
 _REPRESENTED = {"qint8": "int8", "quint8": "uint8", "qint32": "int32"}

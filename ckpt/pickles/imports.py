@@ -89,21 +89,30 @@ def reached(root: Node) -> tuple[list[Global], list[Opaque]]:
     """The names and the calls of a tree, as a pickle of it would have them; those of nested pickles too."""
     names: dict[int, Global] = {}
     calls: list[Opaque] = []
+    for node in nodes_below(root):
+        if type(node) is Global:
+            names[id(node)] = node
+        elif type(node) is Opaque:
+            calls.append(node)
+    return list(names.values()), calls
+
+
+def nodes_below(root: Node) -> Iterator[Node]:
+    """Every node of a tree, and of the pickles nested in it; one with parts comes once."""
     seen: dict[int, Node] = {}
     todo: list[Sequence[Node]] = [[root]]
     while todo:
         for node in todo.pop():
-            if type(node) is Global:
-                names[id(node)] = node
-            elif type(node) in _INNER and id(node) not in seen:
+            if type(node) in _INNER:
+                if id(node) in seen:
+                    continue
                 seen[id(node)] = node
                 todo += _parts(node)
                 if type(node) is Opaque:
-                    calls.append(node)
                     todo.append([node.func, *node.args])
                     if type(node.meaning) is Nested:
                         todo.append([node.meaning.root])
-    return list(names.values()), calls
+            yield node
 
 
 # --- calls ------------------------------------------------------------------------------------------------------------

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ckpt.nodes import Dict, Global, Node, Opaque
+from ckpt.nodes import Dict, Global, Node, Opaque, tensor_of
 from ckpt.pickles.calls import ordered_dict
 from ckpt.rows import replace
 from ckpt.tensors import Composite, TensorRef
 from ckpt.tree.dense import number
 from ckpt.tree.quantized import packed, state_version, unpacked
 from ckpt.tree.steps import module_steps
-from ckpt.tree.view import View, look, tensor_of
+from ckpt.tree.view import View, look
 
 _DEPTH = 200
 _LOOKS = 3
@@ -122,7 +122,9 @@ _REQUIRES_GRAD = {"_rebuild_tensor_v2": 4, "_rebuild_tensor_v3": 4, "_rebuild_qt
 
 
 def without_gradient(node: Node) -> Node:
-    """The call of a tensor as `state_dict()` gives it: it requires no gradient."""
+    """A tensor as `state_dict()` gives it: it requires no gradient."""
+    if type(node) is TensorRef:
+        return node._replace(requires_grad=False) if node.requires_grad else node
     if type(node) is not Opaque or type(node.func) is not Global:
         return node
     at = _REQUIRES_GRAD.get(node.func.name)

@@ -10,9 +10,9 @@ from ckpt.columns import parts
 from ckpt.errors import LimitError
 from ckpt.limits import Limits
 from ckpt.names import Path
-from ckpt.nodes import Node, key_of
+from ckpt.nodes import Node, key_of, tensor_of
 from ckpt.tree.steps import module_steps, steps
-from ckpt.tree.view import SCALARS, View, look, tensor_of
+from ckpt.tree.view import SCALARS, View, look
 
 _Named = TypeVar("_Named", Entry, Value)
 _PARTS = 64

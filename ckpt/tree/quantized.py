@@ -6,8 +6,7 @@ Sources: torch/ao/nn/quantized (`_save_to_state_dict` and `__getstate__`, as tor
 
 from __future__ import annotations
 
-from ckpt.nodes import Node, Opaque, is_tuple
-from ckpt.tensors import Composite, TensorRef
+from ckpt.nodes import Node, Opaque, is_tuple, tensor_of
 from ckpt.tree.scalars import class_of
 
 SCRIPT_OBJECT = "torch.ScriptObject"
@@ -47,7 +46,7 @@ def convolution(call: Opaque, name: str) -> dict[str, Node] | None:
     state = call.states[0] if len(call.states) == 1 else None
     if not (is_quantized(name) and "Conv" in name.rpartition(".")[2] and is_tuple(state)):
         return None
-    if len(state) != len(_CONV_FIELDS) or not _is_tensor(state[_CONV_FIELDS.index("weight")]):
+    if len(state) != len(_CONV_FIELDS) or tensor_of(state[_CONV_FIELDS.index("weight")]) is None:
         return None
     return dict(zip(_CONV_FIELDS, state, strict=True))
 
@@ -68,8 +67,8 @@ def saved_attributes(name: str, state: dict[str, Node]) -> list[str]:
         keys.append("dtype")
     if "scale" in state and "zero_point" in state:
         keys += ["scale", "zero_point"]
-    if _is_tensor(state.get("weight")):  # of a convolution: others register theirs
-        keys += [key for key in ("weight", "bias") if _is_tensor(state.get(key))]
+    if tensor_of(state.get("weight")) is not None:  # of a convolution: others register theirs
+        keys += [key for key in ("weight", "bias") if tensor_of(state.get(key)) is not None]
     return [key for key in state if key in keys]
 
 
@@ -92,10 +91,6 @@ def unpacked(key: str, content: Node) -> Node:
     """What state_dict() gives under `key` for packed parameters of this content."""
     if key == "_packed_weight" and is_tuple(content) and len(content) > 1:  # (version, [weight], ...)
         tensors = content[1]
-        if type(tensors) is list and len(tensors) == 1 and _is_tensor(tensors[0]):
+        if type(tensors) is list and len(tensors) == 1 and tensor_of(tensors[0]) is not None:
             return tensors[0]
     return content
-
-
-def _is_tensor(node: Node) -> bool:
-    return type(node) is Opaque and isinstance(node.meaning, (TensorRef, Composite))

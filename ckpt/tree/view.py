@@ -11,7 +11,7 @@ from math import prod
 from typing import Literal, cast
 
 from ckpt.dtypes import BY_NAME
-from ckpt.nodes import ByteStr, Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple
+from ckpt.nodes import ByteStr, Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple, tensor_of
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Composite, Storage, Tensor, TensorRef
 from ckpt.tree import scalars
@@ -61,14 +61,6 @@ class View(NamedTuple):
         """The attributes by name, for a view of kind `module`."""
         # `_object` makes the keys strings, so they are not checked again for every module.
         return cast("dict[str, Node]", dict(zip(self.keys, self.children, strict=True)))
-
-
-def tensor_of(node: Node) -> Tensor | None:
-    """The tensor of a node; None when the node is not a tensor."""
-    if type(node) is Opaque:
-        meaning = node.meaning
-        return tensor_of(meaning.root) if isinstance(meaning, Nested) else meaning
-    return node if type(node) is TensorRef or type(node) is Composite else None
 
 
 def attached_tensors(call: Opaque) -> list[tuple[str, Tensor]]:

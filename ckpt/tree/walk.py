@@ -15,12 +15,12 @@ from ckpt.columns import Chain, parts
 from ckpt.errors import LimitError
 from ckpt.limits import TENSOR_BYTES, Budget, Limits
 from ckpt.names import Path
-from ckpt.nodes import Global, Nested, Node, Opaque, PersistentId
+from ckpt.nodes import Global, Nested, Node, Opaque, PersistentId, tensor_of
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Composite, Storage, TensorRef, tensor_ref
 from ckpt.tree.arrays import as_bytes
 from ckpt.tree.steps import Registered, Step, are_texts, is_scalar, module_steps, refuse_repeats, steps
-from ckpt.tree.view import SCALARS, View, attached_tensors, look, tensor_of
+from ckpt.tree.view import SCALARS, View, attached_tensors, look
 
 ROW_ITEMS = 100
 """A dict with more scalars than this (a vocabulary) is one value, not one row per scalar."""
@@ -229,6 +229,9 @@ class _Walk:
 
     def _enter(self, node: Node, view: View, path: Path, name: str, registered: Registered) -> _Frame:
         out = self._out
+        first = len(
+            out.tensors
+        )  # before any tensor of it is recorded, attached ones and those of `_flat` too
         self._open.add(id(node))
         container = None
         if view.kind != "sequence" or len(path) < 3:
@@ -242,7 +245,7 @@ class _Walk:
                 name,
                 view.type,
                 keys,
-                len(out.tensors),
+                first,
                 0,
                 view.kind == "module",
                 view.metadata is not None,
@@ -254,17 +257,17 @@ class _Walk:
             self._registered[id(node)] = name  # a repeated object with tensors is shown once
         if view.kind in ("object", "module"):
             out.values.append(Value(path, name, view.type, fields=len(view.children)))
+        if type(node) is Opaque and view.kind == "mapping" and node.states:
+            self._attached(attached_tensors(node), path, name)
         if view.kind == "module":
             self._registered.setdefault(id(node), name)
             below = module_steps(view, path, name, registered)
         else:
             is_done = self._flat(view, path, name, registered)
             below = iter(()) if is_done else steps(view, path, name, registered)
-        if type(node) is Opaque and view.kind == "mapping" and node.states:
-            self._attached(attached_tensors(node), path, name)
         if view.metadata is not None:
             self._where_metadata(view.metadata, f"{name}._metadata" if path else "_metadata")
-        return _Frame(node, view, path, name, below, registered, len(out.tensors), container)
+        return _Frame(node, view, path, name, below, registered, first, container)
 
     def _flat(self, view: View, path: Path, name: str, registered: Registered) -> bool:
         """Whether this is a large state dict, recorded at once as `_visit` would record each tensor."""

@@ -19,10 +19,9 @@ from ckpt.formats.torch_legacy.read import read_nested
 from ckpt.formats.torch_zip.read import StorageFolder, byteorder_of
 from ckpt.io.source import Memory, Source, Window
 from ckpt.limits import Budget, Limits
-from ckpt.nodes import Node
+from ckpt.nodes import Node, tensor_of
 from ckpt.rows import replace
 from ckpt.tensors import TensorRef
-from ckpt.tree.view import tensor_of
 
 _AT_ONCE = 64 << 10
 """An object's item of at most this many bytes is read at once."""

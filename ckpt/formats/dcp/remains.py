@@ -21,11 +21,11 @@ from ckpt.io.location import Location
 from ckpt.io.source import Source
 from ckpt.limits import Budget, Limits
 from ckpt.names import natural
+from ckpt.nodes import tensor_of
 from ckpt.pickles.rebuild import storage_bytes, storage_type
 from ckpt.rows import NamedTuple
 from ckpt.tensors import TensorRef
 from ckpt.text import and_more, plural, show
-from ckpt.tree.view import tensor_of
 
 _HEAD, _SMALL = 512, 4096
 """Bytes of a record's header that are read at once, and of a record that holds no elements and no pickle."""

@@ -9,10 +9,10 @@ from ckpt.errors import LimitError, UnreadableError
 from ckpt.formats.deepspeed.rebuild import Cut, Pieces, Vector, rebuilt, shared_cuts, whole_cuts
 from ckpt.formats.deepspeed.states import ModelState, OptimizerState, is_flat, same_dtype
 from ckpt.limits import Limits
-from ckpt.nodes import Dict, Node
+from ckpt.nodes import Dict, Node, tensor_of
 from ckpt.tensors import TensorRef
 from ckpt.text import and_more, plural, show
-from ckpt.tree.view import look, tensor_of
+from ckpt.tree.view import look
 
 _LISTED = 8
 

@@ -11,12 +11,12 @@ from math import prod
 from ckpt.dtypes import DType
 from ckpt.elements.blocks import is_dense
 from ckpt.errors import UnreadableError, UnsupportedError
-from ckpt.nodes import Dict, Node
+from ckpt.nodes import Dict, Node, tensor_of
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Range, TensorRef
 from ckpt.text import show
 from ckpt.tree.find import children
-from ckpt.tree.view import look, tensor_of
+from ckpt.tree.view import look
 
 Shape = tuple[int, ...]
 _DIMENSIONS = 64

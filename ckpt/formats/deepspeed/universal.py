@@ -13,10 +13,10 @@ from ckpt.errors import UnreadableError
 from ckpt.formats.deepspeed.partitions import Partitions
 from ckpt.formats.deepspeed.states import ModelState, fields, is_flat
 from ckpt.limits import Limits
-from ckpt.nodes import Node
+from ckpt.nodes import Node, tensor_of
 from ckpt.tensors import TensorRef, tensor_ref
 from ckpt.text import and_more, plural, show
-from ckpt.tree.view import look, tensor_of
+from ckpt.tree.view import look
 
 if TYPE_CHECKING:
     from ckpt.formats.deepspeed.reader import Files

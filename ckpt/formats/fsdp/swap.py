@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
-from ckpt.nodes import Dict, Node, Opaque, is_tuple
+from ckpt.nodes import Dict, Node, Opaque, is_tuple, tensor_of
 from ckpt.tensors import TensorRef
-from ckpt.tree.view import tensor_of
 
 
 def swapped(root: Node, made: dict[int, TensorRef]) -> Node:

@@ -24,11 +24,11 @@ from ckpt.formats.torch_zip.inside import tree_inside
 from ckpt.formats.torch_zip.read import byteorder_of
 from ckpt.limits import Limits
 from ckpt.names import Path
-from ckpt.nodes import Dict, Global, Node, PersistentId
+from ckpt.nodes import Dict, Global, Node, PersistentId, tensor_of
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Storage
 from ckpt.text import and_more, show, size_text
-from ckpt.tree.view import look, tensor_of
+from ckpt.tree.view import look
 from ckpt.tree.walk import flatten
 
 _WEIGHTS, _CONSTANTS, _SAMPLES = "data/weights/", "data/constants/", "data/sample_inputs/"

@@ -11,13 +11,13 @@ from ckpt.jobs.inspect.document import tensor_json
 from ckpt.jobs.inspect.inspect import Row
 from ckpt.limits import Limits
 from ckpt.names import Path, nearest
-from ckpt.nodes import Node
+from ckpt.nodes import Node, tensor_of
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Tensor, TensorRef
 from ckpt.text import Json
 from ckpt.tree.find import find, named, node_at
 from ckpt.tree.json import path_json, plain, scalar_json
-from ckpt.tree.view import look, tensor_of
+from ckpt.tree.view import look
 
 SCHEMA: dict[str, Json] = {"name": "ckpt.get", "version": 1}
 

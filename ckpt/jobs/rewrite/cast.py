@@ -62,7 +62,10 @@ class CastRefs:
         for name, _ in self.places:
             counts[name] = counts.get(name, 0) + 1
         to = self._to.name if self._to else ""
-        return [Change("dtype", name, to, count, unit) for name, count in counts.items()]
+        most = sorted(
+            counts.items(), key=lambda row: (-row[1], row[0])
+        )  # the order of a copy is not that of the file
+        return [Change("dtype", name, to, count, unit) for name, count in most]
 
 
 class Cast(Edit):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ckpt.nodes import ByteStr, Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple
+from ckpt.nodes import ByteStr, Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple, tensor_of
 from ckpt.pickles.apart import Spread
 from ckpt.pickles.edit import DROPPED
 from ckpt.pickles.known import is_known, python3_name
@@ -21,7 +21,7 @@ from ckpt.tree.fields import Known, constructed, known_parts
 from ckpt.tree.quantized import packed
 from ckpt.tree.scalars import READERS, class_of
 from ckpt.tree.steps import key_text
-from ckpt.tree.view import UNINITIALIZED, View, look, shaped, tensor_of
+from ckpt.tree.view import UNINITIALIZED, View, look, shaped
 
 _OPAQUE = ("torch._C.", "builtins.getattr", "functools.partial", "numpy.")
 """What begins the names of classes whose fields are not what they are."""

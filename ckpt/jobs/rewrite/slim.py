@@ -28,12 +28,12 @@ from ckpt.jobs.rewrite.report import (
 from ckpt.jobs.rewrite.sets.files import refuse_incomplete
 from ckpt.limits import Limits
 from ckpt.names import Globs, NamedKey, Path, nearest
-from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple
-from ckpt.pickles.imports import reached
+from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple, tensor_of
+from ckpt.pickles.imports import nodes_below
 from ckpt.pickles.known import is_known
 from ckpt.pickles.state_dict import without
 from ckpt.rows import replace
-from ckpt.tensors import Composite, Computed, Range, Storage, TensorRef, tensor_ref
+from ckpt.tensors import Composite, Computed, Range, Storage, TensorRef, moved, tensor_ref
 from ckpt.text import show
 from ckpt.tree.fields import Known
 from ckpt.tree.find import find
@@ -139,7 +139,7 @@ def _holds_weights(node: Node) -> bool:
     """Whether a node is a tensor, or an object that tensors lie in; not one of torch or numpy (a Generator)."""
     if type(node) is Opaque and node.meaning is None and is_known(node.func):
         return False
-    return any(isinstance(call.meaning, (TensorRef, Composite, Nested)) for call in reached(node)[1])
+    return any(tensor_of(inner) is not None for inner in nodes_below(node))
 
 
 def _put(tree: Dict, path: Path, node: Node, checkpoint: Checkpoint) -> None:
@@ -203,10 +203,9 @@ class _Slim(Plain):
 
     def instead(self, node: Node) -> Node | None:
         made = super().instead(node)
-        if (
-            isinstance(made, TensorRef) and made.storage.id
-        ):  # of a subclass; numpy's have no storage of the file
-            return self._moved(made) or made
+        ref = node if made is None else made  # a tensor of a column, or the tensor of a subclass
+        if type(ref) is TensorRef and ref.storage.id:  # numpy's have no storage of the file
+            return self._moved(ref) or made
         return made
 
     def arguments(self, call: Opaque) -> tuple[Node, ...]:
@@ -295,8 +294,8 @@ class _Group:
     def place(self, ref: TensorRef) -> TensorRef:
         assert self.storage is not None
         if self._gathered:
-            return ref._replace(storage=self.storage, offset=0, stride=contiguous(ref.shape))
-        return ref._replace(storage=self.storage, offset=ref.offset - self.first // (ref.dtype.bits // 8))
+            return moved(ref, self.storage, 0, contiguous(ref.shape))
+        return moved(ref, self.storage, ref.offset - self.first // (ref.dtype.bits // 8), ref.stride)
 
 
 def _grouped(refs: list[TensorRef]) -> list[_Group]:
@@ -338,6 +337,10 @@ def _views_in(root: Node) -> tuple[dict[Storage, list[TensorRef]], set[object]]:
         node = todo.pop()
         if type(node) is PersistentId:
             whole.add(node.meaning)
+        elif type(node) is TensorRef:
+            views.setdefault(node.storage, []).append(node)
+        elif type(node) is Composite:
+            whole.update(part.storage for _, part in node.parts)
         if type(node) not in (Opaque, Dict, list, tuple, Set) or id(node) in seen:
             continue
         seen[id(node)] = node

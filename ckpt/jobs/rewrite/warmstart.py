@@ -18,12 +18,11 @@ from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.coverage import Coverage, Pairing
 from ckpt.jobs.rewrite.report import Change, Leftover, RewriteReport, edited, refuse_script, with_ties
 from ckpt.limits import Limits
-from ckpt.nodes import Dict, Node, Opaque
+from ckpt.nodes import Dict, Node, Opaque, tensor_of
 from ckpt.pickles.edit import Edit
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Overlaid, Patched, Place, Range, Storage, TensorRef
 from ckpt.text import and_more, show
-from ckpt.tree.view import tensor_of
 
 
 class Options(NamedTuple):

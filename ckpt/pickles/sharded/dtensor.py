@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ckpt.nodes import Global, Node, Opaque, is_tuple
+from ckpt.nodes import Global, Node, Opaque, is_tuple, tensor_of
 from ckpt.pickles.sharded.fields import fields_of, numbers
 from ckpt.rows import NamedTuple, replace
 from ckpt.tensors import Composite, Piece, Placement, TensorRef
-from ckpt.tree.view import tensor_of
 
 DTENSORS = frozenset(
     f"torch.distributed.{module}.DTensor"

@@ -16,8 +16,8 @@ from same import difference
 
 import ckpt
 from ckpt import formats
+from ckpt.nodes import tensor_of
 from ckpt.tree.find import node_at
-from ckpt.tree.view import tensor_of
 
 pytestmark = oracle.QUIET
 

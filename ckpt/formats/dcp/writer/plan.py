@@ -23,11 +23,10 @@ from ckpt.formats.torch_zip.write import archive_of
 from ckpt.io.commit import Sink
 from ckpt.io.source import Source
 from ckpt.limits import Limits
-from ckpt.nodes import Node
+from ckpt.nodes import Node, tensor_of
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Boxes, Computed, Range, Storage, TensorRef, tensor_ref
 from ckpt.tree.flat.leaves import Leaf, Parts, parts_of
-from ckpt.tree.view import tensor_of
 
 
 class NewFile:

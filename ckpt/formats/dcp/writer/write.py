@@ -15,11 +15,11 @@ from ckpt.formats.written import differs, same_value
 from ckpt.io.commit import Sink
 from ckpt.io.folder import FolderSink
 from ckpt.limits import Limits
-from ckpt.nodes import Dict
+from ckpt.nodes import Dict, tensor_of
 from ckpt.tensors import Composite, Tensor, TensorRef, parts_of
 from ckpt.text import show
 from ckpt.tree.flat.leaves import Leaf, Parts
-from ckpt.tree.view import look, tensor_of
+from ckpt.tree.view import look
 from ckpt.tree.walk import Flat, flatten
 
 _TWICE = "two values of one name"
