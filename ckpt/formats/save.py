@@ -9,7 +9,16 @@ from contextlib import AbstractContextManager, ExitStack
 from shlex import quote
 
 from ckpt.checkpoint import Checkpoint, Traits
-from ckpt.errors import CkptError, LossError, NoRewriteError, UnsupportedError, UsageError, WriteError, about
+from ckpt.errors import (
+    CkptError,
+    LimitError,
+    LossError,
+    NoRewriteError,
+    UnsupportedError,
+    UsageError,
+    WriteError,
+    about,
+)
 from ckpt.formats import appender_of, by_name, open, writer_of, written_format, written_formats
 from ckpt.formats.dcp.names import is_part
 from ckpt.formats.draft import Draft
@@ -189,7 +198,7 @@ def check_structure(format: str, limits: Limits) -> Check:
         try:
             with open(path, limits, plugins=_is_of_others(format)) as written:
                 writer_of(format).compare(planned, written)
-        except WriteError:
+        except (WriteError, LimitError):
             raise
         except CkptError as error:
             raise differs(f"it cannot be read back, {error.problem}") from None

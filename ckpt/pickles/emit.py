@@ -1,4 +1,4 @@
-"""An inert tree -> the bytes of a pickle at protocol 2, which every torch since 0.4 and weights_only read.
+"""An inert tree -> the bytes of a pickle: at protocol 2, which every torch since 0.4 and weights_only read, or at 4.
 
 The counterpart of `machine`: a tree that it read is written as the same object, with its order, its sharing and
 its cycles. Opcodes are chosen as CPython's pickler does (Modules/_pickle.c), so a pickle of torch is written
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from struct import Struct
-from typing import cast, final
+from typing import Literal, cast, final
 
 from ckpt.errors import LimitError
 from ckpt.limits import Limits
@@ -57,13 +57,14 @@ def emit(
     limits: Limits,
     *,
     legacy: bool = False,
+    protocol: Literal[2, 4] = 2,
 ) -> bytes:
     """The pickle of a tree. `storage_id` names the storages, `nested` writes checkpoints inside it.
 
     `legacy` keeps what only the format before 1.6 has: views of storages, classes with their source.
     Raises LimitError when the pickle would exceed the limit for reading it.
     """
-    return _Emitter(storage_id, nested, limits, legacy).run(root)
+    return _Emitter(storage_id, nested, limits, legacy, protocol).run(root)
 
 
 class _Emitter:
@@ -73,12 +74,14 @@ class _Emitter:
         nested: Callable[[Node], bytes],
         limits: Limits,
         legacy: bool,
+        protocol: Literal[2, 4],
     ) -> None:
         self._storage_id = storage_id
         self._nested = nested
         self._limit = limits.pickle_bytes
         self._legacy = legacy
-        self._out = bytearray(b"\x80\x02")
+        self._out = bytearray((0x80, protocol))
+        self._is_short = protocol == 4  # slots are counted, and short texts have an opcode of their own
         self._memo: dict[int, bytes] = {}  # id of a node -> the opcode that gets it
         self._names: dict[tuple[str, str, int], bytes] = {}
         self._slots = 0
@@ -132,12 +135,9 @@ class _Emitter:
         """Write PUT for the top of the stack, and return the opcode that gets it again."""
         slot = self._slots
         self._slots = slot + 1
-        if slot < 256:
-            self._out += bytes((0x71, slot))
-            return bytes((0x68, slot))
-        number = _UINT32.pack(slot)
-        self._out += b"r" + number
-        return b"j" + number
+        number = bytes((slot,)) if slot < 256 else _UINT32.pack(slot)
+        self._out += b"\x94" if self._is_short else (b"q" if slot < 256 else b"r") + number
+        return (b"h" if slot < 256 else b"j") + number
 
     # --- one method per kind of node --------------------------------------------------------------------------
 
@@ -208,6 +208,12 @@ class _Emitter:
         if get is not None:
             self._out += get
             return
+        if self._is_short:
+            self._text_of(self._text(node.module))
+            self._text_of(self._text(node.name))
+            self._out += b"\x93"
+            self._names[key] = self._slot()
+            return
         opcodes = _name_opcodes(node.module, node.name)
         self._out += b"\x80" + bytes((node.protocol,)) + opcodes + b"\x80\x02" if translated else opcodes
         self._names[key] = self._slot()
@@ -256,7 +262,10 @@ class _Emitter:
             self._out += get
         else:
             data = text.encode("utf-8", "surrogatepass")
-            self._out += b"X" + _UINT32.pack(len(data)) + data
+            is_short = self._is_short and len(data) < 256
+            self._out += (
+                b"\x8c" + bytes((len(data),)) if is_short else b"X" + _UINT32.pack(len(data))
+            ) + data
             self._put(text)
             self._alive.append(text)
 

@@ -34,6 +34,8 @@ from ckpt.tensors import Box, Boxes, Storage, TensorRef, tensor_ref
 from ckpt.text import and_more, plural, show
 
 _LISTED = 5
+_ENTRY = 100
+"""Bytes of `.metadata` that a tensor or a chunk takes at least: torch writes about 143, and the path of each tensor."""
 
 
 class Files:
@@ -67,6 +69,7 @@ class Files:
             source = self.sources[name] = self.folder.child(name, "no").open()
             data = read_limited(source, self._limits.metadata_bytes, "metadata-bytes", name)
             budget.hold(len(data))
+            budget.claim(len(data) // _ENTRY)
             ranks.append(read_metadata(data, self._limits, budget))
         return merged(ranks)
 

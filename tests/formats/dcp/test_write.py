@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import pickle
 import pickletools
@@ -113,11 +114,17 @@ def metadata(path: Path) -> Metadata:
 def names_in(path: Path) -> set[tuple[str, str]]:
     """The names that a `.metadata` file imports."""
     found = set()
-    for opcode, argument, _ in pickletools.genops((path / ".metadata").read_bytes()):
-        assert opcode.proto <= 2
-        if opcode.name in ("GLOBAL", "STACK_GLOBAL", "INST"):
-            module, name = argument.split(" ")
+    data = (path / ".metadata").read_bytes()
+    assert all(
+        opcode.proto <= 4 for opcode, _, _ in pickletools.genops(data)
+    )  # Python 3.8, the oldest of torch 2.1
+
+    class Recording(pickle.Unpickler):
+        def find_class(self, module: str, name: str) -> Any:
             found.add((module, name))
+            return super().find_class(module, name)
+
+    Recording(io.BytesIO(data)).load()
     return found
 
 

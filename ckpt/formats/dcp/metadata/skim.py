@@ -19,7 +19,7 @@ from ckpt.formats.dcp.metadata.content import Chunks, FoundItem, Metadata, Tenso
 from ckpt.formats.dcp.metadata.frames import without_frames
 from ckpt.formats.pickled import run
 from ckpt.limits import Budget, Limits
-from ckpt.nodes import Dict, Global, Node, Opaque
+from ckpt.nodes import Dict, Global, Node, Opaque, is_tuple
 from ckpt.pickles.machine import MachineError, Made, Pickle
 from ckpt.pickles.skim.memo import getting
 from ckpt.rows import NamedTuple
@@ -200,15 +200,19 @@ def _tensor_patterns(made: Opaque, memo: Memo) -> _Patterns | None:
     chunk = chunks[0] if type(chunks) is list and chunks else None
     if type(size) is not Opaque or type(chunk) is not Opaque or list(_fields(chunk)) != ["offsets", "sizes"]:
         return None
-    (state,) = properties.states or (None,)
-    if type(state) is not tuple or len(state) != 5:
+    is_call = properties.how == "reduce"  # as ckpt writes it
+    state = properties.args if is_call else properties.states[0] if len(properties.states) == 1 else None
+    if not is_tuple(state) or len(state) != (3 if is_call else 5):
         return None
     keys, inner = made.states[0].keys, chunk.states[0].keys  # type: ignore[union-attr]
-    of = _opcodes(
-        memo, (made.func, properties.func, size.func, chunk.func, state[1], state[3], *keys, *inner)
-    )
+    of = _opcodes(memo, (made.func, properties.func, size.func, chunk.func, *state[1::2], *keys, *inner))
     if of is None:
         return None
+    known = _GOT + of(state[1]) + rb"([\x88\x89])"
+    if is_call:
+        known += rb"\x87\x94R\x94"
+    else:
+        known = rb"\)\x81\x94\(" + known + of(state[3]) + rb"[\x88\x89]t\x94b"
     sizes = of(size.func) + _NUMBERS + rb"\x85\x94R\x94"
     first = (
         rb"\x94"
@@ -216,12 +220,7 @@ def _tensor_patterns(made: Opaque, memo: Memo) -> _Patterns | None:
         + rb"\)\x81\x94\}\x94\("
         + of(keys[0])
         + of(properties.func)
-        + rb"\)\x81\x94\("
-        + _GOT
-        + of(state[1])
-        + rb"([\x88\x89])"
-        + of(state[3])
-        + rb"[\x88\x89]t\x94b"
+        + known
         + of(keys[1])
         + sizes
         + of(keys[2])

@@ -1,7 +1,8 @@
 """The pickle of `.metadata`: the objects that torch.distributed.checkpoint reads, from torch 2.1 to 2.13.
 
-Only these classes are written. `TensorProperties` is written as a call with its fields: its state names an enum, whose
-class torch 2.4 moved, while the class itself has been in this module all along.
+Only these classes are written, with the opcodes that torch writes, so that a large one is read in columns. `TensorProperties`
+is written as a call with its fields: its state names an enum, whose class torch 2.4 moved, while the class itself has been
+in this module all along.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class Row(NamedTuple):
 def record(rows: Iterable[Row], limits: Limits, *, is_flattened: bool) -> bytes:
     """The bytes of `.metadata`. Raises LimitError where it would be longer than ckpt reads."""
     state, planner, storage = Dict(), Dict(), Dict()
+    layout = _call("torch.serialization", "_get_layout", "torch.strided")  # one object, as in torch
     for row in rows:
         planner.set([row.name], [row.path])
         if row.item is not None:
@@ -53,12 +55,13 @@ def record(rows: Iterable[Row], limits: Limits, *, is_flattened: bool) -> bytes:
         assert row.dtype is not None
         chunks: list[Node] = []
         for number, chunk in enumerate(row.chunks):
-            offsets = _size(chunk.offsets)
-            fields = {"offsets": offsets, "sizes": _size(chunk.sizes)}
+            fields = {"offsets": _size(chunk.offsets), "sizes": _size(chunk.sizes)}
             chunks.append(_object(_METADATA, "ChunkStorageMetadata", fields))
-            storage.set([_index(row.name, offsets, number)], [_info(chunk.item)])
+            storage.set([_index(row.name, _size(chunk.offsets), number)], [_info(chunk.item)])
         known: dict[str, Node] = {
-            "properties": _properties(row.dtype, row.requires_grad),
+            "properties": _call(
+                _METADATA, "TensorProperties", Global("torch", row.dtype.name), layout, row.requires_grad
+            ),
             "size": _size(row.shape),
             "chunks": chunks,
         }
@@ -68,7 +71,7 @@ def record(rows: Iterable[Row], limits: Limits, *, is_flattened: bool) -> bytes:
         "planner_data": planner if is_flattened else None,
         "storage_data": storage,
     }
-    found = emit(_object(_METADATA, "Metadata", whole), _no_storage, _no_nested, limits)
+    found = emit(_object(_METADATA, "Metadata", whole), _no_storage, _no_nested, limits, protocol=4)
     if len(found) > limits.metadata_bytes:
         raise LimitError(".metadata would be too long", "metadata-bytes", limits.metadata_bytes)
     return found
@@ -87,18 +90,12 @@ def _call(module: str, name: str, *args: Node) -> Opaque:
 
 
 def _size(numbers: tuple[int, ...]) -> Opaque:
-    return _call("torch", "Size", numbers)
-
-
-def _properties(dtype: DType, requires_grad: bool) -> Opaque:
-    known: tuple[Node, ...] = (Global("torch", dtype.name),)
-    if requires_grad:
-        known = (*known, _call("torch.serialization", "_get_layout", "torch.strided"), True)
-    return _call(_METADATA, "TensorProperties", *known)
+    own = (*numbers,)  # of its own: no size is written as the same tuple again
+    return _call("torch", "Size", own)
 
 
 def _index(name: str, offsets: Node, number: int | None) -> Opaque:
-    return _object(_METADATA, "MetadataIndex", {"fqn": name, "offset": offsets, "index": number})
+    return _object(_METADATA, "MetadataIndex", {"fqn": name, "index": number, "offset": offsets})
 
 
 def _info(item: Item) -> Opaque:
