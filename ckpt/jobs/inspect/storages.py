@@ -54,11 +54,16 @@ def _is_whole(tensor: Tensor) -> bool:
 def _is_apart(entries: Sequence[Entry]) -> bool:
     """Whether each tensor, and each part of one, has a storage of its own.
 
-    Those of a column do, unless another tensor has asked for one of their storages: then it is made.
+    Those of a column do, unless another tensor has asked for one of their storages: then it is made. And unless the dict of
+    the column has a second place in the tree.
     """
     used: list[Storage] = []
+    columns: set[int] = set()
     for part in parts(entries):
         if isinstance(part, Entries):
+            if id(part.tensors) in columns:
+                return False
+            columns.add(id(part.tensors))
             storages = part.tensors.storages
             used += storages.made if isinstance(storages, Column) else storages
         else:

@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 import torch
+from refs import ref_of
 from torch import nn
 
 from ckpt import formats
+from ckpt.checkpoint import Entries, Tensors
+from ckpt.columns import Chain, Column
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.inspect.inspect import inspect
+from ckpt.jobs.inspect.storages import _is_apart as storages_apart
 
 
 class Tied(nn.Module):
@@ -122,3 +126,12 @@ def test_what_quantized_layers_pack_is_no_tie(tmp_path: Path, whole: bool) -> No
     model = nn.ModuleDict({"rnn": nn.LSTM(4, 4), "head": nn.Linear(4, 4)})
     quantized = torch.ao.quantization.quantize_dynamic(model, {nn.Linear, nn.LSTM})
     assert ties(tmp_path, quantized if whole else quantized.state_dict()) == []
+
+
+def test_a_column_at_two_places_is_not_apart() -> None:
+    ref = ref_of(torch.zeros(3))
+    storages = [ref.storage._replace(id=str(number)) for number in range(4)]
+    column = Tensors(Column(4, lambda first, last: storages[first:last]), [ref] * 4)
+    keys = ["k", "l", "m", "n"]
+    once, again = (Entries((at,), keys, [f"{at}.{key}" for key in keys], column) for at in ("a", "b"))
+    assert storages_apart(Chain(once)) and not storages_apart(Chain(once, again))
