@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-pythons test-oldest test-typer test-frameworks kills check format samples docs site man bench bench-check fuzz lock release-check clean
+.PHONY: demo test test-thorough test-pythons test-oldest test-typer test-frameworks kills check format samples docs site man bench bench-check fuzz lock release-check clean
 .DEFAULT_GOAL := demo
 
 # A half-made .venv is made again: one without pip, of a Python that has gone, or of one that is too old.
@@ -18,6 +18,13 @@ demo: .venv/.base
 
 test: .venv/.dev
 	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+# What `make test` has no time for: many more random checkpoints, and the rooms of paths with each path at either side.
+THOROUGH := CKPT_TEST_THOROUGH=1 $(BIN)/python -m pytest -n 2 $(ARGS)
+test-thorough: .venv/.dev
+	$(THOROUGH)
+	CKPT_TEST_PATHS=fast $(THOROUGH) tests/tree tests/evidence tests/jobs tests/formats tests/pickles
+	CKPT_TEST_PATHS=slow $(THOROUGH) tests/tree tests/evidence tests/jobs tests/formats tests/pickles
 
 # The suite on every Python that is there. The tests pin the torch of .venv, which must have a build for each.
 PYTHONS ?= 3.10 3.11 3.12 3.13 3.14

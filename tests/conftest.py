@@ -14,6 +14,7 @@ from pathlib import Path
 from unittest import mock
 
 import blocks
+import paths
 import pytest
 from buckets import Bucket, Front, fronted
 from hypothesis import settings
@@ -23,6 +24,11 @@ from process import ckpt as in_a_process
 # The same examples each time: what passes here passes there.
 settings.register_profile("ckpt", derandomize=True, deadline=None)
 settings.load_profile("ckpt")
+
+# A whole run may take one side of all paths.
+side = paths.asked()
+if side is not None:
+    paths.take(paths.values(side))
 
 # Each run of ckpt in a Python of its own would compile all of it anew. The bytecode lies where Python puts it; git ignores it.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -14,6 +14,8 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
+import paths
+
 _EARLY = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "OMP_", "OPENBLAS_", "MKL_", "TZ")
 """How variables begin that Python or a library reads once, when it starts."""
 
@@ -44,6 +46,9 @@ def child(job, streams):
     os.umask(job["umask"])
     os.environ.clear()
     os.environ.update(job["environment"])
+    for name, value in job["constants"].items():
+        module, _, constant = name.rpartition(".")
+        setattr(importlib.import_module(module), constant, value)
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
         made = stream(fd, getattr(sys, name))
         setattr(sys, name, made)
@@ -109,6 +114,7 @@ class Server:
         mask = os.umask(0)
         os.umask(mask)
         job = {"arguments": arguments, "cwd": cwd, "umask": mask, "environment": dict(environment)}
+        job["constants"] = paths.changed()
         data = json.dumps(job).encode()
         socket.send_fds(self._line, [len(data).to_bytes(8, "big")], list(streams))
         self._line.sendall(data)

@@ -1,13 +1,14 @@
 """Constants that choose how something is done, and nothing else: the answer is the same on both sides of each.
 
-Small tests never reach the side of large files. So the suite walks both: `walking("fast")` sets each constant to the value where
-the path for large files is always taken, `walking("slow")` to the one where it never is.
+Small tests never reach the side of large files. So the suite walks both: `walking("fast")` sets each constant to the value with
+which the path for large files is always taken, `walking("slow")` to the one with which it never is. `CKPT_TEST_PATHS=fast` does
+so for a whole run.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Literal, NamedTuple
@@ -16,7 +17,7 @@ Side = Literal["fast", "slow"]
 NEVER = 1 << 40
 
 
-class Path(NamedTuple):
+class Sides(NamedTuple):
     """The values of a constant with which the path for large files is always taken, and never."""
 
     fast: int
@@ -24,14 +25,56 @@ class Path(NamedTuple):
 
 
 PATHS = {
-    "ckpt.tree.walk._MANY": Path(1, NEVER),
-    "ckpt.formats.pickled.LEAST_BYTES": Path(0, NEVER),
-    "ckpt.pickles.skim.tensors._LEAST": Path(256, 1 << 18),
-    "ckpt.formats.archive._MANY": Path(0, NEVER),
-    "ckpt.formats.torch_zip.columns._LEAST": Path(1, 8),
-    "ckpt.formats.safetensors.read._LEAST": Path(0, NEVER),
+    "ckpt.tree.walk._MANY": Sides(1, NEVER),
+    "ckpt.formats.pickled.LEAST_BYTES": Sides(0, NEVER),
+    "ckpt.pickles.skim.tensors._LEAST": Sides(256, 1 << 18),
+    "ckpt.pickles.skim.tensors._MOST": Sides(1_024, 1 << 18),
+    "ckpt.formats.archive._MANY": Sides(0, NEVER),
+    "ckpt.formats.torch_zip.columns._LEAST": Sides(1, NEVER),
+    "ckpt.formats.torch_zip.columns._FIRST": Sides(2, 16_384),
+    "ckpt.formats.torch_zip.columns._MOST": Sides(3, 16_384),
+    "ckpt.formats.safetensors.read._LEAST": Sides(0, NEVER),
+    "ckpt.formats.dcp.metadata.skim._TRIES": Sides(8, 0),
+    "ckpt.formats.dcp.items._AT_ONCE": Sides(NEVER, 0),
+    "ckpt.pickles.machine.STEP": Sides(7, 1 << 14),
+    "ckpt.formats.torch_legacy.read._FIRST_READ": Sides(1 << 18, 64),
+    "ckpt.formats.torch_tar.reader._FIRST_READ": Sides(1 << 10, 16),
+    "ckpt.formats.plain_pickle.cut._CHUNK": Sides(1 << 14, 16),
+    "ckpt.elements.blocks._CACHED": Sides(NEVER, 0),
+    "ckpt.elements.histogram._FEW": Sides(0, NEVER),
+    "ckpt.elements.histogram._FULL": Sides(64, 1 << 31),
+    "ckpt.elements.pairs._FULL": Sides(64, 1 << 31),
 }
 """Module and constant -> its two values."""
+
+
+def _parts(name: str) -> tuple[str, str]:
+    module, _, constant = name.rpartition(".")
+    return module, constant
+
+
+def now() -> dict[str, int]:
+    """The values as they are."""
+    found: dict[str, int] = {}
+    for name in PATHS:
+        module, constant = _parts(name)
+        found[name] = getattr(import_module(module), constant)
+    return found
+
+
+SHIPPED = now()
+
+
+def changed() -> dict[str, int]:
+    """The values that are not those which are shipped."""
+    return {name: value for name, value in now().items() if value != SHIPPED[name]}
+
+
+def take(values: Mapping[str, int]) -> None:
+    """Set constants, in this process."""
+    for name, value in values.items():
+        module, constant = _parts(name)
+        setattr(import_module(module), constant, value)
 
 
 def values(side: Side) -> dict[str, int]:
@@ -39,39 +82,20 @@ def values(side: Side) -> dict[str, int]:
     return {name: getattr(path, side) for name, path in PATHS.items()}
 
 
-def now() -> dict[str, int]:
-    """The values as they are."""
-    return {name: getattr(import_module(module), constant) for name, module, constant in map(_parts, PATHS)}
-
-
-def walk(side: Side) -> None:
-    """Take one side from now on, in this process."""
-    for name, value in values(side).items():
-        _, module, constant = _parts(name)
-        setattr(import_module(module), constant, value)
-
-
 @contextmanager
 def walking(side: Side) -> Iterator[None]:
-    """Take one side for a while."""
+    """Take one side for a while, in this process and in the commands that it starts as forks."""
     before = now()
-    walk(side)
+    take(values(side))
     try:
         yield
     finally:
-        for name, value in before.items():
-            _, module, constant = _parts(name)
-            setattr(import_module(module), constant, value)
+        take(before)
 
 
 def asked() -> Side | None:
-    """The side that a whole run of the suite takes: `CKPT_TEST_PATHS`."""
-    side = os.environ.get("CKPT_TEST_PATHS")
-    if side not in (None, "", "fast", "slow"):
-        raise ValueError(f"CKPT_TEST_PATHS={side}: fast or slow")
+    """The side that a whole run of the suite takes; None for the values that are shipped."""
+    side = os.environ.get("CKPT_TEST_PATHS", "")
+    if side not in ("", "fast", "slow"):
+        raise ValueError(f"CKPT_TEST_PATHS={side} is neither fast nor slow")
     return "fast" if side == "fast" else "slow" if side == "slow" else None
-
-
-def _parts(name: str) -> tuple[str, str, str]:
-    module, _, constant = name.rpartition(".")
-    return name, module, constant

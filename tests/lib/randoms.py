@@ -35,10 +35,11 @@ SHAPES = ((2, 3), (4,), (), (0,), (1, 2, 1, 3), (5, 1), (3, 3))
 
 
 class Random:
-    """Makes the parts of one checkpoint. The same number gives the same checkpoint."""
+    """Makes the parts of one checkpoint. The same number gives the same checkpoint. `dtypes` are rare ones."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, dtypes: tuple[torch.dtype, ...] = ODD) -> None:
         self.pick = random.Random(number)
+        self._dtypes = dtypes
         self._bits = torch.Generator().manual_seed(number)
         self._bases: list[torch.Tensor] = []
         self._made: list[torch.Tensor] = []
@@ -142,7 +143,7 @@ class Random:
         if kind == 6:
             return self._filled((3,), torch.float32).requires_grad_()
         if kind == 7:
-            return self._filled((4,), pick.choice(ODD))
+            return self._filled((4,), pick.choice(self._dtypes))
         return (
             torch.ones(2, 2).to_sparse()
             if pick.random() < 0.3

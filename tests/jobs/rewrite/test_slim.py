@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import zipfile
 from collections import OrderedDict
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import oracle
+import paths
 import pytest
 import real_files
 import rewriting
@@ -433,3 +435,51 @@ def test_a_folder_gives_its_weights_alone(kind: str, name: str, tmp_path: Path) 
         assert kept.code == 0
         assert difference(torch.load(tmp_path / "k.bin")["optimizer"], optimizer.state_dict()) is None
         assert set(torch.load(tmp_path / "k.bin")) == {*model.state_dict(), "optimizer"}
+
+
+def of_views(count: int) -> dict[str, torch.Tensor]:
+    """A state dict whose tensors see parts of one storage, each at two names; some of them overlap, some skip elements."""
+    base = torch.arange(40.0 * count)
+    state = {f"layers.{n}.weight": base[40 * n : 40 * n + 6].view(2, 3) for n in range(count)}
+    state |= {f"layers.{n}.tied": weight.detach() for n, weight in enumerate(list(state.values()))}
+    state |= {f"over.{n}.weight": base[40 * n + 4 : 40 * n + 9] for n in range(0, count, 7)}
+    state |= {f"gaps.{n}.weight": base[40 * n + 20 : 40 * n + 40 : 5] for n in range(0, count, 5)}
+    return state | {f"whole.{n}.weight": torch.full((2,), float(n)) for n in range(count)}
+
+
+@pytest.mark.parametrize("count", [3, 40, 1_200])
+@pytest.mark.parametrize("side", ["fast", "slow", None])
+def test_views_are_packed_however_the_pickle_was_read(
+    side: paths.Side | None, count: int, tmp_path: Path
+) -> None:
+    state = of_views(count)
+    source = rewriting.saved({"epoch": 1, "model": state}, tmp_path / "a.pth")
+    with paths.walking(side) if side else nullcontext():
+        report = slimmed(source, tmp_path / "b.pth")
+    (packed,) = [change for change in report.changes if change.kind == "packed"]
+    overlaps, gaps = len(range(0, count, 7)), len(range(0, count, 5))
+    seen = 4 * (6 * count + 3 * overlaps + 4 * gaps)
+    assert (packed.number, packed.nbytes) == (1, 160 * count - seen)
+    loaded = rewriting.load(tmp_path / "b.pth", weights_only=True)
+    assert list(loaded) == list(state)
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in state.items())
+    storages = {name: tensor.untyped_storage() for name, tensor in loaded.items()}
+    assert len({storage.data_ptr() for storage in storages.values()}) == 2 * count + gaps
+    assert sum({s.data_ptr(): s.nbytes() for s in storages.values()}.values()) == seen + 8 * count
+    for n in range(count):
+        assert loaded[f"layers.{n}.weight"].data_ptr() == loaded[f"layers.{n}.tied"].data_ptr()
+
+
+@pytest.mark.parametrize("side", ["fast", "slow"])
+def test_an_object_that_holds_tensors_is_taken_apart_however_it_was_read(
+    side: paths.Side, tmp_path: Path
+) -> None:
+    """Its tensors are weights, so it is not left out as an object without any."""
+    state: dict[str, Any] = {f"layers.{n}.weight": torch.ones(2) for n in range(60)}
+    state["memory"] = argparse.Namespace(**{f"slot{n}": torch.full((3,), float(n)) for n in range(90)})
+    source = rewriting.saved(state, tmp_path / "a.pth")
+    with paths.walking(side):
+        slimmed(source, tmp_path / "b.pth")
+    loaded = rewriting.load(tmp_path / "b.pth", weights_only=True)
+    assert sum(isinstance(tensor, torch.Tensor) for tensor in loaded.values()) == 60
+    assert [float(tensor[0]) for tensor in loaded["memory"].values()] == list(map(float, range(90)))

@@ -32,6 +32,8 @@ _NUMBER = rb"(?:K.|M..|J....|\x8a\x05.{5}|\x8a\x06.{6}|\x8a\x07.{7}|\x8a\x08.{8}
 _NUMBERS = rb"(?:\)|(" + _NUMBER + rb"+)[\x85-\x87]\x94|\((" + _NUMBER + rb"+)t\x94)"
 _GOT = rb"(h.|j....)"
 _TEXT = rb"(?:(h.|j....)|\x8c(.)([ -~]*)\x94)"
+_TRIES = 8
+"""How often an entry is looked at that may be the usual one. Each look goes through the whole memo."""
 _ROW, _CHUNK, _ITEM = 700, 60, 240
 """Bytes of memory of a tensor, of a chunk, and of an item."""
 
@@ -54,7 +56,7 @@ class Skimmer:
         self._places: re.Pattern[bytes] | None = None
         self._charged = 0
         self.memo: Memo = {}
-        self._tries = 8  # each looks at the whole memo
+        self._tries = _TRIES
 
     def __call__(self, out: Pickle, stack: list[Made], outer: list[list[Made]], at: int) -> int:
         if not outer or not outer[-1] or type(outer[-1][-1]) not in (Dict, Opaque):

@@ -1,0 +1,244 @@
+"""Every constant that something is compared with is a path, the size of a block, a limit, or a number of a format.
+
+What is a path, and so changes nothing of an answer, has both its sides tested: `tests/lib/paths.py`, `tests/lib/blocks.py`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import blocks
+import paths
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+LIMITS = [
+    "elements.spans.UNFOLDED",
+    "evidence.alignment._DEPTH",
+    "evidence.alignment._WORTH",
+    "evidence.alignment.SHARE",
+    "evidence.devices._LISTED",
+    "evidence.gradients._MOMENT_BYTES",
+    "evidence.matching._MOST_PAIRS",
+    "evidence.modules._DEPTH",
+    "evidence.modules._VISITS",
+    "evidence.sections.OTHER_SHARE",
+    "formats.contained.tar._EXTENSION",
+    "formats.contained.tar._TAIL",
+    "formats.contained.values._DEPTH",
+    "formats.dcp.coverage._PAIRS",
+    "formats.dcp.encoded._KEPT",
+    "formats.dcp.metadata.content._DIMENSIONS",
+    "formats.dcp.metadata.content._MOST",
+    "formats.dcp_hf.reader._LISTED",
+    "formats.dcp_hf.reader._TOO_MANY",
+    "formats.deepspeed.plan._TAG_BYTES",
+    "formats.deepspeed.states._DIMENSIONS",
+    "formats.folder.documents.TEXT_BYTES",
+    "formats.folder.megatron._RANKS",
+    "formats.foreign._SMALL",
+    "formats.fsdp.copies._TOO_MANY",
+    "formats.fsdp.places._MOST",
+    "formats.fsdp.sets._MOST",
+    "formats.pt2.payload._MOST",
+    "formats.pt2.reader._TEXT",
+    "formats.safetensors.read._DIMENSIONS",
+    "formats.safetensors.write._EXPANDED",
+    "formats.torch_package.reader._TEXT",
+    "formats.torch_tar.reader._MOST",
+    "formats.torch_zip.appended._LOOKED_AT",
+    "formats.torch_zip.appended._SEARCHED",
+    "formats.torch_zip.appended._TRIED",
+    "formats.torchscript_1_0.model._MOST",
+    "io.beside._TRIES",
+    "io.executor.TRIES",
+    "io.remote.http._PAGES",
+    "io.remote.source._TRIES",
+    "io.remote.upload._MOST_PARTS",
+    "io.source.MOST",
+    "jobs.diff.moved._DEPTH",
+    "jobs.diff.moved._UNFOLDED",
+    "jobs.explain.explain._LEAST",
+    "jobs.explain.explain._SHORT",
+    "jobs.explain.pages._WORDS_OF_A_MESSAGE",
+    "jobs.inspect.index._MOST",
+    "jobs.inspect.inspect._BLOAT_BYTES",
+    "jobs.inspect.inspect._HEAVY",
+    "jobs.parts.document.MOST",
+    "jobs.parts.merge._NAMED",
+    "jobs.parts.results._MOST",
+    "jobs.parts.results._TEXT",
+    "jobs.report.columns._SHARE",
+    "jobs.report.views._LONGEST",
+    "jobs.rewrite.plain._INT_BITS",
+    "jobs.rewrite.plain._KEY_PARTS",
+    "limits.TENSOR_BYTES",
+    "live.model._DEPTH",
+    "live.parts._DEPTH",
+    "live.state._DEPTH",
+    "parse._DIGITS",
+    "pickles.apart._DEPTH",
+    "pickles.apart._MOST",
+    "pickles.apart._SPREAD",
+    "pickles.imports._KEPT",
+    "pickles.machine.DIGITS",
+    "pickles.machine.LINE_BYTES",
+    "pickles.machine.MEMO_SLOT",
+    "pickles.machine.NAME_CHARACTERS",
+    "pickles.machine.TUPLE_DEPTH",
+    "pickles.rebuild._TOO_MANY",
+    "pickles.rebuild.DIMENSIONS",
+    "pickles.sharded.dtensor._DIMENSIONS",
+    "pickles.sharded.dtensor._MOST",
+    "pickles.sharded.shards._DIMENSIONS",
+    "pickles.sharded.shards._MOST",
+    "pickles.skim.tensors._TAG",
+    "pickles.state_dict._DEPTH",
+    "tree.find._PARTS",
+    "tree.flat.leaves._AGAIN",
+    "tree.flat.leaves._STEPS",
+    "tree.json.INT_BITS",
+    "tree.literals._TEXT_PART",
+    "tree.view.ARRAY_ELEMENTS",
+    "tree.walk._PLACED",
+    "tree.walk._PLACES",
+    "tree.walk.REPEAT_LENGTH",
+    "tree.walk.ROW_ITEMS",
+]
+"""Limits and levels, which an answer may depend on: beyond them it says so, or shows another row."""
+
+FORMATS = [
+    "elements.histogram.BINS",
+    "elements.histogram._FINEST",
+    "elements.kernels._TINY",
+    "formats.contained.tar.BLOCK",
+    "formats.dcp.metadata.skim._LONG",
+    "formats.dcp.metadata.skim._MARK",
+    "formats.dcp.metadata.skim._SHORT",
+    "formats.directory.MARK",
+    "formats.plain_pickle.cut.KEPT",
+    "formats.plain_pickle.cut._LONGEST",
+    "formats.pt2.payload._STRIDED",
+    "formats.safetensors.write._ALIGNMENT",
+    "formats.safetensors.write._LARGE",
+    "formats.torch_legacy.read.MAGIC",
+    "formats.torch_legacy.read.PROTOCOL",
+    "formats.torch_zip.foresight._MARK",
+    "formats.torch_zip.layout._MAX16",
+    "formats.torch_zip.layout._MAX32",
+    "formats.torch_zip.read._NEWEST",
+    "formats.torch_zip.write._LARGE",
+    "formats.torchscript.write._LARGE",
+    "jobs.parts.document._INPUTS",
+    "jobs.parts.results._SIDES",
+    "lanes._WIDTH",
+    "pickles.emit.BATCH",
+    "pickles.skim.plain._DIGITS",
+    "pickles.skim.plain._LENGTH",
+    "pickles.skim.plain._PUTS",
+    "pickles.skim.tensors._NEXT",
+    "pickles.skim.tensors._PROTOCOL",
+    "tree.walk._WITH_STATE",
+]
+"""Numbers of formats and of arithmetic, which nothing but they can be."""
+
+REQUESTS = [
+    "elements.crc._STEP",
+    "elements.measure._COMPLEX",
+    "elements.pairs._STEP",
+    "formats.dcp.encoded._BLOCK",
+    "formats.dcp.items._EDGE",
+    "formats.dcp.names._HEAD",
+    "formats.dcp.remains._HEAD",
+    "formats.dcp.remains._SMALL",
+    "formats.directory._AROUND",
+    "formats.listing._HEAD",
+    "formats.probe.HEAD_BYTES",
+    "formats.torch_zip.columns._BLOCK",
+    "formats.torch_zip.columns._NEAR",
+    "formats.torch_zip.foresight._LEAD",
+    "io.cluster.dask._EACH",
+    "io.cluster.dask._LEAST",
+    "io.cluster.dask._MOST",
+    "io.cluster.parcel._TASKS",
+    "io.executor._MOST",
+    "io.remote.ahead._AFTER",
+    "io.remote.ahead._BEFORE",
+    "io.remote.ahead._FRONT",
+    "io.remote.ahead._HEAD",
+    "io.remote.ahead._MOST",
+    "io.remote.source.HEAD",
+    "io.remote.source.TAIL",
+    "io.remote.source._AHEAD",
+    "io.remote.source._BLOCK",
+    "io.remote.source._FASTER",
+    "io.remote.source._GAP",
+    "io.remote.source._KEPT",
+    "io.remote.source._LEAST",
+    "io.remote.source._NEAR",
+    "io.remote.upload.FLYING",
+    "io.remote.upload.PART",
+    "io.remote.upload._AHEAD",
+    "io.remote.upload._HELD",
+    "jobs.parts.inputs._EDGE",
+]
+"""How much is read, sent or kept at once: `tests/io` and `tests/elements` have their tests."""
+
+SHOWN = ("jobs.notebook.", "render.", "cli.")
+"""Rooms whose constants decide what is shown."""
+
+
+def numbers(path: Path) -> dict[str, int | float]:
+    """The constants of a module that are numbers."""
+    module = import_module(".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"))
+    named = {target.id for node in ast.parse(path.read_text()).body for target in targets(node)}
+    found = {name: getattr(module, name, None) for name in named if name.upper() == name}
+    return {name: value for name, value in found.items() if type(value) in (int, float)}
+
+
+def targets(node: ast.stmt) -> Iterator[ast.Name]:
+    if isinstance(node, (ast.Assign, ast.AnnAssign)):
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            for inner in ast.walk(target):
+                if isinstance(inner, ast.Name):
+                    yield inner
+
+
+def compared() -> Iterator[str]:
+    """The constants that something is compared with, or that bound a number: `room.module.NAME`."""
+    for path in sorted((ROOT / "ckpt").rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        if path.name == "__main__.py" or not any(isinstance(node, ast.Compare) for node in ast.walk(tree)):
+            continue
+        own = numbers(path)
+        for node in ast.walk(tree):
+            bounds = isinstance(node, ast.Call) and getattr(node.func, "id", None) in ("min", "max", "range")
+            if isinstance(node, ast.Compare) or bounds:
+                for inner in ast.walk(node):
+                    if isinstance(inner, ast.Name) and inner.id in own:
+                        module = ".".join(path.relative_to(ROOT / "ckpt").with_suffix("").parts)
+                        yield f"{module}.{inner.id}"
+
+
+def test_every_constant_that_chooses_a_path_has_both_its_sides() -> None:
+    used = set(compared())
+    tested = {name.removeprefix("ckpt.") for name in (*paths.PATHS, *blocks.SMALL)}
+    known = {*LIMITS, *FORMATS, *REQUESTS, *tested}
+    assert not sorted(name for name in used - known if not name.startswith(SHOWN)), (
+        "is it a path? Then tests/lib/paths.py gets its two values"
+    )
+    assert not sorted({*LIMITS, *FORMATS, *REQUESTS} - used), "no longer compared"
+
+
+@pytest.mark.parametrize("name", list(paths.PATHS))
+def test_the_sides_of_a_path_are_two(name: str) -> None:
+    fast, slow = paths.PATHS[name]
+    assert fast != slow
+    with paths.walking("fast"):
+        assert paths.now()[name] == fast
+        assert paths.changed()[name] == fast if fast != paths.SHIPPED[name] else name not in paths.changed()
+    assert paths.now()[name] == paths.SHIPPED[name]
