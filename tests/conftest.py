@@ -90,6 +90,15 @@ def folder_of_all() -> Iterator[Path]:
 
 
 @pytest.fixture
+def as_shipped() -> Iterator[None]:
+    """The paths that are shipped, also in a run that takes one side: for tests of the paths themselves."""
+    before = paths.now()
+    paths.take(paths.SHIPPED)
+    yield
+    paths.take(before)
+
+
+@pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of 64 bytes wherever something is done block by block."""
     for name, size in blocks.SMALL.items():

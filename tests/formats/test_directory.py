@@ -68,6 +68,7 @@ def test_other_archives(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(records, tuple) and len(records) == 43
 
 
+@pytest.mark.usefixtures("as_shipped")
 def test_headers_of_one_length_are_read_in_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither one by one, nor with one request for each: 900 of the names have one length."""
     source = Memory(saved(1_000))

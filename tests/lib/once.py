@@ -27,12 +27,12 @@ def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None
     return folder
 
 
-def script(name: str) -> Callable[[Path], None]:
+def script(name: str, *arguments: str) -> Callable[[Path], None]:
     """What fills a folder by running a script of tests/lib on it, in a Python of its own."""
 
     def make(folder: Path) -> None:
         subprocess.run(
-            [sys.executable, "-W", "ignore", str(ROOT / "tests/lib" / name), str(folder)],
+            [sys.executable, "-W", "ignore", str(ROOT / "tests/lib" / name), str(folder), *arguments],
             env={"PYTHONPATH": f"{ROOT}:{ROOT / 'tests/lib'}", "PATH": "", "TORCH_LOGS": "-all"},
             check=True,
             capture_output=True,

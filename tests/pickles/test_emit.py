@@ -141,6 +141,7 @@ def shape_of(graph: list[Any]) -> list[Any]:
 # --- torch's own bytes ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("as_shipped")
 @pytest.mark.parametrize(
     "name",
     [name for name in ZIPS if name not in ("agent.zip", "scripted.pt", "truncated.pth", "yolo_style.pt")],

@@ -176,6 +176,7 @@ def test_most_of_a_state_is_read_in_columns(
     assert not again
 
 
+@pytest.mark.usefixtures("as_shipped")
 @pytest.mark.parametrize(("kind", "most"), [("shapes", 0), ("two thousand", 0), ("blocks", 400)])
 def test_state_dicts_are_cut_as_such(
     kind: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skimmed: list[int]

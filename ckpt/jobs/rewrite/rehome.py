@@ -58,7 +58,7 @@ def moves(to: str | None, maps: list[str]) -> Moves:
 def rehome(survey: Survey, asked: Moves, limits: Limits, *, objects: bool = False) -> RewriteReport:
     """The checkpoint with its device tags moved; with `objects`, devices in values too.
 
-    Raises UnsupportedError for a program whose code holds its devices.
+    Raises UnsupportedError for a program whose code holds its devices, and where no device is kept but one is asked for.
     """
     checkpoint = survey.checkpoint
     if checkpoint.traits.names_are_code and not checkpoint.traits.tags_are_apart:
@@ -66,6 +66,12 @@ def rehome(survey: Survey, asked: Moves, limits: Limits, *, objects: bool = Fals
             f"{checkpoint.traits.label} is not moved: its program names devices beside each tensor",
             path=checkpoint.path,
             way=("extracted",),
+        )
+    if asked.rest not in (None, "cpu") and not any(storage.device for storage in checkpoint.storages):
+        raise UnsupportedError(
+            f"{checkpoint.traits.label} keeps no device, so nothing in it can be moved to {asked.rest}",
+            path=checkpoint.path,
+            hint="name the device where you load it",
         )
     edit = _Rehome(survey, asked, objects)
     if checkpoint.traits.names_are_code:

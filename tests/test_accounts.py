@@ -1,0 +1,222 @@
+"""The laws of account: for every format and size, what goes into a command is in its result or in a list that it prints.
+
+The result has the dtype, the device and the names that were asked for. A changed byte is found, or refused, by every command that
+reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import accounts
+import oracle
+import pytest
+import torch
+from accounts import KEYS, RANKS, SIZES, SOURCES, Size, weights
+from inside import inside
+from once import once, script
+from process import Done
+from thorough import IS_THOROUGH
+
+pytestmark = oracle.QUIET
+
+DAILY = {Size(3, True, 1), Size(64, False, 2), Size(64, True, 0), Size(2_100, False, 2)}
+"""The sizes of every day. Of 2,100 tensors only what is in MANY, and most sizes go the ways of OFTEN."""
+MANY = {
+    ("optimizer", "slim"),
+    ("torch-zip", "to dcp"),
+    ("dcp of two ranks", "to safetensors"),
+    ("safetensors", "to zip"),
+}
+OFTEN = {"slim", "to safetensors", "bfloat16 zip", "float32 dcp"}
+CASES = [
+    (name, size)
+    for name in (*(source.name for source in SOURCES), *RANKS)
+    for size in SIZES
+    if IS_THOROUGH or size in DAILY
+]
+FLAT = {source.name for source in SOURCES if source.is_flat} | {"dcp-hf"}
+MOST = {source.name: source.most for source in SOURCES}
+
+
+@pytest.fixture(scope="session")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What several ranks have written. Nothing may be changed there."""
+    chosen = {size._replace(depth=0) for _, size in CASES} | {size for _, size in CASES}
+    run = script("accounts.py", *sorted(size.text for size in chosen))
+    return once(tmp_path_factory, "accounts", run)
+
+
+class Row(NamedTuple):
+    """A tensor: its dtype, its shape, its device, and the hash of its elements."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    device: str | None
+    digest: str
+
+
+def run(*words: str, cwd: Path, code: int | None = 0) -> Done:
+    done = inside(*words, cwd=cwd)
+    assert code is None or done.code == code, (words, done)
+    return done
+
+
+def tensors(path: str, cwd: Path) -> dict[str, Row]:
+    """Every tensor of a checkpoint by its full name."""
+    document = json.loads(run("inspect", path, "--json", cwd=cwd).out)
+    digests = dict(line.split("  ", 1)[::-1] for line in run("sum", path, "--all", cwd=cwd).lines)
+    rows = {
+        row["name"]: Row(row["dtype"], tuple(row["shape"]), row["device"], digests[row["name"]])
+        for row in document["tensors"]
+    }
+    assert len(rows) == len(document["tensors"]) == document["totals"]["tensors"] == len(digests)
+    return rows
+
+
+def made(name: str, size: Size, folder: Path, ranks: Path) -> str:
+    """The path of a checkpoint in a folder."""
+    if name in RANKS:
+        shutil.copytree(accounts.of_ranks(ranks, name, size), folder / "d")
+        return "d"
+    (source,) = [source for source in SOURCES if source.name == name]
+    return str(source.make(folder, size).relative_to(folder))
+
+
+def inner(name: str) -> str:
+    """The name of a weight without the keys above it."""
+    return name[name.index("layers.") :] if "layers." in name else name
+
+
+def listed(report: dict[str, Any], names: Collection[str]) -> int:
+    """How many tensors a report lists as left out: by name, or a section with its count."""
+    found = 0
+    for row in report["left_out"]:
+        count = re.search(r"([\d,]+) tensors?\b", row["what"])
+        is_tensor = row["name"] in names
+        found += int(count[1].replace(",", "")) if count else is_tensor
+    return found
+
+
+class Way(NamedTuple):
+    """A command that writes: what it is asked for. A `model` alone is written under the names in it."""
+
+    words: tuple[str, ...]
+    out: str
+    is_model: bool = False
+    dtype: str = ""
+    rename: tuple[str, str] = ("\0", "\0")
+    device: str | None = None
+
+
+WAYS = {
+    "rehome": Way(("rehome", "--to", "cuda:1"), "", device="cuda:1"),
+    "rename": Way(("rename", "--sub", "s/^layers/blocks/"), "", rename=("layers.", "blocks.")),
+    "slim": Way(("slim",), "", is_model=True),
+    "plain": Way(("convert", "--plain"), "o.pth"),
+    "to zip": Way(("convert",), "o.pth"),
+    "to legacy": Way(("convert", "--format", "torch-legacy"), "o.pth"),
+    "to safetensors": Way(("convert",), "o.safetensors", is_model=True),
+    "to shards": Way(("convert", "--shard-size", "2K"), "o.safetensors", is_model=True),
+    "to dcp": Way(("convert",), "o.dcp"),
+    "to dcp of ranks": Way(("convert", "--ranks", "3"), "o.dcp"),
+    "bfloat16 zip": Way(("convert", "--dtype", "bfloat16"), "o.pth", dtype="bfloat16"),
+    "bfloat16 safetensors": Way(
+        ("convert", "--dtype", "bfloat16"), "o.safetensors", is_model=True, dtype="bfloat16"
+    ),
+    "float32 dcp": Way(("convert", "--dtype", "float32"), "o.dcp", dtype="float32"),
+}
+REFUSED = {
+    "rehome": {"safetensors", "sharded", "dcp", "dcp of two ranks", "dcp-hf", "trainer"},
+    "rename": {"torchscript"},
+}
+"""What a format has no place for: devices, names that are not code."""
+STAY = {"safetensors", "sharded", "trainer", "dcp-hf"}
+"""What stays safetensors in all commands but convert."""
+
+
+def cases() -> Iterator[Any]:
+    seen: set[tuple[str, Size, str]] = set()
+    for name, size in CASES:
+        flat = size._replace(depth=0) if name in FLAT else size
+        for way in WAYS:
+            daily = (name, way) in MANY if size.count > 1_000 else size == Size(64, False, 2) or way in OFTEN
+            if size.count > MOST.get(name, 2_100) or (name, flat, way) in seen or not (IS_THOROUGH or daily):
+                continue
+            seen.add((name, flat, way))
+            yield pytest.param(name, flat, way, id=f"{name}-{flat.text}-{way}")
+
+
+@pytest.mark.parametrize("name, size, way", list(cases()))
+def test_what_goes_in_comes_out_or_is_listed(
+    name: str, size: Size, way: str, tmp_path: Path, ranks: Path
+) -> None:
+    source = made(name, size, tmp_path, ranks)
+    before = tensors(source, tmp_path)
+    asked = WAYS[way]
+    out = asked.out or ("o.safetensors" if name in STAY else "o.pth")
+    done = run(*asked.words, source, "-o", out, "--json", cwd=tmp_path, code=None)
+    if done.code:
+        check_refusal(done, out, tmp_path, name in REFUSED.get(way, ()))
+        return
+    report = json.loads(done.out)
+    if not report["changes"] and not (tmp_path / out).exists():
+        return  # it is so already, and says so
+    result = str(next(tmp_path.glob("o*.index.json"), tmp_path / out).relative_to(tmp_path))
+    after = tensors(result, tmp_path)
+    assert len(before) == len(after) + listed(report, before), (
+        "a tensor is neither in the result nor in the list"
+    )
+    by_name = {inner(key) if asked.is_model else key: row for key, row in before.items()}
+    kept = {row["name"] for row in report["left_alone"]}
+    for key, row in after.items():
+        old = by_name[key.replace(*reversed(asked.rename))]
+        is_cast = asked.dtype and row.dtype != old.dtype
+        assert row.shape == old.shape
+        if is_cast:
+            assert row.dtype == asked.dtype and old.dtype.startswith(("float", "bfloat")), key
+        else:
+            assert (row.dtype, row.digest) == (old.dtype, old.digest), key
+            floats = row.dtype.startswith(("float", "bfloat")) and row.dtype != asked.dtype
+            is_model = "layers." in key
+            assert not (asked.dtype and floats and is_model) or key in kept, (
+                f"{key} is not cast, and not listed"
+            )
+        if asked.device:
+            assert row.device == asked.device
+    loaded = None if name == "torchscript" and way == "rehome" else load(tmp_path / out)
+    if loaded is not None:
+        expected = {inner(key): tensor for key, tensor in weights(size).items()}
+        for path, tensor in loaded:
+            key = ".".join(map(str, path)).replace(*reversed(asked.rename))
+            own = expected.get(inner(key))
+            if own is not None and "optim" not in str(path):
+                assert torch.equal(tensor, own.to(tensor.dtype))
+
+
+def check_refusal(done: Done, out: str, cwd: Path, is_known: bool) -> None:
+    """Assert that a refusal is one line, that nothing was written, and that it is one that we know."""
+    assert done.code == 2 and done.out.count(b"\n") <= 1 and not list(cwd.glob("o*")), done
+    assert is_known, done
+
+
+def load(path: Path) -> list[Any] | None:
+    """The tensors that torch or safetensors find; None for what neither loads without a model."""
+    if path.suffix == ".pth" and path.is_file():
+        return list(oracle.leaves(torch.load(path, weights_only=False, map_location="cpu")))
+    if path.suffix == ".safetensors" and path.is_file():
+        from safetensors.torch import load_file
+
+        return [((key,), tensor) for key, tensor in load_file(path).items()]
+    return None
+
+
+def test_the_names_of_the_cases_are_what_they_say() -> None:
+    assert all(len(name) > 110 for name in weights(Size(3, True, 0)))
+    assert len(weights(Size(2_100, False, 0))) == 2_100
+    assert KEYS[-1] == "model"
