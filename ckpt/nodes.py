@@ -117,7 +117,7 @@ class Opaque:
 
     `how` is the opcode of the call. `states` are the arguments of BUILD (nearly always none or one), `items` the
     appended items, `keys` and `values` the items set by key. `meaning` comes from `pickles.rebuild`: a TensorRef,
-    a Composite, a Nested checkpoint, or None.
+    a Composite, a Nested checkpoint, a Tagged value, or None.
     """
 
     __slots__ = ("args", "func", "how", "items", "keys", "kwargs", "meaning", "offset", "states", "values")
@@ -135,7 +135,7 @@ class Opaque:
         self.items: Sequence[Node] = ()
         self.keys: Sequence[Node] = ()
         self.values: Sequence[Node] = ()
-        self.meaning: TensorRef | Composite | Nested | None = None
+        self.meaning: TensorRef | Composite | Nested | Tagged | None = None
 
     def append(self, items: Sequence[Node]) -> None:
         """Add items, as APPENDS does."""
@@ -179,6 +179,23 @@ class Nested:
     root: Node
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Tagged:
+    """A value that its call returns as it is: torch in C++ writes the type of a list or dict beside it.
+
+    The call stays in the tree, because torch in C++ asks for the type.
+    """
+
+    root: Node
+
+
+def inside(node: Node) -> Node:
+    """The value that a call stands for: the root of a nested checkpoint, a value with a tag; any other node itself."""
+    while type(node) is Opaque and isinstance(node.meaning, (Nested, Tagged)):
+        node = node.meaning.root
+    return node
+
+
 def tensor_of(node: Node) -> Tensor | None:
     """The tensor of a node, None for any other node.
 
@@ -187,7 +204,7 @@ def tensor_of(node: Node) -> Tensor | None:
     """
     if type(node) is Opaque:
         meaning = node.meaning
-        return tensor_of(meaning.root) if isinstance(meaning, Nested) else meaning
+        return tensor_of(meaning.root) if isinstance(meaning, (Nested, Tagged)) else meaning
     return node if type(node) is TensorRef or type(node) is Composite else None
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 from ckpt.dtypes import BY_NAME, BY_STORAGE, UINT8, DType
 from ckpt.errors import UnreadableError
 from ckpt.limits import Budget
-from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, is_tuple
+from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, Tagged, inside, is_tuple
 from ckpt.pickles.machine import Pickle
 from ckpt.rows import replace
 from ckpt.tensors import Composite, Range, Storage, Tensor, TensorRef, tensor_ref
@@ -244,6 +244,14 @@ class Rebuilder:
             data = meaning.place if type(meaning) is Storage and type(meaning.place) is Range else None
         return None if data is None else Nested(self._nested(data))
 
+    def _tagged(self, args: tuple[Node, ...], call: Opaque) -> Tagged | None:
+        taken = 2 if type(call.func) is Global and call.func.name == "restore_type_tag" else 1
+        if call.how != "reduce" or len(args) != taken:
+            raise BadCallError(f"it is not called with {taken} arguments")
+        if call.states or call.items or call.keys:
+            raise BadCallError("its value is changed afterwards")
+        return Tagged(inside(args[0]))
+
 
 def strided(
     storage: Storage, dtype: DType, size: Node, stride: Node, offset: Node, requires_grad: bool | None = None
@@ -316,8 +324,7 @@ def _view(
     requires_grad: bool | None = None,
 ) -> TensorRef:
     """A tensor over the storage that `node` names. It has the type of the storage unless `dtype` is given."""
-    if type(node) is Opaque and type(node.meaning) is Nested:
-        node = node.meaning.root
+    node = inside(node)
     if type(node) is not PersistentId or type(node.meaning) is not Storage:
         raise BadCallError("its first argument is not a storage")
     storage = node.meaning
@@ -372,7 +379,7 @@ def _meaning(node: Node) -> Tensor | None:
     if type(node) is TensorRef:
         return node
     meaning = node.meaning if type(node) is Opaque else None
-    if type(meaning) is Nested:
+    if isinstance(meaning, (Nested, Tagged)):
         return _meaning(meaning.root)
     return meaning if isinstance(meaning, (TensorRef, Composite)) else None
 
@@ -479,7 +486,7 @@ def _brief(numbers: tuple[int, ...]) -> str:
     return f"[{', '.join(shown)}{', …' if len(numbers) > 8 else ''}]"
 
 
-_Builder = Callable[[Rebuilder, tuple[Node, ...], Opaque], Tensor | Nested | None]
+_Builder = Callable[[Rebuilder, tuple[Node, ...], Opaque], Tensor | Nested | Tagged | None]
 
 _BUILDERS: dict[str, _Builder] = {
     "torch._utils._rebuild_tensor": Rebuilder._tensor,
@@ -502,6 +509,11 @@ _BUILDERS: dict[str, _Builder] = {
     "torch._utils._rebuild_xla_tensor": Rebuilder._on_device,
     "torch._utils._rebuild_mlc_tensor": Rebuilder._on_device,
     "torch.storage._load_from_bytes": Rebuilder._from_bytes,
+    "torch.jit._pickle.restore_type_tag": Rebuilder._tagged,
+    **{
+        f"torch.jit._pickle.build_{kind}list": Rebuilder._tagged
+        for kind in ("int", "tensor", "double", "bool")
+    },
     "torch.nn.parameter.Parameter": Rebuilder._old_parameter,
     "torch.autograd.variable.Variable": Rebuilder._old_parameter,
     **{

@@ -11,7 +11,20 @@ from math import prod
 from typing import Literal, cast
 
 from ckpt.dtypes import BY_NAME
-from ckpt.nodes import ByteStr, Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple, tensor_of
+from ckpt.nodes import (
+    ByteStr,
+    Dict,
+    Global,
+    Nested,
+    Node,
+    Opaque,
+    PersistentId,
+    Set,
+    Tagged,
+    inside,
+    is_tuple,
+    tensor_of,
+)
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Composite, Storage, Tensor, TensorRef
 from ckpt.tree import scalars
@@ -123,7 +136,7 @@ def look(node: Node) -> View:
     if type(node) is TensorRef or type(node) is Composite:
         return View("tensor", "torch.Tensor", node)
     assert type(node) is Opaque, kind
-    if isinstance(node.meaning, Nested):
+    if isinstance(node.meaning, (Nested, Tagged)):
         return look(node.meaning.root)
     if node.meaning is not None:
         return View("tensor", "torch.Tensor", node.meaning)
@@ -219,7 +232,7 @@ def _fields(call: Opaque, state: dict[str, Node]) -> tuple[list[Node], list[Node
                 keys += [key for key, _ in odd]
                 children += [child for _, child in odd]
     if not state:
-        for position, whole in enumerate(call.states):
+        for position, whole in enumerate(map(inside, call.states)):
             if type(whole) is list or is_tuple(whole):
                 numbered += whole
             elif type(whole) is Dict:

@@ -15,7 +15,7 @@ from ckpt.columns import Chain, parts
 from ckpt.errors import LimitError
 from ckpt.limits import TENSOR_BYTES, Budget, Limits
 from ckpt.names import Path
-from ckpt.nodes import Global, Nested, Node, Opaque, PersistentId, tensor_of
+from ckpt.nodes import Global, Node, Opaque, PersistentId, inside, tensor_of
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Composite, Storage, TensorRef, tensor_ref
 from ckpt.tree.arrays import as_bytes
@@ -136,8 +136,7 @@ class _Walk:
             return None
         if type(node) is Global or type(node) is Opaque:
             self._where(node, name)
-            while type(node) is Opaque and type(node.meaning) is Nested:
-                node = node.meaning.root
+            node = inside(node)
         if type(node) is PersistentId and type(node.meaning) is Storage:
             storage = node.meaning
             count = (
@@ -362,7 +361,7 @@ def _is_row(view: View) -> bool:
 def _holds_rows(nodes: Sequence[Node]) -> bool:
     """Whether all nodes are scalars, bytes or rows of scalars. A long row is looked at once, however often it occurs."""
     seen: set[int] = set()
-    for node in nodes:
+    for node in map(inside, nodes):
         if type(node) in SCALARS or id(node) in seen:
             continue
         if not _is_scalar_row(node) and as_bytes(node) is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ckpt.nodes import Dict, Nested, Node, Opaque, PersistentId, Set, is_tuple
+from ckpt.nodes import Dict, Nested, Node, Opaque, PersistentId, Set, Tagged, inside, is_tuple
 from ckpt.tensors import Storage
 
 
@@ -41,6 +41,8 @@ class Swap:
         args = self._new(node.args)
         assert is_tuple(args)
         node.args = args
+        if type(node.meaning) is Tagged:
+            node.meaning = Tagged(inside(args[0]))
         node.states = list(map(self._new, node.states))
         node.items = list(map(self._new, node.items))
         node.keys = list(map(self._new, node.keys))

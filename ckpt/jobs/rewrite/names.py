@@ -17,7 +17,7 @@ from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.report import Leftover, edited, keys_beside
 from ckpt.limits import Limits
 from ckpt.names import Globs, Path
-from ckpt.nodes import Dict, Node, Opaque, is_tuple
+from ckpt.nodes import Dict, Node, Opaque, is_tuple, tensor_of
 from ckpt.pickles.edit import Edit
 from ckpt.text import plural, show
 from ckpt.tree.find import node_at
@@ -209,7 +209,7 @@ class _Rename(Edit):
             return self.copy_of(inner)
         if type(node) is list and id(node) in self.named:
             return [self._text(item) for item in node]
-        if type(node) is Opaque and node.meaning is not None:
+        if tensor_of(node) is not None:
             return node  # no name lies inside of a tensor
         if type(node) is Opaque and id(node) in self.dicts and not node.keys:
             return self._filled(node)
@@ -291,7 +291,7 @@ def attributes_left(root: Node) -> list[Leftover]:
         if id(node) in seen or type(node) not in (Opaque, Dict, list, tuple):
             continue
         seen[id(node)] = node
-        if type(node) is Opaque and node.meaning is not None:
+        if type(node) is Opaque and tensor_of(node) is not None:
             for name in attributes(node):
                 names[name] = names.get(name, 0) + 1
             todo += node.args

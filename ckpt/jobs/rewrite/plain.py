@@ -8,7 +8,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ckpt.nodes import ByteStr, Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple, tensor_of
+from ckpt.nodes import (
+    ByteStr,
+    Dict,
+    Global,
+    Nested,
+    Node,
+    Opaque,
+    PersistentId,
+    Set,
+    Tagged,
+    is_tuple,
+    tensor_of,
+)
 from ckpt.pickles.apart import Spread
 from ckpt.pickles.edit import DROPPED
 from ckpt.pickles.known import is_known, python3_name
@@ -59,6 +71,10 @@ class Plain(Spread):
             if type(node.meaning) is Nested:
                 self._note("a nested checkpoint")
                 return self.copy_of(node.meaning.root)
+            if type(node.meaning) is Tagged:
+                self._note("a type tag of torch in C++")
+                value = self._item(node.meaning.root)
+                return DROPPED if value is None else value
             return self._tensor(node) if node.meaning is not None else self._object(node)
         if type(node) is PersistentId and type(node.meaning) is Global:
             return self.leaf(node.meaning)

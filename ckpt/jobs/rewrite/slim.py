@@ -28,7 +28,7 @@ from ckpt.jobs.rewrite.report import (
 from ckpt.jobs.rewrite.sets.files import refuse_incomplete
 from ckpt.limits import Limits
 from ckpt.names import Globs, NamedKey, Path, nearest
-from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple, tensor_of
+from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, Set, inside, is_tuple, tensor_of
 from ckpt.pickles.imports import nodes_below
 from ckpt.pickles.known import is_known
 from ckpt.pickles.state_dict import without
@@ -181,7 +181,7 @@ class _Slim(Plain):
         seen: dict[int, Node] = {}
         todo = [weights]
         while todo:
-            node = todo.pop()
+            node = inside(todo.pop())
             if type(node) not in (Dict, Opaque) or id(node) in seen:
                 continue
             seen[id(node)] = node

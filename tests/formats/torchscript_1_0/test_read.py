@@ -80,8 +80,8 @@ def test_roles_values_and_devices(tmp_path: Path) -> None:
         "head": "parameter",
         "hf": "buffer",
         "bl": "buffer",
-        "lst.0.0": None,
-        "lst.0.1": None,
+        "lst.0": None,
+        "lst.1": None,
         "sub.w": "parameter",
         "sub.n": "buffer",
     }

@@ -788,7 +788,7 @@ def script(path: Path, *, old: bool = False) -> Path:
     return path
 
 
-NEITHER = ["extra.0.0", "extra.0.1", "scale"]
+NEITHER = ["extra.0", "extra.1", "scale"]
 SCRIPTED = [*Scripted().state_dict(), "hidden"]
 
 
