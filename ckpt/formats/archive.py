@@ -11,19 +11,34 @@ from zlib import crc32
 
 from ckpt.checkpoint import Notice
 from ckpt.errors import CutOffError, DamagedDataError, LimitError, UnreadableError
-from ckpt.formats.directory import CENTRAL_MAGIC, LOCAL_MAGIC, ReadAlike, Record, Records, read_records
+from ckpt.formats.directory import (
+    CENTRAL_MAGIC,
+    LOCAL_HEADER,
+    LOCAL_MAGIC,
+    ReadAlike,
+    Record,
+    Records,
+    read_records,
+)
 from ckpt.io.source import Source, grounded, inflate
 from ckpt.limits import RECORD_BYTES, Budget, Limits
 from ckpt.rows import NamedTuple
 from ckpt.text import plural, show
 
 END_RECORD = Struct("<4s4H2IH")
+_WINDOW = 4096
+"""Bytes that torch reads at once when it looks for the end record; two windows overlap by three."""
 _MANY = 64
 """Records that are worth columns."""
 _END64 = Struct("<4sQ2H2I4Q")
 _LOCATOR = Struct("<4sIQI")
 DESCRIPTOR_MAGIC = b"PK\x07\x08"
 END_MAGIC = b"PK\x05\x06"
+TRAILING = 65_535
+"""Bytes behind its end record that an archive may have: torch looks no less far back."""
+MARK = b"CK"
+"""Tag of the extra field of a record that was appended in place. Its eight bytes hold the old end of the archive."""
+FIELD = MARK + b"\x08\0"
 
 
 class Archive(NamedTuple):
@@ -37,6 +52,8 @@ class Archive(NamedTuple):
     """Records that do not lie below the root."""
     nbytes: int = 0
     """Bytes of the directory."""
+    trailing: int = 0
+    """Bytes that follow the archive."""
 
     def find(self, name: str) -> Record | None:
         """The record `root/name`."""
@@ -68,7 +85,7 @@ def read_archive(source: Source, limits: Limits) -> Archive:
     """The directory of a zip archive. Raises UnreadableError when it is cut off or ambiguous."""
     if source.size < 4 or source.read(0, 4) != LOCAL_MAGIC:
         raise UnreadableError("the zip archive does not begin with its first record")
-    count, size, offset, trailer = _find_end(source)
+    count, size, offset, trailer, last = _find_end(source)
     if count > limits.entries:
         raise LimitError(f"the zip archive has {count:,} records", "entries", limits.entries)
     if size > max(limits.directory_bytes, count * RECORD_BYTES):
@@ -78,6 +95,9 @@ def read_archive(source: Source, limits: Limits) -> Archive:
             f"the zip directory ends at byte {offset + size:,}, but its end record is at {trailer:,}",
             hint="two archives joined, or bytes put in front?",
         )
+    trailing = source.size - last
+    if trailing and is_appended(source, last):
+        raise UnreadableError(f"an in-place rewrite was interrupted, the first {last:,} bytes are intact")
     directory = source.read(offset, size)
     headers = source
     if grounded(source, 0)[0].far is not None:
@@ -93,6 +113,9 @@ def read_archive(source: Source, limits: Limits) -> Archive:
         alike = read_alike
     records = read_records(headers, directory, count, offset, alike)
     notices = _check_names(records)
+    if trailing:
+        text = f"{trailing:,} bytes follow the zip archive, which ends at byte {last:,}: torch ignores them"
+        notices.append(Notice("trailing-data", text))
     overlap = records.overlapping()
     if overlap is not None:
         raise UnreadableError(f"records {show(overlap[0], 60)} and {show(overlap[1], 60)} overlap")
@@ -113,41 +136,50 @@ def read_archive(source: Source, limits: Limits) -> Archive:
             raise UnreadableError(
                 "the archive has two roots: " + ", ".join(show(name, 60) for name in holding[:2])
             )
-    return Archive(source, root, records, tuple(notices), outside, size)
+    return Archive(source, root, records, tuple(notices), outside, size, trailing)
 
 
-def _find_end(source: Source) -> tuple[int, int, int, int]:
-    """(entries, directory bytes, directory offset, offset of the first end record)."""
+def _find_end(source: Source) -> tuple[int, int, int, int, int]:
+    """(entries, directory bytes, directory offset, offset of the first end record, end of the archive).
+
+    As in torch (miniz), the last end record that fits into the file is the one, whatever follows it.
+    """
     span = min(source.size, END_RECORD.size)
     tail = source.read(source.size - span, span)
-    if not tail.startswith(END_MAGIC):  # a comment, or no end record: only then more of the file is read
-        span = min(source.size, 65_535 + END_RECORD.size)
+    if not tail.startswith(
+        END_MAGIC
+    ):  # a comment, other bytes, or no end record: only then more of the file is read
+        span = min(source.size, TRAILING + END_RECORD.size)
         tail = source.read(source.size - span, span)
-    at = tail.rfind(END_MAGIC)
-    while at >= 0:
-        if at + END_RECORD.size <= span:
-            comment = int.from_bytes(tail[at + 20 : at + 22], "little")
-            if at + END_RECORD.size + comment == span:
-                break
-        at = tail.rfind(END_MAGIC, 0, at)
+    at = tail.rfind(END_MAGIC, 0, max(0, span - END_RECORD.size + len(END_MAGIC)))
     if at < 0:
-        stray = tail.rfind(END_MAGIC)
-        if stray >= 0 and span - stray >= END_RECORD.size and CENTRAL_MAGIC in tail[:stray]:
-            extra = span - stray - END_RECORD.size
-            raise UnreadableError(f"the zip archive has {extra:,} bytes after its end record")
         raise CutOffError(
             f"cut off: the zip archive has no directory, the file ends at {source.size:,} bytes",
             hint="an unfinished download or save?",
         )
     end = source.size - span + at
-    _, disk, start, here, count, size, offset, _ = END_RECORD.unpack_from(tail, at)
+    _, disk, start, here, count, size, offset, comment = END_RECORD.unpack_from(tail, at)
+    last = end + END_RECORD.size + int(comment)
     if disk or start or here != count:
         raise UnreadableError("the zip archive is split into several parts")
+    if last < source.size and not _is_found(end, source.size):
+        more = f"{source.size - last:,} bytes follow the zip archive"
+        raise UnreadableError(f"{more}, which ends at byte {last:,}: torch does not find its end")
+    if last > source.size:
+        raise CutOffError("cut off: the comment of the zip archive is longer than the rest of the file")
     if end >= _LOCATOR.size + 4 and source.read(end - _LOCATOR.size, 4) == b"PK\x06\x07":
-        return _find_end64(source, end, (count, size, offset))
+        return *_find_end64(source, end, (count, size, offset)), last
     if count == 0xFFFF or 0xFFFFFFFF in (size, offset):
         raise UnreadableError("the zip archive lacks the zip64 record that it needs")
-    return count, size, offset, end
+    return count, size, offset, end, last
+
+
+def _is_found(end: int, size: int) -> bool:
+    """Whether torch finds an end record: it looks from the back in steps, but not where a step begins before the file."""
+    at = max(size - _WINDOW, 0)
+    while end < at and at >= _WINDOW - 3 and size - at < TRAILING + END_RECORD.size:
+        at -= _WINDOW - 3
+    return end >= at
 
 
 def end_at(source: Source, at: int) -> int | None:
@@ -186,6 +218,33 @@ def _find_end64(source: Source, end: int, plain: tuple[int, int, int]) -> tuple[
         if short not in (value, full):
             raise UnreadableError("the two end records of the zip archive disagree")
     return count, size, offset, at
+
+
+def is_appended(source: Source, end: int) -> bool:
+    """Whether the bytes after the end of an archive are what an in-place rewrite appends, or the beginning of it.
+
+    Zeros are bytes that never reached the disk. Nothing but zeros may be anything: the padding of a copy, say.
+    """
+    left = source.size - end
+    head = source.read(end, min(left, LOCAL_HEADER.size))
+    if not any(head):
+        return left <= TRAILING and any(source.read(end, left))
+    if not head.startswith(LOCAL_MAGIC[: len(head)]):
+        return False
+    if len(head) < LOCAL_HEADER.size:
+        return True
+    _, extra, extras = header_names(source, end, head)
+    mark = FIELD + end.to_bytes(8, "little")
+    return mark in extra if len(extra) == extras else mark.startswith(extra[: len(mark)])
+
+
+def header_names(source: Source, end: int, head: bytes) -> tuple[bytes, bytes, int]:
+    """(name, extra fields as far as they are there, how long they are to be) of the local header at an end."""
+    names, extras = LOCAL_HEADER.unpack(head)[-2:]
+    begin = end + LOCAL_HEADER.size
+    name = source.read(begin, min(names, source.size - begin))
+    begin += len(name)
+    return name, source.read(begin, min(extras, source.size - begin)), extras
 
 
 def _check_names(records: Records) -> list[Notice]:

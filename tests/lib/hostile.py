@@ -994,7 +994,13 @@ def _zip_end() -> Iterator[Case]:
     yield Case("zip/locator_max.pt", lied(locator=2**64 - 1), "error")
     yield Case("zip/locator_disks.pt", lied(disks=2), "any")
     yield Case("zip/comment_len_more.pt", lied(comment_len=10), "error")
-    yield Case("zip/comment_len_less.pt", torch_zip(W, comment=b"hello", comment_len=2), "error")
+    yield Case(
+        "zip/comment_len_less.pt",
+        torch_zip(W, comment=b"hello", comment_len=2),
+        "note",
+        "",
+        "torch ignores the rest",
+    )
     yield Case(
         "zip/comment_has_end.pt",
         torch_zip(W, comment=b"x" * 8 + op.zip_file({}, end64=False)),
@@ -1010,7 +1016,10 @@ def _zip_end() -> Iterator[Case]:
         "",
         "16,383 candidates: stay linear",
     )
-    yield Case("zip/trailing_bytes.pt", GOOD + bytes(16), "error", "", "torch takes up to 100 bytes of junk")
+    yield Case("zip/trailing_bytes.pt", GOOD + bytes(16), "note", "", "torch ignores them")
+    yield Case("zip/trailing_most.pt", GOOD + b"x" * 4_000, "any", "", "near torch's first look")
+    yield Case("zip/trailing_end.pt", GOOD + b"PK\5\6" + bytes(18), "error", "", "torch takes this end")
+    yield Case("zip/trailing_start.pt", GOOD + b"PK\5\6" + bytes(17), "note", "", "too short for torch")
     yield Case("zip/trailing_long.pt", GOOD + b"x" * 70000, "error", "", "the end record is out of reach")
     yield Case("zip/gap_before_directory.pt", torch_zip(W, gap=bytes(64)), "any", "", "dead bytes, legal")
     yield Case(

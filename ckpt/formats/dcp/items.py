@@ -11,7 +11,7 @@ from math import prod
 
 from ckpt.checkpoint import Checkpoint, Origin
 from ckpt.dtypes import DType
-from ckpt.errors import CkptError, CutOffError, DamagedDataError
+from ckpt.errors import CkptError, CutOffError, DamagedDataError, UnreadableError
 from ckpt.formats.archive import Archive, read_archive
 from ckpt.formats.directory import LOCAL_MAGIC
 from ckpt.formats.pickled import Contents, interpret, run
@@ -63,7 +63,10 @@ class Bytes:
             raise DamagedDataError(
                 f"{self.what} is damaged: no archive begins at byte {self.offset:,} of its file"
             )
-        return read_archive(window, limits)
+        archive = read_archive(window, limits)
+        if archive.trailing:  # no save leaves any: the length of the item is another one's
+            raise UnreadableError(f"{self.what}: {archive.trailing:,} bytes follow its archive")
+        return archive
 
     def _fetch(self) -> None:
         """Ask for what opening the item reads, in one or two requests: its ends, and the beginning of the next item."""

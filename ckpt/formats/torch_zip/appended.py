@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt.errors import CkptError, LimitError, UnreadableError
-from ckpt.formats.archive import END_MAGIC, END_RECORD, Archive, end_at, read_archive
+from ckpt.formats.archive import (
+    END_MAGIC,
+    END_RECORD,
+    FIELD,
+    Archive,
+    end_at,
+    header_names,
+    is_appended,
+    read_archive,
+)
 from ckpt.formats.directory import LOCAL_HEADER, LOCAL_MAGIC
 from ckpt.formats.torch_zip.read import read_from
 from ckpt.io.source import Beginning, Source
 from ckpt.limits import Limits
 from ckpt.text import pasted_path
 
-MARK = b"CK"
-"""Tag of the extra field of a record that was appended in place. Its eight bytes hold the old end of the archive."""
-_FIELD = MARK + b"\x08\0"
 _SEARCHED = 512 << 20
 """How many bytes before the end of a file are searched for the end of an older archive."""
 _STEP = 1 << 20
@@ -36,6 +42,8 @@ def end_before(source: Source, limits: Limits) -> int | None:
     except CkptError:
         return _last_whole(source, limits)
     end = _appended_at(archive)
+    if archive.trailing:
+        return _last_whole(source, limits)
     if end is not None:
         return end if _is_whole(source, end, limits) else None
     # Stale bytes may lie over the mark, between a new directory and the old archive.
@@ -55,7 +63,7 @@ def explained(error: UnreadableError, source: Source, limits: Limits) -> Unreada
     try:
         read_archive(source, limits)
     except CkptError:
-        if _is_appended(source, end):
+        if is_appended(source, end) or not any(source.read(end, min(source.size - end, LOCAL_HEADER.size))):
             problem = f"an in-place rewrite was interrupted, the first {end:,} bytes are intact"
         else:
             problem = f"{source.size - end:,} bytes follow the zip archive, which ends at byte {end:,}"
@@ -67,7 +75,7 @@ def explained(error: UnreadableError, source: Source, limits: Limits) -> Unreada
 def _appended_at(archive: Archive) -> int | None:
     """The end of the archive before its pickle was appended in place; None when it was not."""
     record = archive.find("data.pkl")
-    return record.header if record and record.header and _is_appended(archive.source, record.header) else None
+    return record.header if record and record.header and is_appended(archive.source, record.header) else None
 
 
 def _last_whole(source: Source, limits: Limits) -> int | None:
@@ -117,24 +125,6 @@ def _is_whole(source: Source, end: int, limits: Limits) -> bool:
     return True
 
 
-def _is_appended(source: Source, end: int) -> bool:
-    """Whether the bytes after an end are what an in-place rewrite appends, or the beginning of it.
-
-    Zeros are bytes that never reached the disk.
-    """
-    left = source.size - end
-    head = source.read(end, min(left, LOCAL_HEADER.size))
-    if not any(head):
-        return left >= LOCAL_HEADER.size  # a few zeros may be anything
-    if not head.startswith(LOCAL_MAGIC[: len(head)]):
-        return False
-    if len(head) < LOCAL_HEADER.size:
-        return True
-    _, extra, extras = _names(source, end, head)
-    mark = _FIELD + end.to_bytes(8, "little")
-    return mark in extra if len(extra) == extras else mark.startswith(extra[: len(mark)])
-
-
 def _is_another(source: Source, end: int) -> bool:
     """Whether another archive begins after an end: a header without our mark. It is not ours to cut off.
 
@@ -144,21 +134,12 @@ def _is_another(source: Source, end: int) -> bool:
     if len(head) < LOCAL_HEADER.size or not head.startswith(LOCAL_MAGIC):
         return False
     method = LOCAL_HEADER.unpack(head)[2]
-    name, extra, extras = _names(source, end, head)
+    name, extra, extras = header_names(source, end, head)
     if method not in (0, 8) or not name or b"\0" in name or "\ufffd" in name.decode("utf-8", "replace"):
         return False
-    if extras and (_FIELD.startswith(extra[: len(_FIELD)]) or not any(extra)):
+    if extras and (FIELD.startswith(extra[: len(FIELD)]) or not any(extra)):
         return False
     at = 0
     while at + 4 <= len(extra):
         at += 4 + int.from_bytes(extra[at + 2 : at + 4], "little")
     return at == extras or len(extra) < extras >= at
-
-
-def _names(source: Source, end: int, head: bytes) -> tuple[bytes, bytes, int]:
-    """(name, extra fields as far as they are there, how long they are to be) of the local header at an end."""
-    names, extras = LOCAL_HEADER.unpack(head)[-2:]
-    begin = end + LOCAL_HEADER.size
-    name = source.read(begin, min(names, source.size - begin))
-    begin += len(name)
-    return name, source.read(begin, min(extras, source.size - begin)), extras

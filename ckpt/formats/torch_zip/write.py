@@ -8,11 +8,11 @@ from struct import pack
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.blocks import is_big, little, pour
 from ckpt.errors import WriteError
-from ckpt.formats.archive import Archive, read_archive
+from ckpt.formats.archive import MARK, Archive, read_archive
 from ckpt.formats.directory import Record
 from ckpt.formats.draft import Draft, Keys
 from ckpt.formats.torch_legacy import write as torch_legacy
-from ckpt.formats.torch_zip.appended import MARK, end_before
+from ckpt.formats.torch_zip.appended import end_before
 from ckpt.formats.torch_zip.layout import (
     ALIGNMENT,
     Layout,
