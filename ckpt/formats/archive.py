@@ -223,12 +223,12 @@ def _find_end64(source: Source, end: int, plain: tuple[int, int, int]) -> tuple[
 def is_appended(source: Source, end: int) -> bool:
     """Whether the bytes after the end of an archive are what an in-place rewrite appends, or the beginning of it.
 
-    Zeros are bytes that never reached the disk. Nothing but zeros may be anything: the padding of a copy, say.
+    Zeros are bytes that never reached the disk.
     """
     left = source.size - end
     head = source.read(end, min(left, LOCAL_HEADER.size))
     if not any(head):
-        return left <= TRAILING and any(source.read(end, left))
+        return left >= LOCAL_HEADER.size  # a few zeros may be anything
     if not head.startswith(LOCAL_MAGIC[: len(head)]):
         return False
     if len(head) < LOCAL_HEADER.size:

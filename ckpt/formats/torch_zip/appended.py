@@ -63,7 +63,7 @@ def explained(error: UnreadableError, source: Source, limits: Limits) -> Unreada
     try:
         read_archive(source, limits)
     except CkptError:
-        if is_appended(source, end) or not any(source.read(end, min(source.size - end, LOCAL_HEADER.size))):
+        if is_appended(source, end):
             problem = f"an in-place rewrite was interrupted, the first {end:,} bytes are intact"
         else:
             problem = f"{source.size - end:,} bytes follow the zip archive, which ends at byte {end:,}"

@@ -192,7 +192,7 @@ def test_bytes_behind_an_archive_that_torch_opens(elements: int, count: int, tmp
         for rest in (bytes(count), b"x" * count, garbage(count)):
             path.write_bytes(whole + rest)
             text = f"{count:,} bytes follow the zip archive, which ends at byte {len(whole):,}"
-            if opened_by_torch(path):
+            if opened_by_torch(path) and (any(rest) or count < 30):  # more zeros are those of a rewrite
                 with formats.open(str(path)) as checkpoint:
                     (notice,) = checkpoint.notices
                     assert (notice.code, notice.message) == ("trailing-data", f"{text}: torch ignores them")
@@ -202,7 +202,7 @@ def test_bytes_behind_an_archive_that_torch_opens(elements: int, count: int, tmp
                 with pytest.raises(UnreadableError):
                     formats.open(str(path))
             assert save.undo(str(path), LIMITS) == (len(whole) + count, len(whole), ())
-    assert opened == 6 or elements < 20_000
+    assert opened >= 4 or elements < 20_000
 
 
 def test_a_rewrite_of_a_file_with_bytes_behind_it(states: tuple[bytes, bytes, bytes], tmp_path: Path) -> None:
