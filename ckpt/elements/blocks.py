@@ -14,6 +14,7 @@ from ckpt.elements.pieces import between, shown
 from ckpt.errors import DamagedDataError
 from ckpt.io.source import Source
 from ckpt.tensors import Boxes, Computed, Overlaid, Patched, Place, Range, Storage, TensorRef, tensor_ref
+from ckpt.text import show
 
 if TYPE_CHECKING:
     from ckpt.io.commit import Sink
@@ -317,7 +318,7 @@ def pour(storage: Storage, sink: Sink, *, crc: bool) -> int:
     whole = isinstance(place, Range) and place.inflated == storage.nbytes
     if crc and whole and storage.crc not in (None, checksum):
         raise DamagedDataError(
-            f"storage {storage.id} is damaged: its bytes do not match the recorded checksum"
+            f"storage {show(storage.id, 80)} is damaged: its bytes do not match the recorded checksum"
         )
     return checksum
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Container, Iterable
 
-from ckpt.formats.torch_zip.read import is_key
 from ckpt.io.commit import Sink
 from ckpt.nodes import Global, PersistentId
 from ckpt.pickles.calls import storage_class
 from ckpt.pickles.emit import StorageId
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Storage
+
+_PLAIN = r"[A-Za-z0-9_.-]{1,64}"
 
 
 class Draft(NamedTuple):
@@ -23,10 +25,11 @@ class Draft(NamedTuple):
 class Keys:
     """Gives the storages of one file their keys, in the order of the pickle. `storages` keeps that order.
 
-    A storage keeps its key when that is valid and free; else it gets a number.
+    A storage keeps its key when that is plain, or one of `kept`, and free; else it gets a number.
     """
 
-    def __init__(self, storages: Iterable[Storage]) -> None:
+    def __init__(self, storages: Iterable[Storage], kept: Container[str] = ()) -> None:
+        self._kept = kept
         self.storages: dict[str, Storage] = {}
         self._ids: dict[int, StorageId] = {}
         self._reserved = {storage.id for storage in storages}
@@ -36,7 +39,7 @@ class Keys:
         storage_id = self._ids.get(id(storage))
         if storage_id is None:
             key = storage.id
-            if not is_key(key) or key in self.storages:
+            if (re.fullmatch(_PLAIN, key) is None and key not in self._kept) or key in self.storages:
                 while str(self._next) in self._reserved or str(self._next) in self.storages:
                     self._next += 1
                 key = str(self._next)

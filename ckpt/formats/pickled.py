@@ -162,6 +162,8 @@ def checkpoint(
         if marks:
             listed = and_more([f"{name} (the second is shown as {mark})" for name, mark in marks], 1)
             contents.notices.append(Notice("ambiguous-name", f"two paths have the name {listed}", tuple(of)))
+    if flat.repeats:
+        contents.notices.append(Notice("ambiguous-name", and_more(flat.repeats, 1)))
     if refusals is None:
         refusals = _refusals(contents, flat)
     not_loadable = not_loadable or contents.not_loadable

@@ -8,7 +8,7 @@ from typing import cast
 from ckpt.checkpoint import Role
 from ckpt.errors import UnreadableError
 from ckpt.names import Path
-from ckpt.nodes import Node, Opaque, key_of
+from ckpt.nodes import Dict, Global, Node, Opaque, key_of
 from ckpt.text import show
 from ckpt.tree.arrays import as_bytes
 from ckpt.tree.quantized import saved_attributes
@@ -48,6 +48,7 @@ Registered = bool | None
 Step = tuple[Path, str, Node, Role | None, Registered, bool]
 
 
+_KEY_ITEMS = 20
 _SMALL = frozenset({int, float, bool, type(None)})
 
 
@@ -113,18 +114,57 @@ def is_scalar(node: Node) -> bool:
     return type(node) in SCALARS or as_bytes(node) is not None
 
 
+def repeated(keys: Sequence[Node]) -> dict[int, int]:
+    """Keys that are equal to one before them in a dict: the index of each, and that of the first."""
+    if are_texts(keys) and len(set(keys)) == len(keys):
+        return {}
+    # Ints and floats are compared by text, because a hostile file can choose them so that their hashes collide.
+    first: dict[str, int] = {}
+    found: dict[int, int] = {}
+    for index, key in enumerate(keys):
+        if _is_hashed(key):
+            at = first.setdefault(key_text(key), index)
+            if at != index:
+                found[index] = at
+    return found
+
+
+def _is_hashed(key: Node) -> bool:
+    if type(key) is tuple:  # of scalars: tuples in tuples can unfold without end
+        return len(key) <= _KEY_ITEMS and all(type(item) in SCALARS for item in key)
+    return type(key) is Global or (is_scalar(key) and type(key) is not bytearray)
+
+
 def refuse_repeats(view: View, name: str) -> None:
     """Raise UnreadableError when a dict sets one key twice. Python keeps the second value, other readers may not."""
-    texts = view.keys if are_texts(view.keys) else [key for key in view.keys if type(key) is str]
-    if len(set(texts)) == len(view.keys):
-        return
-    # Ints and floats are compared by text, because a hostile file can choose them so that their hashes collide.
-    keys = [key_text(key) for key in view.keys if is_scalar(key) and type(key) is not bytearray]
-    if len(set(keys)) < len(keys):
-        seen: set[str] = set()
-        twice = next(key for key in keys if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        at = f" of {show(name, 80)}" if name else ""
-        raise UnreadableError(f"damaged pickle: the key {show(twice, 80)}{at} is set twice in one dict")
+    found = repeated(view.keys)
+    if found:
+        key = key_text(view.keys[next(iter(found))])
+        raise UnreadableError(f"damaged pickle: the key {show(key, 80)}{_of(name)} is set twice in one dict")
+
+
+def merge_repeats(node: Node, name: str) -> str | None:
+    """Let the last value of each key of a dict count, at the place of the first, as Python does; a sentence about it.
+
+    None for a dict that sets no key twice.
+    """
+    if type(node) is not Dict and type(node) is not Opaque:
+        return None
+    found = repeated(node.keys)
+    if not found:
+        return None
+    values = list(node.values)
+    for index, at in found.items():
+        values[at] = values[index]
+    kept = [index for index in range(len(values)) if index not in found]
+    key = show(key_text(node.keys[next(iter(found))]), 80)
+    node.keys, node.values = [node.keys[index] for index in kept], [values[index] for index in kept]
+    more = f", and {len(found) - 1:,} more" if len(found) > 1 else ""
+    return f"the key {key}{_of(name)} is set twice in one dict{more}: the last value counts, as in Python"
+
+
+def _of(name: str) -> str:
+    return f" of {show(name, 80)}" if name else ""
 
 
 def key_text(key: Node) -> str:
@@ -135,6 +175,8 @@ def key_text(key: Node) -> str:
         return str(int(key))
     if type(key) is tuple:
         return f"({', '.join(map(key_text, cast('tuple[Node, ...]', key)))})"
+    if type(key) is Global:
+        return f"<{key.qualified}>"
     data = as_bytes(key) if type(key) is Opaque else None
     if data is not None:  # bytes, as protocol 2 writes them
         return repr(data)

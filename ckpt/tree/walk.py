@@ -19,7 +19,16 @@ from ckpt.nodes import Global, Node, Opaque, PersistentId, inside, tensor_of
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Composite, Storage, TensorRef, tensor_ref
 from ckpt.tree.arrays import as_bytes
-from ckpt.tree.steps import Registered, Step, are_texts, is_scalar, module_steps, refuse_repeats, steps
+from ckpt.tree.steps import (
+    Registered,
+    Step,
+    are_texts,
+    is_scalar,
+    merge_repeats,
+    module_steps,
+    refuse_repeats,
+    steps,
+)
 from ckpt.tree.view import SCALARS, View, attached_tensors, look
 
 ROW_ITEMS = 100
@@ -34,7 +43,7 @@ class Flat:
     """The flat views of one tree, in file order, and the names under which its globals and objects occur.
 
     `where`: id of a Global, or of an Opaque that is not a tensor -> the names that hold it. `at_once` counts the tensors of
-    the last large state dict: their names are the keys of one dict, so they differ.
+    the last large state dict: their names are the keys of one dict, so they differ. `repeats` says which keys a dict sets twice.
     """
 
     def __init__(self) -> None:
@@ -43,6 +52,7 @@ class Flat:
         self.containers: list[Container] = []
         self.where: dict[int, list[str]] = {}
         self.at_once = 0
+        self.repeats: list[str] = []
 
     @property
     def names_differ(self) -> bool:
@@ -162,6 +172,10 @@ class _Walk:
         if depth >= self._limits.depth:
             raise LimitError("the tree of the file is nested too deep", "depth", self._limits.depth)
         if view.kind == "mapping":
+            text = merge_repeats(node, name) if self._counted is None else None  # an edit makes none
+            if text is not None:
+                out.repeats.append(text)
+                view = look(node)
             refuse_repeats(view, name)
         if view.type.startswith("numpy.ndarray"):
             self._budget.charge(_ELEMENT * len(view.children), "the tree of the file")

@@ -1300,11 +1300,7 @@ def _payloads() -> Iterator[Case]:
     }  # fmt: skip
     for name, (program, why) in ways.items():
         protocol = 4 if {b"\x93", b"\x92", b"\x8f"} & {program[i : i + 1] for i in range(len(program))} else 2
-        refused = name == "OVERWRITTEN"
-        expect, says = (
-            ("error", "set twice in one dict (it imports posix.system") if refused else ("note", "")
-        )
-        yield Case(f"pickle/mal_{name}.pt", _holding(program, protocol=protocol), expect, says, why)
+        yield Case(f"pickle/mal_{name}.pt", _holding(program, protocol=protocol), "note", "", why)
     yield Case(
         "pickle/mal_EVAL_protocol0.pt", torch_zip(f"c__builtin__\neval\n(V{PYTHON}\ntR.".encode(), {}), "note"
     )
@@ -2051,15 +2047,15 @@ def _values() -> Iterator[Case]:
     yield Case(
         "pickle/keys_same.pt",
         torch_zip(pickled(op.mapping([("w", tensor()), ("w", tensor((6,), (1,)))]))),
-        "error",
-        "the key 'w' is set twice in one dict",
+        "note",
+        "",
         "Python keeps the last",
     )
     yield Case(
         "pickle/keys_same_hidden.pt",
         torch_zip(pickled(op.mapping([("w", MALICIOUS), ("w", tensor())]))),
-        "error",
-        "set twice in one dict (it imports posix.system",
+        "note",
+        "",
         "the first value is called, then lost",
     )
     yield Case(
@@ -2067,15 +2063,15 @@ def _values() -> Iterator[Case]:
         torch_zip(
             pickled(op.mapping([(call(glob("_codecs", "encode"), "w", "latin1"), n) for n in (1, tensor())]))
         ),
-        "error",
-        "the key b'w' is set twice in one dict",
+        "note",
+        "",
         "bytes as protocol 2 writes them",
     )
     yield Case(
         "pickle/keys_equal.pt",
         torch_zip(pickled(op.mapping([(1, "a"), (True, "b")]))),
-        "error",
-        "the key 1 is set twice in one dict",
+        "note",
+        "",
         "1 and True are one key to Python",
     )
     yield Case("pickle/keys_nan.pt", _holding(op.mapping([(float("nan"), i) for i in range(10)])), "note")

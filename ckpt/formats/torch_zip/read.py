@@ -6,7 +6,6 @@ shortcut (`.storage_alignment`).
 
 from __future__ import annotations
 
-import re
 from array import array
 from collections.abc import Iterable, Sequence
 from itertools import repeat
@@ -39,7 +38,8 @@ TRAITS = Traits(
 WRITER = "ckpt.formats.torch_zip.write"
 VERIFIER = "ckpt.formats.torch_zip.verify"
 
-_KEY = r"[A-Za-z0-9_.-]{1,64}"
+_KEY_BYTES = 65_000
+"""The name of a record has at most 65,535 bytes, with the folder of the storages."""
 _NEWEST = 10
 """The newest version of an archive that torch 2.13 reads (kMaxSupportedFileFormatVersion)."""
 
@@ -143,8 +143,13 @@ def _refused_version(archive: Archive) -> str | None:
 
 
 def is_key(text: str) -> bool:
-    """Whether a text can name a storage and its record."""
-    return re.fullmatch(_KEY, text) is not None
+    """Whether a text can name a storage and its record. torch takes any, but a NUL ends a name, and a slash at its end
+    makes the record a folder, of which torch reads no byte.
+    """
+    try:
+        return 0 < len(text.encode()) <= _KEY_BYTES and "\0" not in text and not text.endswith("/")
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
 
 
 def _is_count(key: object) -> bool:
@@ -207,17 +212,19 @@ class StorageFolder:
             if (storage.dtype or UINT8, storage.nbytes) != (dtype or UINT8, nbytes):  # untyped ones are bytes
                 raise UnreadableError(f"storage {show(text)} is used with two types or sizes")
             return storage  # as in torch, the first id that names a storage decides its device
-        if not (text.isdigit() and text.isascii()) and not is_key(text):
+        if not is_key(text):
             raise UnreadableError(f"invalid storage key {show(text, 80)}")
         if at < 0:
             raise UnreadableError(
-                f"storage {text} has no record {show(self._folder, 80)}{text}{self._suffix}"
+                f"storage {show(text, 80)} has no record {show(self._folder + text + self._suffix, 160)}"
             )
         record = self._records.at(at)
         if record.size < nbytes:
-            raise UnreadableError(f"storage {text} has {record.size:,} bytes, its tensors need {nbytes:,}")
+            raise UnreadableError(
+                f"storage {show(text, 80)} has {record.size:,} bytes, its tensors need {nbytes:,}"
+            )
         if record.size > nbytes:
-            self._longer.append(f"{text} ({record.size:,} bytes for {nbytes:,})")
+            self._longer.append(f"{show(text, 80)} ({record.size:,} bytes for {nbytes:,})")
         place = record.place(self._source, big=self._big)
         storage = make_storage(
             self._contents.mark + self._prefix + text, device, dtype, nbytes, place, record.crc
@@ -272,8 +279,11 @@ class StorageFolder:
                 return column[at - first]
         return None
 
-    def __contains__(self, key: str) -> bool:
+    def __contains__(self, key: object) -> bool:
         """Whether the pickle named a key so far."""
+        return isinstance(key, str) and self._holds(key)
+
+    def _holds(self, key: str) -> bool:
         return key in self._made or self._in_column(self._position(key)) is not None
 
     def _position(self, key: str) -> int:

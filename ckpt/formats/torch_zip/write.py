@@ -138,9 +138,9 @@ def appended(archive: Archive, pickles: dict[str, bytes], limits: Limits) -> tup
 
 
 def _pickle(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, Keys]:
-    keys = Keys(checkpoint.storages)
-    data = emit(checkpoint.root, keys, torch_legacy.to_bytes, limits)
     origin = checkpoint.origin
+    keys = Keys(checkpoint.storages, origin.folder if isinstance(origin, ArchiveOrigin) else ())
+    data = emit(checkpoint.root, keys, torch_legacy.to_bytes, limits)
     if isinstance(origin, ArchiveOrigin) and not checkpoint.is_edited:
         record = origin.archive.find("data.pkl")
         assert record is not None
