@@ -93,6 +93,12 @@ class DamagedDataError(UnreadableError):
     code = "damaged-data"
 
 
+class MixedStepsError(UnreadableError):
+    """The files of one checkpoint were saved at several steps of the training."""
+
+    code = "mixed-steps"
+
+
 class NotOpenedError(UnreadableError):
     """The file could not be opened or read: it is missing, or there is no permission."""
 

@@ -44,6 +44,7 @@ CATALOGUE: dict[str, Code] = {
             "ranks hold different values where they should be equal",
             ("inspect", "diff"),
         ),
+        Code("mixed-steps", "info", "files of a checkpoint seem to be of several steps", _INSPECT),
         Code(
             "unknown-import", "warning", "loading the file imports a name that ckpt does not know", _INSPECT
         ),
@@ -93,6 +94,10 @@ CATALOGUE: dict[str, Code] = {
 
 LOST = ("incomplete", "overlap")
 """Codes that name tensors whose elements are not all there once."""
+
+
+DOUBTS = ("damaged-file", "mixed-steps", "unverified-size")
+"""Codes that each command says which writes or compares: the result or the figures may be wrong, or lack something."""
 
 
 class Way(NamedTuple):

@@ -16,7 +16,7 @@ from ckpt.cli import output
 from ckpt.cli.signature import FILTER, GATE, LIMITS, OUTPUT
 from ckpt.errors import CkptError, NotOpenedError, UsageError
 from ckpt.evidence.record import ModelRecord
-from ckpt.findings import CATALOGUE, LEVELS, Finding, Level, Plan, Rules
+from ckpt.findings import CATALOGUE, DOUBTS, LEVELS, Finding, Level, Plan, Rules
 from ckpt.io.far import is_url
 from ckpt.limits import Limits
 from ckpt.rows import NamedTuple
@@ -274,9 +274,9 @@ def opened(path: str, limits: Limits, *, tell: bool = True) -> Checkpoint:
 
 
 def notices(checkpoint: Checkpoint) -> list[str]:
-    """A line for each damaged file of a folder, which a command does without."""
-    damaged = [notice.message for notice in checkpoint.notices if notice.code == "damaged-file"]
-    return [f"ckpt: {show(checkpoint.path, None)}: {show_literal(message)}" for message in damaged]
+    """A line for each damaged file of a folder, which a command does without, and for each doubt about the others."""
+    said = [notice.message for notice in checkpoint.notices if notice.code in DOUBTS]
+    return [f"ckpt: {show(checkpoint.path, None)}: {show_literal(message)}" for message in said]
 
 
 def unread(path: str, what: str, rows: Sequence[tuple[str, str]]) -> list[str]:

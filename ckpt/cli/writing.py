@@ -196,6 +196,8 @@ def _one(job: Job, make: Make, options: WriteOptions, opened: Open) -> int:
         raise
     with checkpoint:
         survey = Survey(weights_file(checkpoint) if options.weights_file else checkpoint)
+        mixed = survey.mixed
+        warn(checkpoint.path, [] if mixed is None else [mixed.text])
         with _advised(survey, limits), advised_partial(checkpoint, options):
             return _rewritten(checkpoint, survey, make, to, options)
 

@@ -9,23 +9,25 @@ and after a load of all those that the file has no state for. Such state counts 
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from ckpt.checkpoint import Checkpoint
 from ckpt.errors import UnreadableError
 from ckpt.evidence.matching import Match
 from ckpt.evidence.optimizers import optimizer
 from ckpt.evidence.roles import RecordMatch
+from ckpt.names import Path
 from ckpt.nodes import Node, tensor_of
 from ckpt.rows import NamedTuple
-from ckpt.tensors import TensorRef
-from ckpt.tree.view import look
+from ckpt.tensors import Boxes, TensorRef
+from ckpt.text import and_more, show
+from ckpt.tree.find import counter, is_counter
 
 _MOMENT_BYTES = 64 << 10
 """A moment of more bytes is not read."""
 _MOMENTS_BYTES = 1 << 20
 """No more than so many bytes of moments are read for one optimizer."""
-_COUNTERS = {"float32": "<f", "float64": "<d", "int64": "<q", "int32": "<i", "float16": "<e"}
 
 
 class GradientUse(NamedTuple):
@@ -61,7 +63,7 @@ def _use(match: Match) -> GradientUse:
     steps = {
         number: step
         for number, slot in enumerate(match.slots)
-        if slot.has_state and (step := _counter(slot.step)) is not None
+        if slot.has_state and (step := counter(slot.step)) is not None
     }
     most = max(steps.values(), default=0.0)
     never = tuple(
@@ -126,23 +128,6 @@ def says_gradients(use: GradientUse) -> bool:
     return use.steps > 0 or not all(has_state) or (known is not None and known.family is not None)
 
 
-def _counter(node: Node) -> float | None:
-    """The value of a step counter: a number, or a tensor with one element."""
-    tensor = tensor_of(node)
-    if isinstance(tensor, TensorRef):
-        form = _COUNTERS.get(tensor.dtype.name)
-        if form is None or tensor.numel != 1 or tensor.storage.place is None:
-            return None
-        from ckpt.elements.blocks import elements  # here: few files hold their counters in tensors
-
-        try:
-            return float(struct.unpack(form, b"".join(elements(tensor)))[0])
-        except UnreadableError:  # a part of the checkpoint is missing, which is a finding of its own
-            return None
-    value = look(node).value if node is not None and tensor is None else None
-    return float(value) if isinstance(value, (int, float)) and abs(value) < 2**53 else None
-
-
 def without_gradient(match: RecordMatch) -> tuple[int, ...]:
     """The indices of the parameters that required a gradient but had none when the snapshot was taken.
 
@@ -164,3 +149,102 @@ def known_indices(use: GradientUse, numbers: Iterable[int]) -> tuple[list[int], 
     """
     indices = [use.match.indices[number] for number in numbers]
     return sorted(index for index in indices if index is not None), sum(index is None for index in indices)
+
+
+# --- files of several steps ---------------------------------------------------------------------------------------------
+#
+# Ranks share the counters of the optimizer out among their files. A file of another save therefore holds counters that
+# are all behind those of the other files, or ahead of them. Ranks of experts or of a pipeline may lag honestly, so this
+# is never certain.
+
+_LEAST, _LEAST_ALONE = 2, 4
+"""Counters of a file that are enough: where the checkpoint counts its steps itself, and where it does not."""
+_READ = 64
+"""Counters of a file that are read, or up to twice as many."""
+_LISTED = 3
+
+
+class MixedSteps(NamedTuple):
+    """The files whose counters are at another step than those of the others. `steps` are all of these."""
+
+    text: str
+    steps: frozenset[float]
+
+
+def mixed_steps(
+    checkpoint: Checkpoint, matches: Iterable[Match], optimizers: Sequence[Path]
+) -> MixedSteps | None:
+    """Which files seem to be of another step; None where nothing says so. Reads the counters of the optimizer."""
+    if not checkpoint.traits.fills_a_state:
+        return None
+    nodes: dict[str, list[Node]] = {}
+    for slot in (slot for match in matches for slot in match.slots if slot.has_state):
+        file = _file_of(slot.step)
+        if file is not None:
+            nodes.setdefault(file, []).append(slot.step)
+    files = {file: Counter(_values(held)) for file, held in nodes.items()} if len(nodes) > 1 else {}
+    files = {file: held for file, held in files.items() if held}
+    tops = {file: max(held) for file, held in files.items()}
+    if len(set(tops.values())) < 2:
+        return None
+    # A parameter may lag in any file. What lags in a file without exception says something of the file.
+    if any(held[tops[file]] * 2 <= held.total() for file, held in files.items()):
+        return None
+    own = set(_own(checkpoint, optimizers))
+    known = own & set(tops.values())
+    if own and not known:
+        return None  # an optimizer that was started later counts on its own
+    counts: Counter[float] = Counter()
+    for file, held in files.items():
+        counts[tops[file]] += held[tops[file]]
+    usual = known.pop() if len(known) == 1 else counts.most_common(1)[0][0]
+    least = _LEAST if own else _LEAST_ALONE
+    elsewhere = {step for file, held in files.items() if tops[file] == usual for step in held}
+    for file, held in files.items():
+        if tops[file] != usual and (held[tops[file]] < least or tops[file] in elsewhere):
+            return None
+    others = sorted(file for file, step in tops.items() if step != usual)
+    steps = " and ".join(f"{step:,.0f}" for step in sorted({tops[file] for file in others}))
+    listed = and_more([show(file, 60) for file in others], _LISTED)
+    which = "the checkpoint itself" if own else "the other files"
+    text = (
+        f"all counters of the optimizer in {listed} are at step {steps}, {which} at {usual:,.0f}:"
+        " of another save, or of ranks with parameters of their own"
+    )
+    return MixedSteps(text, frozenset(tops.values()))
+
+
+def _values(nodes: Sequence[Node]) -> list[float]:
+    """The values of some of the counters in one file, from its beginning to its end."""
+    some = nodes[:: max(1, len(nodes) // _READ)]
+    return [value for value in map(counter, some) if value is not None]
+
+
+def _file_of(node: Node) -> str | None:
+    """The name of the file that holds a counter alone."""
+    tensor = tensor_of(node)
+    place = tensor.storage.place if isinstance(tensor, TensorRef) else None
+    if not isinstance(place, Boxes) or place.problem is not None:
+        return None
+    from ckpt.formats.dcp.items import TensorItem  # here: only distributed checkpoints have such items
+
+    parts = [box.part for box in place.boxes]
+    if len(parts) != 1 or not isinstance(parts[0], TensorItem):
+        return None
+    try:
+        name = parts[0].find().source.name
+    except UnreadableError:  # its file is missing, which is a finding of its own
+        return None
+    return name.replace("\\", "/").rpartition("/")[2]
+
+
+def _own(checkpoint: Checkpoint, optimizers: Sequence[Path]) -> Iterator[float]:
+    """The steps that the checkpoint counts itself, outside of its optimizers."""
+    rows: list[tuple[Path, Node]] = [(row.path, row.node) for row in checkpoint.values]
+    rows += [(entry.path, entry.tensor) for entry in checkpoint.tensors if not entry.tensor.shape]
+    for path, node in rows:
+        if not path or not is_counter(path) or "epoch" in str(path[-1]):
+            continue
+        value = counter(node)
+        if value is not None and not any(path[: len(other)] == other for other in optimizers):
+            yield value

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.errors import UsageError
-from ckpt.evidence.gradients import GradientUse, gradient_uses
+from ckpt.evidence.gradients import GradientUse, MixedSteps, gradient_uses, mixed_steps
 from ckpt.evidence.loading import Load, load_of
 from ckpt.evidence.matching import Match
 from ckpt.evidence.record import ModelRecord
@@ -167,6 +167,14 @@ class Survey:
     def uses(self) -> tuple[GradientUse, ...]:
         """Which parameters had a gradient, by the state of each optimizer."""
         return gradient_uses(self.matches)
+
+    @cached_property
+    def mixed(self) -> MixedSteps | None:
+        """The files that seem to be of another step than the others; None where nothing says so."""
+        if not self.knows_gradients:
+            return None
+        optimizers = [part.path for part in self.sections if part.kind == "optimizer"]
+        return mixed_steps(self.checkpoint, self.matches, optimizers)
 
     @property
     def knows_gradients(self) -> bool:

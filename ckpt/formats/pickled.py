@@ -5,23 +5,23 @@ Not a format of the table; torch-zip, legacy and TorchScript use it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from ckpt.checkpoint import Checkpoint, Import, Notice, Origin, Refusal, Traits
+from ckpt.checkpoint import Checkpoint, Import, Notice, Origin, Refusal, Traits, Value
 from ckpt.columns import Chain, Column
-from ckpt.errors import LimitError, UnreadableError
+from ckpt.errors import LimitError, MixedStepsError, UnreadableError
 from ckpt.io.source import Source
 from ckpt.limits import Budget, Limits
-from ckpt.nodes import Global, Node, PersistentId
+from ckpt.nodes import Global, Node, PersistentId, tensor_of
 from ckpt.pickles import imports, machine, weights_only
 from ckpt.pickles.imports import Judgement, looks_like_enum
 from ckpt.pickles.known import is_known
 from ckpt.pickles.machine import MachineError, Pickle
 from ckpt.pickles.rebuild import Rebuilder
-from ckpt.tensors import Range, Storage, parts_of
+from ckpt.tensors import Range, Storage, TensorRef, parts_of
 from ckpt.text import and_more, show
-from ckpt.tree.find import with_unique_names
+from ckpt.tree.find import counter, is_counter, with_unique_names
 from ckpt.tree.literals import call_text
 from ckpt.tree.walk import Flat, flatten
 
@@ -248,3 +248,54 @@ def _imports(contents: Contents, flat: Flat) -> tuple[Import, ...]:
 
 
 _WORST: tuple[imports.Group, ...] = ("called", "unknown", "known")
+
+
+# --- the files of ranks ------------------------------------------------------------------------------------------------
+
+HINT = "copy all files of one save again"
+
+
+def refuse_mixed(headers: Iterable[tuple[str, Mapping[str, Node]]]) -> None:
+    """Raise MixedStepsError where two files count differently.
+
+    `headers` gives each file, as a message names it, and its counters by their names.
+    """
+    problem = mixed(headers)
+    if problem is not None:
+        raise MixedStepsError(problem, hint=HINT)
+
+
+def mixed(headers: Iterable[tuple[str, Mapping[str, Node]]]) -> str | None:
+    """What two files count differently; None where all agree."""
+    known: dict[str, tuple[str, Node]] = {}
+    for file, header in headers:
+        for name, node in header.items():
+            first, other = known.setdefault(name, (file, node))
+            values = _differing(other, node)
+            if values is not None:
+                said = f"{show(name, 80)} is {values[0]:,.0f} in {first}, {values[1]:,.0f} in {file}"
+                return f"the files were saved at several steps: {said}"
+    return None
+
+
+def counters_of(values: Iterable[Value]) -> dict[str, Node]:
+    """The counters of a run among values, by their names."""
+    return {
+        row.name: row.node for row in values if row.path and row.node is not None and is_counter(row.path)
+    }
+
+
+def _differing(one: Node, two: Node) -> tuple[float, float] | None:
+    """The values of two counters that differ. Where the files record equal checksums, no value is read."""
+    first, second = tensor_of(one), tensor_of(two)
+    if first is not None and (first is second or _crc(first) == _crc(second) is not None):
+        return None
+    values = counter(one), counter(two)
+    return None if None in values or values[0] == values[1] else values  # type: ignore[return-value]
+
+
+def _crc(tensor: object) -> tuple[str, int] | None:
+    """The dtype and the recorded checksum of a tensor that is all of its storage."""
+    if not isinstance(tensor, TensorRef) or tensor.storage.crc is None:
+        return None
+    return (tensor.dtype.name, tensor.storage.crc) if tensor.extent == (0, tensor.storage.nbytes) else None

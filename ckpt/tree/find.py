@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from typing import TypeVar, cast
 
 from ckpt.checkpoint import Entries, Entry, Value
 from ckpt.columns import parts
-from ckpt.errors import LimitError
+from ckpt.errors import LimitError, UnreadableError
 from ckpt.limits import Limits
 from ckpt.names import Path
 from ckpt.nodes import Node, key_of, tensor_of
+from ckpt.tensors import TensorRef
 from ckpt.tree.steps import module_steps, steps
 from ckpt.tree.view import SCALARS, View, look
 
@@ -139,3 +141,36 @@ def places_of(root: Node, wanted: set[int]) -> dict[int, str]:
         below = [(child, f"{name}.{key}" if name else str(key)) for key, child in children(node)]
         todo += reversed(below)
     return names
+
+
+# --- counters of steps --------------------------------------------------------------------------------------------------
+
+COUNTERS = frozenset(
+    ("step", "steps", "global_step", "global_steps", "iteration", "iter", "epoch", "current_epoch")
+)
+"""Keys whose values are equal on all ranks of a run, at every save."""
+_OUTER = 2
+"""How deep the counters of a run lie: `epoch`, `train_state.epoch`. An optimizer's `step` of a parameter lies deeper."""
+_FORMS = {"float32": "<f", "float64": "<d", "int64": "<q", "int32": "<i", "float16": "<e"}
+
+
+def is_counter(path: Path) -> bool:
+    """Whether a value at a path is one that all ranks count alike."""
+    return path[-1] == "step" or (len(path) <= _OUTER and path[-1] in COUNTERS)
+
+
+def counter(node: Node) -> float | None:
+    """The value of a step counter: a number, or a tensor with one element. None for anything else."""
+    tensor = tensor_of(node)
+    if isinstance(tensor, TensorRef):
+        form = _FORMS.get(tensor.dtype.name)
+        if form is None or tensor.numel != 1 or tensor.storage.place is None:
+            return None
+        from ckpt.elements.blocks import elements  # here: few files hold their counters in tensors
+
+        try:
+            return float(struct.unpack(form, b"".join(elements(tensor)))[0])
+        except UnreadableError:  # a part of the checkpoint is missing, which is a finding of its own
+            return None
+    value = look(node).value if node is not None and tensor is None else None
+    return float(value) if isinstance(value, (int, float)) and abs(value) < 2**53 else None

@@ -238,6 +238,10 @@ def command(
     ):
         with output.progress("comparing", first.nbytes + second.nbytes) as progress:
             sides = Survey(first, live), Survey(second, live)
+            for each in sides:
+                mixed = each.mixed
+                if mixed is not None:
+                    output.talk(f"ckpt: {show(each.path, None)}: {mixed.text}")
             report = diff(*sides, asked._replace(progress=progress, executor=workers or executor()))
         for checkpoint in (first, second):
             checkpoint.check_unchanged()

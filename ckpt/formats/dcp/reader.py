@@ -21,7 +21,7 @@ from ckpt.formats.dcp.metadata.content import Item, Metadata, TensorRow
 from ckpt.formats.dcp.metadata.skim import read_metadata
 from ckpt.formats.dcp.names import beside, folder_of, is_metadata
 from ckpt.formats.dcp.tree import tree_of
-from ckpt.formats.pickled import Contents
+from ckpt.formats.pickled import Contents, refuse_mixed
 from ckpt.formats.probe import Probe
 from ckpt.formats.torch_legacy.read import read_nested
 from ckpt.io.location import Location, is_plain_name
@@ -32,6 +32,7 @@ from ckpt.nodes import Node
 from ckpt.rows import replace
 from ckpt.tensors import Box, Boxes, Storage, TensorRef, tensor_ref
 from ckpt.text import and_more, plural, show
+from ckpt.tree.find import is_counter
 
 _LISTED = 5
 _ENTRY = 100
@@ -181,6 +182,7 @@ def _checkpoint(probe: Probe, files: Files, limits: Limits) -> Checkpoint:
     contents = Contents((), read_nested, probe.mark, probe.budget)
     contents.pickles += metadata.pickles
     probe.budget.claim(len(metadata.tensors))
+    refuse_mixed(_counters(files, limits))
     leaves: dict[str, Node] = {}
     lost: list[str] = []
     faults: dict[str, list[Notice]] = {}
@@ -254,6 +256,41 @@ def _checkpoint(probe: Probe, files: Files, limits: Limits) -> Checkpoint:
         parts=tuple(file for file in sorted(metadata.files, key=natural) if file in files.sources),
         sources=tuple(files.sources.values()),
     )
+
+
+_COPIES = 8
+"""The most counters of a file that are compared: a file is written by one save."""
+
+
+def _counters(files: Files, limits: Limits) -> Iterator[tuple[str, dict[str, Node]]]:
+    """The counters that several ranks wrote, each with its file. What cannot be read is said elsewhere."""
+    metadata = files.metadata
+    seen: dict[str, int] = {}
+    for copy in metadata.copies:
+        row = metadata.tensors.get(copy.name)
+        first = metadata.objects.get(copy.name)
+        if row is not None and copy.chunk is not None:
+            first = metadata.item(row, copy.chunk)
+        if first is None or not is_counter(metadata.paths.get(copy.name, (copy.name,))):
+            continue
+        seen[copy.item.file] = seen.get(copy.item.file, 0) + 1
+        for item in (first, copy.item) if seen[copy.item.file] <= _COPIES else ():
+            try:
+                at = files.find(item, show(copy.name, 80))
+                node: Node
+                if row is not None:
+                    node = TensorItem(partial(_itself, at), row.dtype, row.shape, limits).tensor()
+                else:
+                    node = read_object(at, Contents((), read_nested, "", Budget(limits)), limits, "")
+            except (LimitError, NotOpenedError):
+                raise
+            except CkptError:
+                continue
+            yield show(item.file, 80), {copy.name: node}
+
+
+def _itself(at: Bytes) -> Bytes:
+    return at
 
 
 def _order(metadata: Metadata) -> Iterator[str]:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from ckpt.checkpoint import Notice
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.formats.deepspeed.rebuild import Cut, Pieces, Vector, rebuilt, shared_cuts, whole_cuts
-from ckpt.formats.deepspeed.states import ModelState, OptimizerState, is_flat, same_dtype
+from ckpt.formats.deepspeed.states import ModelState, OptimizerState, header, is_flat, same_dtype
+from ckpt.formats.pickled import refuse_mixed
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Node, tensor_of
 from ckpt.tensors import TensorRef
@@ -130,6 +131,12 @@ class Partitions:
         if len(versions) > 1:
             listed = " and ".join(sorted(show(str(version), 40) for version in versions))
             raise UnreadableError(f"the files are of several saves: DeepSpeed {listed}")
+        refuse_mixed(
+            (f"the model states of rank {rank}", header(model.rest)) for rank, model in self._models.items()
+        )
+        refuse_mixed(
+            (f"the optimizer states of rank {rank}", row.steps) for rank, row in self._optimizers.items()
+        )
 
     def _partition_sizes(self) -> list[int]:
         """Elements of a partition of each group. Files leave the padding of the last ranks out."""

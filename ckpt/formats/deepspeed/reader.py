@@ -7,7 +7,7 @@ data is read.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ckpt.checkpoint import Checkpoint, Entry, Import, Member, Notice, Refusal, Traits
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
@@ -17,17 +17,20 @@ from ckpt.formats.deepspeed.plan import Plan, plan_of
 from ckpt.formats.deepspeed.states import (
     ModelState,
     OptimizerState,
+    fields,
+    header,
     model_state,
     optimizer_state,
     plain_fields,
 )
 from ckpt.formats.folder.merge import merged
-from ckpt.formats.pickled import Contents, checkpoint
+from ckpt.formats.pickled import Contents, checkpoint, refuse_mixed
 from ckpt.formats.probe import Probe
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Node
 from ckpt.rows import replace
 from ckpt.text import and_more, show
+from ckpt.tree.find import counter
 
 MODEL, MODULE, OPTIMIZER = "model", "module", "optimizer"
 _LOSSES = ("incomplete", "damaged-file")
@@ -102,6 +105,7 @@ def side_by_side(files: Files, why: str) -> Checkpoint:
     members = [Member(name, name.removesuffix(".pt"), found) for name, found in files.opened.items()]
     if not members:
         raise UnreadableError(files.notices[0].message)
+    refuse_mixed((show(name, 80), header(fields(found.root))) for name, found in files.opened.items())
     whole = merged(plan.path, NAME, members)
     return replace(
         whole,
@@ -139,8 +143,18 @@ def _merged(files: Files, limits: Limits) -> Checkpoint:
         text = f"files of {_ranks(stale)} are left from a save with more ranks and were not read"
         files.notices.append(Notice("unread-file", text))
     partitions = Partitions(models, optimizers, limits)
-    files.notices += partitions.notices
+    files.notices += [*partitions.notices, *_older(main, optimizers)]
     return assembled(files, main, partitions, limits)
+
+
+def _older(main: ModelState, optimizers: dict[int, OptimizerState]) -> Iterator[Notice]:
+    """What says that the model states and the optimizer states are of two saves, which no field says for sure."""
+    counts = [counter(main.rest.get(key)) for key in ("global_steps", "skipped_steps")]
+    steps = [counter(node) for rank in sorted(optimizers)[:1] for node in optimizers[rank].steps.values()]
+    taken = max((step for step in steps if step is not None), default=None)
+    if taken is not None and counts[0] is not None and taken != counts[0] - (counts[1] or 0):
+        text = f"the model states are of step {counts[0]:,.0f}, and the optimizer took {taken:,.0f} steps"
+        yield Notice("mixed-steps", f"{text}: of two saves, or the optimizer was started anew")
 
 
 def models_of(files: Files) -> dict[int, ModelState]:

@@ -85,6 +85,21 @@ class OptimizerState(NamedTuple):
     version: str | None
     rest: dict[str, Node]
 
+    @property
+    def steps(self) -> dict[str, Node]:
+        """The counter of each flat group: in its state, or in its group, where DeepSpeed's FusedAdam keeps it."""
+        groups = [fields(node) for node in self.param_groups]
+        groups += [{}] * (len(self.state) - len(groups))
+        rows = [
+            state.get("step", group.get("step")) for state, group in zip(self.state, groups, strict=False)
+        ]
+        return {f"step of group {number}": node for number, node in enumerate(rows) if node is not None}
+
+
+def header(found: dict[str, Node]) -> dict[str, Node]:
+    """What every rank counts, of the fields of a file of model states."""
+    return {key: found[key] for key in ("global_steps", "global_samples") if key in found}
+
 
 def fields(node: Node) -> dict[str, Node]:
     """The children of a dict or an object with string keys."""

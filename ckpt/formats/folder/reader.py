@@ -16,6 +16,7 @@ from ckpt.formats.folder.layouts import Fact
 from ckpt.formats.folder.merge import merged
 from ckpt.formats.folder.parts import Part, Plan
 from ckpt.formats.folder.plan import plan_of
+from ckpt.formats.pickled import mixed, refuse_mixed
 from ckpt.formats.probe import Probe
 from ckpt.formats.sharded import INDEXES
 from ckpt.limits import Limits
@@ -99,7 +100,12 @@ def _whole(probe: Probe, plan: Plan, members: Sequence[Member], notices: Sequenc
         return made
     whole = merged(plan.path or probe.path, NAME, members)
     facts = [*_facts(whole.root, plan.facts)]
+    # Only the states of random numbers are told apart here: those of a run with more ranks may have been left.
+    said = mixed(_headers([row for row in members if row.key.startswith("random_states")], "step"))
+    if said is not None:
+        notices = [*notices, Notice("mixed-steps", said)]
     if plan.is_ranks:
+        refuse_mixed(_headers(members, "iteration"))
         notices = [*notices, *_missing_ranks(members)]
         facts += _ranks(members)
     return replace(
@@ -126,6 +132,14 @@ def _ranks(members: Sequence[Member]) -> Iterator[tuple[str, Node]]:
             pipeline = _at(member.checkpoint.root, ("args", megatron.SIZES[1]))
             is_of_experts = isinstance(experts, int) and experts > 1 and pipeline == 1
             yield member.key, megatron.rank_of(member.key, is_of_experts)
+
+
+def _headers(members: Sequence[Member], key: str) -> Iterator[tuple[str, dict[str, Node]]]:
+    """The counter of each file that has one."""
+    for member in members:
+        node = _at(member.checkpoint.root, (key,))
+        if node is not None:
+            yield show(member.file, 80), {key: node}
 
 
 def _missing_ranks(members: Sequence[Member]) -> list[Notice]:

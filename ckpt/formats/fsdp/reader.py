@@ -18,7 +18,7 @@ from ckpt.formats.fsdp.copies import Copies, Whole, copies_of
 from ckpt.formats.fsdp.names import RankSet
 from ckpt.formats.fsdp.sets import sets_of
 from ckpt.formats.fsdp.swap import swapped
-from ckpt.formats.pickled import Contents
+from ckpt.formats.pickled import Contents, counters_of, refuse_mixed
 from ckpt.formats.probe import Probe
 from ckpt.limits import TENSOR_MEMORY, Limits
 from ckpt.names import Path, dotted
@@ -139,9 +139,13 @@ class _Set:
             raise UnreadableError(f"two files are of one rank: {show(found.repeated, 80)}")
         if len(found.files) > self._limits.shards:
             raise LimitError("the folder holds too many files", "shards", self._limits.shards)
+        headers: list[tuple[str, dict[str, Node]]] = []
         for rank, name in found.files.items():
             used = self._probe.budget.used
             file = self._probe.open(self._probe.location.child(name, "no"), self._mark_of(rank))
+            headers.append((show(name, 80), counters_of(file.values)))
+            refuse_mixed(headers)
+            del headers[1:]
             if not self.files:
                 first = {entry.path: entry.tensor for entry in file.tensors}
             else:
@@ -184,6 +188,8 @@ class _Set:
                     )
                 continue
             kept[id(tensor)] = list(every.values())
+            if path[-1] == "step":
+                refuse_mixed((show(self.set.files[rank], 80), {name: one}) for rank, one in every.items())
             found = self._merged(name, every)
             if found.ref is not None and found.ref is not tensor:
                 made[id(tensor)] = found.ref

@@ -7,6 +7,7 @@ from typing import Literal
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import Failure, UnreadableError
+from ckpt.evidence.survey import Survey
 from ckpt.findings import LOST
 from ckpt.jobs.check.sums import Sum
 from ckpt.rows import NamedTuple
@@ -40,6 +41,8 @@ class VerifyReport(NamedTuple):
     """What loading the file calls beyond what ckpt knows. An intact file can do harm."""
     error: Failure | None = None
     """Why it is unreadable."""
+    doubts: tuple[str, ...] = ()
+    """What makes it likely that files of several saves are mixed, and does not prove it."""
 
     def to_json(self) -> dict[str, Json]:
         """The document `ckpt.verify`; docs/json.md is its contract."""
@@ -57,6 +60,7 @@ class VerifyReport(NamedTuple):
             "whole": None if self.whole is None else list(self.whole),
             "lost": None if self.lost is None else list(self.lost),
             "called": list(self.called),
+            "doubts": list(self.doubts),
         }
 
 
@@ -95,7 +99,10 @@ def structure(checkpoint: Checkpoint) -> VerifyReport:
         checked.append("index and shards agree")
     for one in indexed:
         odd += _index(one)
-    report = _judged(checkpoint, problems, checked, odd)
+    mixed = Survey(checkpoint).mixed
+    doubts = [notice.message for notice in checkpoint.notices if notice.code == "mixed-steps"]
+    doubts += [] if mixed is None else [mixed.text]
+    report = _judged(checkpoint, problems, checked, odd)._replace(doubts=tuple(doubts))
     if not lost:
         return report
     names = {name for notice in lost for name in notice.tensors}
@@ -153,7 +160,7 @@ def with_checksums(
         why = "records without a checksum" if nbytes else f"{checkpoint.traits.label} has no checksums"
         not_checked.append(f"values of {size_text(unchecked)} ({why})")
     judged = _judged(checkpoint, problems, checked, not_checked)
-    return _doubted(judged._replace(whole=report.whole, lost=report.lost), unread)
+    return _doubted(judged._replace(whole=report.whole, lost=report.lost, doubts=report.doubts), unread)
 
 
 def _doubted(report: VerifyReport, unread: Sequence[str]) -> VerifyReport:

@@ -25,8 +25,11 @@ def findings(survey: Survey) -> Iterable[Finding]:
     if survey.record is not None:
         none = without_gradient(survey.record)
         yield from _recorded(survey, survey.record, none)
+    mixed = survey.mixed
     for use in survey.uses:
-        yield from _by_state(survey, use, none)
+        yield from _by_state(survey, use, none, frozenset() if mixed is None else mixed.steps)
+    if mixed is not None:
+        yield Finding("mixed-steps", mixed.text)
 
 
 def _recorded(survey: Survey, match: RecordMatch, none: tuple[int, ...]) -> Iterable[Finding]:
@@ -60,14 +63,19 @@ def _recorded(survey: Survey, match: RecordMatch, none: tuple[int, ...]) -> Iter
         )
 
 
-def _by_state(survey: Survey, use: GradientUse, none: tuple[int, ...]) -> Iterable[Finding]:
-    """Parameters for which an optimizer holds no state while it does for others, or whose counters are behind."""
+def _by_state(
+    survey: Survey, use: GradientUse, none: tuple[int, ...], mixed: frozenset[float]
+) -> Iterable[Finding]:
+    """Parameters for which an optimizer holds no state while it does for others, or whose counters are behind.
+
+    A counter at one of the steps `mixed` says something of its file, and not of its parameter.
+    """
     match = survey.record
     known = match.known() if match is not None else {}
     frozen = {index for index, row in known.items() if not row.requires_grad}
     skip = frozen.union(none)
     never = [number for number in use.never if use.match.indices[number] not in skip]
-    behind = [row for row in use.lagging if use.match.indices[row[0]] not in skip]
+    behind = [row for row in use.lagging if use.match.indices[row[0]] not in skip and row[1] not in mixed]
     lagging = [row for row in behind if row[0] not in use.zero]
     zero = [row for row in behind if row[0] in use.zero]
     name = use.match.optimizer.name

@@ -327,3 +327,29 @@ def test_a_strided_shard_of_no_number_is_refused(split: int, copy: Path) -> None
     change(copy / file(1), spec(placements=(raw(_StridedShard, dim=0, split_factor=split),)))
     done = inside("inspect", "c", cwd=copy.parent)
     assert done.code == 2 and b"Traceback" not in done.err, done
+
+
+@pytest.mark.parametrize("of", ["the run", "a parameter", "a parameter, without checksums"])
+def test_files_of_two_steps(of: str, ranks: Path, tmp_path: Path) -> None:
+    """What every rank counts is equal in all files of one save; nothing is merged where it is not."""
+    shutil.copytree(ranks / "fsdp2", tmp_path / "c")
+
+    def later(state: dict[str, Any]) -> None:
+        if of == "the run":
+            state["step"] = 2
+        else:
+            state["optim"]["state"]["up.weight"]["step"] += 1
+
+    with_crc = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(not of.endswith("checksums"))
+    try:
+        for rank in (0, 2):
+            change(tmp_path / "c" / file(rank), later if rank else lambda state: None)
+    finally:
+        torch.serialization.set_crc32_options(with_crc)
+    name = "step" if of == "the run" else "optim.state.up.weight.step"
+    refused(
+        tmp_path / "c", f"the files were saved at several steps: {name} is 1 in {file(0)}, 2 in {file(2)}"
+    )
+    done = inside("verify", "c", cwd=tmp_path)
+    assert done.code == 1 and b"several steps" in done.out, done
