@@ -6,13 +6,16 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Annotated
+
+import typer
 
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint
 from ckpt.cli import output
-from ckpt.cli.options import plugins_allowed
+from ckpt.cli.options import opened, plugins_allowed
 from ckpt.cli.walk import Found, is_concern, listed, looked
-from ckpt.errors import CkptError, FolderError, UnreadableError, UsageError
+from ckpt.errors import CkptError, FolderError, LossError, NotOpenedError, UnreadableError, UsageError
 from ckpt.formats import save
 from ckpt.formats.dcp.names import is_part
 from ckpt.formats.sharded.write import set_pattern
@@ -20,12 +23,16 @@ from ckpt.io import commit, folder, leftover
 from ckpt.io.beside import beside
 from ckpt.io.far import is_url
 from ckpt.jobs.rewrite.report import RewriteReport
-from ckpt.jobs.rewrite.sets.partial import is_partial
 from ckpt.limits import Limits
 from ckpt.rows import NamedTuple
 from ckpt.text import pasted_path, show, show_literal
 
 Open = Callable[[str, Limits], Checkpoint]
+
+
+Partial = Annotated[
+    bool, typer.Option("--partial", help="Of an incomplete checkpoint, write the whole tensors only.")
+]
 
 
 class WriteOptions(NamedTuple):
@@ -60,8 +67,8 @@ class WriteOptions(NamedTuple):
     """Into how many files the tensors of a distributed checkpoint are cut."""
     link: bool = False
     """Whether data files that stay as they are become hard links."""
-    can_be_partial: bool = False
-    """Whether the command takes --partial."""
+    partial: bool = False
+    """Whether the whole tensors of an incomplete checkpoint are written."""
     min_coverage: float | None = None
     """The share of elements that a warm start must load, or nothing is written."""
 
@@ -84,6 +91,11 @@ class Job(NamedTuple):
     @property
     def path(self) -> str:
         return self.item.path
+
+
+def opened_partly(path: str, limits: Limits, *, tell: bool = True) -> Checkpoint:
+    """The checkpoint at a path, also where files of it are missing. Raises CkptError."""
+    return opened(path, limits, tell=tell, partial=True)
 
 
 def jobs_of(paths: Sequence[str], options: WriteOptions, opened: Open) -> list[Job]:
@@ -276,13 +288,19 @@ def check_link(report: RewriteReport, format: str) -> None:
 
 
 @contextmanager
-def advised_partial(checkpoint: Checkpoint, options: WriteOptions) -> Iterator[None]:
-    """Name --partial in the error of a part that is missing."""
+def advised_partial(options: WriteOptions, plan: Callable[[], None]) -> Iterator[None]:
+    """Name --partial in the error of a part that is missing, where `plan`, which does all but write with it, succeeds."""
     try:
         yield
-    except UnreadableError as error:
-        if options.can_be_partial and error.hint is None and is_partial(checkpoint):
-            error.hint = "--partial converts the whole tensors only"
+    except (UnreadableError, LossError) as error:
+        asks = error.hint is None or error.hint.endswith("?")
+        if options.many and not options.partial and asks and not isinstance(error, NotOpenedError):
+            try:
+                plan()
+            except CkptError:
+                raise error from None
+            asked = f"{error.hint} " if error.hint else ""
+            error.hint = f"{asked}--partial writes the whole tensors only"
         raise
 
 

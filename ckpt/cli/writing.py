@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from inspect import Parameter
 
 from ckpt.checkpoint import Checkpoint
@@ -28,6 +29,7 @@ from ckpt.cli.options import (
 from ckpt.cli.outputs import (
     Job,
     Open,
+    Partial,
     WriteOptions,
     advised_partial,
     can_stay,
@@ -36,6 +38,7 @@ from ckpt.cli.outputs import (
     jobs_of,
     left_over,
     open_item,
+    opened_partly,
     refuse_source,
     shard_place,
     target_of,
@@ -51,6 +54,7 @@ from ckpt.io.far import is_url
 from ckpt.io.folder import make_parents
 from ckpt.jobs.rewrite.report import RewriteReport, with_unread
 from ckpt.jobs.rewrite.sets.files import weights_file, with_files, without_copies
+from ckpt.jobs.rewrite.sets.partial import is_partial, whole_part
 from ckpt.limits import Limits
 from ckpt.render.rewrite import rewrite_lines
 from ckpt.render.warmstart import coverage_lines
@@ -68,6 +72,7 @@ def writing(
             [
                 Parameter("recursive", Parameter.KEYWORD_ONLY, default=False, annotation=Recursive),
                 Parameter("files_from", Parameter.KEYWORD_ONLY, default=None, annotation=FilesFrom),
+                Parameter("partial", Parameter.KEYWORD_ONLY, default=False, annotation=Partial),
             ]
             if many
             else []
@@ -107,6 +112,7 @@ def writing(
             json: bool = False,
             recursive: bool = False,
             files_from: str | None = None,
+            partial: bool = False,
             limit: list[str] | None = None,
             **values: object,
         ) -> int:
@@ -124,6 +130,7 @@ def writing(
                 many,
                 recursive,
                 files_from,
+                partial=partial,
             )
             _check(options)
             _refuse_urls(command.__module__.rpartition(".")[2], values, options)
@@ -136,6 +143,8 @@ def writing(
 
 def rewrite(paths: list[str] | None, make: Make, options: WriteOptions, *, opened: Open = opened) -> int:
     """Each PATH: read, change, write, report. The exit code of the command."""
+    if options.partial:
+        opened = opened_partly
     jobs = jobs_of(paths or (), options, opened)
     turns = iter(jobs)
     return each(
@@ -188,17 +197,32 @@ def _one(job: Job, make: Make, options: WriteOptions, opened: Open) -> int:
     to = target_of(job, options)
     for other, size in left_over(to, options):
         output.talk(f"ckpt: {show(other, None)}: {size_text(size)} left over from a run that was killed")
+
+    def plan() -> None:
+        """Do all that --partial does before it writes. Raises CkptError where it would refuse."""
+        asked = options._replace(partial=True)
+        with open_item(job.item, asked, partial(opened_partly, tell=False)) as found:
+            chosen = weights_file(found) if options.weights_file else found
+            if not is_partial(chosen):
+                raise UnsupportedError("nothing is missing")
+            report = make(Survey(whole_part(chosen, limits)[0]), limits)
+            name = _format(report.result, to, options)
+            if save.is_written(name):
+                save.refuse_losses(report.result, name)
+
     try:
-        checkpoint = open_item(job.item, options, opened)
+        with advised_partial(options, plan):
+            checkpoint = open_item(job.item, options, opened)
     except CkptError as error:
         if is_skipped(job.item, error):
             return 0
         raise
     with checkpoint:
-        survey = Survey(weights_file(checkpoint) if options.weights_file else checkpoint)
+        chosen = weights_file(checkpoint) if options.weights_file else checkpoint
+        survey = Survey(chosen)
         mixed = survey.mixed
         warn(checkpoint.path, [] if mixed is None else [mixed.text])
-        with _advised(survey, limits), advised_partial(checkpoint, options):
+        with _advised(survey, limits), advised_partial(options, plan):
             return _rewritten(checkpoint, survey, make, to, options)
 
 
@@ -211,7 +235,7 @@ def _rewritten(
 ) -> int:
     """Change, write and report one checkpoint; `survey` is of its file of weights where only that is changed."""
     limits = options.limits
-    report = without_copies(with_unread(make(survey, limits)), limits)
+    report = without_copies(with_unread(_made(survey, make, options)), limits)
     if not options.in_place:
         report = with_files(report, checkpoint)
     refuse_source(report, to, options)
@@ -252,6 +276,17 @@ def _rewritten(
         why = less if least else "no tensor of PRETRAINED fits"
         output.talk(f"ckpt: {show(checkpoint.path, None)}: {why}: nothing was written")
     return int(too_little or report.is_partial)
+
+
+def _made(survey: Survey, make: Make, options: WriteOptions) -> RewriteReport:
+    """What the command makes of a checkpoint, or with --partial of its whole tensors. Raises LossError for an incomplete one."""
+    if not options.partial:
+        return make(survey, options.limits)
+    whole, lost = whole_part(survey.checkpoint, options.limits)
+    report = make(Survey(whole), options.limits)
+    if not is_partial(survey.checkpoint):
+        return report
+    return report._replace(source=survey.checkpoint, left_out=(*report.left_out, *lost), is_partial=True)
 
 
 @contextmanager

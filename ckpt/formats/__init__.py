@@ -55,24 +55,33 @@ FORMATS: Iterable[Format] = _Table(
 )
 
 
-def open(path: str, limits: Limits | None = None, *, plugins: bool = False) -> Checkpoint:
+def open(
+    path: str, limits: Limits | None = None, *, plugins: bool = False, partial: bool = False
+) -> Checkpoint:
     """The checkpoint at a path: a file, an index of shards, or a folder that holds one.
 
     Nothing that the file names is run, imported or written, and no tensor data is read. With `plugins`, formats of
-    other distributions (entry points `ckpt.formats`) are asked for a file that no built-in format recognises.
+    other distributions (entry points `ckpt.formats`) are asked for a file that no built-in format recognises. With
+    `partial`, an index whose shards are not all there is read too, with a notice of what is lost.
     Raises CkptError with the path in front.
     """
-    return _open(locate(path), limits or Limits(), plugins, "")
+    return _open(locate(path), limits or Limits(), plugins, "", partial=partial)
 
 
 def _open(
-    location: Location, limits: Limits, plugins: bool, mark: str, budget: Budget | None = None
+    location: Location,
+    limits: Limits,
+    plugins: bool,
+    mark: str,
+    budget: Budget | None = None,
+    *,
+    partial: bool = False,
 ) -> Checkpoint:
     collecting = gc.isenabled()
     gc.disable()  # a tree of a million nodes has no garbage: the collector would double the time
     probe = None
     try:
-        probe = probe_at(location, limits, plugins, mark, budget)
+        probe = probe_at(location, limits, plugins, mark, budget, partial=partial)
         checkpoint = format_of(probe, plugins).read(probe, limits)
         if probe.source is not None and probe.source not in checkpoint.sources:
             probe.close()  # an index: the checkpoint holds the files that it names
@@ -170,11 +179,21 @@ def _advised(error: CkptError, probe: Probe) -> CkptError:
 
 
 def probe_at(
-    location: Location, limits: Limits, plugins: bool = False, mark: str = "", budget: Budget | None = None
+    location: Location,
+    limits: Limits,
+    plugins: bool = False,
+    mark: str = "",
+    budget: Budget | None = None,
+    *,
+    partial: bool = False,
 ) -> Probe:
     """The probe of a location, for all formats. Raises CkptError."""
     left = budget or Budget(limits)  # one for all shards
-    return Probe(location, limits, lambda other, mark: _open(other, limits, plugins, mark, left), mark, left)
+
+    def inner(other: Location, mark: str) -> Checkpoint:
+        return _open(other, limits, plugins, mark, left, partial=partial)
+
+    return Probe(location, limits, inner, mark, left, partial)
 
 
 def format_of(probe: Probe, plugins: bool = False) -> Format:

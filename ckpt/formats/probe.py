@@ -19,6 +19,7 @@ class Probe:
 
     `open` reads another location in the same way, for a format of several files. `mark` is the prefix of the
     storage ids, so that the ids of several files stay apart. `budget` is what is left of the limits for all of them.
+    With `partial`, a file of a set that is missing is a notice, where a format would refuse the set.
     """
 
     def __init__(
@@ -28,7 +29,9 @@ class Probe:
         open: Callable[[Location, str], Checkpoint],
         mark: str = "",
         budget: Budget | None = None,
+        partial: bool = False,
     ) -> None:
+        self.partial = partial
         self.budget = budget or Budget(limits)
         self.location = location
         self.path = location.name

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import warnings
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import deepspeeds
 import frameworks_dcp
@@ -16,6 +13,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from deepspeeds import TAG, Saved
+from frameworks_dcp import in_two_files
 from inside import inside
 
 import ckpt
@@ -144,43 +142,26 @@ def test_random_states_of_accelerate(tmp_path: Path) -> None:
 # --- distributed checkpoints ------------------------------------------------------------------------------------------
 
 
-def saved(folder: Path, step: int, root: int | None = -1, lag: Callable[[str], int] = lambda name: 0) -> Path:
-    """A save in two files, with the counters of twelve layers in both. `lag` says how far a parameter is behind."""
-    net = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(12)])
-    state: dict[str, Any] = {"state": {}, "param_groups": [{"lr": 0.1, "params": []}]}
-    for name, tensor in net.named_parameters():
-        state["param_groups"][0]["params"].append(name)
-        moments = {"exp_avg": torch.ones_like(tensor) * step, "exp_avg_sq": torch.ones_like(tensor)}
-        state["state"][name] = {"step": torch.tensor(float(step - lag(name))), **moments}
-    whole: dict[str, Any] = {"model": dict(net.state_dict()), "optim": state}
-    if root is not None:
-        whole["step"] = step if root < 0 else root
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        dcp.save(whole, storage_writer=dcp.FileSystemWriter(folder, thread_count=2), no_dist=True)
-    return folder
-
-
 @pytest.mark.parametrize("file", ["__0_0.distcp", "__0_1.distcp"])
 @pytest.mark.parametrize("root", [-1, None])
 def test_a_file_of_the_next_save(file: str, root: int | None, tmp_path: Path) -> None:
-    saved(tmp_path / "c", 3, root)
-    saved(tmp_path / "new", 4, root)
+    in_two_files(tmp_path / "c", 3, root)
+    in_two_files(tmp_path / "new", 4, root)
     silent(tmp_path / "c")
     shutil.copy(tmp_path / "new" / file, tmp_path / "c" / file)
     said(tmp_path / "c", "all counters of the optimizer in __0_")
 
 
 def test_parameters_that_lag_are_no_files_of_another_step(tmp_path: Path) -> None:
-    saved(tmp_path / "c", 5, lag=lambda name: name in ("0.weight", "0.bias", "7.weight", "7.bias"))
+    in_two_files(tmp_path / "c", 5, lag=lambda name: name in ("0.weight", "0.bias", "7.weight", "7.bias"))
     silent(tmp_path / "c")
     assert "sometimes-unused" in {row.code for row in ckpt.inspect(tmp_path / "c").findings}
 
 
 def test_a_checkpoint_that_counts_otherwise_says_nothing(tmp_path: Path) -> None:
     """Neither side has the step of the checkpoint itself: the optimizer was started later."""
-    saved(tmp_path / "c", 3, 1003)
-    saved(tmp_path / "new", 4, 1003)
+    in_two_files(tmp_path / "c", 3, 1003)
+    in_two_files(tmp_path / "new", 4, 1003)
     shutil.copy(tmp_path / "new" / "__0_1.distcp", tmp_path / "c")
     silent(tmp_path / "c")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import warnings
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ __all__ = [
     "accelerate",
     "classic",
     "folders_save",
+    "in_two_files",
     "lightning",
     "megatron",
     "megatron_keys",
@@ -168,4 +170,23 @@ def torchtitan(folder: Path, steps: tuple[int, ...] = (10, 20)) -> Path:
     """`checkpoint/step-N`: the names of the model at the root."""
     for step in steps:
         save(folder / f"step-{step}", {**weights(model(step)), "train_state": {"step": step}})
+    return folder
+
+
+def in_two_files(
+    folder: Path, step: int, root: int | None = -1, lag: Callable[[str], int] = lambda name: 0
+) -> Path:
+    """A save in two files, with the counters of twelve layers in both. `lag` says how far a parameter is behind."""
+    net = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(12)])
+    state: dict[str, Any] = {"state": {}, "param_groups": [{"lr": 0.1, "params": []}]}
+    for name, tensor in net.named_parameters():
+        state["param_groups"][0]["params"].append(name)
+        moments = {"exp_avg": torch.ones_like(tensor) * step, "exp_avg_sq": torch.ones_like(tensor)}
+        state["state"][name] = {"step": torch.tensor(float(step - lag(name))), **moments}
+    whole: dict[str, Any] = {"model": dict(net.state_dict()), "optim": state}
+    if root is not None:
+        whole["step"] = step if root < 0 else root
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dcp.save(whole, storage_writer=dcp.FileSystemWriter(folder, thread_count=2), no_dist=True)
     return folder

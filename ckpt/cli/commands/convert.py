@@ -15,9 +15,9 @@ from ckpt.errors import UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.formats import is_folder_format, save, writer_of
 from ckpt.jobs.rewrite.convert import convert
-from ckpt.jobs.rewrite.report import Leftover, RewriteReport
+from ckpt.jobs.rewrite.report import RewriteReport
 from ckpt.jobs.rewrite.sets.flattened import with_flattening
-from ckpt.jobs.rewrite.sets.partial import refuse_lost, whole_part
+from ckpt.jobs.rewrite.sets.partial import refuse_lost
 from ckpt.limits import Limits, number_of
 from ckpt.names import Globs
 
@@ -64,10 +64,6 @@ def command(
         int | None,
         typer.Option("--ranks", metavar="N", help="Cut a DCP into the files of N ranks; 1 without it."),
     ] = None,
-    partial: Annotated[
-        bool,
-        typer.Option("--partial", help="Of an incomplete checkpoint, convert the whole tensors only."),
-    ] = False,
     include: Include = None,
     exclude: Exclude = None,
     section: SectionOption = None,
@@ -92,18 +88,13 @@ def command(
         raise UsageError("--weights and --section exclude each other")
     globs = Globs(include or (), exclude or ())
     options = _with_format(options, format, shard_size, plain=plain)
-    options = _with_ranks(options, ranks)._replace(can_be_partial=not partial)
+    options = _with_ranks(options, ranks)
 
     def make(survey: Survey, limits: Limits) -> RewriteReport:
         written = options.format or save.own_format(survey.checkpoint)
         traits = save.traits_of(written)
-        source = survey.checkpoint
-        lost: tuple[Leftover, ...] = ()
-        if partial:
-            whole, lost = whole_part(source, limits)
-            survey = survey if whole is source else Survey(whole)
-        elif traits.is_pickle:
-            refuse_lost(source)
+        if traits.is_pickle:
+            refuse_lost(survey.checkpoint)
         report = convert(
             survey,
             written,
@@ -120,8 +111,7 @@ def command(
         )
         if traits.is_folder:
             report = with_flattening(report, options.ranks or 1, limits)
-        left = (*report.left_out, *lost)
-        return report._replace(source=source, left_out=left, is_partial=bool(lost))
+        return report
 
     return rewrite(paths, make, options)
 

@@ -232,6 +232,7 @@ def assembled(files: Files, main: ModelState, partitions: Partitions | None, lim
         whole,
         nbytes=sum(found.nbytes for found in files.opened.values()),
         tensors=tuple(_roled(entry, main) for entry in whole.tensors),
+        left_out=_lost(main, partitions),
         parts=tuple(f"{plan.prefix}{name}" for name in files.opened),
         layout=f"{'Lightning checkpoint, ' if is_lightning else ''}DeepSpeed {kind}",
         copies=(MODULE,) if MODULE in root.keys else (),
@@ -263,6 +264,21 @@ def _weights(main: ModelState, partitions: Partitions | None, probe: Probe) -> d
         elif name in module and owner not in partitions.names and owner not in partitions.lost:
             weights[name] = module[name]
     return weights
+
+
+def _lost(main: ModelState, partitions: Partitions | None) -> tuple[tuple[str, str], ...]:
+    """What is lost with the weights that the notices name: their other names, and their state."""
+    if partitions is None:
+        return ()
+    rows = [
+        (f"{MODEL}.{alias}", f"lost with {owner}")
+        for alias, owner in main.shared.items()
+        if owner in partitions.lost and alias not in partitions.lost
+    ]
+    if partitions.has_optimizer:
+        trained = [name for name in partitions.names if name in partitions.lost]
+        rows += [(f"{OPTIMIZER}.state.{name}", f"lost with {name}") for name in trained]
+    return tuple(rows)
 
 
 def _zero(partitions: Partitions) -> Dict:

@@ -32,6 +32,8 @@ class Layout(NamedTuple):
     """Name of a shard -> where it is."""
     total_size: int | None = None
     """Bytes of all tensors."""
+    lost: tuple[Notice, ...] = ()
+    """The shards that are missing, where the others are read."""
 
 
 def mark(probe: Probe, number: int) -> str:
@@ -45,7 +47,8 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     usual = headers.read_shards(layout.places, marks, limits, probe.budget)
     if usual is not None:
         try:
-            notices = _compare(layout.weight_map, [(shard.name, shard.header.tensors) for shard in usual])
+            held = [(shard.name, shard.header.tensors) for shard in usual]
+            notices = [*layout.lost, *_compare(layout.weight_map, held)]
         except BaseException:
             for each in usual:
                 each.source.close()
@@ -55,7 +58,8 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     try:
         for (name, place), prefix in zip(layout.places.items(), marks, strict=True):
             shards.append((name, probe.open(place, prefix)))
-        notices = _compare(layout.weight_map, [(name, names_of(shard.tensors)) for name, shard in shards])
+        named = [(name, names_of(shard.tensors)) for name, shard in shards]
+        notices = [*layout.lost, *_compare(layout.weight_map, named)]
         return replace(merged(probe.path, NAME, shards, notices), index_bytes=layout.total_size)
     except BaseException:
         for _, shard in shards:
@@ -72,10 +76,13 @@ def layout_of(probe: Probe, limits: Limits) -> Layout:
     if missing:
         listed = and_more([show(name, 80) for name in names if name in missing], _LISTED)
         lost = sum(name in missing for name in weight_map.values())
-        raise UnreadableError(
-            f"{len(missing)} of {len(names)} shards missing, with {lost:,} tensors: {listed}",
-            hint="an unfinished download?",
-        )
+        text = f"{len(missing)} of {len(names)} shards missing, with {lost:,} tensors: {listed}"
+        if not probe.partial or len(missing) == len(names):
+            raise UnreadableError(text, hint="an unfinished download?")
+        gone = tuple(name for name, shard in weight_map.items() if shard in missing)
+        weight_map = {name: shard for name, shard in weight_map.items() if shard not in missing}
+        places = {name: found[name] for name in names if name not in missing}
+        return Layout(folder, weight_map, places, None, (Notice("incomplete", text, gone),))
     return Layout(folder, weight_map, {name: found[name] for name in names}, total_size)
 
 

@@ -73,7 +73,7 @@ def convert(
     if encoding is not None and encoding not in ENCODINGS:
         raise UsageError(f"--encoding {show(encoding, 40)}: not one of {' '.join(ENCODINGS)}")
     refuse_ranks(survey.checkpoint, section)
-    refuse_incomplete(survey.checkpoint, weights or section, "--weights", drop_other)
+    refuse_incomplete(survey.checkpoint, weights or section, "--weights")
     survey, section = _chosen_weights(survey, weights, section, traits, limits)
     asked = _Asked(format, traits, plain, dtype_of(dtype), encoding, section, select)
     return droppable(lambda drop: _converted(survey, asked, limits, unfit, drop), drop_other)

@@ -7,6 +7,7 @@ from ckpt.errors import UnsupportedError, UsageError
 from ckpt.evidence.devices import checked, hidden_devices, is_accelerator
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.report import Change, Leftover, RewriteReport, edited
+from ckpt.jobs.rewrite.sets.files import refuse_incomplete
 from ckpt.limits import Limits
 from ckpt.names import natural
 from ckpt.nodes import Node, Opaque
@@ -73,6 +74,7 @@ def rehome(survey: Survey, asked: Moves, limits: Limits, *, objects: bool = Fals
             path=checkpoint.path,
             hint="name the device where you load it",
         )
+    refuse_incomplete(checkpoint)
     edit = _Rehome(survey, asked, objects)
     if checkpoint.traits.names_are_code:
         result = edit.program(checkpoint, limits)

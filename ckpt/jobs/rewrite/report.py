@@ -321,7 +321,9 @@ def with_unread(report: RewriteReport) -> RewriteReport:
         for notice in source.notices
         if notice.code in ("trailing-data", "damaged-file", "incomplete", "ranks-differ")
     ]
-    rows += [] if report.is_partial else [Leftover(name, why) for name, why in source.left_out]
+    if report.is_partial:  # what is missing stands before the long list of what is lost with it
+        return report._replace(left_out=(*rows, *report.left_out))
+    rows += [Leftover(name, why) for name, why in source.left_out]
     return report._replace(left_out=(*report.left_out, *rows))
 
 

@@ -70,7 +70,7 @@ def _weights(
     survey = with_ties(survey, limits)
     checkpoint = survey.checkpoint
     chosen = survey.only_model(section)
-    refuse_incomplete(checkpoint, chosen.name, "--section", drop_other)
+    refuse_incomplete(checkpoint, chosen.name, "--section")
     kept = [_kept(checkpoint, name, limits) for name in keep]
     picked = set(map(id, chosen.selected(select, checkpoint.path)))
     others = [entry for entry in chosen.entries if id(entry) not in picked]

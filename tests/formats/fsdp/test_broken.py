@@ -56,7 +56,7 @@ def test_a_missing_copy_loses_nothing(ranks: Path, tmp_path: Path) -> None:
     text, names = findings(tmp_path / "c")["incomplete"]
     assert text == "the file of rank 2 is missing: the other ranks hold all of every tensor" and not names
     assert inside("convert", "c", "-o", "o.pth", cwd=tmp_path).code == 2
-    assert inside("convert", "c", "-o", "o.pth", "--drop-other", cwd=tmp_path).code == 0
+    assert inside("convert", "c", "-o", "o.pth", "--partial", cwd=tmp_path).code == 1
     found = torch.load(tmp_path / "o.pth", weights_only=True)["model"]["up.weight"]
     full = torch.load(ranks / "hsdp.full.pt", weights_only=False)["model"]["up.weight"]
     assert torch.equal(found, full)

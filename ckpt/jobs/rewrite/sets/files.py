@@ -28,7 +28,7 @@ def without_copies(report: RewriteReport, limits: Limits) -> RewriteReport:
     return report._replace(result=made, left_out=(*report.left_out, *rows))
 
 
-def refuse_incomplete(checkpoint: Checkpoint, section: str | None, option: str, drop_other: bool) -> None:
+def refuse_incomplete(checkpoint: Checkpoint, section: str | None = None, option: str = "") -> None:
     """Raise LossError where weights to be written are missing. `option` chooses others that are whole.
 
     Of a distributed checkpoint each tensor says by itself what it lacks, when its bytes are read.
@@ -36,9 +36,9 @@ def refuse_incomplete(checkpoint: Checkpoint, section: str | None, option: str, 
     if checkpoint.traits.fills_a_state:
         return
     lost = next((row for row in checkpoint.notices if row.code == "incomplete"), None)
-    if lost is None or drop_other or section in checkpoint.copies:
+    if lost is None or section in checkpoint.copies:
         return
-    hint = f"{option} {checkpoint.copies[0]}" if checkpoint.copies else "--drop-other"
+    hint = f"{option} {checkpoint.copies[0]}" if checkpoint.copies and option else None
     raise LossError(lost.message, path=checkpoint.path, hint=hint)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from copy import copy
+
 from ckpt.checkpoint import Checkpoint
-from ckpt.errors import LossError, UnreadableError
+from ckpt.errors import LossError
 from ckpt.findings import LOST
 from ckpt.jobs.rewrite.report import Leftover, edited
 from ckpt.limits import Limits
-from ckpt.nodes import Dict, Node
+from ckpt.nodes import Dict, Node, Opaque, tensor_of
 from ckpt.rows import replace
 from ckpt.text import and_more, plural, show
 
@@ -18,12 +21,12 @@ def is_partial(checkpoint: Checkpoint) -> bool:
 
 
 def refuse_lost(checkpoint: Checkpoint) -> None:
-    """Raise UnreadableError where values of a checkpoint are missing, which a copy of all of it would lack."""
-    if checkpoint.left_out:
+    """Raise LossError where values of a distributed checkpoint are missing, which a copy of all of it would lack."""
+    if checkpoint.left_out and checkpoint.traits.fills_a_state:
         listed = and_more(
             [f"{show(name, 60)} ({show(why, 100)})" for name, why in checkpoint.left_out], 3, "; "
         )
-        raise UnreadableError(
+        raise LossError(
             f"{plural(len(checkpoint.left_out), 'value')} missing: {listed}", path=checkpoint.path
         )
 
@@ -39,29 +42,46 @@ def whole_part(checkpoint: Checkpoint, limits: Limits) -> tuple[Checkpoint, tupl
         problem = f"none of {plural(len(gone), 'tensor')} is whole"
         raise LossError(problem, path=checkpoint.path)
     rows = [Leftover(entry.name, "not whole", entry.tensor.nbytes) for entry in gone]
+    listed = {entry.name for entry in gone}
+    rows += [Leftover(name, "not whole") for name in whys if name not in listed]  # of which nothing was read
     rows += [Leftover(name, why) for name, why in checkpoint.left_out]
-    marks = {id(entry.tensor) for entry in gone}
-    made = edited(checkpoint, _without(checkpoint.root, marks), limits) if gone else checkpoint
+    made = checkpoint
+    if gone:
+        made = edited(checkpoint, _Without(id(entry.tensor) for entry in gone).run(checkpoint.root), limits)
     notices = tuple(row for row in checkpoint.notices if row.code not in LOST)
     return replace(made, notices=notices, left_out=()), tuple(rows)
 
 
-def _without(node: Node, gone: set[int]) -> Node:
-    """The tree without tensors. A list that loses one becomes a dict, so that the others keep their numbers."""
-    if type(node) is list:
-        items = [(place, item) for place, item in enumerate(node) if id(item) not in gone]
-        if len(items) == len(node):
-            return [_without(item, gone) for item in node]
-        numbered = Dict()
-        numbered.set([place for place, _ in items], [_without(item, gone) for _, item in items])
-        return numbered
-    if type(node) is not Dict:
-        return node
-    rows = [
-        (key, _without(value, gone))
-        for key, value in zip(node.keys, node.values, strict=True)
-        if id(value) not in gone
-    ]
-    made = Dict()
-    made.set([key for key, _ in rows], [value for _, value in rows])
-    return made
+class _Without:
+    """Makes trees without tensors. A list that loses one becomes a dict, so that the others keep their numbers."""
+
+    def __init__(self, gone: Iterable[int]) -> None:
+        self._gone = set(gone)
+        self._made: dict[int, Node] = {}
+
+    def run(self, node: Node) -> Node:
+        """The tree below a node, where what is one object stays one. Trees are at most as deep as the limit `depth`."""
+        if type(node) not in (list, Dict, Opaque) or tensor_of(node) is not None:
+            return node
+        if id(node) not in self._made:
+            self._made[id(node)] = node  # of a cycle
+            self._made[id(node)] = self._without(node)
+        return self._made[id(node)]
+
+    def _without(self, node: Node) -> Node:
+        if type(node) is list:
+            rows = [(place, item) for place, item in enumerate(node) if self._stays(item)]
+            if len(rows) == len(node):
+                return [self.run(item) for item in node]
+            numbered = Dict()
+            numbered.set([place for place, _ in rows], [self.run(item) for _, item in rows])
+            return numbered
+        assert isinstance(node, (Dict, Opaque))
+        made = copy(node)
+        pairs = [row for row in zip(node.keys, node.values, strict=True) if self._stays(row[1])]
+        made.keys = [key for key, _ in pairs]
+        made.values = [self.run(value) for _, value in pairs]
+        return made
+
+    def _stays(self, node: Node) -> bool:
+        return id(tensor_of(node)) not in self._gone
