@@ -16,13 +16,16 @@ from ckpt.cli import output
 from ckpt.cli.options import opened, plugins_allowed
 from ckpt.cli.walk import Found, is_concern, listed, looked
 from ckpt.errors import CkptError, FolderError, LossError, NotOpenedError, UnreadableError, UsageError
+from ckpt.evidence.survey import Survey
 from ckpt.formats import save
 from ckpt.formats.dcp.names import is_part
 from ckpt.formats.sharded.write import set_pattern
 from ckpt.io import commit, folder, leftover
 from ckpt.io.beside import beside
 from ckpt.io.far import is_url
-from ckpt.jobs.rewrite.report import RewriteReport
+from ckpt.jobs.check.like import Like, likeness
+from ckpt.jobs.rewrite.report import Leftover, RewriteReport
+from ckpt.jobs.rewrite.sets.partial import is_partial, whole_part
 from ckpt.limits import Limits
 from ckpt.rows import NamedTuple
 from ckpt.text import pasted_path, show, show_literal
@@ -67,6 +70,9 @@ class WriteOptions(NamedTuple):
     """Into how many files the tensors of a distributed checkpoint are cut."""
     link: bool = False
     """Whether data files that stay as they are become hard links."""
+    like: Like | None = None
+    """Another save whose tensors the source must have."""
+    like_section: str | None = None
     partial: bool = False
     """Whether the whole tensors of an incomplete checkpoint are written."""
     min_coverage: float | None = None
@@ -285,6 +291,28 @@ def check_link(report: RewriteReport, format: str) -> None:
         raise UsageError(
             "--link goes with distributed checkpoints, as input and as OUT", path=report.source.path
         )
+
+
+def made(
+    survey: Survey, make: Callable[[Survey, Limits], RewriteReport], options: WriteOptions
+) -> RewriteReport:
+    """What the command makes of a checkpoint, or with --partial of its whole tensors. Raises LossError for an incomplete one."""
+    found = None if options.like is None else likeness(survey, options.like, options.like_section)
+    if not options.partial:
+        if found is not None and found.rows:
+            raise LossError(found.text, path=survey.path)
+        return make(survey, options.limits)
+    whole, lost = whole_part(survey.checkpoint, options.limits, found)
+    report = make(Survey(whole), options.limits)
+    if not is_partial(survey.checkpoint) and not (found and found.rows):
+        return report
+    extra = [Leftover(name, "not in the other save") for name in (found.extra if found else ())]
+    return report._replace(
+        source=survey.checkpoint,
+        left_out=(*report.left_out, *lost),
+        left_alone=(*report.left_alone, *extra),
+        is_partial=True,
+    )
 
 
 @contextmanager

@@ -37,6 +37,7 @@ from ckpt.cli.outputs import (
     is_skipped,
     jobs_of,
     left_over,
+    made,
     open_item,
     opened_partly,
     refuse_source,
@@ -54,7 +55,6 @@ from ckpt.io.far import is_url
 from ckpt.io.folder import make_parents
 from ckpt.jobs.rewrite.report import RewriteReport, with_unread
 from ckpt.jobs.rewrite.sets.files import weights_file, with_files, without_copies
-from ckpt.jobs.rewrite.sets.partial import is_partial, whole_part
 from ckpt.limits import Limits
 from ckpt.render.rewrite import rewrite_lines
 from ckpt.render.warmstart import coverage_lines
@@ -202,10 +202,10 @@ def _one(job: Job, make: Make, options: WriteOptions, opened: Open) -> int:
         """Do all that --partial does before it writes. Raises CkptError where it would refuse."""
         asked = options._replace(partial=True)
         with open_item(job.item, asked, partial(opened_partly, tell=False)) as found:
-            chosen = weights_file(found) if options.weights_file else found
-            if not is_partial(chosen):
+            survey = Survey(weights_file(found) if options.weights_file else found)
+            report = made(survey, make, asked)
+            if not report.is_partial:
                 raise UnsupportedError("nothing is missing")
-            report = make(Survey(whole_part(chosen, limits)[0]), limits)
             name = _format(report.result, to, options)
             if save.is_written(name):
                 save.refuse_losses(report.result, name)
@@ -235,7 +235,7 @@ def _rewritten(
 ) -> int:
     """Change, write and report one checkpoint; `survey` is of its file of weights where only that is changed."""
     limits = options.limits
-    report = without_copies(with_unread(_made(survey, make, options)), limits)
+    report = without_copies(with_unread(made(survey, make, options)), limits)
     if not options.in_place:
         report = with_files(report, checkpoint)
     refuse_source(report, to, options)
@@ -276,17 +276,6 @@ def _rewritten(
         why = less if least else "no tensor of PRETRAINED fits"
         output.talk(f"ckpt: {show(checkpoint.path, None)}: {why}: nothing was written")
     return int(too_little or report.is_partial)
-
-
-def _made(survey: Survey, make: Make, options: WriteOptions) -> RewriteReport:
-    """What the command makes of a checkpoint, or with --partial of its whole tensors. Raises LossError for an incomplete one."""
-    if not options.partial:
-        return make(survey, options.limits)
-    whole, lost = whole_part(survey.checkpoint, options.limits)
-    report = make(Survey(whole), options.limits)
-    if not is_partial(survey.checkpoint):
-        return report
-    return report._replace(source=survey.checkpoint, left_out=(*report.left_out, *lost), is_partial=True)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import typer
 from ckpt.cli.advice.suffixes import SUFFIXES
 from ckpt.cli.options import DropOther, Exclude, Include, Paths, SectionOption
 from ckpt.cli.outputs import WriteOptions
+from ckpt.cli.work.stored import LikeOption, like_at
 from ckpt.cli.writing import rewrite, writing
 from ckpt.errors import UsageError
 from ckpt.evidence.survey import Survey
@@ -64,6 +65,7 @@ def command(
         int | None,
         typer.Option("--ranks", metavar="N", help="Cut a DCP into the files of N ranks; 1 without it."),
     ] = None,
+    like: LikeOption = None,
     include: Include = None,
     exclude: Exclude = None,
     section: SectionOption = None,
@@ -89,6 +91,8 @@ def command(
     globs = Globs(include or (), exclude or ())
     options = _with_format(options, format, shard_size, plain=plain)
     options = _with_ranks(options, ranks)
+    if like is not None:
+        options = options._replace(like=like_at(like, options.limits, section), like_section=section)
 
     def make(survey: Survey, limits: Limits) -> RewriteReport:
         written = options.format or save.own_format(survey.checkpoint)

@@ -10,6 +10,7 @@ from ckpt.cli.advice.suffixes import SUFFIXES
 from ckpt.cli.options import DropOther, Exclude, Include, Paths, SectionOption
 from ckpt.cli.outputs import WriteOptions
 from ckpt.cli.signature import FILTER
+from ckpt.cli.work.stored import LikeOption, like_at
 from ckpt.cli.writing import rewrite, writing
 from ckpt.jobs.rewrite.slim import slim
 from ckpt.names import Globs
@@ -27,6 +28,7 @@ def command(
             rich_help_panel=FILTER,
         ),
     ] = None,
+    like: LikeOption = None,
     include: Include = None,
     exclude: Exclude = None,
     section: SectionOption = None,
@@ -43,6 +45,8 @@ def command(
     ckpt slim last.ckpt --keep epoch --keep hyper_parameters -o small.ckpt
     """
     globs = Globs(include or (), exclude or ())
+    if like is not None:
+        options = options._replace(like=like_at(like, options.limits, section), like_section=section)
     return rewrite(
         paths,
         lambda survey, limits: slim(

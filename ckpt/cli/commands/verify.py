@@ -28,11 +28,12 @@ from ckpt.cli.signature import OUTPUT, Exclusion, excluding
 from ckpt.cli.walk import Found, is_concern, listed, looked
 from ckpt.cli.work import executor
 from ckpt.cli.work.part import PartOption, write_part
-from ckpt.cli.work.stored import all_sums, sums_of
+from ckpt.cli.work.stored import LikeOption, all_sums, like_at, sums_of
 from ckpt.errors import CkptError, CutOffError, NotOpenedError, UnreadableError, UsageError, about
 from ckpt.evidence.survey import Survey
 from ckpt.formats.verify import checksums, salvage
 from ckpt.jobs.check import verify
+from ckpt.jobs.check.like import Like, likeness
 from ckpt.jobs.check.sums import Sum, sums_now
 from ckpt.jobs.check.verify import VerifyReport
 from ckpt.limits import Limits
@@ -51,7 +52,7 @@ _CODES = {"intact": 0, "damaged": 1, "unreadable": TROUBLE}
     Exclusion(("--quick", "--sums")),
     Exclusion(("--json", "--quiet")),
     Exclusion(("--cluster", "--jobs")),
-    Exclusion(("--part",), ("--quick", "--json", "--quiet", "--cluster")),
+    Exclusion(("--part",), ("--quick", "--json", "--quiet", "--cluster", "--like")),
 )
 def command(
     paths: Paths = None,
@@ -64,6 +65,7 @@ def command(
             "--sums", metavar="F", help="Compare the tensors with the sums in F, as `ckpt sum` writes them."
         ),
     ] = None,
+    like: LikeOption = None,
     include: Include = None,
     exclude: Exclude = None,
     section: SectionOption = None,
@@ -90,15 +92,17 @@ def command(
     limits = limits_of(limit)
     names = listed(paths, files_from)
     globs = Globs(include or (), exclude or ())
-    if stored is None and (globs or section is not None):
-        raise UsageError("--include, --exclude and --section go with --sums")
+    if stored is None and (globs or (section is not None and like is None)):
+        raise UsageError("--include and --exclude go with --sums, --section with --sums or --like")
     if part is not None:
         options: dict[str, JsonValue] = {"include": include, "exclude": exclude, "section": section}
         return write_part(part, "verify", names, limits, {**options, "stored": stored})
     expected = None if stored is None else all_sums(stored, limits, globs)
 
+    other = None if like is None else like_at(like, limits, section)
+
     def answer(item: Found, workers: Executor | None) -> Answer:
-        report = _report(item, limits, quick, expected, section, workers)
+        report = _report(item, limits, quick, expected, section, workers, other)
         code = _CODES[report.verdict]
         if json:
             return Answer(code, document=report.to_json())
@@ -135,6 +139,7 @@ def _report(
     expected: list[Sum] | None,
     section: str | None = None,
     workers: Executor | None = None,
+    other: Like | None = None,
 ) -> VerifyReport:
     """The verdict on one file. Raises CkptError for a file in a folder that need not be a checkpoint."""
     path = item.path
@@ -157,6 +162,8 @@ def _report(
                         report = verify.with_checksums(
                             report, checkpoint, done.damage, done.nbytes, done.unchecked, done.unread
                         )
+            if other is not None:
+                report = verify.with_likeness(report, likeness(Survey(checkpoint), other, section))
             checkpoint.check_unchanged()
             return report
     except CkptError as error:

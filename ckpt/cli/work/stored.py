@@ -1,14 +1,43 @@
-"""The sums that `ckpt verify --sums` compares."""
+"""What a checkpoint is compared with: the sums of `ckpt verify --sums`, and the other save of `--like`."""
 
 from __future__ import annotations
 
 import os
+from typing import Annotated
 
-from ckpt.errors import UnreadableError, UsageError, about
+import typer
+
+from ckpt.cli.options import opened
+from ckpt.errors import CkptError, UnreadableError, UnsupportedError, UsageError, about
+from ckpt.evidence.survey import Survey
 from ckpt.io.location import locate, read_file
+from ckpt.jobs.check.like import Like, like_of, like_of_sums
 from ckpt.jobs.check.sums import Sum, parse
 from ckpt.limits import Limits
 from ckpt.names import Globs
+
+LikeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--like",
+        metavar="OTHER",
+        help="Compare names and shapes with another checkpoint, or names with the sums that `ckpt sum` wrote.",
+    ),
+]
+
+
+def like_at(path: str, limits: Limits, section: str | None = None) -> Like:
+    """The tensors of another save, or of a file of sums. Raises CkptError."""
+    try:
+        with opened(path, limits) as checkpoint:
+            survey = Survey(checkpoint)
+            known = section if any(part.name == section for part in survey.sections) else None
+            return like_of(survey, known)
+    except (UnreadableError, UnsupportedError) as error:
+        try:
+            return like_of_sums(path, all_sums(path, limits, Globs((), ())))
+        except CkptError:
+            raise error from None
 
 
 def stored_sums(stored: str, limits: Limits, globs: Globs, path: str) -> list[Sum]:

@@ -9,6 +9,7 @@ from ckpt.checkpoint import Checkpoint
 from ckpt.errors import Failure, UnreadableError
 from ckpt.evidence.survey import Survey
 from ckpt.findings import LOST
+from ckpt.jobs.check.like import Likeness
 from ckpt.jobs.check.sums import Sum
 from ckpt.rows import NamedTuple
 from ckpt.tensors import parts_of
@@ -184,6 +185,19 @@ def _tensors(checkpoint: Checkpoint, storage: str | None) -> tuple[str, ...]:
         for entry in checkpoint.tensors
         if any(part.storage.id == storage for part in parts_of(entry.tensor))
     )
+
+
+def with_likeness(report: VerifyReport, found: Likeness) -> VerifyReport:
+    """The report with what differs from another save, whose shapes settle what no file records."""
+    problems = tuple(Problem(what, names) for what, names in found.rows)
+    if problems:
+        return report._replace(
+            verdict=report.verdict if report.verdict == "unreadable" else "damaged",
+            problems=(*report.problems, *problems),
+        )
+    settled = "no file records the sizes"
+    kept = tuple(row for row in report.not_checked if not (found.has_shapes and row.startswith(settled)))
+    return report._replace(checked=(*report.checked, found.checked), not_checked=kept)
 
 
 def against(checkpoint: Checkpoint, expected: Sequence[Sum], found: dict[str, Sum]) -> VerifyReport:

@@ -8,6 +8,7 @@ from copy import copy
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import LossError
 from ckpt.findings import LOST
+from ckpt.jobs.check.like import Likeness
 from ckpt.jobs.rewrite.report import Leftover, edited
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Node, Opaque, tensor_of
@@ -31,19 +32,27 @@ def refuse_lost(checkpoint: Checkpoint) -> None:
         )
 
 
-def whole_part(checkpoint: Checkpoint, limits: Limits) -> tuple[Checkpoint, tuple[Leftover, ...]]:
-    """The checkpoint without the tensors of which a part is missing, and what is missing.
+def whole_part(
+    checkpoint: Checkpoint, limits: Limits, like: Likeness | None = None
+) -> tuple[Checkpoint, tuple[Leftover, ...]]:
+    """The checkpoint without the tensors of which a part is missing, and what is missing; also by another save.
 
     Raises LossError where no tensor is whole.
     """
     whys = {name: row.message for row in checkpoint.notices if row.code in LOST for name in row.tensors}
+    said: dict[str, str] = {}
+    if like is not None:
+        other = show(like.path, 60)
+        said |= dict.fromkeys(like.reshaped, f"another shape than in {other}")
+        said |= {name: f"only in {other}" for name in like.missing if name not in whys}
+        whys |= said
     gone = [entry for entry in checkpoint.tensors if entry.name in whys]
     if gone and len(gone) == len(checkpoint.tensors):
         problem = f"none of {plural(len(gone), 'tensor')} is whole"
         raise LossError(problem, path=checkpoint.path)
-    rows = [Leftover(entry.name, "not whole", entry.tensor.nbytes) for entry in gone]
+    rows = [Leftover(entry.name, said.get(entry.name, "not whole"), entry.tensor.nbytes) for entry in gone]
     listed = {entry.name for entry in gone}
-    rows += [Leftover(name, "not whole") for name in whys if name not in listed]  # of which nothing was read
+    rows += [Leftover(name, said.get(name, "not whole")) for name in whys if name not in listed]
     rows += [Leftover(name, why) for name, why in checkpoint.left_out]
     made = checkpoint
     if gone:
