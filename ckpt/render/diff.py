@@ -32,6 +32,7 @@ _ROWS = 20
 _LEAST = 3
 """Rows of changes that are listed, whatever the screen."""
 _VALUES = 12
+_LOST = 8
 _ROLES = {
     "parameter": "parameters",
     "unknown": "parameters (not sure)",
@@ -65,6 +66,9 @@ def diff_lines(
     end = _values(report, width)
     notes = [*_apart(report), *(show(note, 200) for note in report.notes[:_ROWS])]
     notes += [f"not compared: {show(name, 120)} (not in the other file)" for name in report.not_compared]
+    notes += [f"not compared: {text}" for text in report.lost[:_LOST]]
+    if len(report.lost) > _LOST:
+        notes.append(f"not compared: {len(report.lost) - _LOST:,} more that are lost (--json)")
     end += [[]] if notes else []
     end += [line for note in notes for line in hung([], note, width, 2)]
     end += hung([], _verdict(report), width, 2, "head")

@@ -190,6 +190,7 @@ def _sections(report: InspectReport) -> list[tuple[str, str, str]]:
     prefixes: dict[str, list[Prefix]] = {}
     for prefix in report.prefixes:
         prefixes.setdefault(prefix.section, []).append(prefix)
+    lost = [name for name, _ in report.checkpoint.left_out]
     out: list[tuple[str, str, str]] = []
     empty = []
     for (name, kind), parts in groups.items():
@@ -201,7 +202,7 @@ def _sections(report: InspectReport) -> list[tuple[str, str, str]]:
         uses = [use for use in report.survey.uses if use.match.optimizer.path == parts[0].path]
         use = uses[0] if uses and uses[0].steps else None
         texts = [
-            _part(parts, prefixes.get(name, []), each) if record is None else _snapshot(record)
+            _part(parts, prefixes.get(name, []), each, lost) if record is None else _snapshot(record)
             for each in (use, use if use and use.is_before else None)
         ]
         out.append((name, label + texts[0], label + texts[1]))
@@ -211,7 +212,10 @@ def _sections(report: InspectReport) -> list[tuple[str, str, str]]:
     return out
 
 
-def _part(parts: Sequence[Section], prefixes: Sequence[Prefix], use: GradientUse | None) -> str:
+def _part(
+    parts: Sequence[Section], prefixes: Sequence[Prefix], use: GradientUse | None, lost: Sequence[str] = ()
+) -> str:
+    """A part in one line. `lost` are the names of values that the checkpoint lacks."""
     part = parts[0]
     tensors = sum(each.tensors for each in parts)
     nbytes = sum(each.nbytes for each in parts)
@@ -222,8 +226,15 @@ def _part(parts: Sequence[Section], prefixes: Sequence[Prefix], use: GradientUse
         nothing = "no state yet" if facts.has_begun else "no step taken yet"
         kind = nothing if not facts.with_state else facts.family or "with state"
         verb = "has" if facts.parameters == 1 else "have"
-        text = f"{kind}, {facts.with_state:,} of {plural(facts.parameters, 'parameter')} {verb} state"
-        if not facts.parameters and facts.with_state:  # Megatron keeps the parameters' states elsewhere
+        below = f"{part.name}.param_groups." if part.name else "param_groups."
+        gone = {name.rpartition(".")[2] for name in lost if name.startswith(below)}
+        count = plural(facts.parameters, "parameter")
+        if "params" in gone:
+            count = f"at least {plural(max(facts.parameters, facts.with_state), 'parameter')}"
+        text = f"{kind}, {facts.with_state:,} of {count} {verb} state"
+        if (
+            not facts.parameters and facts.with_state and "params" not in gone
+        ):  # Megatron keeps the parameters' states elsewhere
             text = f"{kind}, of no parameters"
         if facts.family == "LBFGS":  # keeps all of it under its first parameter
             text = f"LBFGS, one state for {plural(facts.parameters, 'parameter')}"
@@ -231,6 +242,8 @@ def _part(parts: Sequence[Section], prefixes: Sequence[Prefix], use: GradientUse
         if use is not None and not use.is_before:
             text += f", {use.steps:,.0f} step{'' if use.steps == 1 else 's'}"
         rates = ", ".join(f"{rate:g}" for rate in facts.rates[:4])
+        if "lr" in gone:
+            rates = f"{rates} and others, which are lost" if rates else "lost"
         text += f", lr {rates}" if rates else ""
         text += ", 1 step with zero moments, as before the first" if use is not None and use.is_before else ""
         return text

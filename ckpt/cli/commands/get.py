@@ -7,16 +7,19 @@ from typing import Annotated
 
 import typer
 
+from ckpt.checkpoint import Checkpoint
 from ckpt.cli import output
 from ckpt.cli.options import LimitOption, OnePath, limits_of, opened
 from ckpt.cli.paths import documented
 from ckpt.cli.signature import OUTPUT
 from ckpt.errors import UsageError, about
 from ckpt.evidence.survey import Survey
+from ckpt.findings import LOST
 from ckpt.jobs.inspect.get import Lookup, contents, first_values, get, whole
 from ckpt.render.get import content_lines, get_lines, get_text, is_short, tensor_lines
-from ckpt.text import pasted, pasted_path
+from ckpt.text import pasted, pasted_path, show, show_literal
 
+_DOUBTFUL = (*LOST, "ranks-differ", "dead-files", "container")
 _FIRST = 8
 """Elements of a tensor that are shown."""
 
@@ -50,6 +53,8 @@ def command(
         hint = None if None in words else f"ckpt get {' '.join(word or '' for word in words)}"
         raise UsageError("no such file", path=path, hint=hint)
     with about(path), documented(path, "ckpt.get" if json else None), opened(path, limits) as checkpoint:
+        for text in doubts(checkpoint):
+            output.talk(text)
         if names:
             found = get(Survey(checkpoint), names, limits)
         elif not json and (items := contents(checkpoint)):
@@ -64,6 +69,12 @@ def command(
             else:
                 _write(item)
     return 0
+
+
+def doubts(checkpoint: Checkpoint) -> list[str]:
+    """What makes a value doubtful: files that are missing, contradict each other, or belong to another save."""
+    rows = [row.message for row in checkpoint.notices if row.code in _DOUBTFUL]
+    return [f"ckpt: {show(checkpoint.path, None)}: {show_literal(text)}" for text in rows]
 
 
 def _write(item: Lookup) -> None:

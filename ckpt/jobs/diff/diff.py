@@ -18,11 +18,11 @@ from ckpt.jobs.diff.findings import are_ranks, findings
 from ckpt.jobs.diff.moved import with_moves
 from ckpt.jobs.diff.ranks import strict_notes
 from ckpt.jobs.diff.reasons import Side, doubt_contradictions, with_reason
-from ckpt.jobs.diff.rows import DIFFERS, Pair, Row, Status, ValueRow
+from ckpt.jobs.diff.rows import DIFFERS, Pair, Row, Status, ValueRow, lost_of, without_lost
 from ckpt.jobs.diff.values import differing_values
 from ckpt.names import Globs
 from ckpt.rows import NamedTuple
-from ckpt.text import Json, listed, show
+from ckpt.text import Json, and_more, listed, show
 
 
 class Options(NamedTuple):
@@ -63,11 +63,13 @@ class DiffReport(NamedTuple):
     notes: tuple[str, ...]
     differs: bool
     options: Options = Options()
+    lost: tuple[str, ...] = ()
+    """What was not compared because a side has lost it."""
 
     @property
     def same(self) -> bool:
         """Whether it is known that nothing differs."""
-        return not self.differs and not self.damaged and not self.count("unchecked")
+        return not self.differs and not self.damaged and not self.count("unchecked") and not self.lost
 
     @property
     def changed(self) -> tuple[str, ...]:
@@ -93,6 +95,8 @@ class DiffReport(NamedTuple):
         if self.unread:
             names = listed([row.name for row in self.unread], 5)
             raise UnreadableError(f"not compared: {names}: {self.unread[0].unread}", path=self.after.path)
+        if self.lost:
+            raise UnreadableError(f"not compared: {and_more(self.lost, 3, '; ')}", path=self.after.path)
 
     @property
     def damaged(self) -> tuple[str, ...]:
@@ -161,6 +165,8 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
     if not options.select and not options.structure:
         values, lonely = differing_values(before, after, aligned, outside=everything_asked)
         alone += lonely
+    alone = [name for name in alone if name not in lost_of(before.checkpoint, after.checkpoint)]
+    rows, values, lost = without_lost(rows, values, before.checkpoint, after.checkpoint)
     differs = any(row.status in DIFFERS for row in rows) or bool(values)
     notes: list[str] = []
     if options.strict:
@@ -185,6 +191,7 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
         tuple(notes),
         differs,
         options,
+        tuple(lost) if everything_asked and not options.structure else (),
     )
 
 

@@ -37,7 +37,7 @@ def document(report: DiffReport) -> dict[str, Json]:
             }
             for pair in report.pairs
         ],
-        "not_compared": list(report.not_compared),
+        "not_compared": [*report.not_compared, *report.lost],
         "totals": {
             **{status: report.count(status) for status in STATUSES},
             "roles": {

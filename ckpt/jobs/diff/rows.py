@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
-from ckpt.checkpoint import Entry, Value
+from ckpt.checkpoint import Checkpoint, Entry, Value
 from ckpt.elements.compare import Change
 from ckpt.evidence.alignment import Component
 from ckpt.evidence.roles import Role
 from ckpt.evidence.sections import Section
+from ckpt.findings import LOST
 from ckpt.rows import NamedTuple
+from ckpt.text import show
 
 Status = Literal["same", "changed", "reshaped", "retyped", "renamed", "added", "removed", "unchecked"]
 STATUSES: tuple[Status, ...] = (
@@ -107,3 +110,48 @@ class Pair(NamedTuple):
     prefixes: tuple[str, str] = ("", "")
     component: Component | None = None
     suggested: tuple[Component, ...] = ()
+
+
+# --- what one side has lost ---------------------------------------------------------------------------------------------
+
+
+def without_lost(
+    rows: list[Row], values: list[ValueRow], before: Checkpoint, after: Checkpoint
+) -> tuple[list[Row], list[ValueRow], list[str]]:
+    """The rows without those that stand on one side because the other side has lost them, and what was lost."""
+    lost: dict[str, set[str]] = {}
+    said: dict[str, None] = {}
+    for status, side in (("added", before), ("removed", after)):
+        if side.traits.is_live:
+            continue
+        said |= {
+            f"{show(name, 80)} of {show(side.path, None)} is lost: {why}": None for name, why in side.left_out
+        }
+        named = (name for row in side.notices if row.code in LOST for name in row.tensors)
+        lost[status] = {*(name for name, _ in side.left_out), *named}
+
+    def is_lost(status: str, *names: str) -> bool:
+        return any(name in lost.get(status, ()) for name in names)
+
+    kept: list[Row] = []
+    for row in rows:
+        if is_lost(row.status, *_around(row.name), *_around(row.label)):
+            side = before if row.status == "added" else after
+            said[f"{show(row.name, 80)} of {show(side.path, None)} is lost"] = None
+        else:
+            kept.append(row)
+    return kept, [row for row in values if not is_lost(row.status, *_around(row.name))], list(said)
+
+
+def lost_of(before: Checkpoint, after: Checkpoint) -> set[str]:
+    """What `not_compared` calls what one side holds and the other side has lost."""
+    pairs = ((before, after), (after, before))
+    return {f"{name} of {side.path}" for side, other in pairs for name, _ in other.left_out}
+
+
+def _around(name: str) -> Iterator[str]:
+    """A name, and the names of what it lies in: `a.b.c`, `a.b`, `a`."""
+    yield name
+    while "." in name:
+        name = name.rpartition(".")[0]
+        yield name

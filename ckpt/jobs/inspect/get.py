@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ckpt.checkpoint import Checkpoint, names_of
-from ckpt.errors import UsageError
+from ckpt.errors import CkptError, UnreadableError, UsageError
 from ckpt.evidence.loading import look_at
 from ckpt.evidence.roles import Role
 from ckpt.evidence.survey import Survey
@@ -14,7 +14,7 @@ from ckpt.names import Path, nearest
 from ckpt.nodes import Node, tensor_of
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Tensor, TensorRef
-from ckpt.text import Json
+from ckpt.text import Json, show
 from ckpt.tree.find import find, named, node_at
 from ckpt.tree.json import path_json, plain, scalar_json
 from ckpt.tree.view import look
@@ -154,7 +154,10 @@ def _look(checkpoint: Checkpoint, why: str, option: str) -> str | None:
     return None if command is None else f"{why}: {command}"
 
 
-def _unknown(checkpoint: Checkpoint, name: str) -> UsageError:
+def _unknown(checkpoint: Checkpoint, name: str) -> CkptError:
+    for lost, why in checkpoint.left_out:
+        if name == lost or name.startswith(f"{lost}."):
+            return UnreadableError(f"{show(name, 80)} is lost: {why}", path=checkpoint.path)
     names = [value.name for value in checkpoint.values] + [entry.name for entry in checkpoint.tensors]
     alike = nearest(name, names)
     hint = f"did you mean {', '.join(alike)}?" if alike else _look(checkpoint, "for all names", "--values")
