@@ -162,7 +162,7 @@ def accelerate(folder: Path, models: int = 1) -> tuple[Path, list[Tensors]]:
     torch.save({"last_epoch": 2, "_step_count": 3}, folder / "scheduler.bin")
     torch.save({"seed": 7, "epoch": 1}, folder / "sampler.bin")
     for rank in range(2):
-        torch.save({"step": rank, **rng()}, folder / f"random_states_{rank}.pkl")
+        torch.save({"step": 1, **rng()}, folder / f"random_states_{rank}.pkl")
     return folder, every
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from ckpt.errors import UnreadableError
 from ckpt.names import Path
 from ckpt.nodes import Dict, Node
 from ckpt.text import show
+
+
+_GAPS = 10_000
+"""Positions of lists that may be left out, since torch saves no empty dict."""
 
 
 class _Branch:
@@ -19,10 +23,17 @@ class _Branch:
         self.below: dict[str | int, Node | _Branch] = {}
 
 
-def tree_of(leaves: Iterable[tuple[str, Path, Node]]) -> Node:
-    """The tree of (name, path, node) leaves. Raises UnreadableError where one path leads through another leaf."""
+def tree_of(leaves: Sequence[tuple[str, Path, Node]]) -> Node:
+    """The tree of (name, path, node) leaves.
+
+    Raises UnreadableError where one path leads through another leaf, or to a position that no list has.
+    """
     root = _Branch()
     for name, path, node in leaves:
+        far = max((step for step in path if type(step) is int), default=0)
+        if far >= len(leaves) + _GAPS:  # torch makes a list of as many
+            held = f"position {far:,} of a list, and the checkpoint has {len(leaves):,} values"
+            raise UnreadableError(f".metadata: {show(name, 80)} lies at {held}")
         branch = root
         for step in path[:-1]:
             inner = branch.below.setdefault(step, _Branch())

@@ -24,8 +24,6 @@ from ckpt.text import show
 _DIMENSIONS = 64
 """The most dimensions of a tensor in torch."""
 _MOST = 2**63
-_GAPS = 10_000
-"""Positions of lists that may be left out, since torch saves no empty dict."""
 
 
 class Item(NamedTuple):
@@ -345,13 +343,6 @@ def _paths(node: Node) -> dict[str, Path]:
                 path.append(_text(step, f"the path of {show(name, 80)}"))
         if not path or name in paths:
             raise UnreadableError(f".metadata: {show(name, 80)} has no valid path")
-        # torch makes a list as long as the position. Positions are left out only where a list held empty dicts.
-        far = max((step for step in path if type(step) is int), default=0)
-        if far >= len(node.keys) + _GAPS:
-            raise UnreadableError(
-                f".metadata: {show(name, 80)} lies at position {far:,} of a list, and the checkpoint has"
-                f" {len(node.keys):,} values"
-            )
         paths[name] = tuple(path)
     return paths
 
