@@ -9,7 +9,6 @@ from ckpt.names import Path
 from ckpt.nodes import Dict, Node
 from ckpt.text import show
 
-
 _GAPS = 10_000
 """Positions of lists that may be left out, since torch saves no empty dict."""
 

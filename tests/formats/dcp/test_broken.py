@@ -137,10 +137,6 @@ def no_item(found: Metadata) -> None:
     del found.storage_data[index("model.up.weight")]
 
 
-def position(found: Metadata) -> None:
-    found.planner_data["epoch"] = ("list", 2**40)
-
-
 def through_a_leaf(found: Metadata) -> None:
     found.planner_data["epoch"] = ("model", "up.weight", "epoch")
 
