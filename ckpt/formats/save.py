@@ -395,6 +395,7 @@ def refuse_losses(checkpoint: Checkpoint, format: str) -> None:
         raise LossError(
             f"{format} cannot hold {and_more(lost, 5, '; ')}",
             path=checkpoint.path,
+            hint="ckpt convert --format torch-zip holds them" if format == "torch-legacy" else None,
         )
 
 

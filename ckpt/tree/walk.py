@@ -172,8 +172,7 @@ class _Walk:
         if depth >= self._limits.depth:
             raise LimitError("the tree of the file is nested too deep", "depth", self._limits.depth)
         if view.kind == "mapping":
-            text = merge_repeats(node, name) if self._counted is None else None  # an edit makes none
-            if text is not None:
+            if self._counted is None and (text := merge_repeats(node, name)):  # an edit makes none
                 out.repeats.append(text)
                 view = look(node)
             refuse_repeats(view, name)
@@ -278,8 +277,8 @@ class _Walk:
         else:
             is_done = self._flat(view, path, name, registered)
             below = iter(()) if is_done else steps(view, path, name, registered)
-        if view.metadata is not None:
-            self._where_metadata(view.metadata, f"{name}._metadata" if path else "_metadata")
+        if type(view.metadata) is Opaque:
+            self._where(view.metadata, f"{name}._metadata" if path else "_metadata")
         return _Frame(node, view, path, name, below, registered, first, container)
 
     def _flat(self, view: View, path: Path, name: str, registered: Registered) -> bool:
@@ -316,10 +315,6 @@ class _Walk:
             fields = zip(paths, names[span], tensors, repeat(None), repeat(None), repeat(True), repeat(True))
             self._out.tensors.extend(map(tuple.__new__, repeat(Entry), fields))
         return True
-
-    def _where_metadata(self, metadata: Node, name: str) -> None:
-        if type(metadata) is Opaque:
-            self._where(metadata, name)
 
     def _leave(self, frame: _Frame) -> None:
         out = self._out

@@ -20,6 +20,8 @@ from ckpt.pickles.machine import Pickle, TruncatedPickleError
 from ckpt.pickles.rebuild import UNTYPED, make_storage, storage_bytes, storage_type
 from ckpt.tensors import Range, Storage
 from ckpt.text import show
+from ckpt.tree.quantized import convolution, packed
+from ckpt.tree.scalars import class_of
 
 NAME = "torch-legacy"
 SUFFIXES: tuple[str, ...] = (".pth", ".pt", ".bin", ".ckpt", ".tar", ".pkl")
@@ -42,6 +44,29 @@ _MAGICS = (
 _FIRST_READ = 1 << 18
 
 
+_NEEDS_DATA = {
+    "torch._utils._rebuild_nested_tensor": "a nested tensor",
+    "torch._utils._rebuild_device_tensor_from_cpu_tensor": "a tensor that is copied to its device",
+    "torch._C.Generator": "a torch.Generator",
+}
+
+
+def needs_data(call: Opaque) -> str | None:
+    """The kind of an object that torch makes from the data of its tensors; None for any other call.
+
+    In this format the data follows the pickle, so torch fails, or takes what happens to lie in memory.
+    """
+    func = call.func
+    if type(func) is Global and func.name.startswith("_rebuild_from_type") and call.args:
+        func = call.args[0]
+    kind = _NEEDS_DATA.get(func.qualified) if type(func) is Global else None
+    if kind is not None and (call.states or call.meaning is not None):
+        return kind
+    name = class_of(call)
+    is_packed = packed(call) is not None or convolution(call, name) is not None
+    return "packed parameters of a quantized module" if is_packed else None
+
+
 def sniff(probe: Probe) -> bool:
     return is_legacy(probe.head)
 
@@ -60,6 +85,8 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     untyped = any(
         pickled.name in UNTYPED for pickle in contents.pickles for pickled in pickle.globals.values()
     )
+    early = (needs_data(call) for pickle in contents.pickles for call in pickle.calls)
+    kind = "UntypedStorage" if untyped else next((kind for kind in early if kind is not None), None)
     return checkpoint(
         probe.path,
         NAME,
@@ -68,8 +95,8 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         contents,
         limits,
         source=probe.file,
-        not_loadable="torch cannot load UntypedStorage from the legacy format" if untyped else None,
-        refusals=(Refusal("UntypedStorage in the legacy format", ()),) if untyped else None,
+        not_loadable=None if kind is None else f"torch cannot load {kind} from the legacy format",
+        refusals=None if kind is None else (Refusal(f"{kind} in the legacy format", ()),),
     )
 
 

@@ -7,7 +7,7 @@ from struct import pack
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.blocks import blocks, little, pour
 from ckpt.formats.draft import Draft, Keys, numel
-from ckpt.formats.torch_legacy.read import MAGIC, PROTOCOL
+from ckpt.formats.torch_legacy.read import MAGIC, PROTOCOL, needs_data
 from ckpt.formats.written import compare, compare_bytes
 from ckpt.io.commit import Sink
 from ckpt.io.source import Memory
@@ -15,8 +15,10 @@ from ckpt.limits import Limits
 from ckpt.nodes import Dict, Node
 from ckpt.pickles.calls import is_typed, storage_class
 from ckpt.pickles.emit import emit
+from ckpt.pickles.imports import reached
 from ckpt.tensors import Range, Storage
 from ckpt.text import show
+from ckpt.tree.find import places_of
 
 __all__ = ["compare", "compare_bytes", "draft", "losses", "to_bytes", "unfit"]
 
@@ -35,12 +37,15 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
 
 
 def losses(checkpoint: Checkpoint) -> list[str]:
-    """What the format cannot hold: untyped storages, which torch cannot load from it."""
-    return [
+    """What the format cannot hold: untyped storages, and what torch makes from data that comes after the pickle."""
+    untyped = [
         f"storage {show(storage.id, 80)} (untyped)"
         for storage in checkpoint.storages
         if storage.place is not None and not is_typed(storage)
     ]
+    early = {id(call): kind for call in reached(checkpoint.root)[1] if (kind := needs_data(call)) is not None}
+    names = places_of(checkpoint.root, set(early)) if early else {}
+    return [*untyped, *(f"{show(names.get(at) or 'the root', 80)} ({kind})" for at, kind in early.items())]
 
 
 def unfit(entry: Entry) -> str | None:
