@@ -64,6 +64,9 @@ class Plain(Spread):
         self._hashed: dict[int, Node] = {}
         self._unfolded: dict[int, int] = {}
 
+    def copy(self, root: Node) -> Node:
+        return super().copy(self.leaf(root) if type(root) in (Global, ByteStr, int) else root)
+
     # --- the hooks --------------------------------------------------------------------------------------------
 
     def instead(self, node: Node) -> Node | None:
