@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from ckpt.checkpoint import Entry
 from ckpt.dtypes import BY_NAME, DType, contiguous
 from ckpt.elements.blocks import place_of
@@ -11,7 +13,7 @@ from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.report import Change
 from ckpt.nodes import Global, Node, Opaque, PersistentId, is_tuple
 from ckpt.pickles.edit import Edit
-from ckpt.tensors import Computed, Range, Storage, TensorRef, parts_of, tensor_ref
+from ckpt.tensors import Computed, Storage, Tensor, TensorRef, parts_of, tensor_ref
 from ckpt.text import show
 
 _SHORT = {
@@ -33,13 +35,23 @@ def dtype_of(name: str | None) -> DType | None:
     return BY_NAME[name]
 
 
+def uncastable(tensor: Tensor) -> str | None:
+    """Why a tensor of floating numbers keeps its dtype: its layout or dtype, or no data; else None."""
+    if not isinstance(tensor, TensorRef):
+        return tensor.layout
+    if tensor.dtype.kind in ("float", "quantized") and tensor.dtype.name not in CASTABLE:
+        return tensor.dtype.name
+    return "on meta, without data" if tensor.storage.place is None else None
+
+
 class CastRefs:
     """Tensors in another dtype, each range of a storage once."""
 
     def __init__(self, to: DType | None) -> None:
         self._to = to
         self._made: dict[tuple[object, ...], TensorRef] = {}
-        self.places: list[tuple[str, Computed]] = []
+        self.counts: Counter[str] = Counter()
+        """How many were cast from each dtype."""
 
     def ref(self, tensor: object) -> TensorRef:
         assert isinstance(tensor, TensorRef)
@@ -47,10 +59,8 @@ class CastRefs:
         if to is None or tensor.dtype == to or tensor.dtype.name not in CASTABLE:
             return tensor
         if tensor.view not in self._made:
-            place = place_of(tensor, to)
-            assert isinstance(place, Computed)
-            self.places.append((tensor.dtype.name, place))
-            storage = Storage("", tensor.device, to, to.nbytes(tensor.numel), place)
+            self.counts[tensor.dtype.name] += 1
+            storage = Storage("", tensor.device, to, to.nbytes(tensor.numel), place_of(tensor, to))
             made = tensor_ref(storage, to, tensor.shape, contiguous(tensor.shape), 0, tensor.requires_grad)
             self._made[tensor.view] = made
         return self._made[tensor.view]._replace(
@@ -58,20 +68,17 @@ class CastRefs:
         )
 
     def changes(self, unit: str = "tensor") -> list[Change]:
-        counts: dict[str, int] = {}
-        for name, _ in self.places:
-            counts[name] = counts.get(name, 0) + 1
         to = self._to.name if self._to else ""
-        most = sorted(
-            counts.items(), key=lambda row: (-row[1], row[0])
-        )  # the order of a copy is not that of the file
+        # The most common dtype first: the order of a copy is not that of the file.
+        most = sorted(self.counts.items(), key=lambda row: (-row[1], row[0]))
         return [Change("dtype", name, to, count, unit) for name, count in most]
 
 
 class Cast(Edit):
     """Storages of models in another dtype. Views and ties stay what they are.
 
-    `uncast` are tensors that are none of a storage's elements: sparse, quantized, of storages with several dtypes.
+    `uncast` are the tensors that keep their dtype, and why: sparse and quantized ones, those of storages with several
+    dtypes, those of a dtype that is not cast from, those without data.
     """
 
     def __init__(self, survey: Survey, to: DType, section: str | None) -> None:
@@ -79,7 +86,7 @@ class Cast(Edit):
         self._to = to
         self._refs = CastRefs(to)
         self._made: dict[Storage, Storage] = {}
-        self.uncast: list[Entry] = []
+        self.uncast: list[tuple[Entry, str]] = []
         dtypes: dict[Storage, set[DType]] = {}
         for entry in survey.tensors:
             for part in parts_of(entry.tensor):
@@ -90,10 +97,13 @@ class Cast(Edit):
                 tensor = entry.tensor
                 if tensor.dtype.kind not in ("float", "quantized") or tensor.dtype == to:
                     continue
-                if isinstance(tensor, TensorRef) and len(dtypes[tensor.storage]) == 1:
-                    self._chosen[tensor.storage] = tensor.dtype
-                else:
-                    self.uncast.append(entry)
+                why = uncastable(tensor)
+                if why is None and isinstance(tensor, TensorRef):
+                    if len(dtypes[tensor.storage]) == 1:
+                        self._chosen[tensor.storage] = tensor.dtype
+                        continue
+                    why = "a view of a storage of several dtypes"
+                self.uncast.append((entry, why or ""))
 
     def storage(self, storage: Storage) -> Storage:
         known = self._made.get(storage)
@@ -103,11 +113,11 @@ class Cast(Edit):
 
     def _cast(self, storage: Storage) -> Storage:
         dtype = self._chosen.get(storage)
-        if dtype is None or dtype.name not in CASTABLE or not isinstance(storage.place, Range):
+        if dtype is None:
             return storage
+        self._refs.counts[dtype.name] += 1
         whole = tensor_ref(storage, dtype, (storage.nbytes * 8 // dtype.bits,), (1,), 0)
         place = Computed(whole, self._to)
-        self._refs.places.append((dtype.name, place))
         return storage._replace(dtype=self._to, nbytes=place.size, place=place, crc=None)
 
     def instead(self, node: Node) -> Node | None:

@@ -9,7 +9,7 @@ from ckpt.dtypes import DType
 from ckpt.errors import LossError, UsageError
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
-from ckpt.jobs.rewrite.cast import Cast, CastRefs, dtype_of
+from ckpt.jobs.rewrite.cast import Cast, CastRefs, dtype_of, uncastable
 from ckpt.jobs.rewrite.decode import ENCODINGS, Decode
 from ckpt.jobs.rewrite.names import attributes_left, not_selected
 from ckpt.jobs.rewrite.plain import Plain
@@ -36,7 +36,6 @@ from ckpt.names import Globs, NamedKey, dotted
 from ckpt.nodes import Dict, Node, Opaque, PersistentId, is_tuple
 from ckpt.pickles.edit import Edit
 from ckpt.rows import NamedTuple
-from ckpt.tensors import TensorRef
 from ckpt.text import and_more, show
 from ckpt.tree.find import children
 from ckpt.tree.metadata import METADATA, is_metadata, metadata_of, with_metadata
@@ -177,10 +176,7 @@ def _converted(
         cast = Cast(Survey(current), to, section)
         current = edited(current, cast.copy(current.root), limits, origin=None)
         changes += cast.changes()
-        alone += [
-            Leftover(entry.name, f"{kind_of(entry)}, which is not cast", entry.tensor.nbytes)
-            for entry in cast.uncast
-        ]
+        alone = _uncast(cast.uncast)
     return refuse_empty(
         RewriteReport(
             "convert",
@@ -208,11 +204,6 @@ def _holds_apart(checkpoint: Checkpoint, section: str | None) -> bool:
             for value in checkpoint.values
         )
     )
-
-
-def kind_of(entry: Entry) -> str:
-    tensor = entry.tensor
-    return "a view of a storage of several dtypes" if isinstance(tensor, TensorRef) else tensor.layout
 
 
 def _format_change(checkpoint: Checkpoint, format: str, tensors: int) -> list[Change]:
@@ -289,6 +280,7 @@ def _to_tensors(
     gone = {id(entry) for entry, _ in refused}
     entries = [entry for entry in entries if id(entry) not in gone]
     cast = CastRefs(to)
+    uncast = [(entry, why) for entry in entries if to is not None and (why := uncastable(entry.tensor))]
     entries = [entry._replace(tensor=cast.ref(entry.tensor)) for entry in entries]
     root = Dict()
     root.set([entry.name for entry in entries], [entry.tensor for entry in entries])
@@ -312,10 +304,16 @@ def _to_tensors(
             made,
             (*_format_change(checkpoint, format, len(entries)), *changes),
             (*left, *lost),
+            tuple(_uncast(uncast)),
             unchanged_bytes=to is None,
             nothing=f"is {format} already",
         )
     )
+
+
+def _uncast(rows: list[tuple[Entry, str]]) -> list[Leftover]:
+    """The tensors that keep their dtype, and why."""
+    return [Leftover(entry.name, f"{why}, which is not cast", entry.tensor.nbytes) for entry, why in rows]
 
 
 def _is_text(entry: Entry) -> bool:
