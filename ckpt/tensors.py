@@ -14,7 +14,8 @@ from ckpt.rows import NamedTuple, dataclass
 class Range(NamedTuple):
     """`size` bytes of a source at `offset`. They are deflated when `inflated`, their full size, is not None.
 
-    `big` says that their elements are big-endian.
+    `big` says that their elements are big-endian. `recorded` is the checksum of the record that holds them, where they
+    were taken out of a storage, which knows its own.
     """
 
     source: Source
@@ -22,6 +23,14 @@ class Range(NamedTuple):
     size: int
     inflated: int | None = None
     big: bool = False
+    recorded: Checksum | None = None
+
+
+class Checksum(NamedTuple):
+    """The CRC-32 that an archive recorded of all bytes of a record, inflated."""
+
+    place: Range
+    crc: int
 
 
 class Computed:
@@ -173,6 +182,14 @@ class Storage(NamedTuple):
     nbytes: int
     place: Place | None
     crc: int | None = None
+
+
+def noted(storage: Storage) -> Place | None:
+    """The place of a storage, with the checksum of its record noted in it."""
+    place = storage.place
+    if storage.crc is None or not isinstance(place, Range) or place.recorded is not None:
+        return place
+    return place._replace(recorded=Checksum(place, storage.crc))
 
 
 Geometry = tuple[DType, tuple[int, ...], tuple[int, ...], int, bool, bool]

@@ -216,6 +216,14 @@ KeepCode = Annotated[
         rich_help_panel=OUTPUT,
     ),
 ]
+KeepDamaged = Annotated[
+    bool,
+    typer.Option(
+        "--keep-damaged",
+        help="Write tensors whose bytes do not match their checksum too, name them, and exit with 1.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 RewriteJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.", rich_help_panel=OUTPUT)]
 DropOther = Annotated[
     bool, typer.Option("--drop-other", help="Drop what the result cannot hold, and list it.")

@@ -51,6 +51,7 @@ class WriteOptions(NamedTuple):
     force: bool = False
     dry_run: bool = False
     verify: str | None = None
+    keep_damaged: bool = False
     keep_code: bool = False
     json: bool = False
     limits: Limits = Limits()

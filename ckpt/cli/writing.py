@@ -18,6 +18,7 @@ from ckpt.cli.options import (
     Force,
     InPlace,
     KeepCode,
+    KeepDamaged,
     LimitOption,
     Output,
     Recursive,
@@ -58,7 +59,7 @@ from ckpt.jobs.rewrite.sets.files import weights_file, with_files, without_copie
 from ckpt.limits import Limits
 from ckpt.render.rewrite import rewrite_lines
 from ckpt.render.warmstart import coverage_lines
-from ckpt.text import Json, show, show_literal, size_text
+from ckpt.text import Json, and_more, show, show_literal, size_text
 
 Make = Callable[[Survey, Limits], RewriteReport]
 
@@ -89,6 +90,7 @@ def writing(
         Parameter("force", Parameter.KEYWORD_ONLY, default=False, annotation=Force),
         Parameter("dry_run", Parameter.KEYWORD_ONLY, default=False, annotation=DryRun),
         Parameter("verify", Parameter.KEYWORD_ONLY, default=None, annotation=Verify),
+        Parameter("keep_damaged", Parameter.KEYWORD_ONLY, default=False, annotation=KeepDamaged),
         *(
             [Parameter("keep_code", Parameter.KEYWORD_ONLY, default=False, annotation=KeepCode)]
             if keep_code
@@ -108,6 +110,7 @@ def writing(
             force: bool = False,
             dry_run: bool = False,
             verify: str | None = None,
+            keep_damaged: bool = False,
             keep_code: bool = False,
             json: bool = False,
             recursive: bool = False,
@@ -124,6 +127,7 @@ def writing(
                 force,
                 dry_run,
                 verify,
+                keep_damaged,
                 keep_code,
                 json,
                 limits,
@@ -266,6 +270,10 @@ def _rewritten(
         output.write_lines(rewrite_lines(report, saved, dry_run=options.dry_run, width=width))
     if saved is not None:
         warn(saved.path, saved.warnings)
+        if saved.damaged:
+            listed = and_more([show(name, 80) for name in saved.damaged], 3)
+            verb = "is" if len(saved.damaged) == 1 else "are"
+            warn(saved.path, [f"{listed} {verb} damaged: the bytes do not match the recorded checksum"])
         if options.link:
             warn(
                 saved.path,
@@ -275,7 +283,7 @@ def _rewritten(
         less = f"less than --min-coverage {least:g} of the elements"
         why = less if least else "no tensor of PRETRAINED fits"
         output.talk(f"ckpt: {show(checkpoint.path, None)}: {why}: nothing was written")
-    return int(too_little or report.is_partial)
+    return int(too_little or report.is_partial or bool(saved and saved.damaged))
 
 
 @contextmanager
@@ -332,7 +340,14 @@ def _write(report: RewriteReport, to: commit.Target | None, options: WriteOption
                 return commit.target(os.path.join(folder, name), force=options.force)
 
             return save.save_shards(
-                checkpoint, shard, stem, options.shard_bytes, limits, progress=progress, checks=further
+                checkpoint,
+                shard,
+                stem,
+                options.shard_bytes,
+                limits,
+                progress=progress,
+                checks=further,
+                keep_damaged=options.keep_damaged,
             )
     if to is not None:
         if save.traits_of(format).is_folder:
@@ -342,7 +357,15 @@ def _write(report: RewriteReport, to: commit.Target | None, options: WriteOption
         if options.recursive:
             make_parents(to)
         with output.progress("copying", _bytes_of(checkpoint)) as progress:
-            return save.save(checkpoint, to, format, limits, progress=progress, checks=further)
+            return save.save(
+                checkpoint,
+                to,
+                format,
+                limits,
+                progress=progress,
+                checks=further,
+                keep_damaged=options.keep_damaged,
+            )
     if not report.changes:
         return None  # it is as it should be already
     if not can_stay(checkpoint):
@@ -360,7 +383,15 @@ def _write(report: RewriteReport, to: commit.Target | None, options: WriteOption
     assert checkpoint.source is not None
     to = commit.target(checkpoint.source.name, force=True)
     with output.progress("copying", _bytes_of(checkpoint)) as progress:
-        return save.save(checkpoint, to, checkpoint.format, limits, progress=progress, checks=further)
+        return save.save(
+            checkpoint,
+            to,
+            checkpoint.format,
+            limits,
+            progress=progress,
+            checks=further,
+            keep_damaged=options.keep_damaged,
+        )
 
 
 def _bytes_of(checkpoint: Checkpoint) -> int:
@@ -378,6 +409,7 @@ def written(saved: SavedFile | None) -> dict[str, Json] | None:
         "appended": saved.appended,
         "shards": saved.shards,
         "overflowed": saved.overflowed,
+        "damaged": list(saved.damaged),
         "seconds": round(saved.seconds, 6),
         "verified": {name: round(seconds, 6) for name, seconds in saved.checks},
     }

@@ -10,10 +10,23 @@ from typing import TYPE_CHECKING
 
 from ckpt.dtypes import DType
 from ckpt.elements import boxes, cast
-from ckpt.elements.pieces import between, shown
+from ckpt.elements import crc as crcs
+from ckpt.elements.pieces import between, shown, size_of
 from ckpt.errors import DamagedDataError
 from ckpt.io.source import Source
-from ckpt.tensors import Boxes, Computed, Overlaid, Patched, Place, Range, Storage, TensorRef, tensor_ref
+from ckpt.tensors import (
+    Boxes,
+    Checksum,
+    Computed,
+    Overlaid,
+    Patched,
+    Place,
+    Range,
+    Storage,
+    TensorRef,
+    noted,
+    tensor_ref,
+)
 from ckpt.text import show
 
 if TYPE_CHECKING:
@@ -21,6 +34,8 @@ if TYPE_CHECKING:
 
 BLOCK = 1 << 20
 """Bytes of one read."""
+SMALL = 64 << 10
+"""Records up to this size are read in passing, because combining the CRCs of two costs more than computing one."""
 
 
 Tally = Callable[[int], None]
@@ -267,7 +282,10 @@ def place_of(ref: TensorRef, dtype: DType | None = None) -> Place:
         and place.inflated is None
         and not (place.big and ref.dtype.bits > 8)
     ):
-        return Range(place.source, place.offset + first, last - first)
+        recorded = place.recorded
+        if recorded is None and ref.storage.crc is not None:
+            recorded = Checksum(place, ref.storage.crc)
+        return Range(place.source, place.offset + first, last - first, None, False, recorded)
     return Computed(ref, dtype or ref.dtype)
 
 
@@ -294,42 +312,61 @@ def little(storage: Storage) -> Storage:
 def pour(storage: Storage, sink: Sink, *, crc: bool) -> int:
     """Write the bytes of a storage, and return their CRC-32 if `crc` is set, else 0.
 
-    With a recorded CRC the kernel copies the range and that CRC is returned; else it is computed.
-    Raises UnreadableError when a deflated record does not match its recorded CRC.
+    The kernel copies ranges. A record that is copied whole keeps its recorded CRC, and those of several that follow each
+    other are combined. All other bytes get a new CRC, or none: the audit of the sink is told of them, and of records that
+    pass here whole and do not match. Without an audit these raise DamagedDataError. Raises UnreadableError.
     """
-    place = storage.place
+    place = noted(storage)
     assert place is not None
     if isinstance(place, Boxes) and storage.nbytes:
         place = boxes.as_ranges(place, place_of)
-    if isinstance(place, Range) and place.inflated is None and place.source.fd is not None:
-        is_recorded = storage.crc is not None and place.size == storage.nbytes
-        if is_recorded or not crc:
-            sink.copy(place.source, place.offset, storage.nbytes)
-            return storage.crc or 0
-    if isinstance(place, Patched) and not crc:
-        for piece, begin, count in shown(place, 0, storage.nbytes):
-            _pour_part(piece, begin, count, sink)
-        return 0
-    checksum = 0
-    for block in _passing(place, 0, storage.nbytes, sink.tally):
-        if crc:
-            checksum = zlib.crc32(block, checksum)
-        sink.write(block)
-    whole = isinstance(place, Range) and place.inflated == storage.nbytes
-    if crc and whole and storage.crc not in (None, checksum):
+    if isinstance(place, Computed) and place.dtype == place.of.dtype and _is_all(place.of):
+        whole = place.of.storage
+        place = place if is_big(whole) or whole.place is None else noted(whole) or place
+    pieces = shown(place, 0, storage.nbytes) if isinstance(place, Patched) else [(place, 0, storage.nbytes)]
+    total = 0
+    for piece, begin, count in pieces:
+        known = _recorded_of(piece, begin, count)
+        if isinstance(piece, Range) and piece.inflated is None and piece.source.fd is not None:
+            if not crc or (known is not None and (count > SMALL or len(pieces) == 1)):
+                sink.copy(piece.source, piece.offset + begin, count)
+                if crc and known is not None:
+                    total = crcs.combined(total, known.crc, count) if total else known.crc
+                elif sink.audit is not None:
+                    sink.audit.check(piece)
+                continue
+        own = 0
+        for block in _passing(piece, begin, count, sink.tally):
+            if known is not None:
+                own = zlib.crc32(block, own)
+            elif crc:
+                total = zlib.crc32(block, total)
+            sink.write(block)
+        if known is not None:
+            _passed(known, own, storage, sink)
+            total = crcs.combined(total, known.crc, count) if total else known.crc
+        elif sink.audit is not None:
+            sink.audit.check(piece)
+    return total if crc else 0
+
+
+def _recorded_of(place: Place, begin: int, count: int) -> Checksum | None:
+    """The recorded checksum of exactly these bytes of a place, if there is one."""
+    if not isinstance(place, Range) or place.recorded is None:
+        return None
+    whole = place.recorded.place
+    is_whole = (place.offset, place.size, place.inflated) == (whole.offset, whole.size, whole.inflated)
+    return place.recorded if is_whole and begin == 0 and count == size_of(whole) else None
+
+
+def _passed(checksum: Checksum, crc: int, storage: Storage, sink: Sink) -> None:
+    """Note that a record passed whole, with this CRC. Raises DamagedDataError where nobody keeps account."""
+    if sink.audit is not None:
+        sink.audit.passed(checksum, crc)
+    elif crc != checksum.crc:
         raise DamagedDataError(
             f"storage {show(storage.id, 80)} is damaged: its bytes do not match the recorded checksum"
         )
-    return checksum
-
-
-def _pour_part(place: Place, begin: int, count: int, sink: Sink) -> None:
-    """Write `count` bytes of a place. The kernel copies those that lie in a file as they are."""
-    if isinstance(place, Range) and place.inflated is None and place.source.fd is not None:
-        sink.copy(place.source, place.offset + begin, count)
-        return
-    for block in _passing(place, begin, count, sink.tally):
-        sink.write(block)
 
 
 def _passing(place: Place, start: int, count: int, tally: Tally) -> Iterator[bytes | memoryview]:

@@ -1,15 +1,9 @@
-"""CRC-32 of parts of a file, computed apart and combined as if the bytes had been read in one go."""
+"""CRC-32 of parts, combined as if the bytes had been read in one go."""
 
 from __future__ import annotations
 
-import zlib
 from functools import cache
 
-from ckpt.elements.blocks import blocks, buffer
-from ckpt.tensors import Range
-
-_STEP = 1 << 18
-"""Bytes of one read: few enough that they are still in the cache when they are summed."""
 _POLYNOMIAL = 0xEDB88320
 _ONE = 1 << 31
 """The polynomial 1: the highest bit is that of x to the power of 0."""
@@ -46,19 +40,3 @@ def _product(one: int, two: int) -> int:
             made ^= two
         two = two >> 1 ^ _POLYNOMIAL if two & 1 else two >> 1
     return made
-
-
-def crc_of_bytes(place: Range, first: int, count: int) -> int:
-    """The CRC-32 of `count` bytes of a place from byte `first`. Raises UnreadableError."""
-    crc = 0
-    if place.inflated is not None:
-        for block in blocks(place, first, count):
-            crc = zlib.crc32(block, crc)
-        return crc
-    begin, end = place.offset + first, place.offset + first + count
-    view = memoryview(buffer(0, _STEP)) if count >= _STEP else memoryview(b"")
-    while end - begin >= _STEP:
-        place.source.read_into(begin, view)
-        crc = zlib.crc32(view, crc)
-        begin += _STEP
-    return zlib.crc32(place.source.read(begin, end - begin), crc)

@@ -37,7 +37,7 @@ def shown(place: Patched, start: int, end: int) -> list[tuple[Place, int, int]]:
 def between(place: Place, first: int, last: int) -> Place:
     """Bytes `first` to `last` of a range, or of ranges that follow each other: one range, or those that hold them."""
     if isinstance(place, Range):
-        return Range(place.source, place.offset + first, last - first)
+        return Range(place.source, place.offset + first, last - first, recorded=place.recorded)
     assert isinstance(place, Patched) and isinstance(place.pieces, tuple)
     ranges = place.pieces
     at = bisect(ranges, first, key=lambda piece: piece[0]) - 1
@@ -46,6 +46,7 @@ def between(place: Place, first: int, last: int) -> Place:
         begin, piece = ranges[at]
         assert isinstance(piece, Range)
         low, high = max(first, begin), min(last, begin + piece.size)
-        made.append((low - first, Range(piece.source, piece.offset + low - begin, high - low)))
+        part = piece._replace(offset=piece.offset + low - begin, size=high - low)
+        made.append((low - first, part))
         at += 1
     return made[0][1] if len(made) == 1 else Patched(None, last - first, made)

@@ -9,8 +9,10 @@ from contextlib import AbstractContextManager, ExitStack
 from shlex import quote
 
 from ckpt.checkpoint import Checkpoint, Traits
+from ckpt.elements.audit import Audit, checksums_of
 from ckpt.errors import (
     CkptError,
+    DamagedDataError,
     LimitError,
     LossError,
     NoRewriteError,
@@ -29,6 +31,7 @@ from ckpt.io.commit import Progress, Sink, Target
 from ckpt.io.far import is_url
 from ckpt.limits import Limits
 from ckpt.rows import NamedTuple
+from ckpt.tensors import Checksum, noted, parts_of
 from ckpt.text import and_more, show
 from ckpt.tree.metadata import metadata_of
 
@@ -56,6 +59,8 @@ class SavedFile(NamedTuple):
     """Finite elements that a cast made infinite."""
     warnings: tuple[str, ...] = ()
     """What failed after the file had taken its place."""
+    damaged: tuple[str, ...] = ()
+    """Tensors that were written although their bytes do not match the recorded checksums."""
 
 
 def format_for(path: str, asked: str | None) -> str:
@@ -146,19 +151,24 @@ def save(
     *,
     progress: Progress | None = None,
     checks: dict[str, Check] | None = None,
+    keep_damaged: bool = False,
 ) -> SavedFile:
     """Write a checkpoint. It appears whole or not at all. Raises CkptError, LossError for what would be lost.
 
-    Our own reader reads the written file and compares it with the plan, then `checks` run; only then does the
+    Records keep their recorded checksums where they are copied whole. All others are compared with theirs: a record that
+    differs raises DamagedDataError unless `keep_damaged` is set. Our own reader reads the written file and compares it with the plan, then `checks` run; only then does the
     file take its place.
     """
     refuse_losses(checkpoint, format)
     start = time.perf_counter()
     drafted = _same_file(checkpoint, format) or writer_of(format).draft(checkpoint, limits)
-    with _writing(to, format, drafted.size, progress, checkpoint) as sink:
+    with Audit() as audit, _writing(to, format, drafted.size, progress, checkpoint) as sink:
+        sink.audit = audit
         with about(checkpoint.path):
             drafted.write(sink)
             sink.flush()
+            _check_carried(checkpoint, audit, checks)
+            damaged = damaged_in(checkpoint, audit, keep=keep_damaged)
             checkpoint.check_unchanged()
         with about(to.path):
             sink.complete()
@@ -166,7 +176,46 @@ def save(
         with about(to.path):
             done = _checked(sink.path, checkpoint, format, limits, checks)
     made = SavedFile(to.path, format, drafted.size, None, tuple(done), written - start)
-    return made._replace(overflowed=sink.overflowed, warnings=tuple(sink.warnings))
+    return made._replace(overflowed=sink.overflowed, warnings=tuple(sink.warnings), damaged=damaged)
+
+
+def _check_carried(checkpoint: Checkpoint, audit: Audit, checks: dict[str, Check] | None) -> None:
+    """Compare all records with their checksums where every byte is to be checked, those that keep theirs too."""
+    if "crc" in (checks or {}):
+        for storage in checkpoint.storages:
+            audit.check(noted(storage))
+
+
+def damaged_in(checkpoint: Checkpoint, audit: Audit, *, keep: bool) -> tuple[str, ...]:
+    """The tensors of a checkpoint whose bytes contradict a checksum. Raises DamagedDataError for one that is not kept."""
+    found = audit.damaged()
+    if not found:
+        return ()
+    names = _names_over(checkpoint, found)
+    if not keep:
+        listed = and_more([show(name, 80) for name in names], 3) or "a record"
+        verb = "is" if len(names) < 2 else "are"
+        source = found[0].place.source
+        raise DamagedDataError(
+            f"{listed} {verb} damaged: the bytes do not match the recorded checksum, so nothing was written",
+            path=None if source.address is None else source.name,
+            hint="--keep-damaged writes it all the same",
+        )
+    return names
+
+
+def _names_over(checkpoint: Checkpoint, damaged: Sequence[Checksum]) -> tuple[str, ...]:
+    """The tensors whose bytes come from a record."""
+    places = {checksum.place for checksum in damaged}
+    return tuple(
+        entry.name
+        for entry in checkpoint.tensors
+        if any(
+            checksum.place in places
+            for part in parts_of(entry.tensor)
+            for checksum in checksums_of(noted(part.storage))
+        )
+    )
 
 
 def _writing(
@@ -234,6 +283,7 @@ def save_shards(
     *,
     progress: Progress | None = None,
     checks: dict[str, Check] | None = None,
+    keep_damaged: bool = False,
 ) -> SavedFile:
     """Write safetensors in shards with an index. The index takes its place last. `to` gives the target of a name.
 
@@ -252,7 +302,15 @@ def save_shards(
     replaced = (os.path.join(folder, name) for name in old.shards)
     _refuse_sources(checkpoint, (index.real, single.real, *replaced))
     if len(parts) == 1:
-        saved = save(checkpoint, single, SHARD_FORMAT, limits, progress=progress, checks=checks)
+        saved = save(
+            checkpoint,
+            single,
+            SHARD_FORMAT,
+            limits,
+            progress=progress,
+            checks=checks,
+            keep_damaged=keep_damaged,
+        )
         gone = (os.path.basename(index.real), *old.shards) if index.is_replacing else ()
         return saved._replace(warnings=(*saved.warnings, *_cleared(folder, gone, old.stray)))
     start = time.perf_counter()
@@ -267,17 +325,21 @@ def save_shards(
     sinks: list[Sink] = []
     try:
         with ExitStack() as stack:
+            audit = stack.enter_context(Audit())
             # The context entered first is left last: so the index, which completes the checkpoint, comes last.
             sinks.append(stack.enter_context(commit.writing(index, listing.size, sources=sources)))
             listing.write(sinks[0])
             for part, drafted, target in zip(parts, drafts, targets, strict=True):
                 sink = stack.enter_context(commit.writing(target, drafted.size, progress, sources=sources))
                 sinks.append(sink)
+                sink.audit = audit
                 drafted.write(sink)
                 sink.flush()
                 sink.complete()
                 for name, seconds in _checked(sink.path, part, SHARD_FORMAT, limits, checks):
                     done[name] = done.get(name, 0.0) + seconds
+            _check_carried(checkpoint, audit, checks)
+            damaged = damaged_in(checkpoint, audit, keep=keep_damaged)
             checkpoint.check_unchanged()
     except BaseException:
         if sinks and not (sinks[0].is_placed or sinks[0].is_kept):
@@ -301,6 +363,7 @@ def save_shards(
         len(parts),
         overflowed,
         tuple(warnings),
+        damaged,
     )
 
 

@@ -12,6 +12,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Protocol
 
 from ckpt.errors import UsageError, WriteError
 from ckpt.io import disk
@@ -20,6 +21,7 @@ from ckpt.io.rename import NO_REPLACE, NOT_HERE, renamed
 from ckpt.io.source import MOST, Source
 from ckpt.io.target import check_folder, found, refuse_replacing, why
 from ckpt.rows import NamedTuple
+from ckpt.tensors import Checksum, Place
 from ckpt.text import show, size_text
 
 SUFFIX = ".ckpt-tmp"
@@ -77,6 +79,18 @@ def target(path: str, *, force: bool, parents: bool = False) -> Target:
     return Target(path, real, status)
 
 
+class Audit(Protocol):
+    """Keeps account of the recorded checksums of the bytes that go to a sink."""
+
+    def check(self, place: Place | None) -> None:
+        """Compare the records that the bytes of a place come from with their checksums."""
+        ...
+
+    def passed(self, checksum: Checksum, crc: int) -> None:
+        """Note the CRC of a record whose bytes went by."""
+        ...
+
+
 class Sink:
     """Writes bytes in order, from byte `start` of a file on."""
 
@@ -90,6 +104,8 @@ class Sink:
         self._block = 0  # bytes of the blocks that it shares with its sources
         self.overflowed = 0
         """Finite elements that a cast made infinite on the way here."""
+        self.audit: Audit | None = None
+        """What is told of bytes that do not keep their recorded checksum."""
         self.is_placed = False
         """Whether the file has taken its place."""
         self.is_kept = False

@@ -96,6 +96,7 @@ class FolderSink(Sink):
         fd = commit.created(path, Target(path, path, None, self._to.replaced), self._sources)
         try:
             sink = Sink(fd, path, progress=self._progress)
+            sink.audit = self.audit
             yield sink
             sink.sync()
             self.tally(sink.overflowed)

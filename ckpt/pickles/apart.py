@@ -146,7 +146,7 @@ def _quantized(call: Opaque, tensor: Composite) -> dict[str, Node]:
     dtype = BY_NAME.get(_REPRESENTED.get(tensor.dtype.name, ""))
     if dtype is None or not is_tuple(scheme) or len(scheme) < 3:
         return {}
-    bare = whole.storage._replace(dtype=dtype, crc=None)
+    bare = whole.storage._replace(dtype=dtype)
     parts: dict[str, Node] = {"int_repr": whole._replace(storage=bare, dtype=dtype)}
     if tensor_of(scheme[1]) is None:
         return {

@@ -103,6 +103,7 @@ class _Sink:
         raise AssertionError
 
     copy = None
+    audit = None
 
 
 @pytest.mark.parametrize("crc", [False, True])

@@ -8,7 +8,8 @@ import zlib
 import pytest
 import refs
 
-from ckpt.elements.crc import combined, crc_of_bytes
+from ckpt.elements.audit import crc_of_bytes
+from ckpt.elements.crc import combined
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 7, 8, 255, 256, 4095, 4096, 65_537, 1_000_003])

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from ckpt.dtypes import DType
+from ckpt.elements.audit import crc_of
 from ckpt.elements.blocks import elements, same_bytes
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnsupportedError
 from ckpt.formats.dcp import DATA
@@ -18,7 +19,6 @@ from ckpt.formats.dcp.reader import Files
 from ckpt.formats.dcp.remains import remains
 from ckpt.formats.format import Check, ChecksumReport, Damage, Salvage
 from ckpt.formats.probe import Probe
-from ckpt.formats.torch_zip.verify import crc_of
 from ckpt.io.executor import SPAN, Executor, Failed, Task, run_each
 from ckpt.io.location import Location
 from ckpt.io.source import Source

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from ckpt.dtypes import DType, contiguous
 from ckpt.errors import UnreadableError
-from ckpt.tensors import Patched, Place, Range, Storage, TensorRef, tensor_ref
+from ckpt.tensors import Patched, Place, Range, Storage, TensorRef, noted, tensor_ref
 
 
 class Vector:
@@ -51,7 +51,7 @@ class Vector:
 
 
 def _place(ref: TensorRef) -> Place:
-    place = ref.storage.place
+    place = noted(ref.storage)
     assert place is not None
     first, last = ref.extent
     return _part(place, first, last - first)

@@ -271,7 +271,7 @@ class Maker:
         """The tensor with this name, over a storage with this id."""
         dtype, shape, start, end = self._header.tensors[name]
         new, nbytes = tuple.__new__, end - start
-        place = new(Range, (self._source, self._header.begin + start, nbytes, None, False))
+        place = new(Range, (self._source, self._header.begin + start, nbytes, None, False, None))
         storage = new(Storage, (id, None, dtype, nbytes, place, None))
         view = self._known.get((dtype.name, shape))
         if view is None:

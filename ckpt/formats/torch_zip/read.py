@@ -262,7 +262,9 @@ class StorageFolder:
                 checksums = [records.at(at).crc for at in range(span.start, span.stop)]
             ids = [mark + key for key in keys[begin:last]] if mark else keys[begin:last]
             _, devices, dtypes, sizes, *_ = zip(*looks[begin:last], strict=True)
-            ranges = zip(repeat(file), offsets, sizes, repeat(None), repeat(self._big), strict=False)
+            ranges = zip(
+                repeat(file), offsets, sizes, repeat(None), repeat(self._big), repeat(None), strict=False
+            )
             fields = zip(ids, devices, dtypes, sizes, map(new, repeat(Range), ranges), checksums, strict=True)
             return list(map(new, repeat(Storage), fields))
 

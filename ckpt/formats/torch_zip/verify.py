@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from struct import unpack_from
 
-from ckpt.elements.crc import combined, crc_of_bytes
-from ckpt.errors import DamagedDataError, UnreadableError
+from ckpt.elements.audit import crc_of_part, joined, parts_of_record
+from ckpt.errors import UnreadableError
 from ckpt.formats.archive import DESCRIPTOR_MAGIC, Archive
 from ckpt.formats.directory import CENTRAL_MAGIC, LOCAL_HEADER, LOCAL_MAGIC, Record
 from ckpt.formats.format import Check, ChecksumReport, Damage, Salvage
 from ckpt.formats.pickled import Contents, interpret, run
 from ckpt.formats.probe import Probe
 from ckpt.formats.torch_legacy.read import read_nested
-from ckpt.io.executor import Executor, Failed, Task, run_each, spans
+from ckpt.io.executor import Executor, Failed, Task, run_each
 from ckpt.io.source import Source
 from ckpt.limits import Limits
 from ckpt.nodes import Global, PersistentId
 from ckpt.pickles.machine import Pickle, TruncatedPickleError
 from ckpt.pickles.rebuild import make_storage, storage_bytes, storage_type
-from ckpt.tensors import Range, Storage, parts_of
+from ckpt.tensors import Storage, parts_of
 from ckpt.text import show
 from ckpt.tree.walk import flatten
 
@@ -36,9 +36,9 @@ def checksums(
     assert archive is not None
     records = [record for record in archive.records.values() if record.crc is not None]
     places = [record.place(archive.source) for record in records]
-    cuts = [_cuts(place) for place in places]
+    cuts = [parts_of_record(place) for place in places]
     tasks = [
-        Task(_crc_of_part, (place, first, last), last - first)
+        Task(crc_of_part, (place, first, last), last - first)
         for place, row in zip(places, cuts, strict=True)
         for first, last in row
     ]
@@ -47,18 +47,14 @@ def checksums(
     unread: list[str] = []
     nbytes = 0
     for record, row in zip(records, cuts, strict=True):
-        crc, problem = 0, None
-        reason = ""
-        for first, last in row:
-            each = next(found)
-            if isinstance(each, Failed):
-                reason = reason or each.problem
-            else:
-                crc, problem = combined(crc, each[0], last - first) if first else each[0], each[1]
+        answers = [next(found) for _ in row]
+        read = [answer for answer in answers if not isinstance(answer, Failed)]
         name = f"record {show(record.name, 80)}"
-        if reason:
+        if len(read) < len(answers):
+            reason = next(answer.problem for answer in answers if isinstance(answer, Failed))
             unread.append(f"{name}: {reason}")
             continue
+        crc, problem = joined(row, read)
         nbytes += record.size
         if problem is not None:
             damage.append(Damage(f"{name}: {problem}", _storage_id(probe.mark, archive, record)))
@@ -67,27 +63,6 @@ def checksums(
             damage.append(Damage(text, _storage_id(probe.mark, archive, record)))
     unchecked = sum(record.size for record in archive.records.values() if record.crc is None)
     return ChecksumReport(nbytes, tuple(damage), unchecked, tuple(unread))
-
-
-def _cuts(place: Range) -> list[tuple[int, int]]:
-    """The (first, last) bytes of each task. What is deflated is inflated from its start."""
-    return spans(place.size, 1, 1) if place.inflated is None else [(0, place.size)]
-
-
-def _crc_of_part(place: Range, first: int, last: int) -> tuple[int, str | None]:
-    return (
-        crc_of(place)
-        if (first, last) == (0, place.size)
-        else (crc_of_bytes(place, first, last - first), None)
-    )
-
-
-def crc_of(place: Range) -> tuple[int, str | None]:
-    """The CRC-32 of a record, or (0, why its data does not inflate)."""
-    try:
-        return crc_of_bytes(place, 0, place.size if place.inflated is None else place.inflated), None
-    except DamagedDataError as error:
-        return 0, error.problem
 
 
 def _storage_id(mark: str, archive: Archive, record: Record) -> str | None:

@@ -143,6 +143,7 @@ class ObjectFolder(FolderSink):
         to = Target(path, path, None)
         with file(to, size, self._progress) as sink:
             self._made.append((to, sink))
+            sink.audit = self.audit
             yield sink
         self.tally(sink.overflowed)
 

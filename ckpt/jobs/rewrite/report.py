@@ -97,6 +97,7 @@ class RewriteReport(NamedTuple):
             ],
             "left_out": [_left_json(row) for row in self.left_out],
             "left_alone": [_left_json(row) for row in self.left_alone],
+            "damaged": [] if output is None else output.pop("damaged"),
             "overflowed": 0 if output is None else output.pop("overflowed"),
             "verified": None if output is None else output.pop("verified"),
             **({} if self.coverage is None else {"coverage": self.coverage.to_json()}),

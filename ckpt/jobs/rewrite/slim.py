@@ -33,7 +33,7 @@ from ckpt.pickles.imports import nodes_below
 from ckpt.pickles.known import is_known
 from ckpt.pickles.state_dict import without
 from ckpt.rows import replace
-from ckpt.tensors import Composite, Computed, Range, Storage, TensorRef, moved, tensor_ref
+from ckpt.tensors import Checksum, Composite, Computed, Range, Storage, TensorRef, moved, tensor_ref
 from ckpt.text import show
 from ckpt.tree.fields import Known
 from ckpt.tree.find import find
@@ -286,7 +286,9 @@ class _Group:
             raw = ref._replace(conj=False, neg=False)
             place: Range | Computed = Computed(raw, ref.dtype)
         elif old.place.inflated is None:
-            place = old.place._replace(offset=old.place.offset + self.first, size=self.nbytes)
+            first = old.place.offset + self.first
+            recorded = None if old.crc is None else Checksum(old.place, old.crc)
+            place = old.place._replace(offset=first, size=self.nbytes, recorded=recorded)
         else:
             place = Computed(tensor_ref(old, UINT8, (self.nbytes,), (1,), self.first), UINT8)
         self.storage = old._replace(id=key, nbytes=self.nbytes, place=place, crc=None)

@@ -21,7 +21,7 @@ from ckpt.limits import Limits
 from ckpt.nodes import Dict, Node, Opaque, tensor_of
 from ckpt.pickles.edit import Edit
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Overlaid, Patched, Place, Range, Storage, TensorRef
+from ckpt.tensors import Overlaid, Patched, Place, Storage, TensorRef, noted
 from ckpt.text import and_more, show
 
 
@@ -246,12 +246,9 @@ def _storages(taken: Sequence[Pairing]) -> dict[Storage, Storage]:
         found.append((mine.extent[0], place))
         device = "cpu" if old.device == "meta" else old.device
         if mine.extent[0] == 0 and place.size == old.nbytes:
-            whole = (
-                row.status == "loaded" and isinstance(place, Range) and other.nbytes == other.storage.nbytes
-            )
-            new = old._replace(place=place, crc=other.storage.crc if whole else None, device=device)
+            new = old._replace(place=place, crc=None, device=device)
         else:
-            patched = Patched(little(old).place, old.nbytes, found)
+            patched = Patched(noted(little(old)), old.nbytes, found)
             new = old._replace(place=patched, crc=None, device=device)
         made[old] = new
     return made

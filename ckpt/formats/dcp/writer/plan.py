@@ -13,7 +13,7 @@ from itertools import count
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.dtypes import contiguous
-from ckpt.elements.blocks import is_dense
+from ckpt.elements.blocks import is_dense, place_of
 from ckpt.errors import UnreadableError
 from ckpt.formats.dcp import DATA
 from ckpt.formats.dcp.items import Bytes, Placement, TensorItem
@@ -25,7 +25,7 @@ from ckpt.io.source import Source
 from ckpt.limits import Limits
 from ckpt.nodes import Node, tensor_of
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Boxes, Computed, Range, Storage, TensorRef, tensor_ref
+from ckpt.tensors import Boxes, Storage, TensorRef, tensor_ref
 from ckpt.tree.flat.leaves import Leaf, Parts, parts_of
 
 
@@ -225,12 +225,5 @@ def _rows(ref: TensorRef, first: int, last: int) -> TensorRef:
 
 def _alone(ref: TensorRef) -> TensorRef:
     """A contiguous tensor with the same elements, over a storage of its own. They are read when they are written."""
-    storage = ref.storage
-    whole = ref.extent == (0, storage.nbytes) and is_dense(ref) and not (ref.conj or ref.neg)
-    if whole and isinstance(storage.place, Range) and storage.place.inflated is None:
-        made = storage._replace(
-            id="0", device=None, dtype=ref.dtype
-        )  # with its checksum, so the kernel copies it
-    else:
-        made = Storage("0", None, ref.dtype, ref.nbytes, Computed(ref, ref.dtype))
+    made = Storage("0", None, ref.dtype, ref.nbytes, place_of(ref))
     return tensor_ref(made, ref.dtype, ref.shape, contiguous(ref.shape), 0)

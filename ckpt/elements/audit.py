@@ -1,0 +1,145 @@
+"""Comparing records with their recorded checksums, beside what is done with their bytes."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ckpt.elements import boxes
+from ckpt.elements.blocks import SMALL, blocks, buffer, place_of
+from ckpt.elements.crc import combined
+from ckpt.elements.pieces import shown, size_of
+from ckpt.errors import DamagedDataError
+from ckpt.io.executor import cpus, spans
+from ckpt.tensors import Boxes, Checksum, Computed, Overlaid, Patched, Place, Range, noted
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
+
+_STEP = 1 << 18
+"""Bytes of one read: few enough that they are still in the cache when they are summed."""
+
+
+def crc_of_bytes(place: Range, first: int, count: int) -> int:
+    """The CRC-32 of `count` bytes of a place from byte `first`. Raises UnreadableError."""
+    crc = 0
+    if place.inflated is not None:
+        for block in blocks(place, first, count):
+            crc = zlib.crc32(block, crc)
+        return crc
+    begin, end = place.offset + first, place.offset + first + count
+    view = memoryview(buffer(0, _STEP)) if count >= _STEP else memoryview(b"")
+    while end - begin >= _STEP:
+        place.source.read_into(begin, view)
+        crc = zlib.crc32(view, crc)
+        begin += _STEP
+    return zlib.crc32(place.source.read(begin, end - begin), crc)
+
+
+def crc_of(place: Range) -> tuple[int, str | None]:
+    """The CRC-32 of a record, or (0, why its data does not inflate)."""
+    try:
+        return crc_of_bytes(place, 0, size_of(place)), None
+    except DamagedDataError as error:
+        return 0, error.problem
+
+
+def parts_of_record(place: Range) -> list[tuple[int, int]]:
+    """The (first, last) bytes of each task. What is deflated is inflated from its start."""
+    return spans(place.size, 1, 1) if place.inflated is None else [(0, place.size)]
+
+
+def crc_of_part(place: Range, first: int, last: int) -> tuple[int, str | None]:
+    """The CRC-32 of one of the parts of a record, or (0, why its data does not inflate)."""
+    whole = (first, last) == (0, place.size)
+    return crc_of(place) if whole else (crc_of_bytes(place, first, last - first), None)
+
+
+def joined(
+    parts: Sequence[tuple[int, int]], found: Sequence[tuple[int, str | None]]
+) -> tuple[int, str | None]:
+    """The CRC-32 of a record from those of its parts, or (0, why its data does not inflate)."""
+    crc = 0
+    for (first, last), (each, problem) in zip(parts, found, strict=True):
+        if problem is not None:
+            return 0, problem
+        crc = combined(crc, each, last - first) if first else each
+    return crc, None
+
+
+def checksums_of(place: Place | None) -> Iterator[Checksum]:
+    """The recorded checksums of all records that the bytes of a place come from. Raises UnreadableError, NotOpenedError."""
+    todo = [place]
+    while todo:
+        each = todo.pop()
+        if isinstance(each, Range):
+            if each.recorded is not None:
+                yield each.recorded
+        elif isinstance(each, Computed):
+            todo.append(noted(each.of.storage))
+        elif isinstance(each, Overlaid):
+            todo += [noted(each.of.storage), noted(each.over.storage)]
+        elif isinstance(each, Patched):
+            todo += [piece for piece, _, _ in shown(each, 0, each.size)]
+        elif isinstance(each, Boxes):
+            straight = boxes.as_ranges(each, place_of)
+            parts = [noted(box.tensor().storage) for box in each.boxes] if straight is each else [straight]
+            todo += parts
+
+
+class Audit:
+    """Compares records with their checksums, each once, in threads beside the copying.
+
+    A record that cannot be shared by threads, or is small, is read at once. Leaving the block stops it.
+    """
+
+    def __init__(self) -> None:
+        self._known: set[Range] = set()
+        self._rows: list[tuple[Checksum, list[tuple[int, int]], list[Future[tuple[int, str | None]]]]] = []
+        self._found: list[Checksum] = []
+        self._pool: ThreadPoolExecutor | None = None
+
+    def check(self, place: Place | None) -> None:
+        """Compare the records that the bytes of a place come from with their checksums, now or beside other work."""
+        for checksum in checksums_of(place):
+            if checksum.place in self._known:
+                continue
+            self._known.add(checksum.place)
+            if checksum.place.size <= SMALL and checksum.place.inflated is None:
+                self._compare(checksum, crc_of(checksum.place))
+                continue
+            parts = parts_of_record(checksum.place)
+            pool = self._threads()
+            done = [pool.submit(crc_of_part, checksum.place, first, last) for first, last in parts]
+            self._rows.append((checksum, parts, done))
+
+    def passed(self, checksum: Checksum, crc: int) -> None:
+        """Note the CRC of a record whose bytes were read for another purpose."""
+        self._known.add(checksum.place)
+        self._compare(checksum, (crc, None))
+
+    def damaged(self) -> list[Checksum]:
+        """The checksums that the bytes contradict, of all records so far. Raises UnreadableError."""
+        for checksum, parts, done in self._rows:
+            self._compare(checksum, joined(parts, [each.result() for each in done]))
+        self._rows.clear()
+        return self._found
+
+    def _compare(self, checksum: Checksum, found: tuple[int, str | None]) -> None:
+        if found != (checksum.crc, None):
+            self._found.append(checksum)
+
+    def _threads(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            from concurrent.futures import ThreadPoolExecutor  # here: most files have nothing to compare
+
+            self._pool = ThreadPoolExecutor(min(8, cpus()))
+        return self._pool
+
+    def __enter__(self) -> Audit:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
