@@ -41,7 +41,7 @@ KEYS = ("train", "state", "model")
 def weights(size: Size) -> dict[str, torch.Tensor]:
     """Parameters and buffers of layers that are repeated. Each tensor has bytes of its own."""
     made: dict[str, torch.Tensor] = {}
-    middle = "x" * 95 + "." if size.is_long else ""
+    middle = "x" * 105 + "." if size.is_long else ""
     leaves = ("weight", "bias", "running_mean", "num_batches_tracked")
     for number in range(size.count):
         layer, leaf = divmod(number, len(leaves))
@@ -155,10 +155,16 @@ class _Script(torch.nn.Module):
 
 
 def _script(folder: Path, size: Size) -> Path:
-    module = _Script()
-    for number, tensor in enumerate(weights(size).values()):
-        module.register_buffer(f"t{number}_{'x' * 100 * size.is_long}", tensor)
-    torch.jit.script(module).save(str(folder / "a.pt"))
+    root = _Script()
+    for name, tensor in weights(size).items():
+        module = root
+        *above, leaf = name.split(".")
+        for part in above:
+            if not hasattr(module, part):
+                module.add_module(part, _Script())
+            module = getattr(module, part)
+        module.register_buffer(leaf, tensor)
+    torch.jit.script(root).save(str(folder / "a.pt"))
     return folder / "a.pt"
 
 
