@@ -20,6 +20,7 @@ from ckpt.cli import output, start
 from ckpt.cli.signature import FILTER, GATE, LIMITS, OUTPUT, PlainCommand, colouring, plain
 from ckpt.cli.start import PIPE_CLOSED, TROUBLE
 from ckpt.errors import CkptError
+from ckpt.io.descriptors import TOO_MANY, TOO_MANY_TEXT
 from ckpt.io.location import shown
 from ckpt.limits import Limits
 from ckpt.text import pasted_path
@@ -117,10 +118,18 @@ def _answered(step: Callable[[], _R]) -> _R:
         output.discard()
         code = PIPE_CLOSED
     except OSError as error:
-        if error.errno not in _CANNOT_WRITE:
+        if error.errno in TOO_MANY:
+            output.talk(f"ckpt: {TOO_MANY_TEXT}")
+        elif error.errno in _CANNOT_WRITE:
+            output.discard()
+            output.talk(f"ckpt: the output cannot be written: {(error.strerror or '').lower()}")
+        else:
             raise
-        output.discard()
-        output.talk(f"ckpt: the output cannot be written: {(error.strerror or '').lower()}")
+        code = TROUBLE
+    except ImportError as error:  # a library of numpy
+        if os.strerror(errno.EMFILE) not in str(error):
+            raise
+        output.talk(f"ckpt: {TOO_MANY_TEXT}")
         code = TROUBLE
     except MemoryError:
         output.talk("ckpt: out of memory")

@@ -327,7 +327,7 @@ def pour(storage: Storage, sink: Sink, *, crc: bool) -> int:
     total = 0
     for piece, begin, count in pieces:
         known = _recorded_of(piece, begin, count)
-        if isinstance(piece, Range) and piece.inflated is None and piece.source.fd is not None:
+        if isinstance(piece, Range) and piece.inflated is None and piece.source.status is not None:
             if not crc or (known is not None and (count > SMALL or len(pieces) == 1)):
                 sink.copy(piece.source, piece.offset + begin, count)
                 if crc and known is not None:

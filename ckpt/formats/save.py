@@ -381,8 +381,8 @@ def is_source(checkpoint: Checkpoint, path: str) -> bool:
     if os.path.isdir(path):
         inside = os.path.join(os.path.realpath(path), "")
         return any(os.path.realpath(source.name).startswith(inside) for source in checkpoint.all_sources())
-    fds = [source.fd for source in checkpoint.all_sources() if source.fd is not None]
-    return any(os.path.samestat(os.fstat(fd), there) for fd in fds)
+    known = [source.status for source in checkpoint.all_sources() if source.status is not None]
+    return any(os.path.samestat(status, there) for status in known)
 
 
 def _refuse_sources(checkpoint: Checkpoint, paths: Iterable[str]) -> None:

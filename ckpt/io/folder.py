@@ -79,7 +79,7 @@ class FolderSink(Sink):
     def __init__(self, to: Target, path: str, sources: Sequence[Source], progress: Progress | None) -> None:
         super().__init__(-1, path, progress=progress)
         self._to = to
-        self._sources = tuple(sources)
+        self._sources = commit.unlike(sources)
 
     @contextmanager
     def file(self, name: str, size: int) -> Iterator[Sink]:
@@ -107,9 +107,10 @@ class FolderSink(Sink):
         """A file with the bytes of a source, which share their place on the disk where the file system can."""
         with self._opened(name) as sink:
             try:
-                if source.fd is None:
-                    raise OSError(errno.EBADF, "not a file")
-                fcntl.ioctl(sink.fd, _FICLONE, source.fd)
+                with source.descriptor() as fd:
+                    if fd is None:
+                        raise OSError(errno.EBADF, "not a file")
+                    fcntl.ioctl(sink.fd, _FICLONE, fd)
                 if self._progress is not None:
                     self._progress(source.size)
             except OSError:
@@ -126,7 +127,7 @@ class FolderSink(Sink):
                 raise
             problem = f"no hard link can be made: {why(error)}"
             raise WriteError(problem, path=source.name, hint="without --link") from None
-        if source.fd is None or not os.path.samestat(os.fstat(source.fd), os.stat(path)):
+        if source.status is None or not os.path.samestat(source.status, os.stat(path)):
             raise WriteError("the file was replaced while it was read", path=source.name)
         if self._progress is not None:
             self._progress(source.size)

@@ -83,7 +83,7 @@ def appending(source: Source, progress: Progress | None = None) -> Iterator[Sink
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         _lock(fd, path, fcntl.LOCK_EX)
-        if source.fd is None or not os.path.samestat(os.fstat(fd), os.fstat(source.fd)):
+        if source.status is None or not os.path.samestat(os.fstat(fd), source.status):
             raise WriteError("the file was replaced while it was read", path=path)
         source.check_unchanged()
         started = True
@@ -115,15 +115,15 @@ class Held(NamedTuple):
     """A file that is open once: what is read is what `cut` cuts."""
 
     source: File
+    fd: int
     warnings: list[str]
     """What failed after the file was cut."""
 
     def cut(self, size: int) -> None:
         """Cut the file to `size` bytes and force that to the disk. Raises WriteError, NotOpenedError."""
-        assert self.source.fd is not None
         self.source.check_unchanged()
         try:
-            cut(self.source.fd, size)
+            cut(self.fd, size)
         except OSError as error:
             raise WriteError(f"cannot be written: {why(error)}", path=self.source.name) from error
 
@@ -150,7 +150,7 @@ def held(path: str, *, to_change: bool) -> Iterator[Held]:
         source.check_unchanged()
         if not os.path.samestat(os.fstat(fd), os.stat(path)):
             raise WriteError("the file was replaced while it was read", path=path)
-        yield Held(source, warnings)
+        yield Held(source, fd, warnings)
     except OSError as error:
         raise failed(error, Target(path, path, None), 0) from error
     finally:

@@ -8,13 +8,15 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
 import zlib
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from typing import Protocol, cast
 
 from ckpt.errors import CutOffError, DamagedDataError, LimitError, NotOpenedError
+from ckpt.io.descriptors import TOO_MANY, TOO_MANY_TEXT, Descriptor, changed, differs
 from ckpt.io.far import Far, is_url
 
 MOST = 1 << 30
@@ -59,8 +61,12 @@ class Source(Protocol):
     def close(self) -> None: ...
 
     @property
-    def fd(self) -> int | None:
-        """A descriptor that the kernel can copy from; None without one."""
+    def status(self) -> os.stat_result | None:
+        """The status of a file of this machine as it was when it was opened; None for all others."""
+        ...
+
+    def descriptor(self) -> AbstractContextManager[int | None]:
+        """A descriptor that the kernel can copy from, open inside of the block; None where `status` is. Raises as `read` does."""
         ...
 
     @property
@@ -99,8 +105,11 @@ class BaseSource:
         pass
 
     @property
-    def fd(self) -> int | None:
+    def status(self) -> os.stat_result | None:
         return None
+
+    def descriptor(self) -> AbstractContextManager[int | None]:
+        return nullcontext()
 
     @property
     def address(self) -> str | None:
@@ -120,67 +129,54 @@ class BaseSource:
             raise CutOffError(f"cut off: {span}, it ends at {self.size:,}", path=path)
 
 
-def _opened(path: str, flags: int) -> int:
-    """A descriptor. A checkpoint of a thousand ranks has more files than a process may open until it asks for more."""
-    try:
-        return os.open(path, flags)
-    except OSError as error:
-        if error.errno != errno.EMFILE or not _more_files():
-            raise
-    return os.open(path, flags)
-
-
-def _more_files() -> bool:
-    """Raise the soft limit on open files to the hard one. False where it is there already."""
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == hard:
-        return False
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError):  # macOS allows fewer than it says
-        return False
-    return True
-
-
 class File(BaseSource):
-    """A regular file, opened for reading. Raises NotOpenedError for anything else.
+    """A regular file, opened for reading. Raises NotOpenedError for anything else, OSError where too many are open.
 
+    It is closed while many others are read, and opened again when it is needed: then it must be the same file.
     A descriptor `fd` that is handed over is read, and stays open for whoever opened it.
     """
 
+    _opened: Descriptor | None = None
     _fd = -1
 
     def __init__(self, path: str, fd: int | None = None) -> None:
         self.name = path
-        self._is_own = fd is None
         try:
-            # O_NONBLOCK: opening a FIFO without a writer must not hang.
-            flags = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0)
-            self._fd = _opened(path, flags) if fd is None else fd
+            if fd is None:
+                self._opened = Descriptor(path)
+                self._status = self._opened.status
+            else:
+                self._fd = fd
+                self._status = os.fstat(fd)
         except OSError as error:
-            raise NotOpenedError(reason(error)) from None
+            raise _failed(error) from None
         except ValueError:
             raise NotOpenedError("not a file name: it contains a NUL byte") from None
-        self._stat = os.fstat(self._fd)
-        if not stat.S_ISREG(self._stat.st_mode):
+        if not stat.S_ISREG(self._status.st_mode):
             self.close()
-            raise NotOpenedError(f"not a regular file: {_kind(self._stat.st_mode)}")
-        self.size = self._stat.st_size
+            raise NotOpenedError(f"not a regular file: {_kind(self._status.st_mode)}")
+        self.size = self._status.st_size
         self.bytes_read = 0
 
     @property
-    def fd(self) -> int | None:
-        return self._fd
+    def status(self) -> os.stat_result | None:
+        return self._status
+
+    @contextmanager
+    def descriptor(self) -> Iterator[int | None]:
+        fd = self._take()
+        try:
+            yield fd
+        finally:
+            self._release()
 
     @property
     def address(self) -> str | None:
-        return os.path.abspath(self.name)
+        return os.path.abspath(self.name) if self._opened is None else self._opened.path
 
     @property
     def identity(self) -> Identity:
-        status = self._stat
+        status = self._status
         return (status.st_dev, status.st_ino, status.st_ctime_ns, status.st_size, status.st_mtime_ns)
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
@@ -188,15 +184,18 @@ class File(BaseSource):
 
     def read(self, offset: int, count: int) -> bytes:
         self._check_range(offset, count, self.name)
+        fd = self._take()
         try:
-            data = os.pread(self._fd, min(count, MOST), offset)
+            data = os.pread(fd, min(count, MOST), offset)
             while len(data) < count:
-                more = os.pread(self._fd, min(count - len(data), MOST), offset + len(data))
+                more = os.pread(fd, min(count - len(data), MOST), offset + len(data))
                 if not more:
                     raise NotOpenedError("the file changed while it was read", path=self.name)
                 data += more
         except OSError as error:
             raise NotOpenedError(reason(error), path=self.name) from None
+        finally:
+            self._release()
         self.bytes_read += count
         return data
 
@@ -204,39 +203,52 @@ class File(BaseSource):
         count = len(buffer)
         self._check_range(offset, count, self.name)
         done = 0
+        fd = self._take()
         try:
             while done < count:
-                more = _read_into(self._fd, buffer[done : done + MOST], offset + done)
+                more = _read_into(fd, buffer[done : done + MOST], offset + done)
                 if not more:
                     raise NotOpenedError("the file changed while it was read", path=self.name)
                 done += more
         except OSError as error:
             raise NotOpenedError(reason(error), path=self.name) from None
+        finally:
+            self._release()
         self.bytes_read += count
 
     def check_unchanged(self) -> None:
-        now, then = os.fstat(self._fd), self._stat
-        # Who sets the time back after a change cannot set ctime. Names and rights change it too, and no byte: whoever
-        # replaces a file by a rename leaves the one that is read here whole.
-        named = (now.st_nlink, now.st_mode, now.st_uid, now.st_gid)
-        touched = now.st_ctime_ns != then.st_ctime_ns and named == (
-            then.st_nlink,
-            then.st_mode,
-            then.st_uid,
-            then.st_gid,
-        )
-        if touched or (now.st_size, now.st_mtime_ns) != (then.st_size, then.st_mtime_ns):
-            problem = "the file changed while it was read"
-            raise NotOpenedError(problem, path=self.name, hint="still being written?")
+        try:
+            now = os.fstat(self._fd) if self._opened is None else self._opened.now()
+        except OSError:
+            raise changed(self.name) from None
+        if differs(now, self._status):
+            raise changed(self.name)
 
     def close(self) -> None:
-        fd, self._fd = self._fd, -1  # whatever comes of it, it is never closed twice
-        if fd >= 0 and self._is_own:
-            with suppress(OSError):  # nothing was written to it, so nothing is lost
-                os.close(fd)
+        self._fd = -1
+        if self._opened is not None:
+            self._opened.close()
 
-    def __del__(self) -> None:
-        self.close()  # one that came with a task to another process belongs to nobody else
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        # One that came with a task to another process belongs to nobody else. At the end of the process the modules
+        # that close a file are gone.
+        if self._opened is not None and not is_ending():
+            self._opened.drop()
+
+    def _take(self) -> int:
+        """An open descriptor, until `_release`. Raises NotOpenedError."""
+        if self._opened is None:
+            return self._fd
+        try:
+            return self._opened.take()
+        except OSError as error:
+            raise _failed(error, self.name) from None
+        except NotOpenedError:
+            raise changed(self.name) from None
+
+    def _release(self) -> None:
+        if self._opened is not None:
+            self._opened.release()
 
 
 class Memory(BaseSource):
@@ -369,6 +381,11 @@ def _read_into(fd: int, buffer: memoryview, offset: int) -> int:
     return len(data)
 
 
+def _failed(error: OSError, path: str | None = None) -> Exception:
+    """The error for a file that was not opened. A process that may open no more files says nothing of the file."""
+    return error if error.errno in TOO_MANY else NotOpenedError(reason(error), path=path)
+
+
 def reason(error: OSError) -> str:
     """Why something cannot be read, in plain words."""
     texts = {
@@ -380,6 +397,7 @@ def reason(error: OSError) -> str:
         errno.ENAMETOOLONG: "the name is too long",
         errno.ENXIO: "not a regular file: a socket or a device",
         errno.EIO: "the disk reports a read error",
+        errno.EMFILE: TOO_MANY_TEXT,
     }
     return texts.get(error.errno or 0) or (error.strerror or "cannot be read").lower()
 

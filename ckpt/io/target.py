@@ -6,6 +6,7 @@ import errno
 import os
 
 from ckpt.errors import UsageError, WriteError
+from ckpt.io.descriptors import TOO_MANY_TEXT
 from ckpt.text import show
 
 
@@ -60,6 +61,7 @@ def why(error: Exception) -> str:
         errno.ELOOP: "too many symbolic links",
         errno.ENAMETOOLONG: "the name is too long",
         errno.ENOTDIR: "there is no such folder",
+        errno.EMFILE: TOO_MANY_TEXT,
     }
     if not isinstance(error, OSError):
         return "not a file name: it contains a NUL byte"

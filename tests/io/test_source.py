@@ -151,10 +151,9 @@ def test_closing_twice_is_closing(source: Source) -> None:
 
 
 def test_only_files_have_a_descriptor(source: Source) -> None:
-    if isinstance(source, File):
-        assert source.fd is not None and os.pread(source.fd, SIZE, 0) == DATA
-    else:
-        assert source.fd is None
+    with source.descriptor() as fd:
+        assert (fd is not None) == (source.status is not None) == isinstance(source, File)
+        assert fd is None or os.pread(fd, SIZE, 0) == DATA
 
 
 def test_an_address_opens_the_same(source: Source) -> None:
@@ -259,8 +258,8 @@ def test_a_disk_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_file_that_is_closed_is_not_read(tmp_path: Path) -> None:
     source = file(tmp_path)
-    opened = source.fd
-    assert opened is not None
+    with source.descriptor() as opened:
+        assert opened is not None
     source.close()
 
     with pytest.raises(OSError):

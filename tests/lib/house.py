@@ -18,7 +18,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("text", "dtypes", "limits"),
     ("names", "parse", "findings", "render.palette"),
-    ("io.far", "io.source", "io.location"),
+    ("io.descriptors", "io.far", "io.source", "io.location"),
     ("tensors",),
     ("nodes",),
     ("checkpoint",),

@@ -122,8 +122,8 @@ class Page:
         if self._to.replaced is not None and save.is_source(checkpoint, self._to.real):
             raise _is_source(self._to)
         for source in checkpoint.all_sources():
-            if source.fd is not None:
-                self._read(os.fstat(source.fd))
+            if source.status is not None:
+                self._read(source.status)
 
     def drawn_from_document(self, path: str) -> None:
         """The same for a stored document."""

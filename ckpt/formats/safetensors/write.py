@@ -130,7 +130,7 @@ def _padding(begin: int, refs: Sequence[TensorRef]) -> int:
     moved: Counter[int] = Counter()
     for ref in refs:
         place = place_of(ref) if ref.nbytes >= _LARGE else None
-        if isinstance(place, Range) and (place.source.fd is not None or place.source.far is not None):
+        if isinstance(place, Range) and (place.source.status is not None or place.source.far is not None):
             moved[(place.offset - at) % PAGE] += ref.nbytes
         at += ref.nbytes
     for wanted, count in moved.most_common(1):
