@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ckpt.elements import boxes
 from ckpt.elements.blocks import SMALL, blocks, buffer, place_of
 from ckpt.elements.crc import combined
 from ckpt.elements.pieces import shown, size_of
-from ckpt.errors import DamagedDataError
-from ckpt.io.executor import cpus, spans
-from ckpt.tensors import Boxes, Checksum, Computed, Overlaid, Patched, Place, Range, noted
+from ckpt.errors import CkptError, DamagedDataError
+from ckpt.io.executor import Executor, Failed, Task, cpus, run_each, spans
+from ckpt.tensors import Boxes, Checksum, Computed, Overlaid, Patched, Place, Range, Tensor, noted, parts_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -86,6 +87,41 @@ def checksums_of(place: Place | None) -> Iterator[Checksum]:
             straight = boxes.as_ranges(each, place_of)
             parts = [noted(box.tensor().storage) for box in each.boxes] if straight is each else [straight]
             todo += parts
+
+
+DAMAGED = "its bytes do not match the recorded checksum"
+
+
+def are_damaged(tensors: Sequence[Tensor], executor: Executor) -> list[bool]:
+    """Whether a record that the bytes of a tensor come from does not match its checksum, for each tensor.
+
+    Each record is read once. What lies behind a URL is not read a second time for this, and what cannot be read is not
+    damaged here.
+    """
+    records: dict[Range, Checksum] = {}
+    over: list[list[Range]] = []
+    for tensor in tensors:
+        found: list[Checksum] = []
+        for part in parts_of(tensor):
+            with suppress(CkptError):
+                found += checksums_of(noted(part.storage) if part.numel else None)
+        found = [checksum for checksum in found if checksum.place.source.far is None]
+        records.update((checksum.place, checksum) for checksum in found)
+        over.append([checksum.place for checksum in found])
+    cuts = {place: parts_of_record(place) for place in records}
+    tasks = [
+        Task(crc_of_part, (place, first, last), last - first)
+        for place, row in cuts.items()
+        for first, last in row
+    ]
+    results = iter(run_each(executor, tasks))
+    bad: set[Range] = set()
+    for place, row in cuts.items():
+        answers = [next(results) for _ in row]
+        read = [answer for answer in answers if not isinstance(answer, Failed)]
+        if len(read) == len(answers) and joined(row, read) != (records[place].crc, None):
+            bad.add(place)
+    return [not bad.isdisjoint(places) for places in over]
 
 
 class Audit:

@@ -189,6 +189,7 @@ FREE = {
     "stats": {
         "tensors[].channels",
         "tensors[].histogram",
+        "unread",
         *(f"tensors[].{name}_is" for name in ("mean", "std", "rms")),
     },
     "rewrite": set(),

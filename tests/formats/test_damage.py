@@ -279,3 +279,18 @@ def _small_only(refuse: Callable[..., None]) -> Callable[..., object]:
         return real(place, start, count, tally)  # type: ignore[arg-type]
 
     return passing
+
+
+@pytest.mark.parametrize("source", ["zip", "deflated", "views", "dcp", "fsdp2", "deepspeed 3"])
+def test_figures_and_sums_of_damaged_tensors_are_not_given(source: str, tmp_path: Path, ranks: Path) -> None:
+    SOURCES[source](tmp_path / "a", ranks)
+    whole = {command: inside(command, "a", "--all", cwd=tmp_path) for command in ("stats", "sum")}
+    assert {done.code for done in whole.values()} == {0}
+    row, over = max(records(tmp_path / "a").items(), key=lambda row: row[0].place.size)
+    flip(row, 1)
+    document = inside("stats", "a", "--all", "--json", cwd=tmp_path)
+    assert document.code == 2 and set(json.loads(document.out)["unread"]) == over
+    sums = inside("sum", "a", "--all", cwd=tmp_path)
+    assert sums.code == 2 and sums.err.count(b"\n") == 1 and b"not read: " in sums.err
+    assert {line.split("  ", 1)[1] for line in sums.out.decode().splitlines()}.isdisjoint(over)
+    assert sums.out.count(b"\n") == whole["sum"].out.count(b"\n") - len(over)

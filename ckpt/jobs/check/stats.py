@@ -7,6 +7,7 @@ from math import sqrt
 from typing import Literal
 
 from ckpt.checkpoint import Checkpoint, Entry
+from ckpt.elements.audit import DAMAGED, are_damaged
 from ckpt.elements.cast import has_numbers
 from ckpt.elements.channels import ChannelLayout, Channels
 from ckpt.elements.measure import Measurement, Summary, measure_tasks, merged
@@ -170,12 +171,13 @@ def stats(
     histogram: bool = False,
     progress: Callable[[int], None] | None = None,
     executor: Executor | None = None,
+    checksums: bool = True,
 ) -> StatsReport:
     """The numbers of the tensors of the only model, or of a section; of `everything` when asked, or without a model.
 
     With a `threshold` channels are looked at: one is dead whose mean magnitude is less than that share of the largest
     one's. With `histogram` the finite elements of each tensor are counted in bins. What cannot be read is a row without
-    numbers, one of `unread`. Raises UsageError.
+    numbers, one of `unread`, and with `checksums` also what does not match its recorded checksum. Raises UsageError.
     """
     if sort not in KEYS:
         raise UsageError(f"--sort {show(sort, 40)}: not one of {' '.join(KEYS)}")
@@ -184,7 +186,7 @@ def stats(
     inside = chosen.selected(select, survey.path)
     layers = _Layers(checkpoint, chosen) if threshold is not None else None
     plans = [_plan(entry, chosen.relative(entry.name), layers, histogram) for entry in inside]
-    found = _measured(plans, executor or Threads(), progress)
+    found = _measured(plans, executor or Threads(), progress, checksums=checksums)
     rows = [_row(plan, measured, threshold) for plan, measured in zip(plans, found, strict=True)]
     rows = _sorted(rows, sort)
     several = len(survey.models) > 1  # then a name inside of one does not say which
@@ -260,11 +262,19 @@ def _measuring(plan: _Plan, ref: TensorRef, histogram: bool) -> _Plan:
 
 
 def _measured(
-    plans: Sequence[_Plan], executor: Executor, progress: Callable[[int], None] | None
+    plans: Sequence[_Plan],
+    executor: Executor,
+    progress: Callable[[int], None] | None,
+    *,
+    checksums: bool,
 ) -> list[Measurement | Failed]:
     """The numbers of each tensor, from those of its spans."""
     results = iter(run_each(executor, [task for plan in plans for task in plan.tasks], progress))
-    return [_together([next(results) for _ in plan.tasks]) for plan in plans]
+    found = [_together([next(results) for _ in plan.tasks]) for plan in plans]
+    if not checksums:
+        return found
+    damaged = are_damaged([plan.entry.tensor for plan in plans], executor)
+    return [Failed(DAMAGED) if bad else row for row, bad in zip(found, damaged, strict=True)]
 
 
 def _together(parts: Sequence[Measurement | Failed]) -> Measurement | Failed:

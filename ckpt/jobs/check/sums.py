@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 
 from ckpt.checkpoint import Entry
+from ckpt.elements.audit import DAMAGED, are_damaged
 from ckpt.elements.blocks import blocks, elements
 from ckpt.elements.spans import refuse_unfolded
 from ckpt.errors import UnreadableError, UnsupportedError
@@ -40,12 +41,17 @@ def sums(
 ) -> list[Sum]:
     """The sums of the tensors of the only model, or of a section, by their names in it; of everything by full names.
 
-    Of a file without a model it is everything. What cannot be read has the reason in place of a sum. Raises UsageError,
+    Of a file without a model it is everything. What cannot be read, or does not match its recorded checksum, has the reason in place of a sum. Raises UsageError,
     UnsupportedError for what has no bytes.
     """
     chosen = survey.everything if everything else survey.model_or_all(section)
     rows = [(chosen.relative(entry.name), entry) for entry in chosen.selected(select, survey.path)]
-    return _sums(survey, rows, progress, executor)
+    found = _sums(survey, rows, progress, executor)
+    damaged = are_damaged([entry.tensor for _, entry in rows], executor or Threads())
+    return [
+        row._replace(digest="", unread=DAMAGED) if bad and row.unread is None else row
+        for row, bad in zip(found, damaged, strict=True)
+    ]
 
 
 def sums_now(
