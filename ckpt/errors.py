@@ -105,6 +105,12 @@ class NotOpenedError(UnreadableError):
     code = "not-opened"
 
 
+class LinkError(UnreadableError):
+    """A file of a folder is a link, and may not be one, or leads elsewhere. That is no damage."""
+
+    code = "link"
+
+
 class UnsupportedError(CkptError):
     """The file was recognised but is not a checkpoint, or not one that this version reads."""
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from importlib import import_module
+from itertools import pairwise
 from typing import Literal, Protocol, cast
 
-from ckpt.errors import NotOpenedError, UnreadableError
+from ckpt.errors import LinkError, NotOpenedError, UnreadableError
 from ckpt.io.far import is_url
 from ckpt.io.source import File, Source, read_limited, reason
 from ckpt.limits import Limits
 from ckpt.text import show
 
-Links = Literal["file", "no"]
-"""Whether a child may be a link to a regular file, as in the Hugging Face cache, or must not be a link."""
+Links = Literal["file", "cache", "no"]
+"""Whether a child may be a link to any regular file, to one in the `blobs/` of the same Hugging Face cache, or no link."""
+_CACHED = re.compile(r"(models|datasets|spaces)--.+")
 
 
 class Location(Protocol):
@@ -82,15 +85,37 @@ class LocalPath:
 
     def child(self, name: str, links: Links = "file") -> Location:
         path = name if self.name == os.curdir else os.path.join(self.name, name)
-        refused = not is_plain_name(name)
-        if not refused and os.path.islink(path):  # one that leads nowhere is a file that is missing
-            refused = links == "no" or (os.path.exists(path) and not os.path.isfile(path))
-        if refused:
+        if not is_plain_name(name):
             raise UnreadableError(f"{show(name, 80)} is not a file in this folder", path=self.name)
+        if os.path.islink(path):
+            why = _refused(path, links)
+            if why is not None:
+                raise LinkError(f"{show(name, 80)} is a link{why}", path=self.name)
         return LocalPath(path)
 
     def open(self) -> Source:
         return File(self.name)
+
+
+def _refused(path: str, links: Links) -> str | None:
+    """Why a link is not followed; None for one that is. A link that leads nowhere is a file that is missing."""
+    if links == "no":
+        return ": no link in this folder is followed"
+    if os.path.exists(path) and not os.path.isfile(path):
+        return ", but not to a file"
+    if links == "cache" and not _is_cached(path):
+        return ": only one to the blobs/ of the same Hugging Face cache is followed"
+    return None
+
+
+def _is_cached(path: str) -> bool:
+    """Whether a link in `models--x--y/snapshots/REVISION/` leads to a file directly in `models--x--y/blobs/`."""
+    parts = os.path.realpath(os.path.dirname(path) or os.curdir).split(os.sep)
+    target = os.path.dirname(os.path.realpath(path))
+    return any(
+        part == "snapshots" and _CACHED.fullmatch(above) and target == os.sep.join([*parts[:index], "blobs"])
+        for index, (above, part) in enumerate(pairwise(parts[:-1]), start=1)
+    )
 
 
 def locate(path: str) -> Location:

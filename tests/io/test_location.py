@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from ckpt.errors import NotOpenedError, UnreadableError
+from ckpt.errors import LinkError, NotOpenedError, UnreadableError
 from ckpt.io.location import Links, LocalPath, Location, locate
 
 LOCATIONS: dict[str, Callable[[Path], Location]] = {"LocalPath": lambda path: LocalPath(str(path))}
 """For each implementation what makes one of a path of a folder that the test fills."""
 
-LINKS: tuple[Links, ...] = ("file", "no")
+LINKS: tuple[Links, ...] = ("file", "cache", "no")
 
 
 @pytest.fixture(params=LOCATIONS)
@@ -190,3 +190,74 @@ def test_only_files_are_opened(
         bound.bind("socket")
         with pytest.raises(NotOpenedError):
             at(folder / name).open()
+
+
+# --- the cache of Hugging Face ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    """The folder of one model in a cache."""
+    made = tmp_path / "hub/models--org--net"
+    for name in ("blobs/inner", "snapshots/abc/step/deep", "snapshots/abc/snapshots/x"):
+        (made / name).mkdir(parents=True)
+    for path in (made / "blobs/hash", made / "blobs/inner/hash", made / "file", tmp_path / "hub/outside"):
+        path.write_bytes(b"blob")
+    other = tmp_path / "hub/models--org--other/blobs"
+    other.mkdir(parents=True)
+    (other / "hash").write_bytes(b"other")
+    (made / "blobs/away").symlink_to(tmp_path / "hub/outside")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("folder", "target"),
+    [
+        ("snapshots/abc", "../../blobs/hash"),
+        ("snapshots/abc/step", "../../../blobs/hash"),
+        ("snapshots/abc/step/deep", "../../../../blobs/hash"),
+        ("snapshots/abc/snapshots/x", "../../../../blobs/hash"),
+    ],
+)
+def test_a_link_to_a_blob_of_its_own_cache_is_followed(folder: str, target: str, cache: Path) -> None:
+    (cache / folder / "link").symlink_to(target)
+    (cache / folder / "absolute").symlink_to(cache / "blobs/hash")
+
+    for name in ("link", "absolute"):
+        assert content(LocalPath(str(cache / folder)).child(name, "cache")) == b"blob"
+        with pytest.raises(LinkError, match="no link in this folder is followed"):
+            LocalPath(str(cache / folder)).child(name, "no")
+
+
+@pytest.mark.parametrize(
+    "target", ["../../file", "../../blobs/inner/hash", "../../blobs/away", "../../../outside", "../other",
+               "../../../models--org--other/blobs/hash", "gone", "/etc/hostname"]
+)  # fmt: skip
+def test_a_link_elsewhere_is_refused_as_a_link(target: str, cache: Path) -> None:
+    (cache / "snapshots/other").write_bytes(b"x")
+    (cache / "snapshots/abc/link").symlink_to(target)
+
+    with pytest.raises(
+        LinkError, match="link is a link: only one to the blobs/ of the same Hugging Face cache"
+    ):
+        LocalPath(str(cache / "snapshots/abc")).child("link", "cache")
+
+
+def test_a_blob_that_is_not_there_is_a_file_that_is_missing(cache: Path) -> None:
+    (cache / "snapshots/abc/link").symlink_to("../../blobs/gone")
+
+    with pytest.raises(NotOpenedError):
+        LocalPath(str(cache / "snapshots/abc")).child("link", "cache").open()
+
+
+def test_folders_that_only_look_alike_are_no_cache(tmp_path: Path) -> None:
+    for name in ("net/snapshots/abc", "net/blobs", "models--a--b/abc", "models--a--b/blobs"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("net/blobs/hash", "models--a--b/blobs/hash"):
+        (tmp_path / name).write_bytes(b"x")
+    (tmp_path / "net/snapshots/abc/link").symlink_to("../../blobs/hash")
+    (tmp_path / "models--a--b/abc/link").symlink_to("../blobs/hash")
+
+    for folder in ("net/snapshots/abc", "models--a--b/abc"):
+        with pytest.raises(LinkError):
+            LocalPath(str(tmp_path / folder)).child("link", "cache")

@@ -29,7 +29,7 @@ from ckpt.cli.walk import Found, is_concern, listed, looked
 from ckpt.cli.work import executor
 from ckpt.cli.work.part import PartOption, write_part
 from ckpt.cli.work.stored import LikeOption, all_sums, like_at, sums_of
-from ckpt.errors import CkptError, CutOffError, NotOpenedError, UnreadableError, UsageError, about
+from ckpt.errors import CkptError, CutOffError, LinkError, NotOpenedError, UnreadableError, UsageError, about
 from ckpt.evidence.survey import Survey
 from ckpt.formats.verify import checksums, salvage
 from ckpt.jobs.check import verify
@@ -169,7 +169,7 @@ def _report(
     except CkptError as error:
         if not is_concern(item, error):
             raise
-        if not isinstance(error, UnreadableError) or isinstance(error, NotOpenedError):
+        if not isinstance(error, UnreadableError) or isinstance(error, (LinkError, NotOpenedError)):
             return verify.unreadable(path, error.failure(path))
         is_cut = isinstance(error, CutOffError)
         found = salvage(error.path or path, limits) if is_cut or os.path.isdir(path) else None

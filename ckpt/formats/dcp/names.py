@@ -79,7 +79,7 @@ def companion(folder: Location, names: Sequence[str]) -> str:
 
 def _is_one(folder: Location, name: str) -> bool:
     try:
-        at = folder.child(name, "no")
+        at = folder.child(name, "cache")
         if not at.is_file() or name != BACKEND:
             return at.is_file()
         source = at.open()

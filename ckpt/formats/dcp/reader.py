@@ -67,7 +67,7 @@ class Files:
             raise _interrupted(self.folder, self.names, self._limits)
         ranks: list[Metadata] = []
         for name in [METADATA] if METADATA in found else found:
-            source = self.sources[name] = self.folder.child(name, "no").open()
+            source = self.sources[name] = self.folder.child(name, "cache").open()
             data = read_limited(source, self._limits.metadata_bytes, "metadata-bytes", name)
             budget.hold(len(data))
             budget.claim(len(data) // _ENTRY)
@@ -81,7 +81,7 @@ class Files:
             raise UnreadableError(f".metadata names {show(file, 80)}, which is not a file in this folder")
         for part in folders:
             at = at.child(part, "no")
-        location = at.child(name, "no")
+        location = at.child(name, "cache")
         try:
             self.sources[file] = location.open()
         except NotOpenedError as error:
@@ -356,9 +356,21 @@ def _lost_notices(files: Files, lost: Sequence[str], gone: int) -> Iterator[Noti
         )
 
 
+def _is_empty(folder: Location, name: str) -> bool:
+    try:
+        source = folder.child(name, "cache").open()
+    except UnreadableError:
+        return False
+    try:
+        return not source.size
+    finally:
+        source.close()
+
+
 def _dead_notices(files: Files) -> Iterator[Notice]:
-    """Files that nothing names: an earlier save left them behind."""
-    dead = [name for name in files.names if name.endswith(DATA) and name not in files.metadata.files]
+    """Files that nothing names: an earlier save left them behind. A rank with nothing to write leaves an empty one."""
+    unnamed = [name for name in files.names if name.endswith(DATA) and name not in files.metadata.files]
+    dead = [name for name in unnamed if not _is_empty(files.folder, name)]
     if dead:
         listed = and_more([show(name, 80) for name in dead], _LISTED)
         yield Notice("dead-files", f"{METADATA} names nothing in {listed}")

@@ -73,7 +73,7 @@ def remains(folder: Location, limits: Limits, most: int | None = None) -> Iterat
 
 def _in_file(folder: Location, name: str, limits: Limits, most: int) -> Remains:
     try:
-        source = folder.child(name, "no").open()
+        source = folder.child(name, "cache").open()
     except UnreadableError as error:
         return Remains(name, 0, 0, {}, 0, error.problem)
     try:

@@ -21,7 +21,7 @@ def checksums(
 ) -> ChecksumReport:
     files = shards_in(probe.location.names())
     return ChecksumReport.together(
-        [check(probe.location.child(file.name, "no"), f"{probe.mark}{file.name}:") for file in files]
+        [check(probe.location.child(file.name, "cache"), f"{probe.mark}{file.name}:") for file in files]
     )
 
 

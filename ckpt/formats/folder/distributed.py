@@ -57,10 +57,10 @@ def _of_data(folder: Location, names: Sequence[str], prefix: str) -> Plan | None
         return None
     data = Part(f"{prefix}.metadata", folder, "model", "dcp", is_model=True)
     if mark == LIGHTNING:
-        parts = (data, Part(LIGHTNING, folder.child(LIGHTNING, "no"), "meta"))
+        parts = (data, Part(LIGHTNING, folder.child(LIGHTNING, "cache"), "meta"))
         steps = Fact("epoch", ("meta", "epoch")), Fact("step", ("meta", "global_step"))
         return Plan("DCP beside meta.pt", parts, steps, path=folder.name)
-    common = (Part(prefix + COMMON, folder.child(COMMON, "no"), "common"),) if COMMON in names else ()
+    common = (Part(prefix + COMMON, folder.child(COMMON, "cache"), "common"),) if COMMON in names else ()
     facts = Fact("iteration", ("common", "iteration")), *_facts(("common",))
     layout = "Megatron checkpoint, torch_dist"
     return Plan(layout, (data, *common), facts, path=folder.name, tree=megatron.paths_of)

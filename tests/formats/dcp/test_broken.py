@@ -315,7 +315,7 @@ def test_links_and_fifos_are_refused(kind: str, copy: Path) -> None:
     shutil.move(target, copy.parent / "elsewhere")
     os.symlink(copy.parent / "elsewhere", target)
     done = inside("inspect", str(copy), cwd=copy)
-    assert done.code == 2 and b"is not a file in this folder" in done.err, done
+    assert done.code == 2 and b" is a link: " in done.err, done
     target.unlink()
     os.mkfifo(target)
     done = inside("verify", str(copy), cwd=copy)
@@ -451,3 +451,52 @@ def test_a_list_position_that_torch_would_allocate_for(position: int, is_fine: b
         assert done.code == 1 and f"position {position:,} of a list".encode() in done.out, done
         for words in (("inspect", "c"), ("convert", "c", "-o", "o.pth"), ("diff", "c", "c")):
             assert inside(*words, cwd=copy.parent).code == 2
+
+
+def cached(folder: Path, hub: Path) -> Path:
+    """A checkpoint as the cache of Hugging Face holds it: every file is a link to a blob."""
+    snapshot = hub / "models--org--net/snapshots/0a1b/step-10"
+    blobs = hub / "models--org--net/blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    for number, path in enumerate(sorted(folder.iterdir())):
+        shutil.move(path, blobs / str(number))
+        (snapshot / path.name).symlink_to(f"../../../blobs/{number}")
+    return snapshot
+
+
+def test_a_checkpoint_in_the_cache_of_hugging_face(copy: Path, tmp_path: Path) -> None:
+    snapshot = cached(copy, tmp_path / "hub")
+
+    for command in (
+        ("inspect",),
+        ("verify",),
+        ("convert", "-o", str(tmp_path / "out.safetensors"), "--drop-other"),
+    ):
+        done = inside(command[0], str(snapshot), *command[1:], cwd=tmp_path)
+        assert done.code == 0, done.err
+
+
+def test_any_other_link_is_refused_as_a_link(copy: Path, tmp_path: Path) -> None:
+    snapshot = cached(copy, tmp_path / "hub")
+    name = next(path.name for path in sorted(snapshot.iterdir()) if path.name != ".metadata")
+    shutil.move((snapshot / name).resolve(), tmp_path / "elsewhere")
+    (snapshot / name).unlink()
+    (snapshot / name).symlink_to(tmp_path / "elsewhere")
+
+    for command in ("inspect", "verify", "lint"):
+        done = inside(command, str(snapshot), cwd=tmp_path)
+        text = (done.out + done.err).decode()
+        assert done.code == 2 and f"{name} is a link: only one to the blobs/" in text, text
+        assert "damaged" not in text and "missing" not in text
+
+
+def test_an_empty_file_of_a_rank_with_nothing_to_write_is_no_finding(copy: Path) -> None:
+    for rank in (1, 2, 3):
+        (copy / f"__{rank}_0.distcp").touch()
+    assert b"dead-files" not in inside("inspect", str(copy), cwd=copy).out
+    (copy / "__2_0.distcp").write_bytes(b"x")
+
+    done = inside("inspect", str(copy), cwd=copy)
+
+    assert b"dead-files" in done.out and b"__2_0.distcp" in done.out and b"__1_0.distcp" not in done.out

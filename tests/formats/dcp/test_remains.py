@@ -164,7 +164,7 @@ def test_files_that_cannot_be_read_are_named(folder: Path, tmp_path: Path) -> No
     assert all(row.items == 0 for row in rows.values())
     texts = [row.text for row in rows.values()]
     assert (
-        "is not a file in this folder" in texts[0]
+        "is a link: only one to the blobs" in texts[0]
         and "FIFO" in texts[1]
         and texts[2] == "__2_0.distcp is empty"
     )

@@ -320,7 +320,7 @@ def test_links_fifos_and_other_files_are_refused(copy: Path) -> None:
     shutil.move(copy / FIRST, copy.parent / "elsewhere")
     os.symlink(copy.parent / "elsewhere", copy / FIRST)
     done = inside("inspect", "c", cwd=copy.parent)
-    assert done.code == 2 and b"is not a file in this folder" in done.err, done
+    assert done.code == 2 and b" is a link: " in done.err, done
     (copy / FIRST).unlink()
     os.mkfifo(copy / FIRST)
     assert inside("inspect", "c", cwd=copy.parent).code == 2
@@ -340,3 +340,41 @@ def test_impossible_numbers_are_refused(name: str, copy: Path) -> None:
 def test_a_billion_shards_cost_nothing(copy: Path) -> None:
     (copy / LAST).rename(copy / LAST.replace("shard-00004", "shard-999999999"))
     assert "and 999,999,989 more" in findings(copy)["incomplete"][0]
+
+
+def cached(folder: Path, hub: Path) -> Path:
+    """A checkpoint as the cache of Hugging Face holds it: every file is a link to a blob."""
+    snapshot = hub / "models--org--net/snapshots/0a1b/step-10"
+    blobs = hub / "models--org--net/blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    for number, path in enumerate(sorted(folder.iterdir())):
+        shutil.move(path, blobs / str(number))
+        (snapshot / path.name).symlink_to(f"../../../blobs/{number}")
+    return snapshot
+
+
+def test_a_checkpoint_in_the_cache_of_hugging_face(copy: Path, tmp_path: Path) -> None:
+    snapshot = cached(copy, tmp_path / "hub")
+
+    for command in (
+        ("inspect",),
+        ("verify",),
+        ("convert", "-o", str(tmp_path / "out.safetensors"), "--drop-other"),
+    ):
+        done = inside(command[0], str(snapshot), *command[1:], cwd=tmp_path)
+        assert done.code == 0, done.err
+
+
+def test_any_other_link_is_refused_as_a_link(copy: Path, tmp_path: Path) -> None:
+    snapshot = cached(copy, tmp_path / "hub")
+    name = next(path.name for path in sorted(snapshot.iterdir()) if path.name != ".metadata")
+    shutil.move((snapshot / name).resolve(), tmp_path / "elsewhere")
+    (snapshot / name).unlink()
+    (snapshot / name).symlink_to(tmp_path / "elsewhere")
+
+    for command in ("inspect", "verify", "lint"):
+        done = inside(command, str(snapshot), cwd=tmp_path)
+        text = (done.out + done.err).decode()
+        assert done.code == 2 and f"{name} is a link: only one to the blobs/" in text, text
+        assert "damaged" not in text and "missing" not in text

@@ -332,7 +332,7 @@ def test_links_to_files_are_followed_and_links_to_folders_are_not(tmp_path: Path
     pipeline = folders.diffusers(tmp_path / "p")
     (pipeline / "unet").rename(tmp_path / "elsewhere")
     (pipeline / "unet").symlink_to("../elsewhere")
-    with pytest.raises(CkptError, match="unet is not a file in this folder"):
+    with pytest.raises(CkptError, match="unet is a link: no link in this folder is followed"):
         opened(pipeline)
 
 
