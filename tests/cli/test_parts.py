@@ -525,7 +525,7 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_told(broken: Path) -> None
     assert sums.complaints[0].startswith("ckpt: broken.pth: not read: bad: ")
     diff = inside("diff", "plain.pth", "broken.pth", cwd=folder)
     assert diff.code == 2 and "undecided: 1 tensor could not be read; same: 1 tensor" in diff.out.decode()
-    assert diff.complaints[0].startswith("ckpt: broken.pth: not compared: bad: ")
+    assert diff.complaints[0].startswith("ckpt: plain.pth or broken.pth: not compared: bad: ")
     document = json.loads(inside("diff", "plain.pth", "broken.pth", "--json", cwd=folder).out)
     assert document["same"] is False
     assert [row.get("unread") is None for row in document["tensors"]] == [True, False]

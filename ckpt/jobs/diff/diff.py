@@ -11,7 +11,7 @@ from ckpt.evidence.alignment import Alignment, Component, Paired, in_turn, paire
 from ckpt.evidence.roles import Role
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
-from ckpt.findings import Finding, order
+from ckpt.findings import LOST, Finding, order
 from ckpt.io.executor import Executor, Threads
 from ckpt.jobs.diff.compared import compared, shape_status
 from ckpt.jobs.diff.findings import are_ranks, findings
@@ -48,6 +48,10 @@ class Options(NamedTuple):
     """Who compares; by default threads of this process."""
     once: bool = False
     """Whether no task may depend on the result of another, as when they run on several machines. Figures are the same."""
+
+
+def _lacks(checkpoint: Checkpoint, name: str) -> bool:
+    return any(notice.code in LOST and name in notice.tensors for notice in checkpoint.notices)
 
 
 class DiffReport(NamedTuple):
@@ -94,9 +98,17 @@ class DiffReport(NamedTuple):
         """Raise UnreadableError where tensors could not be read: whether the files differ is not known then."""
         if self.unread:
             names = listed([row.name for row in self.unread], 5)
-            raise UnreadableError(f"not compared: {names}: {self.unread[0].unread}", path=self.after.path)
+            raise UnreadableError(f"not compared: {names}: {self.unread[0].unread}", path=self._lacking())
         if self.lost:
             raise UnreadableError(f"not compared: {and_more(self.lost, 3, '; ')}", path=self.after.path)
+
+    def _lacking(self) -> str:
+        """The path of the file whose reader said that it lacks the first tensor that was not read; else both paths."""
+        row = self.unread[0]
+        sides = ((self.before, row.before), (self.after, row.after))
+        held = [(file.path, file, entry.name) for file, entry in sides if entry is not None]
+        lacking = [path for path, file, name in held if _lacks(file, name)]
+        return " or ".join(dict.fromkeys(lacking or [path for path, *_ in held]))
 
     @property
     def damaged(self) -> tuple[str, ...]:

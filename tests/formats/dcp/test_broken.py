@@ -500,3 +500,11 @@ def test_an_empty_file_of_a_rank_with_nothing_to_write_is_no_finding(copy: Path)
     done = inside("inspect", str(copy), cwd=copy)
 
     assert b"dead-files" in done.out and b"__2_0.distcp" in done.out and b"__1_0.distcp" not in done.out
+
+
+def test_diff_blames_the_folder_that_lacks_a_file(good: Path, copy: Path) -> None:
+    next(copy.glob("*.distcp")).unlink()
+    for order in ((copy, good), (good, copy)):
+        done = inside("diff", *map(str, order), cwd=copy.parent)
+        assert done.code == 2
+        assert done.complaints[-1].startswith(f"ckpt: {copy}: not compared: "), done.complaints
