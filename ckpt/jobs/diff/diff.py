@@ -100,7 +100,9 @@ class DiffReport(NamedTuple):
             names = listed([row.name for row in self.unread], 5)
             raise UnreadableError(f"not compared: {names}: {self.unread[0].unread}", path=self._lacking())
         if self.lost:
-            raise UnreadableError(f"not compared: {and_more(self.lost, 3, '; ')}", path=self.after.path)
+            lacking = [file.path for file in (self.before, self.after) if file.left_out]
+            problem = f"not compared: {and_more(self.lost, 3, '; ')}"
+            raise UnreadableError(problem, path=" or ".join(dict.fromkeys(lacking)))
 
     def _lacking(self) -> str:
         """The path of the file whose reader said that it lacks the first tensor that was not read; else both paths."""
