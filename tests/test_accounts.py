@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import zipfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -214,6 +215,65 @@ def load(path: Path) -> list[Any] | None:
 
         return [((key,), tensor) for key, tensor in load_file(path).items()]
     return None
+
+
+HAS_SUMS = {source.name for source in SOURCES if source.has_sums} | {"dcp of two ranks", "fsdp ranks"}
+
+
+def damage(folder: Path, name: str, size: Size) -> None:
+    """Change one bit of the elements of a weight in the middle."""
+    weight = list(weights(size).values())[size.count // 2 // 4 * 4]
+    if name == "deflated":
+        with zipfile.ZipFile(folder / "a.pth") as archive:
+            (info,) = [
+                each
+                for each in archive.infolist()
+                if each.file_size == weight.nbytes and archive.read(each.filename) == oracle.raw(weight)
+            ]
+        at, path = info.header_offset + 30 + len(info.filename) + info.compress_size // 2, folder / "a.pth"
+    else:
+        row = oracle.raw(weight)[:24]  # the first rank has it
+        held = [(path, path.read_bytes()) for path in folder.rglob("*") if path.is_file()]
+        ((path, at),) = [(path, data.index(row) + 9) for path, data in held if row in data]
+    data = bytearray(path.read_bytes())
+    data[at] ^= 4
+    path.write_bytes(data)
+
+
+DAMAGED = [
+    pytest.param(name, size._replace(depth=0) if name in FLAT else size, id=f"{name}-{size.text}")
+    for name in (*(source.name for source in SOURCES), *RANKS)
+    for size in (Size(3, True, 1), Size(64, False, 2), *([Size(2_100, True, 2)] if IS_THOROUGH else ()))
+    if size.count <= MOST.get(name, 2_100)
+]
+
+
+@pytest.mark.parametrize("name, size", DAMAGED)
+def test_a_changed_byte_is_found_or_refused(name: str, size: Size, tmp_path: Path, ranks: Path) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    whole.mkdir()
+    source = made(name, size, whole, ranks)
+    shutil.copytree(whole, broken)
+    damage(broken, name, size)
+    found = run("diff", f"whole/{source}", f"broken/{source}", cwd=tmp_path, code=None)
+    assert found.code in (1, 2), "two files that differ are not the same"
+    if name not in HAS_SUMS:
+        return  # nothing records what the bytes were
+    assert run("verify", source, cwd=broken, code=1).out
+    for words in (("stats", source), ("sum", source, "--all")):
+        done = run(*words, cwd=broken, code=2)
+        assert b"damaged" in done.err or b" match " in done.err, done
+    for way, asked in WAYS.items():
+        out = asked.out or ("o.safetensors" if name in STAY else "o.pth")
+        done = run(*asked.words, source, "-o", out, cwd=broken, code=None)
+        written = sorted(broken.glob("o*"))
+        if done.code == 0 and written:
+            result = next(iter(broken.glob("o*.index.json")), broken / out)
+            assert run("verify", str(result), cwd=broken, code=None).code == 1, f"{way} launders the damage"
+        else:
+            assert done.code == 2 and not written, (way, done)
+        for path in written:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def test_the_names_of_the_cases_are_what_they_say() -> None:
