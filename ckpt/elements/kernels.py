@@ -17,6 +17,26 @@ _TINY = 1e-290
 """Squares below may have lost bits."""
 
 
+PIECE = 8192
+"""The most elements of one call of BLAS. OpenBLAS starts threads above 10,000, and each number of threads has last digits
+of its own."""
+
+
+def dot(one: Array, two: Array) -> float:
+    """The sum of the products of two rows of float64: the same for any number of threads that BLAS may use."""
+    import numpy as np
+
+    rest = len(one) % PIECE
+    if rest:
+        last = float(one[-rest:].dot(two[-rest:]))
+        return dot(one[:-rest], two[:-rest]) + last if len(one) > rest else last
+    total = 0.0
+    # One call for all pieces, because each call gives up the GIL. `sum` has other digits from Python 3.12 on.
+    for piece in np.matmul(one.reshape(-1, 1, PIECE), two.reshape(-1, PIECE, 1)).ravel().tolist():
+        total += piece
+    return total
+
+
 class Delta(NamedTuple):
     """What differs in a block. `largest` is max |Δ|, `at` its first index where it is above the one known before."""
 
@@ -80,7 +100,7 @@ def _real(
     import numpy as np
 
     wide = widened(before, dtypes[0], 0)
-    reference = float(np.dot(wide, wide))
+    reference = dot(wide, wide)
     if not np.isfinite(reference):
         return None
     other = widened(after, dtypes[1], 1)
@@ -92,7 +112,7 @@ def _real(
     if not differing:
         return Delta(0, 0.0, None, 0.0, reference)
     delta = np.subtract(other, wide, out=scratch().wide(1, len(wide)))
-    squares = float(np.dot(delta, delta))
+    squares = dot(delta, delta)
     if not np.isfinite(squares):
         return None
     largest = max(float(delta.max()), -float(delta.min()))
@@ -155,7 +175,7 @@ def _long(
         return None
     wide = scratch().wide(0, len(one))
     np.copyto(wide, one)
-    reference = float(np.dot(wide, wide))
+    reference = dot(wide, wide)
     differing = int(np.count_nonzero(one != two))
     if not differing:
         return Delta(0, 0.0, None, 0.0, reference)
@@ -165,7 +185,7 @@ def _long(
     np.abs(delta, out=delta)
     largest = float(delta.max())
     at = int(np.argmax(delta)) if largest > known else None
-    squares = float(np.dot(delta, delta))
+    squares = dot(delta, delta)
     close = True
     if tolerance is not None:
         close = not bool(np.any((one != two) & (delta > tolerance[0] + tolerance[1] * np.abs(wide))))
@@ -188,7 +208,7 @@ def _complex(
         np.subtract(delta, wide, out=delta)
     else:
         np.subtract(two, one, out=delta)
-    reference, squares = float(np.dot(wide, wide)), float(np.dot(delta, delta))
+    reference, squares = dot(wide, wide), dot(delta, delta)
     if not np.isfinite(squares + reference):
         return None
     unequal = one != two

@@ -10,7 +10,7 @@ from ckpt.elements.blocks import slice_of
 from ckpt.elements.cast import numbers, scratch
 from ckpt.elements.channels import ChannelLayout, Channels
 from ckpt.elements.histogram import Histogram, halved, joined
-from ckpt.elements.kernels import Delta, delta_of, distance, unequal_bytes, wide_of, widened
+from ckpt.elements.kernels import Delta, delta_of, distance, dot, unequal_bytes, wide_of, widened
 from ckpt.elements.pairs import FEWEST, Codes, Pairs, counts_codes
 from ckpt.elements.spans import cuts, numbered_blocks, refuse_unfolded
 from ckpt.io.executor import Task
@@ -155,13 +155,13 @@ class Difference:
             place = int(np.argmax(delta))
             if float(delta[place]) > self.largest:
                 self.largest, self.at = float(delta[place]), self.numel + place
-            self.squares += float(np.dot(delta, delta))
+            self.squares += dot(delta, delta)
             if tolerance is not None:
                 allowed = tolerance[0] + tolerance[1] * np.abs(wide)
                 self.close &= not bool(np.any(unequal & ~(finite & (delta <= allowed))))
         size = np.abs(wide)
         size[~np.isfinite(size)] = 0.0
-        self.reference += float(np.dot(size, size))
+        self.reference += dot(size, size)
         differing = int(np.count_nonzero(unequal))
         self.differing += differing
         if dtypes[0] == dtypes[1]:
@@ -213,7 +213,7 @@ class Summary:
                 wide = widened(block, dtype, 0)
                 values = wide if dtype.kind == "float" else numbers(block, dtype)
             self.numel += len(values)
-            total = float(np.dot(wide, scratch().ones(len(wide))))  # a third of the time of sum()
+            total = dot(wide, scratch().ones(len(wide)))  # a third of the time of sum()
             if not np.isfinite(total):
                 nan, inf = np.isnan(wide), np.isinf(wide)
                 self.nan += int(np.count_nonzero(nan))
@@ -247,9 +247,9 @@ class Summary:
             self.histogram.weigh(values, counts)
         self._widen(values.min().item(), values.max().item())
         wide, weights, count = values.astype("f8"), counts.astype("f8"), int(counts.sum())
-        self.squares += float(np.dot(weights, wide * wide))
-        mean = float(np.dot(weights, wide)) / count
-        self._join(count, mean, float(np.dot(weights, (wide - mean) ** 2)))
+        self.squares += dot(weights, wide * wide)
+        mean = dot(weights, wide) / count
+        self._join(count, mean, dot(weights, (wide - mean) ** 2))
 
     def _widen(self, low: float, high: float) -> None:
         self.low = low if self.low is None else min(self.low, low)
@@ -262,13 +262,13 @@ class Summary:
         self._widen(low, high)
         if low <= 0 <= high:
             self.zeros += int(np.count_nonzero(values == 0))
-        squares, mean = float(np.dot(wide, wide)), total / len(wide)
+        squares, mean = dot(wide, wide), total / len(wide)
         self.squares += squares
         # The sum of the squared distances from the mean. Where the mean is large beside them, this loses digits.
         spread = squares - total * mean
         if not spread > squares / 64:
             delta = np.subtract(wide, mean, out=scratch().wide(1, len(wide)))
-            spread = float(np.dot(delta, delta))
+            spread = dot(delta, delta)
         self._join(len(wide), mean, spread)
 
     def _join(self, count: int, mean: float, spread: float) -> None:

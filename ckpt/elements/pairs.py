@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ckpt.dtypes import DType
 from ckpt.elements.cast import numbers, scratch
+from ckpt.elements.kernels import dot
 from ckpt.rows import NamedTuple
 
 if TYPE_CHECKING:
@@ -180,8 +181,8 @@ class Pairs:
             return PairResult(
                 differing,
                 other,
-                float(np.dot(weights, delta * delta)),
-                float(np.dot(weights[is_finite], one[is_finite] ** 2)),
+                dot(weights, delta * delta),
+                dot(weights[is_finite], one[is_finite] ** 2),
                 (int(counts[np.isnan(one)].sum()), int(counts[np.isnan(two)].sum())),
                 (int(counts[np.isinf(one)].sum()), int(counts[np.isinf(two)].sum())),
                 close,

@@ -1,0 +1,109 @@
+"""Numbers do not depend on how many threads BLAS has, nor on who imported numpy first, nor where the work is done."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from distributed import Client, LocalCluster
+from process import TIMEOUT, environment, python
+
+from ckpt.elements.kernels import PIECE, dot
+
+COUNT = 8 * PIECE + 2341
+"""Elements of a tensor: several pieces of a dot product, and a rest."""
+
+DIGITS = """
+import numpy, sys, json
+numpy.ones(10)
+import os
+before = dict(os.environ)
+import ckpt
+from ckpt.evidence.survey import Survey
+from ckpt.formats import open
+from ckpt.io.executor import Threads
+from ckpt.jobs.check.stats import stats
+one, two = sys.argv[1:]
+with open(one) as checkpoint:
+    rows = [row.to_json() if hasattr(row, "to_json") else repr(vars(row.found)) for row in stats(Survey(checkpoint)).rows]
+print(json.dumps([ckpt.diff(one, two).to_json()["tensors"], rows]))
+assert dict(os.environ) == before, "a library sets no variable of the process"
+"""
+
+
+def saved(folder: Path) -> list[str]:
+    chance = torch.Generator().manual_seed(0)
+    for name in ("a.pth", "b.pth"):
+        base = torch.rand(COUNT, generator=chance, dtype=torch.float64) * 100
+        types = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int8)
+        state = {str(dtype).removeprefix("torch."): base.to(dtype) for dtype in types}
+        state["complex"] = torch.complex(base, base.flip(0)).to(torch.complex64)
+        state["nan"] = base.float().clone()
+        state["nan"][7] = torch.nan
+        torch.save(state, folder / name)
+    return [str(folder / "a.pth"), str(folder / "b.pth")]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return saved(tmp_path_factory.mktemp("digits"))
+
+
+def test_one_answer_for_any_number_of_threads(files: list[str]) -> None:
+    answers = set()
+    for count in "124":
+        done = python(
+            "-c", DIGITS, *files, env=environment(OPENBLAS_NUM_THREADS=count, OMP_NUM_THREADS=count)
+        )
+        assert done.code == 0, done.err.decode()
+        answers.add(done.out)
+
+    (answer,) = answers
+    assert len(json.loads(answer)[0]) == 8
+
+
+@pytest.mark.parametrize("length", [0, 1, 7, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE, COUNT])
+def test_a_dot_product_is_the_sum_of_its_pieces(length: int) -> None:
+    chance = np.random.default_rng(length)
+    one, two = chance.random(length), chance.random(length)
+
+    expected = sum(np.dot(one[at : at + PIECE], two[at : at + PIECE]) for at in range(0, length, PIECE))
+    assert dot(one, two) == pytest.approx(float(expected), rel=1e-15)
+    assert dot(one, two) == pytest.approx(float(np.dot(one, two)), rel=1e-12)
+
+
+@pytest.fixture
+def worker() -> Iterator[str]:
+    """The address of a cluster whose one worker `dask worker` started, with all threads that BLAS takes."""
+    with LocalCluster(
+        n_workers=0, processes=False, protocol="tcp", host="127.0.0.1", dashboard_address="127.0.0.1:0"
+    ) as cluster:
+        address = str(cluster.scheduler_address)
+        command = [sys.executable, "-m", "dask", "worker", address, "--no-nanny", "--nthreads", "2"]
+        process = subprocess.Popen(
+            [*command, "--no-dashboard"],
+            env=environment(OPENBLAS_NUM_THREADS="4"),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            with Client(cluster, set_as_default=False) as client:
+                client.wait_for_workers(1, timeout=TIMEOUT)
+                yield address
+        finally:
+            process.terminate()
+            process.wait(TIMEOUT)
+
+
+def test_a_worker_has_the_digits_of_this_machine(worker: str, files: list[str]) -> None:
+    for words in (("stats", files[0]), ("diff", *files)):
+        here = python("-m", "ckpt", *words, "--json")
+        there = python("-m", "ckpt", *words, "--json", "--cluster", worker)
+        assert here.code == there.code < 2, there.err.decode()
+        assert here.out == there.out
