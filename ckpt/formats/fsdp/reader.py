@@ -61,8 +61,12 @@ def _checkpoint(probe: Probe, sets: Sequence[_Set], others: Sequence[RankSet], l
     contents = Contents((), None, probe.mark, probe.budget)
     for each in others:
         first = show(next(iter(each.files.values())), 80)
-        rest = f" and {plural(len(each.files) - 1, 'more file')}" if len(each.files) > 1 else ""
-        text = f"{first}{rest} hold no parts of tensors and were not read"
+        several = len(each.files) > 1
+        what = f"{first} and {plural(len(each.files) - 1, 'more file')}" if several else first
+        why = f"{'hold' if several else 'holds'} no parts of tensors"
+        if any(each.stem == one.set.stem for one in sets):
+            why = f"{'are' if several else 'is'} of another number of ranks"
+        text = f"{what} {why} and {'were' if several else 'was'} not read"
         contents.notices.append(Notice("unread-file", text))
     copies: list[Copies] = []
     roots = [each.whole(contents.notices, copies) for each in sets]

@@ -17,7 +17,7 @@ def sets_of(probe: Probe) -> tuple[list[RankSet], list[RankSet]] | None:
     """The sets of one checkpoint whose files hold pieces of tensors, and the others; None for any other folder.
 
     Sets whose names differ by more than numbers are one checkpoint: verl's `model_…`, `optim_…`. With numbers they are
-    several, such as those of two steps.
+    several, such as those of two steps. Files of another world beside a set that is whole are left over: they are among the others.
     """
     if not probe.is_folder:
         return None
@@ -25,10 +25,23 @@ def sets_of(probe: Probe) -> tuple[list[RankSet], list[RankSet]] | None:
         sets = sets_in(probe.location.names())
     except CkptError:
         return None
+    strays = _strays(sets)
+    sets = [each for each in sets if each not in strays]
     if not sets or len(sets) > _MOST or len({re.sub(r"\d+", "", each.stem) for each in sets}) < len(sets):
         return None
     chosen = [each for each in sets if _has_pieces(probe, each)]
-    return (chosen, [each for each in sets if each not in chosen]) if chosen else None
+    return (chosen, [*(each for each in sets if each not in chosen), *strays]) if chosen else None
+
+
+def _strays(sets: list[RankSet]) -> list[RankSet]:
+    """The sets that are not whole, beside the only whole one of the same name."""
+    found: list[RankSet] = []
+    for stem in {each.stem for each in sets}:
+        same = [each for each in sets if each.stem == stem]
+        whole = [each for each in same if each.world is not None and [*each.files] == [*range(each.world)]]
+        if len(whole) == 1:
+            found += [each for each in same if each not in whole]
+    return sorted(found, key=lambda each: next(iter(each.files.values())))
 
 
 def _has_pieces(probe: Probe, each: RankSet) -> bool:

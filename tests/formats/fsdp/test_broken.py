@@ -19,6 +19,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 import ckpt
 from ckpt import formats
+from ckpt.errors import CkptError
 
 pytestmark = oracle.QUIET
 
@@ -353,3 +354,33 @@ def test_files_of_two_steps(of: str, ranks: Path, tmp_path: Path) -> None:
     )
     done = inside("verify", "c", cwd=tmp_path)
     assert done.code == 1 and b"several steps" in done.out, done
+
+
+def test_a_stray_file_of_another_world_is_named_and_the_whole_set_is_read(copy: Path) -> None:
+    whole = inside("inspect", "c", "--tsv", cwd=copy.parent).out
+    shutil.copy(copy / file(1), copy / "model_world_size_8_rank_5.pt")
+
+    text, _ = findings(copy)["unread-file"]
+    assert text == "model_world_size_8_rank_5.pt is of another number of ranks and was not read"
+    assert inside("inspect", "c", "--tsv", cwd=copy.parent).out == whole
+    assert inside("verify", "c", cwd=copy.parent).code == 0
+    shutil.copy(copy / file(1), copy / "model_world_size_2_rank_1.pt")
+    shutil.copy(copy / file(1), copy / "model_world_size_8_rank_6.pt")
+    assert inside("inspect", "c", "--tsv", cwd=copy.parent).out == whole
+
+
+def test_two_whole_sets_are_two_checkpoints(copy: Path) -> None:
+    for rank in (0, 1):
+        shutil.copy(copy / file(rank), copy / f"model_world_size_2_rank_{rank}.pt")
+
+    with pytest.raises(CkptError):
+        formats.open(str(copy))
+
+
+def test_two_parts_of_sets_are_no_checkpoint(copy: Path) -> None:
+    """Which of them is meant, nothing says."""
+    (copy / file(3)).unlink()
+    shutil.copy(copy / file(1), copy / "model_world_size_8_rank_5.pt")
+
+    with pytest.raises(CkptError):
+        formats.open(str(copy))
