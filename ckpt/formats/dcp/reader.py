@@ -35,8 +35,9 @@ from ckpt.text import and_more, plural, show
 from ckpt.tree.find import is_counter
 
 _LISTED = 5
-_ENTRY = 100
-"""Bytes of `.metadata` that a tensor or a chunk takes at least: torch writes about 143, and the path of each tensor."""
+_ENTRY = 64
+"""Bytes of `.metadata` that allow the memory of a tensor. Torch writes about 143 for a chunk, and the machine takes up to 33 for
+each byte of what ckpt writes."""
 
 
 class Files:

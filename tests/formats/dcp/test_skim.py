@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import oracle
+import paths
 import pytest
 import torch
 import train_dcp
@@ -22,10 +23,14 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
+from ckpt.dtypes import BY_NAME
 from ckpt.errors import CkptError
 from ckpt.formats.dcp.metadata import skim
-from ckpt.formats.dcp.metadata.content import metadata_of
+from ckpt.formats.dcp.metadata.content import Item, metadata_of
 from ckpt.formats.dcp.metadata.frames import without_frames
+from ckpt.formats.dcp.metadata.skim import read_metadata
+from ckpt.formats.dcp.reader import _ENTRY
+from ckpt.formats.dcp.writer.record import Chunk, Row, record
 from ckpt.formats.pickled import run
 from ckpt.limits import Budget, Limits
 
@@ -212,3 +217,52 @@ def test_offsets_that_are_shared_are_left_to_the_machine() -> None:
         found.storage_data[dataclasses.replace(index, offset=chunk.offsets)] = found.storage_data.pop(index)
     data = pickle.dumps(found, 4)
     assert content(data, skimmed=True) == content(data, skimmed=False)
+
+
+def rows(count: int) -> list[Row]:
+    """Tensors of several dtypes, one and several chunks, some with a gradient, and an object."""
+    dtypes = [BY_NAME[name] for name in ("float32", "bfloat16", "int64")]
+    made: list[Row] = []
+    for number in range(count):
+        name = f"model.layers.{number}.{'x' * 300 if number % 50 == 7 else 'weight'}"
+        item = Item(f"__{number % 3}_0.distcp", number * 1_600, 1_600)
+        shape = ((), (4,), (2, 3), (70_000, 2))[number % 4]
+        chunks = [Chunk((0,) * len(shape), shape, item)]
+        if number % 4 == 3:
+            chunks = [Chunk((at, 0), (35_000, 2), item) for at in (0, 35_000)]
+        made.append(Row(name, ("model", name[6:]), chunks, dtypes[number % 3], shape, number % 5 == 0))
+    return [*made, Row("epoch", ("epoch",), item=Item("__0_0.distcp", 9 << 40, 99))]
+
+
+@pytest.mark.parametrize("side", ["fast", "slow"])
+@pytest.mark.parametrize("is_flattened", [True, False])
+def test_what_is_written_is_read_with_the_memory_that_its_bytes_allow(
+    side: paths.Side, is_flattened: bool
+) -> None:
+    """Of 100,000 tensors as well: the fixed part of the memory is that of a small file."""
+    planned = rows(3_000)
+    data = record(planned, Limits(), is_flattened=is_flattened)
+    limits = Limits(memory=3_000_000)
+    budget = Budget(limits)
+    budget.hold(len(data))
+    budget.claim(len(data) // _ENTRY)
+    with paths.walking(side):
+        found = read_metadata(data, limits, budget)
+    assert [*found.tensors, *found.objects] == [row.name for row in planned]
+    assert found.pickles[0].skimmed > 20_000 if side == "fast" else found.pickles[0].skimmed == 0
+    for row in planned[:-1]:
+        read = found.tensors[row.name]
+        assert (read.dtype, read.shape, read.requires_grad) == (row.dtype, row.shape, row.requires_grad)
+        boxes = [(*read.chunks.box(at), found.item(read, at)) for at in range(len(read.chunks))]
+        assert boxes == [tuple(chunk) for chunk in row.chunks]
+    assert found.paths == ({row.name: row.path for row in planned} if is_flattened else {})
+
+
+def test_what_is_written_is_what_pickle_reads() -> None:
+    metadata = pickle.loads(record(rows(300), Limits(), is_flattened=True))
+    for row in rows(300)[:-1]:
+        stored = metadata.state_dict_metadata[row.name]
+        assert (stored.size, stored.properties.requires_grad) == (torch.Size(row.shape), row.requires_grad)
+        assert str(stored.properties.dtype) == f"torch.{row.dtype.name}"
+        assert stored.properties.layout is torch.strided
+        assert [tuple(chunk.offsets) for chunk in stored.chunks] == [chunk.offsets for chunk in row.chunks]
