@@ -270,6 +270,15 @@ def moved(ref: TensorRef, storage: Storage, offset: int, stride: tuple[int, ...]
     return ref._replace(storage=storage, offset=offset, stride=stride, extent=extent)
 
 
+def dense(ref: TensorRef) -> TensorRef:
+    """The view without the dimensions that show the same elements again, as `expand` makes them."""
+    if 0 not in ref.stride:
+        return ref
+    kept = [(size, step) for size, step in zip(ref.shape, ref.stride, strict=True) if step or not size]
+    shape, stride = tuple(size for size, _ in kept), tuple(step for _, step in kept)
+    return tensor_ref(ref.storage, ref.dtype, shape, stride, ref.offset)
+
+
 for _type in (Storage, TensorRef):  # by identity; a method in Python would be called for each of many
     _type.__eq__, _type.__hash__ = object.__eq__, object.__hash__  # type: ignore[method-assign]
 

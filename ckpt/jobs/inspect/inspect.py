@@ -372,7 +372,8 @@ def _sharing(report: InspectReport, plan: Plan) -> Iterable[Finding]:
         worst = max(held, key=lambda row: row.held)
         more = f", and {plural(len(held) - 1, 'more storage')}" if len(held) > 1 else ""
         views = f"{and_more(worst.tensors, 2)} in a storage of {size_text(worst.storage.nbytes)}{more}"
-        text = f"{size_text(total)} are stored that no tensor uses: {views}."
+        least = "At least " if any(row.is_bound for row in held) else ""
+        text = f"{least}{size_text(total)} are stored that no tensor uses: {views}."
         names = tuple(name for row in held for name in row.tensors)
         yield Finding("bloat", text, names, plan(("smaller",)).command)
 

@@ -11,7 +11,7 @@ from ckpt.columns import Column, parts
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Storage, Tensor, TensorRef, parts_of
+from ckpt.tensors import Storage, Tensor, TensorRef, dense, parts_of
 
 Kind = Literal["own", "tied", "packed", "overlapping"]
 
@@ -20,13 +20,16 @@ class StorageUse(NamedTuple):
     """A storage and the tensors over it, in file order.
 
     `kind`: own (one tensor, or none), tied (all see equal ranges), packed (disjoint slices, as cuDNN keeps
-    LSTM weights; some may be tied), overlapping (anything else). `used` counts the bytes that tensors see.
+    LSTM weights; some may be tied), overlapping (anything else). `used` counts the bytes that tensors see. Where
+    different views overlap it counts those from the first to the last, which `slim` keeps: a bound.
     """
 
     storage: Storage
     tensors: tuple[str, ...]
     kind: Kind
     used: int
+    is_bound: bool = False
+    """Whether less than `used` is seen for sure."""
 
     @property
     def held(self) -> int:
@@ -48,7 +51,9 @@ def holding_storages(checkpoint: Checkpoint) -> Iterator[StorageUse]:
 
 def _is_whole(tensor: Tensor) -> bool:
     """Whether a tensor sees all of its storage."""
-    return type(tensor) is TensorRef and tensor.extent[1] - tensor.extent[0] == tensor.storage.nbytes
+    if type(tensor) is not TensorRef or 0 in tensor.stride:
+        return False
+    return tensor.extent[1] - tensor.extent[0] == tensor.storage.nbytes <= tensor.nbytes
 
 
 def _is_apart(entries: Sequence[Entry]) -> bool:
@@ -91,14 +96,35 @@ def _shared(storage: Storage, users: list[tuple[str, TensorRef]]) -> StorageUse:
     ranges: dict[tuple[int, int], list[str]] = {}
     for name, ref in users:
         ranges.setdefault(ref.extent, []).append(name)
-    used, end, overlapping = 0, 0, False
-    for first, last in sorted(ranges):
-        overlapping = overlapping or first < end
-        used += max(0, last - max(first, end))
-        end = max(end, last)
+    used, is_bound, overlapping = 0, False, False
+    for group in _overlapping([ref for _, ref in users if ref.numel]):
+        span = max(ref.extent[1] for ref in group) - group[0].extent[0]
+        seen = {ref.geometry[:4]: _seen(ref) for ref in group}
+        used += min(*seen.values(), span) if len(seen) == 1 else span
+        is_bound |= len(seen) > 1 and sum(seen.values()) < span
+        overlapping |= len({ref.extent for ref in group}) > 1
     ties = any(len(names) > 1 and last > first for (first, last), names in ranges.items())
     kind: Kind = "overlapping" if overlapping else "packed" if len(ranges) > 1 else "tied" if ties else "own"
-    return StorageUse(storage, tuple(name for name, _ in users), kind, used)
+    return StorageUse(storage, tuple(name for name, _ in users), kind, used, is_bound)
+
+
+def _overlapping(refs: Sequence[TensorRef]) -> list[list[TensorRef]]:
+    """Views of one storage, those together whose extents overlap, in the order of their first bytes."""
+    groups: list[list[TensorRef]] = []
+    end = 0
+    for ref in sorted(refs, key=lambda ref: ref.extent):
+        if groups and ref.extent[0] < end:
+            groups[-1].append(ref)
+        else:
+            groups.append([ref])
+        end = max(end, ref.extent[1])
+    return groups
+
+
+def _seen(ref: TensorRef) -> int:
+    """The bytes of the elements that a view sees, each once; at most those of its extent."""
+    first, last = ref.extent
+    return min(dense(ref).nbytes, last - first) if ref.dtype.bits >= 8 else last - first
 
 
 def tied_weights(survey: Survey) -> list[tuple[str, ...]]:

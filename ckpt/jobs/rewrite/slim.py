@@ -33,7 +33,7 @@ from ckpt.pickles.imports import nodes_below
 from ckpt.pickles.known import is_known
 from ckpt.pickles.state_dict import without
 from ckpt.rows import replace
-from ckpt.tensors import Checksum, Composite, Computed, Range, Storage, TensorRef, moved, tensor_ref
+from ckpt.tensors import Checksum, Composite, Computed, Range, Storage, TensorRef, dense, moved, tensor_ref
 from ckpt.text import show
 from ckpt.tree.fields import Known
 from ckpt.tree.find import find
@@ -264,7 +264,7 @@ class _Group:
 
     @property
     def nbytes(self) -> int:
-        return self.refs[0].nbytes if self._gathered else self.last - self.first
+        return dense(self.refs[0]).nbytes if self._gathered else self.last - self.first
 
     @property
     def _gathered(self) -> bool:
@@ -273,7 +273,7 @@ class _Group:
         same = all(
             ref.geometry[:4] == one.geometry[:4] for ref in self.refs
         )  # conjugation and negation stay pending
-        return same and one.nbytes < self.last - self.first
+        return same and dense(one).nbytes < self.last - self.first
 
     def holds(self, ref: TensorRef) -> bool:
         return self.first <= ref.extent[0] and ref.extent[1] <= self.last
@@ -283,7 +283,7 @@ class _Group:
         ref = self.refs[0]
         key = old.id if alone else ""
         if self._gathered:
-            raw = ref._replace(conj=False, neg=False)
+            raw = dense(ref)._replace(conj=False, neg=False)
             place: Range | Computed = Computed(raw, ref.dtype)
         elif old.place.inflated is None:
             first = old.place.offset + self.first
@@ -296,7 +296,12 @@ class _Group:
     def place(self, ref: TensorRef) -> TensorRef:
         assert self.storage is not None
         if self._gathered:
-            return moved(ref, self.storage, 0, contiguous(ref.shape))
+            steps = iter(contiguous(dense(ref).shape))
+            stride = tuple(
+                next(steps) if step or not size else 0
+                for size, step in zip(ref.shape, ref.stride, strict=True)
+            )
+            return moved(ref, self.storage, 0, stride)
         return moved(ref, self.storage, ref.offset - self.first // (ref.dtype.bits // 8), ref.stride)
 
 

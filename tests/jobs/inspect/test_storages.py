@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from inside import inside
 from refs import ref_of
 from torch import nn
 
@@ -17,6 +18,7 @@ from ckpt.columns import Chain, Column
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.inspect.inspect import inspect
 from ckpt.jobs.inspect.storages import _is_apart as storages_apart
+from ckpt.jobs.inspect.storages import holding_storages, storage_uses
 
 
 class Tied(nn.Module):
@@ -135,3 +137,56 @@ def test_a_column_at_two_places_is_not_apart() -> None:
     keys = ["k", "l", "m", "n"]
     once, again = (Entries((at,), keys, [f"{at}.{key}" for key in keys], column) for at in ("a", "b"))
     assert storages_apart(Chain(once)) and not storages_apart(Chain(once, again))
+
+
+def _base(count: int = 4096) -> torch.Tensor:
+    return torch.arange(float(count))
+
+
+def _both(first: torch.Tensor, second: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {"a.weight": first, "b.weight": second}
+
+
+BASE = _base()
+VIEWS: dict[str, tuple[dict[str, torch.Tensor], int, bool]] = {
+    "every 1,000th": ({"a.weight": _base(1_000_000)[::1000]}, 3_996_000, False),
+    "every second": ({"a.weight": BASE[::2]}, 8192, False),
+    "every other second": ({"a.weight": BASE[1::2]}, 8192, False),
+    "to the last element": ({"a.weight": _base(4097)[::2]}, 8192, False),
+    "columns": ({"a.weight": BASE.view(64, 64)[:, 3:5]}, 16384 - 512, False),
+    "turned": ({"a.weight": BASE.view(64, 64)[:32].t()}, 8192, False),
+    "one element many times": ({"a.weight": BASE[5].expand(100, 40)}, 16380, False),
+    "a row many times": ({"a.weight": BASE[::4].expand(3, 1024)}, 12288, False),
+    "more often than the storage is long": ({"a.weight": BASE[::4].expand(9, 1024)}, 12288, False),
+    "windows": ({"a.weight": BASE.unfold(0, 8, 2)[:100]}, 16384 - 4 * 206, False),
+    "windows with gaps": ({"a.weight": BASE.unfold(0, 2, 8)}, 12288, False),
+    "the same twice": (_both(BASE[::2], BASE[::2]), 8192, False),
+    "both halves": (_both(BASE[:1000], BASE[2000:]), 4000, False),
+    "even and odd": (_both(BASE[::2], BASE[1::2]), 0, False),
+    "gaps of two views": (_both(BASE[:2000:2], BASE[2000::2]), 8192, False),
+    "one within the gaps of another": (_both(BASE[:3000:4], BASE[::8][:100]), 16384 - 4 * 2997, True),
+    "all, and every second": (_both(BASE, BASE[::2]), 0, False),
+    "nothing": ({"a.weight": BASE[:0], "b.weight": BASE[:1024]}, 12288, False),
+}
+
+
+@pytest.mark.parametrize(("state", "unused", "is_bound"), VIEWS.values(), ids=VIEWS)
+def test_what_no_tensor_uses_is_what_slim_leaves_out(
+    state: dict[str, torch.Tensor], unused: int, is_bound: bool, tmp_path: Path
+) -> None:
+    torch.save(state, tmp_path / "a.pth")
+    with formats.open(str(tmp_path / "a.pth")) as checkpoint:
+        held = list(holding_storages(checkpoint))
+        before = sum(storage.nbytes for storage in checkpoint.storages)
+        uses = storage_uses(checkpoint)
+    done = inside("slim", "a.pth", "-o", "b.pth", cwd=tmp_path)
+    assert done.code == 0, done.err.decode()
+    with formats.open(str(tmp_path / "b.pth")) as checkpoint:
+        after = sum(storage.nbytes for storage in checkpoint.storages)
+
+    assert sum(row.held for row in held) == sum(row.held for row in uses) == before - after == unused
+    assert any(row.is_bound for row in uses) == is_bound
+    said = inside("inspect", "a.pth", cwd=tmp_path).out.decode()
+    assert ("that no tensor uses" in said, "At least" in said) == (unused >= 1024, is_bound)
+    slimmed = torch.load(tmp_path / "b.pth")
+    assert all(torch.equal(slimmed[name], tensor) for name, tensor in state.items())
