@@ -35,9 +35,8 @@ from ckpt.text import and_more, plural, show
 from ckpt.tree.find import is_counter
 
 _LISTED = 5
-_ENTRY = 64
-"""Bytes of `.metadata` that allow the memory of a tensor. Torch writes about 143 for a chunk, and the machine takes up to 33 for
-each byte of what ckpt writes."""
+_ENTRY = 40
+"""Bytes of `.metadata` that allow the memory of a tensor. The machine takes up to 54 for each byte of what ckpt writes."""
 
 
 class Files:
