@@ -281,11 +281,27 @@ def _sharded(checkpoint: Checkpoint, options: str) -> str:
     template = checkpoint.traits.load
     if len(checkpoint.parts) == 1:
         return template.format(path=literal(where + checkpoint.parts[0]), options=options)
-    names = ", ".join(map(literal, checkpoint.parts))
     path = f"{literal(where)} + shard" if where else "shard"
-    return (
-        f"{{k: v for shard in [{names}] for k, v in {template.format(path=path, options=options)}.items()}}"
-    )
+    names = _names_of(checkpoint.parts)
+    return f"{{k: v for shard in {names} for k, v in {template.format(path=path, options=options)}.items()}}"
+
+
+_SPELLED = 8
+"""The names of more shards than this are counted, where they have a number each."""
+
+
+def _names_of(parts: Sequence[str]) -> str:
+    """The names of shards as a list in Python."""
+    import re  # here: few checkpoints have so many shards
+
+    usual = re.fullmatch(r"([\w.-]*?)([0-9]+)(-of-[0-9]+[\w.-]*)", parts[0], re.ASCII)
+    if len(parts) > _SPELLED and usual is not None:
+        head, digits, tail = usual.groups()
+        first, width = int(digits), len(digits)
+        numbers = range(first, first + len(parts))
+        if [f"{head}{number:0{width}}{tail}" for number in numbers] == list(parts):
+            return f'[f"{head}{{n:0{width}}}{tail}" for n in range({numbers.start}, {numbers.stop})]'
+    return f"[{', '.join(map(literal, parts))}]"
 
 
 def subscript(path: Path) -> str | None:

@@ -313,3 +313,23 @@ def test_the_path_is_readable_and_the_expression_loads_it(
         line = next(line for line in done.out.decode(encoding).splitlines() if "torch.load(" in line)
         assert torch.equal(run(line.strip())["w"], torch.ones(2)), encoding
     assert json.loads(inside("inspect", name, "--json", cwd=tmp_path).out)["load"] == expression
+
+
+@pytest.mark.parametrize(("count", "odd"), [(2, False), (8, False), (9, False), (130, False), (12, True)])
+def test_many_shards_are_counted_rather_than_listed(count: int, odd: bool, tmp_path: Path) -> None:
+    names = [f"model-{number:05}-of-{count:05}.safetensors" for number in range(1, count + 1)]
+    if odd:  # one has no number of the series
+        names[5] = "model-extra.safetensors"
+    weight_map = {f"layers.{number}.weight": name for number, name in enumerate(names)}
+    for number, (name, file) in enumerate(weight_map.items()):
+        safetensors.torch.save_file(
+            {name: torch.full((2,), float(number))}, tmp_path / file, {"format": "pt"}
+        )
+    index = {"metadata": {"total_size": 8 * count}, "weight_map": weight_map}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    load = look(str(tmp_path)).load
+    assert load.expression is not None and (len(load.expression) < 200 or count <= 8 or odd)
+    loaded = eval(load.expression, {"safetensors": safetensors})
+    assert {name: float(tensor[0]) for name, tensor in loaded.items()} == {
+        f"layers.{number}.weight": float(number) for number in range(count)
+    }
