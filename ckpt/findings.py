@@ -86,7 +86,7 @@ CATALOGUE: dict[str, Code] = {
             "a parameter changed, and the optimizer holds no state for it",
             _DIFF,
         ),
-        Code("step-skipped", "warning", "no parameter changed: the optimizer did not step", _DIFF),
+        Code("step-skipped", "warning", "no parameter changed, or both files are at one step", _DIFF),
         Code("buffers-in-frozen", "warning", "statistics changed in a module with frozen parameters", _DIFF),
     )
 }

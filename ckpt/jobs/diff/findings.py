@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ckpt.findings import Finding
 from ckpt.jobs.diff import ranks
-from ckpt.jobs.diff.reasons import Side
+from ckpt.jobs.diff.reasons import Side, at_one_step
 from ckpt.jobs.diff.rows import Row
 from ckpt.jobs.inspect.unused import STOPS, UNLESS_FROZEN, UNUSED
 from ckpt.text import and_more, folded, listed, plural
@@ -25,7 +25,7 @@ def findings(rows: Sequence[Row], before: Side, after: Side, *, same: bool, whol
     elif are_ranks(before, after, rows):
         yield from _ranks(rows, before, after)
     else:
-        yield from _frozen(rows)
+        yield from _frozen(rows, at_one_step(before, after))
         yield from _without_state(rows, before, after)
         if whole and not same:
             yield from _skipped(rows, before, after)
@@ -49,8 +49,11 @@ def _listed(rows: Iterable[Row]) -> str:
     return folded([row.label for row in rows], limit=100)
 
 
-def _frozen(rows: Sequence[Row]) -> Iterable[Finding]:
-    """Parameters that did not move while others did: a fact of two files, though the reason may be unknown."""
+def _frozen(rows: Sequence[Row], step: str | None) -> Iterable[Finding]:
+    """Parameters that did not move while others did: a fact of two files, though the reason may be unknown.
+
+    `step` is that of both files.
+    """
     parameters = [row for row in _parameters(rows) if row.after is not None and row.after.tensor.numel]
     # Averages follow the model, so they are asked only where it is missing.
     parameters = [row for row in parameters if row.kind != "ema"] or parameters
@@ -80,7 +83,10 @@ def _frozen(rows: Sequence[Row]) -> Iterable[Finding]:
     named = [row for row in unknown if not _may_be_buffer(row)]
     if named:
         text = f"{_listed(named)} {others}."
-        yield Finding("frozen", text, _names(named), raised="info", consequence=_CANNOT_TELL)
+        follows = (
+            f"Both files are at {step}, so they do not show what a step changes." if step else _CANNOT_TELL
+        )
+        yield Finding("frozen", text, _names(named), raised="info", consequence=follows)
     doubtful = [row for row in unknown if _may_be_buffer(row)]
     if doubtful:
         may = (
@@ -118,9 +124,11 @@ def _skipped(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding
     if not parameters or any(row.moved or row.status != "same" for row in parameters):
         return
     state = any(row.moved for row in rows if row.role.role == "optimizer")
-    if before.steps and before.steps == after.steps and not state:
-        text = "No parameter changed and no step counter advanced."
-        yield Finding("step-skipped", text, consequence="The optimizer did not step.")
+    step = at_one_step(before, after)
+    if step is not None and not state:
+        text = f"Both files are at {step}, and no parameter differs."
+        follows = "The step was saved twice, or the optimizer skipped one."
+        yield Finding("step-skipped", text, consequence=follows)
     elif _advanced(before, after):
         text = "The step counters advanced, but no parameter changed."
         follows = "The gradients were zero, lr is 0, or every update is too small for the dtype."

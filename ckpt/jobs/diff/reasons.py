@@ -9,6 +9,7 @@ from ckpt.evidence.record import ModelRecord, TensorRecord
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.diff.rows import Cause, Row
 from ckpt.rows import NamedTuple
+from ckpt.text import listed
 
 State = float | str | None
 """What an optimizer's state says of a parameter: its step counter, `never` (a gradient), `absent`; None: nothing."""
@@ -40,6 +41,7 @@ class Side:
     def __init__(self, survey: Survey) -> None:
         self._survey = survey
         self._states: dict[int, State] = {}
+        self._clocks: dict[int, float] = {}
         self._recorded = {} if survey.record is None else survey.record.known()
         for use in survey.uses:
             never, lagging = set(use.never), dict(use.lagging)
@@ -47,6 +49,7 @@ class Side:
                 if index is not None:
                     counter = lagging.get(number, use.steps) if use.steps else None
                     self._states.setdefault(index, "never" if number in never else counter)
+                    self._clocks.setdefault(index, use.steps)
         for index, held in enumerate(survey.in_optimizer):
             if held is False:
                 self._states.setdefault(index, "absent")
@@ -68,6 +71,10 @@ class Side:
         """What the optimizers say of a tensor."""
         return None if index is None else self._states.get(index)
 
+    def clock(self, index: int | None) -> float | None:
+        """The steps that the optimizer of a tensor has made; 0 where it counts none."""
+        return None if index is None else self._clocks.get(index)
+
     def recorded(self, index: int | None) -> TensorRecord | None:
         """What a live model said of a tensor."""
         return None if index is None else self._recorded.get(index)
@@ -76,6 +83,14 @@ class Side:
     def steps(self) -> list[float]:
         """The step counter of each optimizer that has one."""
         return [use.steps for use in self._survey.uses if use.steps]
+
+
+def at_one_step(before: Side, after: Side) -> str | None:
+    """The step at which both files were saved, such as `step 3`; None where they differ or no optimizer counts steps."""
+    if not before.steps or before.steps != after.steps:
+        return None
+    steps = [f"{step:,.0f}" for step in dict.fromkeys(before.steps)]
+    return f"{'step' if len(steps) == 1 else 'steps'} {listed(steps)}"
 
 
 def doubt_contradictions(rows: Sequence[Row], before: Side, after: Side) -> None:
@@ -127,9 +142,13 @@ def _reason(row: Row, before: Side, after: Side) -> Reason:
         return _ABSENT
     if isinstance(latest, float) and isinstance(states[0], float) and isinstance(states[1], float):
         if states[0] == states[1]:
-            return Reason(
-                "not-stepped", f"had no gradient in between, its step counter stayed at {latest:,.0f}"
-            )
+            step = at_one_step(before, after)
+            if step is not None:  # there is nothing in between
+                return Reason("unknown", f"did not change; both files are at {step}")
+            stayed = f"its step counter stayed at {latest:,.0f}"
+            if before.clock(row.indices[0]) == after.clock(row.indices[1]):
+                return Reason("not-stepped", f"its optimizer did not step, {stayed}")
+            return Reason("not-stepped", f"had no gradient in between, {stayed}")
         if states[1] > states[0]:
             return Reason(
                 "stepped",

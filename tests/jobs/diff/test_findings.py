@@ -59,6 +59,33 @@ def test_a_parameter_whose_counter_stood_still_while_another_moved(tmp_path: Pat
     assert report.findings[0].level == "warning"
 
 
+def test_two_saves_of_one_step_say_nothing_of_gradients(tmp_path: Path) -> None:
+    """There is no between: something else than the optimizer changed the weights."""
+    report = compared(training(A, B, 5, 5), training(A + 1, B, 5, 5), tmp_path)
+    (row,) = (row for row in report.rows if row.name == "model.b.weight")
+    assert (row.cause, row.reason) == ("unknown", "did not change; both files are at step 5")
+    (finding,) = report.findings
+    assert (finding.code, finding.level, finding.tensors) == ("frozen", "info", ("model.b.weight",))
+    assert finding.consequence == "Both files are at step 5, so they do not show what a step changes."
+    assert "gradient" not in f"{finding.message} {finding.consequence}"
+
+
+def test_a_parameter_whose_own_optimizer_stood_still(tmp_path: Path) -> None:
+    def gan(by: float, step: float) -> dict[str, Any]:
+        return {
+            "netG": {"a.weight": A + by},
+            "netD": {"b.weight": B, "c.weight": C},
+            "optimizerG": adam(a=((2, 3), step)),
+            "optimizerD": adam(b=((4,), 5.0), c=((5,), 5.0)),
+        }
+
+    report = compared(gan(0, 5), gan(1, 6), tmp_path)
+    reasons = {row.name: row.reason for row in report.rows if row.reason}
+    assert reasons == dict.fromkeys(
+        ("netD.b.weight", "netD.c.weight"), "its optimizer did not step, its step counter stayed at 5"
+    )
+
+
 def test_a_parameter_that_was_stepped_is_never_called_frozen(tmp_path: Path) -> None:
     report = compared(training(A, B, 5, 5), training(A + 1, B, 6, 6), tmp_path)
     assert causes(report)["b.weight"] == "stepped" and codes(report) == {}
@@ -123,7 +150,7 @@ def test_only_a_parameter_that_moved_makes_the_others_frozen(tmp_path: Path) -> 
         {"model": {**model, "x.table": C + by}, "optimizer": adam(b=((4,), 5.0))} for by in (0, 1)
     )
     report = compared(before, after, tmp_path)
-    assert causes(report)["b.weight"] == "not-stepped" and "frozen" not in codes(report)
+    assert causes(report)["b.weight"] == "unknown" and "frozen" not in codes(report)
 
 
 def test_what_the_file_before_knows_counts_where_the_one_after_is_bare(tmp_path: Path) -> None:
@@ -251,7 +278,10 @@ def test_texts_name_the_model_where_there_are_several(tmp_path: Path) -> None:
 def test_no_step_was_made(tmp_path: Path) -> None:
     still = training(A, B, 5, 5)
     assert set(codes(compared(still, {**still, "epoch": 2}, tmp_path))) == set()
-    assert "step-skipped" in codes(compared({**still, "epoch": 1}, {**still, "epoch": 2}, tmp_path))
+    report = compared({**still, "epoch": 1}, {**still, "epoch": 2}, tmp_path)
+    assert [(row.code, row.message) for row in report.findings] == [
+        ("step-skipped", "Both files are at step 5, and no parameter differs.")
+    ]
     assert "step-skipped" in codes(compared(still, training(A, B, 6, 6), tmp_path))
 
 
