@@ -329,7 +329,7 @@ def test_many_shards_are_counted_rather_than_listed(count: int, odd: bool, tmp_p
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     load = look(str(tmp_path)).load
     assert load.expression is not None
-    assert load.expression.count("model-0") == (count - odd if count <= 8 or odd else 1)
+    assert load.expression.count('"model-') == (count if count <= 8 or odd else 1)
     loaded = eval(load.expression, {"safetensors": safetensors})
     assert {name: float(tensor[0]) for name, tensor in loaded.items()} == {
         f"layers.{number}.weight": float(number) for number in range(count)
