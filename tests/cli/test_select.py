@@ -102,7 +102,7 @@ def test_sums_of_a_subset(file: Path) -> None:
     assert inside("verify", file, "--sums", "all.sums", "--section", "model", cwd=folder).code == 0
     check_error(
         inside("verify", file, "--include", "*", cwd=folder),
-        "--include, --exclude and --section go with --sums",
+        "--include and --exclude go with --sums, --section with --sums or --like",
     )
 
 

@@ -147,7 +147,7 @@ FORMATS = [
 """Numbers of formats and of arithmetic, which nothing but they can be."""
 
 REQUESTS = [
-    "elements.crc._STEP",
+    "elements.audit._STEP",
     "elements.measure._COMPLEX",
     "elements.pairs._STEP",
     "formats.dcp.encoded._BLOCK",
