@@ -17,6 +17,15 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 LIMITS = [
+    "evidence.gradients._READ",
+    "evidence.loading._SPELLED",
+    "formats.archive.TRAILING",
+    "formats.dcp.reader._COPIES",
+    "formats.dcp.tree._GAPS",
+    "formats.torch_zip.read._KEY_BYTES",
+    "io.descriptors._WANTED",
+    "tree.find._OUTER",
+    "tree.steps._KEY_ITEMS",
     "elements.spans.UNFOLDED",
     "evidence.alignment._DEPTH",
     "evidence.alignment._WORTH",
@@ -112,6 +121,7 @@ LIMITS = [
 """Limits and levels, which an answer may depend on: beyond them it says so, or shows another row."""
 
 FORMATS = [
+    "live.__init__._OLDEST",
     "elements.histogram.BINS",
     "elements.histogram._FINEST",
     "elements.kernels._TINY",
@@ -147,6 +157,7 @@ FORMATS = [
 """Numbers of formats and of arithmetic, which nothing but they can be."""
 
 REQUESTS = [
+    "formats.archive._WINDOW",
     "elements.audit._STEP",
     "elements.measure._COMPLEX",
     "elements.pairs._STEP",
