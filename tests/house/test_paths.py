@@ -40,7 +40,6 @@ LIMITS = [
     "formats.contained.tar._TAIL",
     "formats.contained.values._DEPTH",
     "formats.dcp.coverage._PAIRS",
-    "formats.dcp.encoded._KEPT",
     "formats.dcp.metadata.content._DIMENSIONS",
     "formats.dcp.metadata.content._MOST",
     "formats.dcp_hf.reader._LISTED",
