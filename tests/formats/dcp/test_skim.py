@@ -249,7 +249,7 @@ def test_what_is_written_is_read_with_the_memory_that_its_bytes_allow(
     with paths.walking(side):
         found = read_metadata(data, limits, budget)
     assert [*found.tensors, *found.objects] == [row.name for row in planned]
-    assert found.pickles[0].skimmed > 20_000 if side == "fast" else found.pickles[0].skimmed == 0
+    assert found.pickles[0].skimmed > 70_000 if side == "fast" else found.pickles[0].skimmed == 0
     for row in planned[:-1]:
         read = found.tensors[row.name]
         assert (read.dtype, read.shape, read.requires_grad) == (row.dtype, row.shape, row.requires_grad)
