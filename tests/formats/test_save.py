@@ -18,7 +18,8 @@ from process import ckpt
 
 from ckpt import formats
 from ckpt.elements.blocks import blocks, place_of
-from ckpt.errors import CkptError, UsageError
+from ckpt.errors import CkptError, LimitError, UsageError
+from ckpt.formats import save
 from ckpt.formats.save import SavedFile, save_shards
 from ckpt.formats.sharded.write import old_set, shard_names
 from ckpt.io import commit
@@ -405,3 +406,11 @@ def test_the_old_set_goes_only_when_the_index_is_on_the_disk(
     index = order.index(f"replace {INDEX}")
     assert max(map(order.index, linked)) < index and order[index - 1] == "fsync set"
     assert order[index + 1 :] == ["fsync set", *(f"unlink {name}" for name in plain), "fsync set"]
+
+
+def test_a_limit_that_the_check_of_a_new_file_meets_is_not_called_a_bug(tmp_path: Path) -> None:
+    source = rewriting.saved({f"layers.{n}.weight": torch.ones(2) for n in range(90)}, tmp_path / "a.pth")
+    to = commit.target(str(tmp_path / "b.pth"))
+    with formats.open(str(source)) as checkpoint, pytest.raises(LimitError) as caught:
+        save.save(rewriting.unedited(checkpoint), to, "torch-zip", Limits(entries=50))
+    assert "bug" not in str(caught.value) and not (tmp_path / "b.pth").exists()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import oracle
+import paths
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
@@ -559,3 +560,15 @@ def test_a_source_that_is_not_placed_is_one_rank(source: Path, tmp_path: Path) -
     assert sorted(os.listdir(tmp_path / "out.dcp")) == [".metadata", "__0_0.distcp"]
     with pytest.raises(LossError), formats.open(str(source)) as checkpoint:
         save.refuse_losses(checkpoint, "safetensors")
+
+
+@pytest.mark.parametrize("side", ["fast", "slow"])
+def test_many_tensors_open_with_the_memory_of_a_small_file(side: paths.Side, tmp_path: Path) -> None:
+    """What is allowed grows with `.metadata`, so 100,000 tensors open at the limits that are shipped."""
+    state = {
+        f"layers.{number}.{'x' * 100}.weight": torch.full((2,), float(number)) for number in range(2_100)
+    }
+    torch.save({"train": {"model": state}}, tmp_path / "a.pth")
+    assert inside("convert", "a.pth", "-o", "b.dcp", cwd=tmp_path).code == 0
+    with paths.walking(side), formats.open(str(tmp_path / "b.dcp"), Limits(memory=2_000_000)) as checkpoint:
+        assert len(checkpoint.tensors) == 2_100
