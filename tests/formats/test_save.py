@@ -410,7 +410,7 @@ def test_the_old_set_goes_only_when_the_index_is_on_the_disk(
 
 def test_a_limit_that_the_check_of_a_new_file_meets_is_not_called_a_bug(tmp_path: Path) -> None:
     source = rewriting.saved({f"layers.{n}.weight": torch.ones(2) for n in range(90)}, tmp_path / "a.pth")
-    to = commit.target(str(tmp_path / "b.pth"))
+    to = commit.target(str(tmp_path / "b.pth"), force=False)
     with formats.open(str(source)) as checkpoint, pytest.raises(LimitError) as caught:
         save.save(rewriting.unedited(checkpoint), to, "torch-zip", Limits(entries=50))
     assert "bug" not in str(caught.value) and not (tmp_path / "b.pth").exists()
