@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ def client() -> Client:
     """The client of a cluster with two workers, made once for each test. It listens on 127.0.0.1."""
     if not _open:
         logging.getLogger("distributed").setLevel(logging.CRITICAL + 1)
+        gc.collect()  # a client that failed and dies while another one starts waits for itself, without end
         cluster = LocalCluster(
             n_workers=2,
             threads_per_worker=1,
