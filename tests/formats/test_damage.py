@@ -135,9 +135,9 @@ def test_no_writer_makes_damage_look_intact(source: str, command: str, tmp_path:
     SOURCES[source](tmp_path / "a", ranks)
     whole = inside(*words, "--json", cwd=tmp_path)
     if whole.code:
-        assert source == "script" or source.startswith("tensor"), (
-            whole
-        )  # what cannot be written cannot be laundered
+        # What cannot be written cannot be laundered.
+        no_device = command == "rehome" and b"keeps no device" in whole.err
+        assert source == "script" or source.startswith("tensor") or no_device, whole
         return
     written = _names(tmp_path, whole.out)
     _clear(tmp_path)
@@ -156,7 +156,9 @@ def test_no_writer_makes_damage_look_intact(source: str, command: str, tmp_path:
         done = inside(*words, "--json", cwd=tmp_path)
         if done.code == 2:
             document = json.loads(done.out)
-            assert document["error"]["code"] == "damaged-data" and done.err.count(b"\n") == 1, done
+            # A counter of steps that is damaged differs from the others as well, which is said before.
+            said = [line for line in done.err.splitlines() if b" took 3 steps" not in line]
+            assert document["error"]["code"] == "damaged-data" and len(said) == 1, done
             assert [path for path in tmp_path.iterdir() if path.name != "a"] == []
             seen.add("refused")
         else:

@@ -467,7 +467,7 @@ def test_meta_tensors_have_nothing_to_lose(tmp_path: Path) -> None:
 def test_a_zero_byte_is_no_interrupted_rewrite(tmp_path: Path) -> None:
     path = tmp_path / "a.pth"
     path.write_bytes((SAMPLES / "llama_bf16.pth").read_bytes() + b"\0")
-    assert "interrupted" not in verified(path).problems[0].what
+    assert not verified(path).problems  # torch opens it, and so does ckpt
 
 
 def test_bytes_behind_a_legacy_file_are_mentioned(tmp_path: Path) -> None:
