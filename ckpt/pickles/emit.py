@@ -13,7 +13,7 @@ from typing import Literal, cast, final
 
 from ckpt.errors import LimitError
 from ckpt.limits import Limits
-from ckpt.nodes import ByteStr, Dict, Global, Nested, Node, Opaque, PersistentId, Set
+from ckpt.nodes import ByteStr, Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple
 from ckpt.pickles.calls import rebuild_call
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Storage, TensorRef
@@ -23,6 +23,10 @@ BATCH = 1000
 
 _INT32, _UINT16, _UINT32, _DOUBLE = (Struct(code) for code in ("<i", "<H", "<I", ">d"))
 _TUPLES = {1: b"\x85", 2: b"\x86", 3: b"\x87"}
+
+
+_WITH_STATE = 4
+"""Arguments of the calls that give a tensor its attributes."""
 
 
 class StorageId(NamedTuple):
@@ -65,6 +69,46 @@ def emit(
     Raises LimitError when the pickle would exceed the limit for reading it.
     """
     return _Emitter(storage_id, nested, limits, legacy, protocol).run(root)
+
+
+def holds_itself(root: Node) -> dict[int, Node]:
+    """The tuples, sets and calls of a tree that are met again before all of their parts are written, by their id.
+
+    They take POP, which weights_only refuses. Views of storages are no cycles, so plain tensors are passed over.
+    """
+    found: dict[int, Node] = {}
+    is_open: dict[int, bool] = {}  # id of a node that was met -> whether its parts are still being written
+    todo: list[Node | _Close] = [root]
+    while todo:
+        node = todo.pop()
+        if type(node) is _Close:
+            call = node.node
+            is_open[id(call)] = False
+            if type(call) is Opaque:
+                todo += reversed((*call.items, *call.keys, *call.values, *call.states))
+            continue
+        if not (type(node) in (list, Dict, Set, Opaque) or is_tuple(node)):
+            continue
+        if id(node) in is_open:
+            if is_open[id(node)]:
+                found[id(node)] = node
+            continue
+        is_late = type(node) in (tuple, Set, Opaque)
+        is_open[id(node)] = is_late
+        if is_late:
+            todo.append(_Close(node, b"", b""))
+        todo += reversed(_first_parts(node))
+    return found
+
+
+def _first_parts(node: Node) -> Sequence[Node]:
+    """The parts of a container, and those of a call that come before the call is made."""
+    if type(node) is Opaque:
+        is_view = type(node.meaning) is TensorRef and len(node.args) != _WITH_STATE
+        return () if is_view else (node.func, *node.args, node.kwargs)
+    if type(node) is Dict:
+        return [part for pair in zip(node.keys, node.values, strict=True) for part in pair]
+    return node.items if type(node) is Set else node if type(node) is list or is_tuple(node) else ()
 
 
 class _Emitter:

@@ -152,6 +152,7 @@ FORMATS = [
     "pickles.skim.tensors._NEXT",
     "pickles.skim.tensors._PROTOCOL",
     "tree.walk._WITH_STATE",
+    "pickles.emit._WITH_STATE",
 ]
 """Numbers of formats and of arithmetic, which nothing but they can be."""
 

@@ -22,7 +22,8 @@ from ckpt.nodes import (
     tensor_of,
 )
 from ckpt.pickles.apart import Spread
-from ckpt.pickles.edit import DROPPED
+from ckpt.pickles.edit import DROPPED, Edit
+from ckpt.pickles.emit import holds_itself
 from ckpt.pickles.known import is_known, python3_name
 from ckpt.pickles.state_dict import state_dict
 from ckpt.pickles.weights_only import ALLOWED, call_refusals, impossible_call
@@ -65,7 +66,23 @@ class Plain(Spread):
         self._unfolded: dict[int, int] = {}
 
     def copy(self, root: Node) -> Node:
-        return super().copy(self.leaf(root) if type(root) in (Global, ByteStr, int) else root)
+        copied = super().copy(self.leaf(root) if type(root) in (Global, ByteStr, int) else root)
+        held = holds_itself(copied)
+        if not held:
+            return copied
+        originals = {id(copy): marker for marker, copy in self._copies.items()}
+        nodes = {id(node): node for node in self._alive}
+        for marker, node in held.items():
+            if type(node) is Opaque:
+                original = nodes.get(originals.get(marker, 0), node)
+                self._lose(original, "attributes that hold their own tensor")
+            else:
+                self._note(f"a {look(node).type} that holds itself")
+        unrolled = _Unrolled(held)
+        copied = unrolled.copy(copied)
+        self._copies = {marker: unrolled.copy_of(copy) for marker, copy in self._copies.items()}
+        unrolled.copy(None)  # what only the copies of left-out nodes need
+        return copied
 
     # --- the hooks --------------------------------------------------------------------------------------------
 
@@ -325,6 +342,24 @@ class Plain(Spread):
 
     def _note(self, kind: str) -> None:
         self.made[kind] = self.made.get(kind, 0) + 1
+
+
+class _Unrolled(Edit):
+    """Makes lists of tuples and sets that hold themselves, and bare tensors of those whose attributes do.
+
+    weights_only refuses the opcode that such a pickle takes.
+    """
+
+    def __init__(self, held: dict[int, Node]) -> None:
+        super().__init__()
+        self._held = held
+
+    def instead(self, node: Node) -> Node | None:
+        if id(node) not in self._held:
+            return None
+        if type(node) is Opaque:
+            return node.meaning if isinstance(node.meaning, TensorRef) else DROPPED
+        return self.shell_of(node.items if type(node) is Set else list(node) if is_tuple(node) else node)
 
 
 def _dict(view: View) -> Dict:

@@ -483,3 +483,42 @@ def test_an_object_that_holds_tensors_is_taken_apart_however_it_was_read(
     loaded = rewriting.load(tmp_path / "b.pth", weights_only=True)
     assert sum(isinstance(tensor, torch.Tensor) for tensor in loaded.values()) == 60
     assert [float(tensor[0]) for tensor in loaded["memory"].values()] == list(map(float, range(90)))
+
+
+@pytest.mark.parametrize("words", (("slim",), ("convert", "--plain")))
+@pytest.mark.parametrize("place", ("beside", "attribute", "root"))
+def test_a_tuple_that_holds_itself_becomes_a_list(place: str, words: tuple[str, ...], tmp_path: Path) -> None:
+    """weights_only refuses the opcode that such a tuple takes."""
+    held: list[Any] = []
+    around = (held, torch.ones(2))
+    held.append(around)
+    parameter = nn.Parameter(torch.ones(3))
+    if place == "attribute":
+        parameter.holder = around  # type: ignore[attr-defined]
+    things: dict[str, Any] = {"beside": {"w": parameter, "t": around}, "root": around}
+    rewriting.saved(things.get(place, {"w": parameter}), tmp_path / "a.pth")
+
+    done = inside(*words, "a.pth", "-o", "b.pth", cwd=tmp_path)
+
+    assert done.code == 0, done
+    assert b"a tuple that holds itself" in done.out + done.err
+    found = torch.load(tmp_path / "b.pth", weights_only=True)
+    got = found if place == "root" else found["t"] if place == "beside" else found["w"].holder
+    assert got[0][0] is got
+    assert torch.equal(got[1], torch.ones(2))
+
+
+def test_an_attribute_that_holds_its_own_tensor_is_lost_only_when_asked(tmp_path: Path) -> None:
+    tensor = torch.ones(3)
+    tensor.holder = [tensor]  # type: ignore[attr-defined]
+    rewriting.saved({"w": tensor, "v": torch.zeros(2)}, tmp_path / "a.pth")
+
+    done = inside("slim", "a.pth", "-o", "b.pth", cwd=tmp_path)
+    assert (done.code, len(done.complaints)) == (2, 1)
+    assert "w (attributes that hold their own tensor)" in done.complaints[0]
+
+    done = inside("slim", "--drop-other", "a.pth", "-o", "b.pth", cwd=tmp_path)
+    assert done.code == 0, done
+    found = torch.load(tmp_path / "b.pth", weights_only=True)
+    assert torch.equal(found["w"], tensor)
+    assert not hasattr(found["w"], "holder")
