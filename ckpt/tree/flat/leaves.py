@@ -76,11 +76,11 @@ class _Walk:
             view = look(node)
             if whole and path:
                 self._leaf(path, node)
-            elif view.kind == "mapping":
+            elif view.kind == "mapping" and (view.children or not any(type(step) is int for step in path)):
                 todo += reversed(self._items(path, view))
             elif type(node) is list and not self._is_closed(node):
                 todo += reversed([((*path, place), item) for place, item in enumerate(node)])
-            else:
+            else:  # an empty dict in a list as well: torch cannot load its own list that lacks a position
                 self._leaf(path, node, view)
 
     def _items(self, path: tuple[str | int, ...], view: View) -> list[tuple[tuple[str | int, ...], Node]]:
