@@ -23,7 +23,6 @@ from ckpt.nodes import (
     Tagged,
     inside,
     is_tuple,
-    tensor_of,
 )
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Composite, Storage, Tensor, TensorRef
@@ -76,42 +75,34 @@ class View(NamedTuple):
         return cast("dict[str, Node]", dict(zip(self.keys, self.children, strict=True)))
 
 
-def attached_tensors(call: Opaque) -> list[tuple[str, Tensor]]:
-    """Tensors that are attributes of a tensor or of a dict, by name, without the parts of a composite tensor."""
-    if isinstance(call.meaning, Composite) and call.meaning.layout == "wrapper":
-        return []
-    states: Sequence[Node] = call.states
-    if type(call.func) is Global and call.func.name in ("_rebuild_from_type", "_rebuild_from_type_v2"):
-        states = call.args[3:4]
-    tensors: list[tuple[str, Tensor]] = []
-    for state in states:
-        for part in state if type(state) is tuple else (state,):
-            if type(part) is Dict:
-                for key, value in zip(part.keys, part.values, strict=True):
-                    tensor = tensor_of(value)
-                    if tensor is not None and isinstance(key, str):
-                        tensors.append((str(key), tensor))
-    return tensors
-
-
 MARKERS = frozenset(("_is_buffer", "_is_param", "persistent"))
 """Attributes that torch itself sets on tensors."""
 
 
-def attributes(call: Opaque) -> list[str]:
-    """The names of the attributes that Python code set on a tensor, without those of torch itself."""
+_WITH_ATTRIBUTES = ("_rebuild_from_type", "_rebuild_from_type_v2", "_rebuild_parameter_with_state")
+"""Calls whose fourth argument holds the attributes of their tensor."""
+
+
+def attribute_nodes(call: Opaque) -> list[tuple[str, Node]]:
+    """The attributes that Python code set on a tensor or a dict, by name, without the parts of a wrapper."""
     if isinstance(call.meaning, Composite) and call.meaning.layout == "wrapper":
         return []
     states = list(call.states)
-    if type(call.func) is Global and len(call.args) > 3:
-        if call.func.name in ("_rebuild_from_type", "_rebuild_from_type_v2", "_rebuild_parameter_with_state"):
-            states.append(call.args[3])
-    names = []
-    for state in states:
-        for part in state if type(state) is tuple else (state,):
-            if type(part) is Dict:
-                names += [str(key) for key in part.keys if isinstance(key, str) and key not in MARKERS]
-    return names
+    if type(call.func) is Global and len(call.args) > 3 and call.func.name in _WITH_ATTRIBUTES:
+        states.append(call.args[3])
+    return [
+        (str(key), value)
+        for state in states
+        for part in (state if is_tuple(state) else (state,))
+        if type(part) is Dict
+        for key, value in zip(part.keys, part.values, strict=True)
+        if isinstance(key, str)
+    ]
+
+
+def attributes(call: Opaque) -> list[str]:
+    """The names of the attributes that Python code set on a tensor, without those of torch itself."""
+    return [name for name, _ in attribute_nodes(call) if name not in MARKERS]
 
 
 def look(node: Node) -> View:

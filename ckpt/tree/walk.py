@@ -15,10 +15,11 @@ from ckpt.columns import Chain, parts
 from ckpt.errors import LimitError
 from ckpt.limits import TENSOR_BYTES, Budget, Limits
 from ckpt.names import Path
-from ckpt.nodes import Global, Node, Opaque, PersistentId, inside, tensor_of
+from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId, inside, tensor_of
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Composite, Storage, TensorRef, tensor_ref
+from ckpt.tensors import Composite, Storage, Tensor, TensorRef, tensor_ref
 from ckpt.tree.arrays import as_bytes
+from ckpt.tree.find import named
 from ckpt.tree.steps import (
     Registered,
     Step,
@@ -29,7 +30,7 @@ from ckpt.tree.steps import (
     refuse_repeats,
     steps,
 )
-from ckpt.tree.view import SCALARS, View, attached_tensors, look
+from ckpt.tree.view import SCALARS, View, attribute_nodes, look
 
 ROW_ITEMS = 100
 """A dict with more scalars than this (a vocabulary) is one value, not one row per scalar."""
@@ -80,7 +81,7 @@ def flatten(root: Node, limits: Limits, budget: Budget | None = None) -> Flat:
 
 
 _WITH_STATE = 4
-"""Arguments of `_rebuild_from_type_v2(func, type, args, state)`."""
+"""Arguments of `_rebuild_from_type_v2(func, type, args, state)`, and of `_rebuild_parameter_with_state`."""
 _MANY = 64
 """Children of a state dict that are worth to be recorded at once."""
 _ROW, _STEP, _ELEMENT = 700, 8, 8
@@ -96,6 +97,7 @@ class _Walk:
         self._open: set[int] = set()  # containers above the current node
         # Containers and long scalars without tensors that were seen before: name and type.
         self._barren: dict[int, tuple[str, str]] = {}
+        self._entered: dict[int, Node] = {}  # what lies in attributes and was looked into
         self._registered: dict[int, str] = {}  # modules, their own tensors, objects: what is shown once
 
     def run(self, root: Node) -> Flat:
@@ -141,8 +143,8 @@ class _Walk:
             self._tensor(tensor, path, name, kind, registered, persistent)
             if registered:
                 self._registered.setdefault(id(node), name)
-            if type(node) is Opaque and len(node.args) == _WITH_STATE:
-                self._attached(attached_tensors(node), path, name)
+            if type(node) is Opaque and (len(node.args) == _WITH_STATE or node.states):
+                self._attached(node, path, name)
             return None
         if type(node) is Global or type(node) is Opaque:
             self._where(node, name)
@@ -215,12 +217,42 @@ class _Walk:
             kind, source = "buffer", "Buffer"
         self._out.tensors.append(Entry(path, name, tensor, kind, source, registered is not False, persistent))
 
-    def _attached(self, found: list[tuple[str, TensorRef | Composite]], path: Path, name: str) -> None:
-        """Add tensors that are attributes of a tensor or of a dict. torch restores them, state_dict() lacks them."""
-        for attribute, tensor in found:
-            place = f"{name}.{attribute}" if path else attribute
-            self._charge(path, place)
-            self._tensor(tensor, (*path, attribute), place, None, False, True)
+    def _attached(self, owner: Opaque, path: Path, name: str) -> None:
+        """Add the tensors in attributes of a tensor or of a dict. torch restores them, state_dict() lacks them.
+
+        A container in an attribute is entered once in the whole tree.
+        """
+        todo: list[tuple[Node, Path, str, Opaque]] = []
+        self._push(todo, [((key,), key, value) for key, value in attribute_nodes(owner)], path, name, owner)
+        while todo:
+            node, place, text, owner = todo.pop()
+            if len(place) - len(path) >= self._limits.depth:
+                raise LimitError("the tree of the file is nested too deep", "depth", self._limits.depth)
+            tensor = tensor_of(node)
+            if tensor is None:
+                node = inside(node)
+            elif not _is_data(tensor, owner):  # subclasses keep their own data as an attribute as well
+                self._charge(place, text)
+                self._tensor(tensor, place, text, None, False, True)
+            if id(node) in self._entered or id(node) in self._open:
+                continue
+            self._entered[id(node)] = node
+            below = [] if tensor is not None else list(named(look(node)))
+            if type(node) is Opaque and (tensor is not None or look(node).kind == "mapping"):
+                below += [((key,), key, value) for key, value in attribute_nodes(node)]
+            self._push(todo, below, place, text, node if type(node) is Opaque else owner)
+
+    @staticmethod
+    def _push(
+        todo: list[tuple[Node, Path, str, Opaque]],
+        below: list[tuple[Path, str, Node]],
+        path: Path,
+        name: str,
+        owner: Opaque,
+    ) -> None:
+        for inner, text, node in reversed(below):
+            if not _is_barren(node):
+                todo.append((node, (*path, *inner), f"{name}.{text}" if path else text, owner))
 
     def _where(self, node: Node, name: str) -> None:
         places: list[Node | Storage] = [node]
@@ -270,7 +302,7 @@ class _Walk:
         if view.kind in ("object", "module"):
             out.values.append(Value(path, name, view.type, fields=len(view.children)))
         if type(node) is Opaque and view.kind == "mapping" and node.states:
-            self._attached(attached_tensors(node), path, name)
+            self._attached(node, path, name)
         if view.kind == "module":
             self._registered.setdefault(id(node), name)
             below = module_steps(view, path, name, registered)
@@ -340,9 +372,29 @@ def _plain(nodes: Sequence[Node]) -> Sequence[TensorRef] | None:
 
 def _made_by(node: Node) -> TensorRef | None:
     """The tensor of a call that makes nothing else."""
-    if type(node) is Opaque and type(node.meaning) is TensorRef and len(node.args) != _WITH_STATE:
+    if (
+        type(node) is Opaque
+        and type(node.meaning) is TensorRef
+        and len(node.args) != _WITH_STATE
+        and not node.states
+    ):
         return node.meaning
     return None
+
+
+def _is_barren(node: Node) -> bool:
+    """Whether a node in an attribute is a scalar, or a plain container of nothing else."""
+    if type(node) is Dict:
+        return SCALARS.issuperset(map(type, node.values))
+    if type(node) is list or type(node) is tuple:
+        return SCALARS.issuperset(map(type, cast("Sequence[Node]", node)))
+    return type(node) in SCALARS
+
+
+def _is_data(tensor: Tensor, owner: Opaque) -> bool:
+    """Whether a tensor in an attribute is the data of its owner once more."""
+    own = owner.meaning
+    return isinstance(tensor, TensorRef) and isinstance(own, TensorRef) and tensor.view == own.view
 
 
 def bare_storage(storage: Storage, numel: int) -> Composite:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
@@ -295,3 +296,48 @@ def states(draw: st.DrawFn, dtypes: tuple[str, ...] = (*TYPED, *UNTYPED)) -> Sta
         case 2:
             state = {"model": state, "epoch": 3}
     return State(_filled(state, made, {}))
+
+
+# ---------------------------------------------------------------------------------------------- odd trees
+
+
+@st.composite
+def odd_trees(draw: st.DrawFn) -> State:
+    """Weights beside containers, sets, objects and tensors that hold each other, also as attributes.
+
+    Every tensor has a value of its own, below 256.
+    """
+    count = draw(st.integers(1, 4))
+    tensors = [torch.full((2,), float(number)) for number in range(1, draw(st.integers(3, 6)))]
+    tensors += [nn.Parameter(torch.full((3,), 100.0 + number)) for number in range(draw(st.integers(0, 2)))]
+    nodes: list[Any] = [draw(st.sampled_from([list, dict, OrderedDict, Namespace]))() for _ in range(count)]
+    for _ in range(draw(st.integers(0, 4))):
+        nodes.append(tuple(draw(st.lists(st.sampled_from([*nodes, *tensors]), min_size=1, max_size=4))))
+    if draw(st.booleans()):
+        kind = draw(st.sampled_from([set, frozenset]))
+        nodes.append(kind(draw(st.lists(st.sampled_from([*tensors, 1, "a"]), max_size=3))))
+    parts = st.sampled_from([*nodes, *tensors, *tensors, None, 7, "text", b"bytes"])
+    keys = st.sampled_from(["weight", "bias", "x", "y", "layers.0.weight", 3, (1, "a")])
+    for node in nodes[:count]:
+        if isinstance(node, list):
+            node.extend(draw(st.lists(parts, max_size=4)))
+        elif isinstance(node, Namespace):
+            vars(node).update(draw(st.dictionaries(st.sampled_from(["x", "y", "z"]), parts, max_size=3)))
+        else:
+            node.update(draw(st.dictionaries(keys, parts, max_size=4)))
+        if isinstance(node, OrderedDict) and draw(st.booleans()):
+            node.extra = draw(parts)  # type: ignore[attr-defined]
+    for tensor in tensors:
+        if not draw(st.integers(0, 2)):
+            tensor.holder = draw(parts)
+    weights = OrderedDict((f"layers.{at}.weight", tensor) for at, tensor in enumerate(tensors))
+    match draw(st.integers(0, 3)):
+        case 0:
+            root: Any = {"model": weights, "odd": nodes}
+        case 1:
+            root = {"odd": nodes, **weights}
+        case 2:
+            root = {"state_dict": {**weights, "odd": draw(parts)}, "epoch": 3}
+        case _:
+            root = draw(st.sampled_from([*nodes, nodes]))
+    return State(root)

@@ -14,10 +14,12 @@ import rewriting
 import torch
 
 from ckpt import formats
+from ckpt.errors import LimitError
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.diff.diff import diff
 from ckpt.jobs.inspect.inspect import inspect
 from ckpt.jobs.inspect.storages import tied_weights
+from ckpt.limits import Limits
 
 COUNTS = (3, 63, 64, 65, 2_100)
 PLACES = ("a", "a.b", "a.b.c", "0.state_dict", "beside", "callback", "the root")
@@ -107,3 +109,45 @@ def test_tensors_that_are_attributes_come_before_the_items(tmp_path: Path) -> No
             names = [entry.name for entry in checkpoint.tensors]
             assert names == ["model.scale", *(f"model.{name}" for name in weights)]
             assert [(row.first, row.last) for row in checkpoint.containers] == [(0, count + 1)] * 2
+
+
+@pytest.mark.parametrize("count", (3, 64, 2_100))
+def test_tensors_deep_in_attributes_are_listed(count: int, tmp_path: Path) -> None:
+    """torch restores them, so `inspect` counts them. What is met again is entered once."""
+    weights: Any = OrderedDict(state(count))
+    weights.extra = {"x": torch.ones(3)}
+    first, parameter = torch.ones(3), torch.nn.Parameter(torch.ones(4))
+    shared = {"a": [torch.zeros(1), {"b": torch.zeros(2)}], "back": weights}
+    parameter.holder = shared  # type: ignore[attr-defined]
+    first.holder = shared  # type: ignore[attr-defined]
+    first.inner = torch.ones(5)  # type: ignore[attr-defined]
+    first.inner.below = (torch.ones(6),)  # type: ignore[attr-defined]
+    weights["first"], weights["parameter"] = first, parameter
+    path = rewriting.saved(weights, tmp_path / "a.pth")
+
+    with formats.open(str(path)) as checkpoint:
+        attached = [entry for entry in checkpoint.tensors if not entry.registered]
+        assert [entry.name for entry in attached] == [
+            "extra.x",
+            "first.holder.a.0",
+            "first.holder.a.1.b",
+            "first.inner",
+            "first.inner.below.0",
+        ]
+        assert attached[2].path == ("first", "holder", "a", 1, "b")
+        assert len(checkpoint.tensors) == count + 2 + len(attached)
+        used = [use for use in inspect(Survey(checkpoint)).storages if not use.used]
+        assert not used
+
+
+def test_attributes_nest_as_deep_as_the_limit(tmp_path: Path) -> None:
+    tensor, inner = torch.ones(3), torch.ones(2)
+    held: Any = inner
+    for _ in range(300):
+        held = [held]
+    tensor.holder = held  # type: ignore[attr-defined]
+    path = rewriting.saved({"a": tensor}, tmp_path / "a.pth")
+    with pytest.raises(LimitError, match="nested too deep"):
+        formats.open(str(path))
+    with formats.open(str(path), Limits(depth=400)) as checkpoint:
+        assert len(checkpoint.tensors) == 2

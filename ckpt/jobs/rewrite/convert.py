@@ -11,7 +11,7 @@ from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.cast import Cast, CastRefs, dtype_of, uncastable
 from ckpt.jobs.rewrite.decode import ENCODINGS, Decode
-from ckpt.jobs.rewrite.names import attributes_left, not_selected
+from ckpt.jobs.rewrite.names import ATTRIBUTE, attributes_left, not_selected
 from ckpt.jobs.rewrite.plain import Plain
 from ckpt.jobs.rewrite.report import (
     Change,
@@ -250,6 +250,9 @@ def _to_tensors(
     if chosen.node is not None:
         left += attributes_left(chosen.node)
     picked = chosen.selected(select, checkpoint.path)
+    if not chosen.is_module and not current.traits.names_are_code:
+        loose = [entry for entry in picked if not entry.registered]
+        left += [Leftover(entry.name, ATTRIBUTE, entry.tensor.nbytes) for entry in loose]
     wanted = set(map(id, picked))
     left += not_selected([entry for entry in chosen.entries if id(entry) not in wanted])
     for entry in picked:

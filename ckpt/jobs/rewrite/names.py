@@ -281,6 +281,10 @@ class _Rename(Edit):
         return item if new is None else type(item)(new)
 
 
+ATTRIBUTE = "a tensor in an attribute"
+"""What is said of a tensor that Python code keeps on a tensor or a dict, and that the result has no place for."""
+
+
 def attributes_left(root: Node) -> list[Leftover]:
     """Attributes that Python code put on tensors: only pickles of classes hold them."""
     names: dict[str, int] = {}

@@ -21,6 +21,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from inside import inside
 from process import ROOT, TIMEOUT
+from same import difference
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.checkpoint.metadata import Metadata
 
@@ -572,3 +573,32 @@ def test_many_tensors_open_with_the_memory_of_a_small_file(side: paths.Side, tmp
     assert inside("convert", "a.pth", "-o", "b.dcp", cwd=tmp_path).code == 0
     with paths.walking(side), formats.open(str(tmp_path / "b.dcp"), Limits(memory=2_000_000)) as checkpoint:
         assert len(checkpoint.tensors) == 2_100
+
+
+@pytest.mark.parametrize("odd", ([{}, 7], [{"b": 1}, {}], [7, {}, {"a": {}}], [[{}], {}]))
+def test_an_empty_dict_in_a_list_keeps_its_place(odd: list[Any], tmp_path: Path) -> None:
+    """What torch itself writes of such a list lacks a position, and torch cannot load it."""
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+    state = {"odd": [*odd, torch.ones(2)], "model": {"a": torch.ones(3)}, "args": {"lr": 0.1}}
+    torch.save(state, tmp_path / "a.pth")
+    assert "left out" not in run("convert", "a.pth", "-o", "out.dcp", cwd=tmp_path)
+    run("convert", "out.dcp", "-o", "b.pth", cwd=tmp_path)
+    assert difference(state, torch.load(tmp_path / "b.pth")) is None
+    if len(odd) > 2 or odd == [[{}], {}]:
+        return  # torch takes dicts of nothing but empty dicts apart in other ways when it loads
+    dcp_to_torch_save(str(tmp_path / "out.dcp"), str(tmp_path / "c.pth"))
+    assert difference(state, torch.load(tmp_path / "c.pth")) is None
+    zeros = {"odd": [*odd, torch.zeros(2)], "model": {"a": torch.zeros(3)}, "args": {"lr": 0.0}}
+    dcp.load(zeros, checkpoint_id=str(tmp_path / "out.dcp"), no_dist=True)
+    assert difference(state, zeros) is None
+
+
+@pytest.mark.parametrize("out", ("out.dcp", "out.safetensors"))
+def test_tensors_in_attributes_are_listed(out: str, tmp_path: Path) -> None:
+    tensor = torch.ones(3)
+    tensor.holder = {"x": torch.ones(2)}  # type: ignore[attr-defined]
+    torch.save({"w": tensor, "v": torch.zeros(2)}, tmp_path / "a.pth")
+    said = run("convert", "a.pth", "-o", out, cwd=tmp_path)
+    assert "2 tensors" in said.splitlines()[0]
+    assert "left out: w.holder.x: a tensor in an attribute" in said

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from ckpt.jobs.rewrite.names import attributes_left
+from itertools import accumulate
+
+from ckpt.jobs.rewrite.names import ATTRIBUTE, attributes_left
 from ckpt.jobs.rewrite.report import Change, Leftover, RewriteReport
 from ckpt.limits import Limits
+from ckpt.nodes import tensor_of
 from ckpt.text import plural
 from ckpt.tree.flat.leaves import parts_of
 from ckpt.tree.view import look
@@ -19,9 +22,9 @@ def with_flattening(report: RewriteReport, ranks: int, limits: Limits) -> Rewrit
     """
     root = report.result.root
     if report.source.traits.is_folder:  # all of it was taken apart before
-        before = plural(len(report.source.parts), "file")
+        files = plural(len(report.source.parts), "file")
         tensors = len(report.result.tensors)
-        ranked = Change("ranks", before, plural(ranks, "rank"), tensors, "tensor")
+        ranked = Change("ranks", files, plural(ranks, "rank"), tensors, "tensor")
         return report._replace(changes=(*report.changes, ranked))
     if look(root).kind != "mapping":
         return report
@@ -36,9 +39,20 @@ def with_flattening(report: RewriteReport, ranks: int, limits: Limits) -> Rewrit
         for name in parts.versions
     ]
     left += attributes_left(root)
+    objects = {tuple(map(str, leaf.path)) for leaf in parts.leaves if tensor_of(leaf.node) is None}
+    lost = [
+        entry
+        for entry in report.result.tensors
+        if not entry.registered and objects.isdisjoint(accumulate((str(step),) for step in entry.path))
+    ]
+    left += [Leftover(entry.name, ATTRIBUTE, entry.tensor.nbytes) for entry in lost]
+    before = [
+        change._replace(number=change.number - len(lost)) if change.kind == "format" else change
+        for change in report.changes
+    ]
     alone = [Leftover(name, "a tuple, which stays one object") for name in parts.tuples]
     return report._replace(
-        changes=(*report.changes, *changes),
+        changes=(*before, *changes),
         left_out=(*report.left_out, *left),
         left_alone=(*report.left_alone, *alone),
     )
