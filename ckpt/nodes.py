@@ -112,6 +112,10 @@ class PersistentId:
         self.meaning: Storage | Global | None = None
 
 
+WITH_STATE = 4
+"""Arguments of `_rebuild_from_type_v2` and `_rebuild_parameter_with_state`, whose last holds a tensor's attributes."""
+
+
 class Opaque:
     """An object that is not built: a call of `func` with `args`, and the changes after it.
 

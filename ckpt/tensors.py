@@ -264,6 +264,24 @@ def tensor_ref(
     )
 
 
+def is_same_view(one: object, two: object) -> bool:
+    """Whether both are strided tensors over the same elements in the same order, so one is the other once more."""
+    return type(one) is TensorRef and type(two) is TensorRef and one.view == two.view
+
+
+def overlapping(refs: Sequence[TensorRef]) -> list[list[TensorRef]]:
+    """Views of one storage that have elements, those together whose extents overlap, in the order of their first bytes."""
+    groups: list[list[TensorRef]] = []
+    end = 0
+    for ref in sorted((ref for ref in refs if ref.numel), key=lambda ref: ref.extent):
+        if groups and ref.extent[0] < end:
+            groups[-1].append(ref)
+        else:
+            groups.append([ref])
+        end = max(end, ref.extent[1])
+    return groups
+
+
 def moved(ref: TensorRef, storage: Storage, offset: int, stride: tuple[int, ...]) -> TensorRef:
     """The same tensor at another place of another storage. The caller must check that it lies within the storage."""
     extent = tensor_ref(storage, ref.dtype, ref.shape, stride, offset).extent

@@ -175,8 +175,6 @@ def mixed_steps(
     checkpoint: Checkpoint, matches: Iterable[Match], optimizers: Sequence[Path]
 ) -> MixedSteps | None:
     """Which files seem to be of another step; None where nothing says so. Reads the counters of the optimizer."""
-    if not checkpoint.traits.fills_a_state:
-        return None
     nodes: dict[str, list[Node]] = {}
     for slot in (slot for match in matches for slot in match.slots if slot.has_state):
         file = _file_of(slot.step)

@@ -171,8 +171,8 @@ class Survey:
     @cached_property
     def mixed(self) -> MixedSteps | None:
         """The files that seem to be of another step than the others; None where nothing says so."""
-        if not self.knows_gradients:
-            return None
+        if not self.checkpoint.traits.fills_a_state or not self.knows_gradients:
+            return None  # all other formats hold the counters in one file, or refuse what contradicts itself
         optimizers = [part.path for part in self.sections if part.kind == "optimizer"]
         return mixed_steps(self.checkpoint, self.matches, optimizers)
 

@@ -146,9 +146,8 @@ def _find_end(source: Source) -> tuple[int, int, int, int, int]:
     """
     span = min(source.size, END_RECORD.size)
     tail = source.read(source.size - span, span)
-    if not tail.startswith(
-        END_MAGIC
-    ):  # a comment, other bytes, or no end record: only then more of the file is read
+    # A comment, other bytes, or no end record: only then more of the file is read.
+    if not tail.startswith(END_MAGIC):
         span = min(source.size, TRAILING + END_RECORD.size)
         tail = source.read(source.size - span, span)
     at = tail.rfind(END_MAGIC, 0, max(0, span - END_RECORD.size + len(END_MAGIC)))

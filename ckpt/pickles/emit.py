@@ -13,7 +13,7 @@ from typing import Literal, cast, final
 
 from ckpt.errors import LimitError
 from ckpt.limits import Limits
-from ckpt.nodes import ByteStr, Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple
+from ckpt.nodes import WITH_STATE, ByteStr, Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple
 from ckpt.pickles.calls import rebuild_call
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Storage, TensorRef
@@ -23,10 +23,6 @@ BATCH = 1000
 
 _INT32, _UINT16, _UINT32, _DOUBLE = (Struct(code) for code in ("<i", "<H", "<I", ">d"))
 _TUPLES = {1: b"\x85", 2: b"\x86", 3: b"\x87"}
-
-
-_WITH_STATE = 4
-"""Arguments of the calls that give a tensor its attributes."""
 
 
 class StorageId(NamedTuple):
@@ -104,7 +100,7 @@ def holds_itself(root: Node) -> dict[int, Node]:
 def _first_parts(node: Node) -> Sequence[Node]:
     """The parts of a container, and those of a call that come before the call is made."""
     if type(node) is Opaque:
-        is_view = type(node.meaning) is TensorRef and len(node.args) != _WITH_STATE
+        is_view = type(node.meaning) is TensorRef and len(node.args) != WITH_STATE
         return () if is_view else (node.func, *node.args, node.kwargs)
     if type(node) is Dict:
         return [part for pair in zip(node.keys, node.values, strict=True) for part in pair]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 from ckpt.dtypes import BY_NAME, BY_STORAGE, UINT8, DType
 from ckpt.errors import UnreadableError
 from ckpt.limits import Budget
-from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, Tagged, inside, is_tuple
+from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, Tagged, inside, is_tuple, tensor_of
 from ckpt.pickles.machine import Pickle
 from ckpt.rows import replace
 from ckpt.tensors import Composite, Range, Storage, Tensor, TensorRef, tensor_ref
@@ -97,7 +97,7 @@ class Rebuilder:
     def _old_parameter(self, args: tuple[Node, ...], call: Opaque) -> Tensor | None:
         inner = _tuple_state(call)
         data = args[0] if args else inner[0] if inner else None
-        if _meaning(data) is None:
+        if tensor_of(data) is None:
             return None
         requires_grad = args[1] if len(args) > 1 else None
         for state in call.states:  # (requires_grad, volatile, hooks) of 0.1 to 0.3
@@ -159,7 +159,7 @@ class Rebuilder:
         name = scheme[0].name if type(scheme[0]) is Global else "quantized"
         parts = [("int_repr", data)]
         for label, node in zip(("scales", "zero_points"), scheme[1:], strict=False):
-            part = _meaning(node)
+            part = tensor_of(node)
             if isinstance(part, TensorRef):
                 parts.append((label, part))
             elif type(node) is float or (type(node) is int and node.bit_length() < 64):
@@ -210,7 +210,7 @@ class Rebuilder:
         parts = tuple(
             (label, part)
             for label in ("values", "offsets", "lengths")
-            if isinstance(part := _meaning(fields.get(label)), TensorRef)
+            if isinstance(part := tensor_of(fields.get(label)), TensorRef)
         )
         if not parts or parts[0][0] != "values":
             return None
@@ -221,7 +221,7 @@ class Rebuilder:
     def _on_device(self, args: tuple[Node, ...], call: Opaque) -> Composite | None:
         _arity(args, 4)
         dtype, device, requires_grad = _dtype(args[1]), device_text(args[2]), _flag(args[3])
-        data = _meaning(args[0])
+        data = tensor_of(args[0])
         if isinstance(data, TensorRef):
             return Composite("strided", dtype, data.shape, (("data", data),), device, requires_grad)
         stored = array(args[0])
@@ -375,17 +375,8 @@ def _flagged(args: tuple[Node, ...], dtype: DType | None, flags: Node) -> Tensor
     return ref
 
 
-def _meaning(node: Node) -> Tensor | None:
-    if type(node) is TensorRef:
-        return node
-    meaning = node.meaning if type(node) is Opaque else None
-    if isinstance(meaning, (Nested, Tagged)):
-        return _meaning(meaning.root)
-    return meaning if isinstance(meaning, (TensorRef, Composite)) else None
-
-
 def _tensor(node: Node) -> Tensor:
-    tensor = _meaning(node)
+    tensor = tensor_of(node)
     if tensor is None:
         raise BadCallError("one of its arguments is not a tensor")
     return tensor
@@ -429,7 +420,7 @@ def _attributes(state: Node) -> dict[str, Node]:
 def _inner_tensors(attributes: dict[str, Node]) -> tuple[tuple[str, TensorRef], ...]:
     parts: list[tuple[str, TensorRef]] = []
     for label, node in attributes.items():
-        tensor = _meaning(node)
+        tensor = tensor_of(node)
         if isinstance(tensor, TensorRef):
             parts.append((label, tensor))
         elif isinstance(tensor, Composite):
@@ -450,7 +441,7 @@ def _with_shards(whole: Composite, state: Node, budget: Budget | None) -> Compos
         fields = _attributes(shard.states[0]) if type(shard) is Opaque and shard.states else {}
         metadata = fields.get("metadata")
         at = _attributes(metadata.states[0]) if type(metadata) is Opaque and metadata.states else {}
-        tensor = _meaning(fields.get("tensor"))
+        tensor = tensor_of(fields.get("tensor"))
         if not isinstance(tensor, TensorRef) or not at:
             raise BadCallError("a shard has no tensor or no place")
         offsets, sizes = _sizes(at.get("shard_offsets")), _sizes(at.get("shard_sizes"))

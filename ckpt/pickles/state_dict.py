@@ -7,7 +7,7 @@ from collections.abc import Collection
 from ckpt.nodes import Dict, Global, Node, Opaque, tensor_of
 from ckpt.pickles.calls import ordered_dict
 from ckpt.rows import replace
-from ckpt.tensors import Composite, TensorRef
+from ckpt.tensors import Composite, TensorRef, is_same_view
 from ckpt.tree.dense import number
 from ckpt.tree.quantized import packed, state_version, unpacked
 from ckpt.tree.steps import module_steps
@@ -82,17 +82,15 @@ def tensor_attributes(node: Node) -> dict[str, Node]:
         for part in state if type(state) is tuple else (state,):
             if type(part) is Dict:
                 for key, value in zip(part.keys, part.values, strict=True):
-                    if isinstance(key, str) and key != "requires_grad" and not _is_same(value, own):
+                    if (
+                        isinstance(key, str)
+                        and key != "requires_grad"
+                        and not is_same_view(tensor_of(value), own)
+                    ):
                         found[str(key)] = value
         node = node.args[0]
     kept = {key: value for key, value in found.items() if look(value).kind != "module"}
     return kept if any(_holds_tensor(value, _LOOKS) for value in kept.values()) else {}
-
-
-def _is_same(node: Node, own: TensorRef | Composite | None) -> bool:
-    """Whether a node is the data of the tensor `own` once more."""
-    other = tensor_of(node)
-    return isinstance(other, TensorRef) and isinstance(own, TensorRef) and other.view == own.view
 
 
 def _holds_tensor(node: Node, depth: int) -> bool:

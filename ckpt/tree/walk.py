@@ -15,9 +15,9 @@ from ckpt.columns import Chain, parts
 from ckpt.errors import LimitError
 from ckpt.limits import TENSOR_BYTES, Budget, Limits
 from ckpt.names import Path
-from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId, inside, tensor_of
+from ckpt.nodes import WITH_STATE, Dict, Global, Node, Opaque, PersistentId, inside, tensor_of
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Composite, Storage, Tensor, TensorRef, tensor_ref
+from ckpt.tensors import Composite, Storage, TensorRef, is_same_view, tensor_ref
 from ckpt.tree.arrays import as_bytes
 from ckpt.tree.find import named
 from ckpt.tree.steps import (
@@ -80,8 +80,6 @@ def flatten(root: Node, limits: Limits, budget: Budget | None = None) -> Flat:
     return _Walk(limits, budget).run(root)
 
 
-_WITH_STATE = 4
-"""Arguments of `_rebuild_from_type_v2(func, type, args, state)`, and of `_rebuild_parameter_with_state`."""
 _MANY = 64
 """Children of a state dict that are worth to be recorded at once."""
 _ROW, _STEP, _ELEMENT = 700, 8, 8
@@ -143,7 +141,7 @@ class _Walk:
             self._tensor(tensor, path, name, kind, registered, persistent)
             if registered:
                 self._registered.setdefault(id(node), name)
-            if type(node) is Opaque and (len(node.args) == _WITH_STATE or node.states):
+            if type(node) is Opaque and (len(node.args) == WITH_STATE or node.states):
                 self._attached(node, path, name)
             return None
         if type(node) is Global or type(node) is Opaque:
@@ -231,7 +229,9 @@ class _Walk:
             tensor = tensor_of(node)
             if tensor is None:
                 node = inside(node)
-            elif not _is_data(tensor, owner):  # subclasses keep their own data as an attribute as well
+            elif not is_same_view(
+                tensor, owner.meaning
+            ):  # subclasses keep their own data as an attribute as well
                 self._charge(place, text)
                 self._tensor(tensor, place, text, None, False, True)
             if id(node) in self._entered or id(node) in self._open:
@@ -273,9 +273,8 @@ class _Walk:
 
     def _enter(self, node: Node, view: View, path: Path, name: str, registered: Registered) -> _Frame:
         out = self._out
-        first = len(
-            out.tensors
-        )  # before any tensor of it is recorded, attached ones and those of `_flat` too
+        # Before any tensor of it is recorded, attached ones and those of `_flat` too.
+        first = len(out.tensors)
         self._open.add(id(node))
         container = None
         if view.kind != "sequence" or len(path) < 3:
@@ -375,7 +374,7 @@ def _made_by(node: Node) -> TensorRef | None:
     if (
         type(node) is Opaque
         and type(node.meaning) is TensorRef
-        and len(node.args) != _WITH_STATE
+        and len(node.args) != WITH_STATE
         and not node.states
     ):
         return node.meaning
@@ -389,12 +388,6 @@ def _is_barren(node: Node) -> bool:
     if type(node) is list or type(node) is tuple:
         return SCALARS.issuperset(map(type, cast("Sequence[Node]", node)))
     return type(node) in SCALARS
-
-
-def _is_data(tensor: Tensor, owner: Opaque) -> bool:
-    """Whether a tensor in an attribute is the data of its owner once more."""
-    own = owner.meaning
-    return isinstance(tensor, TensorRef) and isinstance(own, TensorRef) and tensor.view == own.view
 
 
 def bare_storage(storage: Storage, numel: int) -> Composite:

@@ -151,8 +151,6 @@ FORMATS = [
     "pickles.skim.plain._PUTS",
     "pickles.skim.tensors._NEXT",
     "pickles.skim.tensors._PROTOCOL",
-    "tree.walk._WITH_STATE",
-    "pickles.emit._WITH_STATE",
 ]
 """Numbers of formats and of arithmetic, which nothing but they can be."""
 

@@ -7,6 +7,7 @@ sentence-transformers 6.2 and SpeechBrain.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -207,3 +208,15 @@ def sentence_transformers(folder: Path, *, dense: bool = True) -> Path:
             {"linear.weight": torch.ones(3, 2), "linear.bias": torch.ones(3)},
         )
     return folder
+
+
+def in_cache(folder: Path, hub: Path) -> Path:
+    """A checkpoint as the cache of Hugging Face holds it: every file is a link to a blob."""
+    snapshot = hub / "models--org--net/snapshots/0a1b/step-10"
+    blobs = hub / "models--org--net/blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    for number, path in enumerate(sorted(folder.iterdir())):
+        shutil.move(path, blobs / str(number))
+        (snapshot / path.name).symlink_to(f"../../../blobs/{number}")
+    return snapshot

@@ -163,7 +163,9 @@ def _report(
                             report, checkpoint, done.damage, done.nbytes, done.unchecked, done.unread
                         )
             if other is not None:
-                report = verify.with_likeness(report, likeness(Survey(checkpoint), other, section))
+                report = verify.with_likeness(
+                    checkpoint, report, likeness(Survey(checkpoint), other, section)
+                )
             checkpoint.check_unchanged()
             return report
     except CkptError as error:

@@ -15,7 +15,7 @@ from ckpt.formats.pickled import Contents, checkpoint, interpret, run
 from ckpt.formats.probe import Probe
 from ckpt.io.source import Memory, Source, Window, grounded
 from ckpt.limits import Budget, Limits
-from ckpt.nodes import Global, Node, Opaque, PersistentId
+from ckpt.nodes import Global, Node, Opaque, PersistentId, tensor_of
 from ckpt.pickles.machine import Pickle, TruncatedPickleError
 from ckpt.pickles.rebuild import UNTYPED, make_storage, storage_bytes, storage_type
 from ckpt.tensors import Range, Storage
@@ -62,6 +62,8 @@ def needs_data(call: Opaque) -> str | None:
     kind = _NEEDS_DATA.get(func.qualified) if type(func) is Global else None
     if kind is not None and (call.states or call.meaning is not None):
         return kind
+    if tensor_of(call) is not None:
+        return None
     name = class_of(call)
     is_packed = packed(call) is not None or convolution(call, name) is not None
     return "packed parameters of a quantized module" if is_packed else None

@@ -283,9 +283,8 @@ class StorageFolder:
 
     def __contains__(self, key: object) -> bool:
         """Whether the pickle named a key so far."""
-        return isinstance(key, str) and self._holds(key)
-
-    def _holds(self, key: str) -> bool:
+        if not isinstance(key, str):
+            return False
         return key in self._made or self._in_column(self._position(key)) is not None
 
     def _position(self, key: str) -> int:

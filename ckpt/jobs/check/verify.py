@@ -187,7 +187,7 @@ def _tensors(checkpoint: Checkpoint, storage: str | None) -> tuple[str, ...]:
     )
 
 
-def with_likeness(report: VerifyReport, found: Likeness) -> VerifyReport:
+def with_likeness(checkpoint: Checkpoint, report: VerifyReport, found: Likeness) -> VerifyReport:
     """The report with what differs from another save, whose shapes settle what no file records."""
     problems = tuple(Problem(what, names) for what, names in found.rows)
     if problems:
@@ -195,8 +195,10 @@ def with_likeness(report: VerifyReport, found: Likeness) -> VerifyReport:
             verdict=report.verdict if report.verdict == "unreadable" else "damaged",
             problems=(*report.problems, *problems),
         )
-    settled = "no file records the sizes"
-    kept = tuple(row for row in report.not_checked if not (found.has_shapes and row.startswith(settled)))
+    settled = [
+        row.message for row in checkpoint.notices if found.has_shapes and row.code == "unverified-size"
+    ]
+    kept = tuple(row for row in report.not_checked if row not in settled)
     return report._replace(checked=(*report.checked, found.checked), not_checked=kept)
 
 

@@ -179,7 +179,8 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
     if not options.select and not options.structure:
         values, lonely = differing_values(before, after, aligned, outside=everything_asked)
         alone += lonely
-    alone = [name for name in alone if name not in lost_of(before.checkpoint, after.checkpoint)]
+    gone = lost_of(before.checkpoint, after.checkpoint)
+    alone = [name for name in alone if name not in gone]
     rows, values, lost = without_lost(rows, values, before.checkpoint, after.checkpoint)
     differs = any(row.status in DIFFERS for row in rows) or bool(values)
     notes: list[str] = []

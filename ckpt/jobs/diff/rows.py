@@ -130,6 +130,9 @@ def without_lost(
         named = (name for row in side.notices if row.code in LOST for name in row.tensors)
         lost[status] = {*(name for name, _ in side.left_out), *named}
 
+    if not any(lost.values()):
+        return rows, values, []
+
     def is_lost(status: str, *names: str) -> bool:
         return any(name in lost.get(status, ()) for name in names)
 

@@ -11,7 +11,7 @@ from ckpt.columns import Column, parts
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Storage, Tensor, TensorRef, dense, parts_of
+from ckpt.tensors import Storage, Tensor, TensorRef, dense, overlapping, parts_of
 
 Kind = Literal["own", "tied", "packed", "overlapping"]
 
@@ -96,29 +96,16 @@ def _shared(storage: Storage, users: list[tuple[str, TensorRef]]) -> StorageUse:
     ranges: dict[tuple[int, int], list[str]] = {}
     for name, ref in users:
         ranges.setdefault(ref.extent, []).append(name)
-    used, is_bound, overlapping = 0, False, False
-    for group in _overlapping([ref for _, ref in users if ref.numel]):
+    used, is_bound, overlaps = 0, False, False
+    for group in overlapping([ref for _, ref in users]):
         span = max(ref.extent[1] for ref in group) - group[0].extent[0]
         seen = {ref.geometry[:4]: _seen(ref) for ref in group}
         used += min(*seen.values(), span) if len(seen) == 1 else span
         is_bound |= len(seen) > 1 and sum(seen.values()) < span
-        overlapping |= len({ref.extent for ref in group}) > 1
+        overlaps |= len({ref.extent for ref in group}) > 1
     ties = any(len(names) > 1 and last > first for (first, last), names in ranges.items())
-    kind: Kind = "overlapping" if overlapping else "packed" if len(ranges) > 1 else "tied" if ties else "own"
+    kind: Kind = "overlapping" if overlaps else "packed" if len(ranges) > 1 else "tied" if ties else "own"
     return StorageUse(storage, tuple(name for name, _ in users), kind, used, is_bound)
-
-
-def _overlapping(refs: Sequence[TensorRef]) -> list[list[TensorRef]]:
-    """Views of one storage, those together whose extents overlap, in the order of their first bytes."""
-    groups: list[list[TensorRef]] = []
-    end = 0
-    for ref in sorted(refs, key=lambda ref: ref.extent):
-        if groups and ref.extent[0] < end:
-            groups[-1].append(ref)
-        else:
-            groups.append([ref])
-        end = max(end, ref.extent[1])
-    return groups
 
 
 def _seen(ref: TensorRef) -> int:

@@ -33,7 +33,18 @@ from ckpt.pickles.imports import nodes_below
 from ckpt.pickles.known import is_known
 from ckpt.pickles.state_dict import without
 from ckpt.rows import replace
-from ckpt.tensors import Checksum, Composite, Computed, Range, Storage, TensorRef, dense, moved, tensor_ref
+from ckpt.tensors import (
+    Checksum,
+    Composite,
+    Computed,
+    Range,
+    Storage,
+    TensorRef,
+    dense,
+    moved,
+    overlapping,
+    tensor_ref,
+)
 from ckpt.text import show
 from ckpt.tree.fields import Known
 from ckpt.tree.find import find
@@ -227,7 +238,7 @@ class _Slim(Plain):
         if storage in self._whole or ref.dtype.bits < 8 or not isinstance(storage.place, Range):
             return None
         if storage not in self._groups:
-            groups = _grouped(self._views.get(storage, [ref]))
+            groups = [_Group(refs) for refs in overlapping(self._views.get(storage, [ref]))]
             self._groups[storage] = groups
             needed = sum(group.nbytes for group in groups)
             if needed < storage.nbytes:
@@ -257,9 +268,12 @@ class _Slim(Plain):
 class _Group:
     """Views of one storage whose extents overlap, bytes `first` to `last` of it."""
 
-    def __init__(self, ref: TensorRef) -> None:
-        self.first, self.last = ref.extent
-        self.refs = [ref]
+    def __init__(self, refs: list[TensorRef]) -> None:
+        # Views of several widths may share bytes: each must begin at one of its own elements.
+        first = min(ref.extent[0] for ref in refs)
+        self.first = first - first % max(ref.dtype.bits // 8 for ref in refs)
+        self.last = max(ref.extent[1] for ref in refs)
+        self.refs = refs
         self.storage: Storage | None = None
 
     @property
@@ -303,20 +317,6 @@ class _Group:
             )
             return moved(ref, self.storage, 0, stride)
         return moved(ref, self.storage, ref.offset - self.first // (ref.dtype.bits // 8), ref.stride)
-
-
-def _grouped(refs: list[TensorRef]) -> list[_Group]:
-    groups: list[_Group] = []
-    for ref in sorted((ref for ref in refs if ref.numel), key=lambda ref: ref.extent):
-        if groups and ref.extent[0] < groups[-1].last:
-            groups[-1].last = max(groups[-1].last, ref.extent[1])
-            groups[-1].refs.append(ref)
-        else:
-            groups.append(_Group(ref))
-    for group in groups:
-        # Views of several widths may share bytes: each must begin at one of its own elements.
-        group.first -= group.first % max(ref.dtype.bits // 8 for ref in group.refs)
-    return groups
 
 
 def _view_arguments(call: Opaque) -> tuple[Node, ...] | None:

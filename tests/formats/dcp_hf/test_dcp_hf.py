@@ -14,6 +14,7 @@ import oracle
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from folders import in_cache
 from inside import inside
 from safetensors.torch import load_file
 from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
@@ -342,20 +343,8 @@ def test_a_billion_shards_cost_nothing(copy: Path) -> None:
     assert "and 999,999,989 more" in findings(copy)["incomplete"][0]
 
 
-def cached(folder: Path, hub: Path) -> Path:
-    """A checkpoint as the cache of Hugging Face holds it: every file is a link to a blob."""
-    snapshot = hub / "models--org--net/snapshots/0a1b/step-10"
-    blobs = hub / "models--org--net/blobs"
-    snapshot.mkdir(parents=True)
-    blobs.mkdir()
-    for number, path in enumerate(sorted(folder.iterdir())):
-        shutil.move(path, blobs / str(number))
-        (snapshot / path.name).symlink_to(f"../../../blobs/{number}")
-    return snapshot
-
-
 def test_a_checkpoint_in_the_cache_of_hugging_face(copy: Path, tmp_path: Path) -> None:
-    snapshot = cached(copy, tmp_path / "hub")
+    snapshot = in_cache(copy, tmp_path / "hub")
 
     for command in (
         ("inspect",),
@@ -367,7 +356,7 @@ def test_a_checkpoint_in_the_cache_of_hugging_face(copy: Path, tmp_path: Path) -
 
 
 def test_any_other_link_is_refused_as_a_link(copy: Path, tmp_path: Path) -> None:
-    snapshot = cached(copy, tmp_path / "hub")
+    snapshot = in_cache(copy, tmp_path / "hub")
     name = next(path.name for path in sorted(snapshot.iterdir()) if path.name != ".metadata")
     shutil.move((snapshot / name).resolve(), tmp_path / "elsewhere")
     (snapshot / name).unlink()
