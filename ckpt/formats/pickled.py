@@ -233,7 +233,9 @@ def _imports(contents: Contents, flat: Flat) -> tuple[Import, ...]:
     judged: dict[tuple[str, str], list[Judgement]] = {}
     for pickle in contents.pickles:
         roots = [pickle.root, *pickle.persistent]
-        for name, judgement in imports.judge(pickle.globals.values(), pickle.calls, roots).items():
+        for name, judgement in imports.judge(
+            pickle.globals.values(), pickle.calls, roots, pickle.late
+        ).items():
             nodes.setdefault((name.module, name.name), []).append(name)
             judged.setdefault((name.module, name.name), []).append(judgement)
     rows: list[Import] = []

@@ -1,18 +1,19 @@
 """What loading a pickle would do with each name that it imports: nothing unknown, import it, or call it.
 
-A function that unpickles, imports or calls its argument is known only where ckpt has read that argument.
-Anywhere else, as a value too, it counts as called, because it can then run anything.
+A function that unpickles, imports or calls its argument counts as called where it is a value, because it can then run
+anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Literal
 
 from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple
-from ckpt.pickles.known import ENUMS, KNOWN, VALUES, is_known, is_standard, python3_name
+from ckpt.pickles.grammar import NEW, Grammar, class_of, made_by
+from ckpt.pickles.known import is_known, is_own, makes_plain_objects, python3_name
 from ckpt.rows import NamedTuple
-from ckpt.tree.arrays import CODECS, as_bytes
+from ckpt.tensors import TensorRef
 
 Group = Literal["known", "unknown", "called"]
 
@@ -26,58 +27,90 @@ class Judgement(NamedTuple):
 
 _KEPT = 1_000
 """The most calls that are kept per name."""
-_NEW = ("newobj", "newobj_ex")
-_WRAPPERS = ("builtins", "__builtin__", "functools", "_functools", "itertools", "operator", "_operator")
-"""Modules with classes whose instances call what they are given (`map`)."""
-_LIVE_CLASSES = ("torch.nn.modules.", "torch.nn.parallel.", "torch.nn.utils.", "torch.optim.")
-"""Classes that torch pickles without calling them. Some call the functions that they are given."""
-_LOOKED_UP = {"append": "items", "extend": "items", "add": "items", "__setstate__": "states"}
-"""Methods that a loader looks up on an object, so that one of its attributes can stand for them."""
+_LOOKED_UP = ("append", "extend", "add", "__setstate__")
+"""Methods that a loader looks up on an object, so that one of its items can stand for them."""
+_CAREFUL = frozenset(
+    (
+        "torch.storage._load_from_bytes",
+        "torch._tensor._rebuild_from_type",
+        "torch._tensor._rebuild_from_type_v2",
+        "_codecs.encode",
+        "copyreg._reconstructor",
+        "copyreg.__newobj__",
+        "numpy.ma.core._mareconstruct",
+        "numpy.random._pickle.__bit_generator_ctor",
+        "numpy.random._pickle.__generator_ctor",
+        "numpy.random._pickle.__randomstate_ctor",
+        "builtins.getattr",
+        "operator.getitem",
+        "operator.or_",
+        "functools.reduce",
+        "functools.partial",
+    )
+)
+"""Listed functions that unpickle, import or call what they are given."""
 
 
 def judge(
-    names: Collection[Global], calls: Sequence[Opaque], roots: Sequence[Node]
+    names: Collection[Global], calls: Sequence[Opaque], roots: Sequence[Node], late: Sequence[Opaque] = ()
 ) -> dict[Global, Judgement]:
     """What loading does with each name of a pickle that makes these calls. `roots` are its values outside of calls.
 
-    The calls must have their meaning (`Rebuilder.annotate`).
+    The calls must have their meaning (`Rebuilder.annotate`). `late` are those whose object got items or another state after a
+    state, when its attributes may stand for its methods.
     """
-    dotted = {name: python3_name(name.module, name.name) for name in names}
-    plain = {name for name, text in dotted.items() if _is_plain(text)}
+    grammar = Grammar()
     called: dict[Global, list[Opaque]] = {}
+    hooks = {
+        name for name in names if name.name == "OrderedDict" and name.module == "collections"
+    }  # of each tensor
     for call in calls:
-        if call.func not in plain:
-            _blame(called, _culprits(call), call)
-        if call.states and (call.items or len(call.states) > 1):
+        if type(call.meaning) is TensorRef and _is_usual(call, hooks):
+            continue
+        if (
+            call.func in hooks
+            and not (call.args or call.states or call.items or call.kwargs)
+            and call.how == "reduce"
+        ):
+            continue
+        if not grammar.allows(call):
+            _blame(called, _culprits(grammar, call), call)
+        if call.keys and (call.items or call.states):
             _blame(called, _methods(call), call)
-    careful = {name for name, text in dotted.items() if text in _UNDERSTOOD}
+    for call in late:
+        _blame(called, (call.func,), call)
+    careful = {name for name in names if python3_name(name.module, name.name) in _CAREFUL}
     for name in _held(calls, roots, careful) if careful else ():
         called.setdefault(name, [])
-    judged = {
-        name: Judgement("known" if _is_read(text) or is_known(name) else "unknown")
-        for name, text in dotted.items()
-    }
+    judged = {name: Judgement("known" if is_known(name) else "unknown") for name in names}
     return judged | {name: Judgement("called", tuple(made)) for name, made in called.items()}
 
 
-def _is_plain(name: str) -> bool:
-    """Whether a name may be called with anything."""
-    return name in KNOWN and not _is_read(name) and not name.startswith(_LIVE_CLASSES)
-
-
-def _is_read(name: str) -> bool:
-    return name in _UNDERSTOOD or name in _CHECKED
+def _is_usual(call: Opaque, hooks: Collection[Node]) -> bool:
+    """Whether a call makes a tensor as torch.save writes nearly all: `_rebuild_tensor_v2` with an empty dict of hooks."""
+    args = call.args
+    if len(args) != 6 or call.states or call.items or call.keys or call.kwargs is not None:
+        return False
+    empty = args[5]
+    return (
+        type(empty) is Opaque
+        and empty.func in hooks
+        and not empty.states
+        and type(call.func) is Global
+        and call.func.name == "_rebuild_tensor_v2"
+        and type(args[4]) is bool
+    )
 
 
 def runs_anything(module: str, name: str) -> bool:
-    """Whether a name that loading calls can run code of the file's choice: it belongs to Python, or takes code."""
-    return is_standard(module) or python3_name(module, name) in _UNDERSTOOD
+    """Whether a name that loading calls can run code of the file's choice, because it is of Python, torch, numpy or pip."""
+    return is_own(module)
 
 
 def looks_like_enum(call: Opaque) -> bool:
     """Whether a call looks like a member of an enum: a class of some package, called with one number or word."""
     func, args = call.func, call.args
-    if type(func) is not Global or is_standard(func.module) or len(args) != 1 or call.how != "reduce":
+    if type(func) is not Global or is_own(func.module) or len(args) != 1 or call.how != "reduce":
         return False
     value = args[0]
     word = type(value) is str and len(value) <= 40 and value.replace("-", "_").isidentifier()
@@ -118,40 +151,29 @@ def nodes_below(root: Node) -> Iterator[Node]:
 # --- calls ------------------------------------------------------------------------------------------------------------
 
 
-def _culprits(call: Opaque) -> Sequence[Node]:
-    """What a call would run that is not known: names, or calls whose result is called. Empty for a known call."""
-    func = _function(call.func)
-    if type(func) is not Global:
-        return () if call.how in _NEW else (func,)
-    if call.how in _NEW:
-        return (func,) if _is_wrapper(func) else ()
-    name = python3_name(func.module, func.name)
-    judged = _UNDERSTOOD.get(name) or _CHECKED.get(name)
-    if judged is not None:
-        return judged(call)
-    if name in KNOWN:
-        return (func,) if call.args and name.startswith(_LIVE_CLASSES) else ()
-    if name in ENUMS and len(call.args) == 1 and type(call.args[0]) in (int, str, float, bool):
-        return ()
-    return (func,)
+def _culprits(grammar: Grammar, call: Opaque) -> Sequence[Node]:
+    """What a call that is not harmless would run: names, or calls whose result is called.
+
+    Nothing for an object of an unknown class that is made without calling the class: its name is told of as an import.
+    """
+    made = made_by(call)
+    if made is None:
+        is_inner = call.how in NEW and type(call.func) is Opaque and grammar.allows(call.func)
+        is_unknown = type(call.func) is Global and call.how in NEW and grammar.rule(call.func) is None
+        return () if is_inner or (is_unknown and _makes_unknown(class_of(call.func))) else (call.func,)
+    cls, _ = made
+    is_object = call.how in NEW or cls is not class_of(call.func)
+    return () if is_object and grammar.rule(cls) is None and _makes_unknown(cls) else (cls,)
 
 
-def _class(node: Node) -> Global | None:
-    """The name of a class; legacy files keep those of modules outside of the pickle."""
-    named = node.meaning if type(node) is PersistentId else node
-    return named if type(named) is Global else None
+def _makes_unknown(cls: Global | None) -> bool:
+    return cls is not None and (
+        not is_own(cls.module) or makes_plain_objects(cls.module) or (cls.module, cls.name) in _OPAQUE_CLASSES
+    )
 
 
-def _function(func: Node) -> Node:
-    """The function of a call; `getattr(C, "name")` of a known method is that method."""
-    if type(func) is Opaque and _is_attribute(func) and type(func.args[0]) is Global:
-        method = Global(func.args[0].module, f"{func.args[0].name}.{func.args[1]!s}")
-        return method if python3_name(method.module, method.name) in KNOWN else func
-    return _class(func) or func
-
-
-def _is_wrapper(cls: Global) -> bool:
-    return cls.module in _WRAPPERS and python3_name(cls.module, cls.name) not in KNOWN
+_OPAQUE_CLASSES = (("torch", "ScriptObject"), ("torch._dynamo.eval_frame", "OptimizedModule"))
+"""Further classes of torch whose objects are made without a call, as whole models hold them."""
 
 
 def _blame(called: dict[Global, list[Opaque]], culprits: Sequence[Node], call: Opaque) -> None:
@@ -169,7 +191,7 @@ def _names_behind(culprit: Node) -> list[Global]:
     while todo and seen < 20:
         node = todo.pop()
         seen += 1
-        name = _class(node)
+        name = class_of(node)
         if name is not None:
             names.append(name)
         elif type(node) is Opaque:
@@ -179,144 +201,12 @@ def _names_behind(culprit: Node) -> list[Global]:
 
 
 def _methods(call: Opaque) -> list[Node]:
-    """Attributes of an object that a loader calls as its methods."""
-    found: list[Node] = []
-    for state in call.states:
-        for part in state if is_tuple(state) else (state,):
-            for key, value in zip(part.keys, part.values, strict=True) if type(part) is Dict else ():
-                used = _LOOKED_UP.get(str(key)) if isinstance(key, str) else None
-                if used == "items" and not call.items:
-                    continue
-                if used is not None and type(value) in (Global, Opaque):
-                    found.append(value)
-    return found
-
-
-# --- functions that are known where their arguments are understood ----------------------------------------------------
-
-
-def _unpickle(call: Opaque) -> Sequence[Node]:
-    return () if type(call.meaning) is Nested else (call.func,)
-
-
-def _encode(call: Opaque) -> Sequence[Node]:
-    return () if as_bytes(call) is not None else (call.func,)
-
-
-def _text(call: Opaque) -> Sequence[Node]:
-    """bytes, bytearray or str: with an encoding they import the codec by its name."""
-    codecs = [call.args[1]] if len(call.args) > 1 else []
-    return () if all(isinstance(codec, str) and str(codec) in CODECS for codec in codecs) else (call.func,)
-
-
-def _from_type(call: Opaque) -> Sequence[Node]:
-    """`_rebuild_from_type_v2(func, type, args, state)` calls func(*args)."""
-    func = call.args[0] if call.args else call.func
-    return () if type(func) is Global and _is_plain(python3_name(func.module, func.name)) else (func,)
-
-
-def _reconstructor(call: Opaque) -> Sequence[Node]:
-    """`_reconstructor(cls, base, state)` calls base.__new__(cls, state) and, unless base is object, base.__init__."""
-    if len(call.args) < 2 or _class(call.args[0]) is None:
-        return (call.func,)
-    base = _class(call.args[1])
-    return () if base and _is_plain(python3_name(base.module, base.name)) else (call.args[1],)
-
-
-def _newobj(call: Opaque) -> Sequence[Node]:
-    cls = _class(call.args[0]) if call.args else None
-    return (call.func,) if cls is None or _is_wrapper(cls) else ()
-
-
-def _masked(call: Opaque) -> Sequence[Node]:
-    """`_mareconstruct(cls, base, shape, dtype)` makes instances of two classes."""
-    return () if len(call.args) > 1 and all(map(_class, call.args[:2])) else (call.func,)
-
-
-def _bit_generator(call: Opaque) -> Sequence[Node]:
-    """It calls its argument if that is a class."""
-    made = call.args[0] if call.args else "MT19937"
-    return () if isinstance(made, str) or _is_bit_generator(made) else (made,)
-
-
-def _is_bit_generator(node: Node) -> bool:
-    return type(node) is Global and node.module.startswith("numpy.random._") and is_known(node)
-
-
-def _generator(call: Opaque) -> Sequence[Node]:
-    """`__generator_ctor(bit_generator, ctor)` calls ctor(bit_generator)."""
-    ctor = call.args[1] if len(call.args) > 1 else None
-    named = type(ctor) is Global and python3_name(ctor.module, ctor.name) == _BIT_GENERATOR
-    if ctor is not None and not (
-        named and (isinstance(call.args[0], str) or _is_bit_generator(call.args[0]))
-    ):
-        return (ctor,)
-    return ()
-
-
-def _getattr(call: Opaque) -> Sequence[Node]:
-    """An attribute of a class, or a method of an object. Where that is called, the call itself is judged."""
-    return () if _is_attribute(call) else (call.func,)
-
-
-def _is_attribute(call: Opaque) -> bool:
-    if type(call.func) is not Global or python3_name(call.func.module, call.func.name) != "builtins.getattr":
-        return False
-    of, name = call.args if len(call.args) == 2 else (None, None)
-    owner = type(of) is Global or (type(of) is Opaque and of.how in _NEW)
-    return owner and isinstance(name, str) and not name.startswith("__") and name != "from_file"
-
-
-def _type(call: Opaque) -> Sequence[Node]:
-    return () if len(call.args) == 1 else (call.func,)
-
-
-def _getitem(call: Opaque) -> Sequence[Node]:
-    """`typing.Optional[X]`."""
-    of = call.args[0] if len(call.args) == 2 else None
-    typed = type(of) is Global and of.module == "typing" and f"typing.{of.name}" in VALUES
-    return () if typed else (call.func,)
-
-
-def _reduce(call: Opaque) -> Sequence[Node]:
-    """`int | None`, which is `reduce(or_, (int, NoneType))`."""
-    func, *rest = call.args or (None,)
-    named = type(func) is Global and python3_name(func.module, func.name) == "operator.or_"
-    return () if named and len(rest) == 1 and is_tuple(rest[0]) else (call.func,)
-
-
-def _partial(call: Opaque) -> Sequence[Node]:
-    """`functools.partial(f)` calls nothing until it is called; its state may name another f."""
-    functions = [call.args[0] if len(call.args) == 1 else None]
-    functions += [state[0] if is_tuple(state) and state else None for state in call.states]
-    named = all(type(func) is Global or (type(func) is Opaque and _is_attribute(func)) for func in functions)
-    return () if named else (call.func,)
-
-
-_BIT_GENERATOR = "numpy.random._pickle.__bit_generator_ctor"
-_UNDERSTOOD: dict[str, Callable[[Opaque], Sequence[Node]]] = {
-    "torch.storage._load_from_bytes": _unpickle,
-    "torch._tensor._rebuild_from_type": _from_type,
-    "torch._tensor._rebuild_from_type_v2": _from_type,
-    "_codecs.encode": _encode,
-    "copyreg._reconstructor": _reconstructor,
-    "copyreg.__newobj__": _newobj,
-    "numpy.ma.core._mareconstruct": _masked,
-    _BIT_GENERATOR: _bit_generator,
-    "numpy.random._pickle.__generator_ctor": _generator,
-    "numpy.random._pickle.__randomstate_ctor": _generator,
-    "builtins.getattr": _getattr,
-    "operator.getitem": _getitem,
-    "operator.or_": lambda call: (call.func,),
-    "functools.reduce": _reduce,
-    "functools.partial": _partial,
-}
-"""What each of these functions would run beyond what is known: nothing where its arguments are understood."""
-_CHECKED: dict[str, Callable[[Opaque], Sequence[Node]]] = {
-    "builtins.type": _type,
-    **dict.fromkeys(("builtins.bytes", "builtins.bytearray", "builtins.str"), _text),
-}
-"""The same for names that run nothing as values."""
+    """Items of an object that a loader calls as its methods, where keys are attributes."""
+    return [
+        value
+        for key, value in zip(call.keys, call.values, strict=True)
+        if isinstance(key, str) and key in _LOOKED_UP and type(value) in (Global, Opaque)
+    ]
 
 
 # --- names as values --------------------------------------------------------------------------------------------------
@@ -324,10 +214,10 @@ _CHECKED: dict[str, Callable[[Opaque], Sequence[Node]]] = {
 
 _PLACES = {
     ("functools.reduce", 0): "operator.or_",
-    ("numpy.random._pickle.__generator_ctor", 1): _BIT_GENERATOR,
-    ("numpy.random._pickle.__randomstate_ctor", 1): _BIT_GENERATOR,
+    ("numpy.random._pickle.__generator_ctor", 1): "numpy.random._pickle.__bit_generator_ctor",
+    ("numpy.random._pickle.__randomstate_ctor", 1): "numpy.random._pickle.__bit_generator_ctor",
 }
-"""Function and position of an argument -> the function that it may call, which `_culprits` has judged there."""
+"""Function and position of an argument -> the function that it may call, which the grammar has judged there."""
 _HANDED = frozenset(name.rpartition(".")[2] for name, _ in _PLACES)
 _INNER = (Opaque, Dict, Set, list, tuple, PersistentId)
 
@@ -369,7 +259,7 @@ def _parts(node: Node) -> Iterator[Sequence[Node]]:
 
 def _arguments(call: Opaque) -> Sequence[Node]:
     func = call.func
-    if type(func) is not Global or func.name not in _HANDED or call.how in _NEW:
+    if type(func) is not Global or func.name not in _HANDED or call.how in NEW:
         return call.args
     name = python3_name(func.module, func.name)
     return [

@@ -88,6 +88,8 @@ from ckpt.text import show
 
 TUPLE_DEPTH = 64
 """Tuples inside tuples. Deeper ones exist only to overflow the stack of a program that hashes or prints them."""
+TUPLE_ENTRIES = 10_000_000
+"""Entries of tuples inside tuples, each as often as it is reached, because a hash reaches it as often."""
 LINE_BYTES = 65_536
 STEP = 16_384
 """Opcodes after which the stack and the memo are charged."""
@@ -134,7 +136,7 @@ class Pickle:
 
     `foreign_opcodes` are those that torch's weights_only machine does not know, each with its first offset.
     `bytestrings` says whether a Python 2 `str` holds bytes that are not ASCII. `unhashable` is the offset of the
-    first opcode that sets an unhashable key. `skimmed` counts the slots of the memo that a Skim left empty.
+    first opcode that sets an unhashable key. `late` are the objects that got items or another state after a state. `skimmed` counts the slots of the memo that a Skim left empty.
     """
 
     def __init__(self) -> None:
@@ -148,6 +150,7 @@ class Pickle:
         self.bytestrings = False
         self.unhashable: int | None = None
         self.hashed_tuples: dict[int, Node] = {}
+        self.late: list[Opaque] = []
         self.skimmed = 0
 
 
@@ -231,9 +234,8 @@ def _run(
     memo: dict[int, Made] = {} if skim is None else skim.memo
     size = len(data)
     memory = budget.memory
-    deep: dict[
-        int, tuple[int, Node]
-    ] = {}  # id of a tuple that holds tuples -> its depth, and the tuple, to keep the id taken
+    # id of a tuple that holds tuples -> its depth, its entries, and the tuple, to keep the id taken
+    deep: dict[int, tuple[int, int, Node]] = {}
     persistent, calls = out.persistent, out.calls
     uint32 = _UINT32.unpack_from
     at = pos = start
@@ -367,11 +369,11 @@ def _run(
                 items = stack
                 stack = outer.pop()
                 push, pop = stack.append, stack.pop
-                _add_items(at, stack[-1], items)
+                _add_items(out, at, stack[-1], items)
                 memory -= LIST_COST
             elif op == APPEND:
                 value = pop()
-                _add_items(at, stack[-1], [value])
+                _add_items(out, at, stack[-1], [value])
                 memory -= LIST_COST
             elif op == GLOBAL:
                 module, pos = _line(data, pos, at)
@@ -381,6 +383,7 @@ def _run(
                 state = pop()
                 if type(stack[-1]) is not Opaque:
                     raise MachineError(f"cannot set a state on {_kind(stack[-1])}", at)
+                _note(out, stack[-1])
                 stack[-1].build(state)
                 memory -= LIST_COST
                 if feed is not None:
@@ -468,7 +471,7 @@ def _run(
                     elif op == FROZENSET:
                         push(Set(cast("list[Node]", items), frozen=True))
                     elif op == ADDITEMS:
-                        _add_items(at, stack[-1], items, sets=True)
+                        _add_items(out, at, stack[-1], items, sets=True)
                     elif op == OBJ:
                         func, *rest = items or [None]
                         push(_call(out, at, "obj", func, _nested(deep, at, tuple(rest))))
@@ -529,16 +532,19 @@ def _resolve(out: Pickle, limits: Limits, at: int, module: str, name: str) -> Gl
     return node
 
 
-def _nested(deep: dict[int, tuple[int, Node]], at: int, items: tuple[Node, ...]) -> tuple[Node, ...]:
-    """`items`, after a check of how deep its tuples are nested."""
-    inner = 0
+def _nested(deep: dict[int, tuple[int, int, Node]], at: int, items: tuple[Node, ...]) -> tuple[Node, ...]:
+    """`items`, after a check of how deep its tuples are nested, and of how many entries a hash of it would visit."""
+    inner, entries = 0, len(items)
     for item in items:
         if type(item) is tuple:
-            inner = max(inner, deep[id(item)][0] if id(item) in deep else 1)
+            below, within, _ = deep.get(id(item)) or (1, len(item), item)
+            inner, entries = max(inner, below), entries + within
     if inner:
         if inner >= TUPLE_DEPTH:
             raise MachineError(f"tuples are nested deeper than {TUPLE_DEPTH}", at)
-        deep[id(items)] = inner + 1, items
+        if entries > TUPLE_ENTRIES:
+            raise MachineError(f"a tuple holds others too many times: over {TUPLE_ENTRIES:,} entries", at)
+        deep[id(items)] = inner + 1, entries, items
     return items
 
 
@@ -552,10 +558,13 @@ def _call(out: Pickle, at: int, how: str, func: Node, args: Made, kwargs: Dict |
     return call
 
 
-def _add_items(at: int, target: Made, items: Sequence[Node], sets: bool = False) -> None:
+def _add_items(out: Pickle, at: int, target: Made, items: Sequence[Node], sets: bool = False) -> None:
     if type(target) is list:
         target.extend(items)
-    elif type(target) is Opaque or (sets and type(target) is Set and not target.frozen):
+    elif type(target) is Opaque:
+        _note(out, target)
+        target.append(items)
+    elif sets and type(target) is Set and not target.frozen:
         target.append(items)
     else:
         raise MachineError(f"cannot append items to {_kind(target)}", at)
@@ -566,11 +575,18 @@ def _set_items(out: Pickle, at: int, target: Made, items: Sequence[Node]) -> Non
         raise MachineError("a key has no value", at)
     if type(target) is not Dict and type(target) is not Opaque:
         raise MachineError(f"cannot set items on {_kind(target)}", at)
+    if type(target) is Opaque:
+        _note(out, target)
     keys = items[::2]
     if out.unhashable is None and not _HASHED.issuperset(map(type, keys)):
         if _has_unhashable(keys, out.hashed_tuples):
             out.unhashable = at
     target.set(keys, items[1::2])
+
+
+def _note(out: Pickle, target: Opaque) -> None:
+    if target.states:
+        out.late.append(target)
 
 
 def _has_unhashable(keys: Sequence[Node], seen: dict[int, Node]) -> bool:

@@ -1,0 +1,299 @@
+"""Which calls are harmless: known names that call a value never are, and what is called harmless does nothing in a jail."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jail
+import opcodes as op
+import oracle
+import pytest
+import torch
+from gadgets import Maker
+from honest import HONEST
+from opcodes import binary, build, call, glob, newobj, pickled, torch_zip, value
+from thorough import many
+from trampolines import RUNG, TRAMPOLINES, made, popped, write
+
+from ckpt.errors import CkptError
+from ckpt.evidence.survey import Survey
+from ckpt.formats import open
+from ckpt.jobs.inspect.inspect import inspect
+
+pytestmark = oracle.QUIET
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    yield
+    with contextlib.suppress(AttributeError):
+        del argparse.Namespace.__setstate__  # type: ignore[attr-defined]
+
+
+def groups(program: bytes) -> set[str]:
+    """How the names of a checkpoint with a value that a program makes are judged."""
+    Path("x.pth").write_bytes(torch_zip(pickled({"model": {"w.weight": op.tensor()}, "x": program})))
+    with open("x.pth") as checkpoint:
+        return {row.group for row in checkpoint.imports}
+
+
+@pytest.mark.parametrize("shape", [lambda program: program, popped], ids=["kept", "popped"])
+@pytest.mark.parametrize("name", TRAMPOLINES)
+def test_what_calls_a_value_is_said_before(name: str, shape: Any) -> None:
+    assert "called" in groups(shape(TRAMPOLINES[name]))
+    with open("x.pth") as checkpoint:
+        report = inspect(Survey(checkpoint))
+    assert report.findings[0].code == "called-on-load" and report.load.expression is None
+    assert "DANGER" in report.findings[0].message
+    assert not Path(RUNG).exists()
+    with contextlib.suppress(Exception):
+        torch.load("x.pth", weights_only=False)
+    assert Path(RUNG).exists(), "the attack does not work"
+
+
+RELU = glob("torch.nn.functional", "relu")
+SPACE = made("argparse", "Namespace", {"detach": RELU, "keys": RELU})
+WEIGHT = call(glob("torch.nn.parameter", "Parameter"), op.tensor())
+U1 = call(glob("numpy", "dtype"), "u1", False, True) + value((3, "|", None, None, None, -1, -1, 0)) + build()
+OBJECTS = call(glob("numpy", "dtype"), "O8", False, True)
+
+
+REFUSED: dict[str, bytes] = {
+    # Each calls a value, although the value itself would be harmless.
+    "an object where a dict belongs": call(glob("builtins", "dict"), SPACE),
+    "an object as the data of a parameter": call(glob("torch.nn.parameter", "Parameter"), SPACE),
+    "an object as the data of a buffer": call(glob("torch.nn.parameter", "Buffer"), SPACE),
+    "an object as a group": made(
+        "torch.optim.sgd", "SGD", {"param_groups": [SPACE], "defaults": {}, "state": {}}
+    ),
+    "an object as defaults": made(
+        "torch.optim.sgd", "SGD", {"param_groups": [], "defaults": SPACE, "state": {}}
+    ),
+    "an object as the state of an optimizer": made(
+        "torch.optim.adam", "Adam", {"param_groups": [], "defaults": {}, "state": SPACE}
+    ),
+    "an object as modules": made("torch.nn.modules.conv", "Conv2d", {"_modules": SPACE}),
+    "an object as parameters": made("torch.nn.modules.conv", "Conv2d", {"_parameters": SPACE}),
+    "an object as buffers": made(
+        "torch.nn.modules.transformer", "TransformerEncoderLayer", {"_buffers": SPACE}
+    ),
+    "items of a dict with attributes": call(glob("collections", "OrderedDict"))
+    + value({"a": 1})
+    + build()
+    + value("k")
+    + value(1)
+    + op.setitem(),
+    "a second state": made("argparse", "Namespace", {}) + value({"a": 1}) + build(),
+    "items of a module": made("torch.nn.modules.container", "ModuleList", {}) + value(1) + op.append(),
+    "a name of Python's own inside a state": made("argparse", "Namespace", {"__class__": RELU}),
+    "a state that is an object": glob("argparse", "Namespace") + value(()) + newobj() + SPACE + build(),
+    "slots that are an object": made("argparse", "Namespace", (None, SPACE)),
+    "an endless list": call(glob("builtins", "list"), call(glob("itertools", "count"))),
+    "an endless set": call(glob("builtins", "set"), call(glob("itertools", "count"))),
+    "an endless size": call(glob("torch", "Size"), call(glob("itertools", "count"))),
+    "a long list of a range": call(glob("builtins", "list"), call(glob("builtins", "range"), 2**40)),
+    "a counter of an object": call(glob("collections", "Counter"), SPACE),
+    "a deque of a generator": call(glob("collections", "deque"), call(glob("itertools", "count")), 3),
+    "many bytes": call(glob("builtins", "bytearray"), 2**40),
+    "a text of an object": call(glob("builtins", "str"), SPACE),
+    "a long number": call(glob("builtins", "int"), "1" * 2_000),
+    "a long fraction": call(glob("fractions", "Fraction"), "1e999999999"),
+    "a decimal with a long exponent": call(glob("decimal", "Decimal"), "1e9999999999"),
+    "a pattern that is printed": call(glob("re", "_compile"), "a", 128),
+    "a large tensor": call(glob("torch", "FloatTensor"), 2**40),
+    "a large storage": call(glob("torch", "FloatStorage"), 2**40),
+    "an array of a large shape": call(
+        glob("numpy.core.multiarray", "_reconstruct"), glob("numpy", "ndarray"), (2**40,), binary(b"b")
+    ),
+    "an array of another class": call(
+        glob("numpy.core.multiarray", "_reconstruct"), glob("collections", "UserList"), (0,), binary(b"b")
+    ),
+    "addresses as objects": OBJECTS + value((3, "|", None, None, None, -1, -1, 0)) + build(),
+    "objects inside a record": call(glob("numpy", "dtype"), "V8", False, True)
+    + value((3, "|", None, ("a",), {"a": (OBJECTS, 0)}, 8, 1, 0))
+    + build(),
+    "a dtype of several": call(glob("numpy", "dtype"), "O,f4", False, True),
+    "an array of objects without its list": call(
+        glob("numpy.core.multiarray", "_reconstruct"), glob("numpy", "ndarray"), (0,), binary(b"b")
+    )
+    + value((1, (2**40,), OBJECTS, False, []))
+    + build(),
+    "a generator without its state": made("torch._C", "Generator", {}),
+    "a recurrent layer of endless layers": made(
+        "torch.nn.modules.rnn", "LSTM", {"num_layers": 2**40, "all_weights": [[1]], "bidirectional": False}
+    ),
+    "a method of an object": call(glob("builtins", "getattr"), made("argparse", "Namespace", {"a": 1}), "a"),
+    "a method of a known class": call(glob("builtins", "getattr"), glob("pathlib", "Path"), "write_text"),
+    "an operator that opens files": call(
+        glob("builtins", "getattr"), glob("torch._C", "_VariableFunctionsClass"), "from_file"
+    ),
+    "a private attribute": call(glob("builtins", "getattr"), glob("shop", "Mode"), "__init__"),
+    "a partial function of Python": call(glob("functools", "partial"), glob("os.path", "join")),
+    "a partial function of a listed class": call(glob("functools", "partial"), glob("pathlib", "Path")),
+    "a partial function of a partial function of Python": call(glob("functools", "partial"), RELU)
+    + value((RELU, (glob("os", "remove"),), {}, None))
+    + build(),
+    "a factory of Python": call(glob("collections", "defaultdict"), glob("itertools", "count")),
+    "a factory of torch": call(glob("collections", "defaultdict"), glob("torch.hub", "load")),
+    "a factory that is made": call(
+        glob("collections", "defaultdict"), call(glob("functools", "partial"), RELU)
+    ),
+    "keyword arguments": glob("argparse", "Namespace") + value(()) + value({"a": 1}) + op.newobj_ex(),
+    "a module with arguments": call(glob("torch.nn.modules.linear", "Linear"), 2, 2),
+    "a module that is another's inner state": made(
+        "torch.nn.parallel.distributed", "DistributedDataParallel", {"module": SPACE}
+    ),
+    "a value that is called": call(glob("builtins", "getattr"), glob("torch._C", "TensorBase"), "relu")
+    + value(())
+    + op.reduce(),
+    "an own class of torch with a loader": made(
+        "torch.utils.data.datapipes.datapipe", "_DataPipeSerializationWrapper", (binary(b"."), False)
+    ),
+    "a class of Python": made("subprocess", "Popen", {"args": "true"}),
+    "a class of pip": made("pip._internal.req", "Req", {}),
+    "a remote module": made("torch.distributed.nn.api.remote_module", "_RemoteModule", {}),
+    "a base that runs": call(
+        glob("copyreg", "_reconstructor"), glob("argparse", "Namespace"), glob("shop", "Base"), None
+    ),
+    "a base of an object": call(
+        glob("copyreg", "_reconstructor"), glob("collections", "OrderedDict"), glob("builtins", "dict"), SPACE
+    ),
+    "a class for an array of joblib": made(
+        "joblib.numpy_pickle", "NumpyArrayWrapper", {"subclass": glob("os", "system")}
+    ),
+    "an enum of two words": call(glob("peft.utils.peft_types", "PeftType"), ["LORA"]),
+    "a long type": call(glob("types", "GenericAlias"), glob("builtins", "list"), tuple([1] * 2_000)),
+    "a union of what is no type": call(
+        glob("functools", "reduce"), glob("operator", "or_"), (SPACE, glob("builtins", "int"))
+    ),
+}
+HARMLESS: dict[str, bytes] = {
+    "a pair of a dict": call(glob("collections", "OrderedDict"), [["a", 1], ("b", RELU)]),
+    "a list of objects": call(glob("builtins", "set"), [call(glob("pathlib", "PosixPath"), "a")]),
+    "a dict with attributes": call(glob("collections", "OrderedDict"))
+    + value("k")
+    + value(1)
+    + op.setitem()
+    + value({"_metadata": {}})
+    + build(),
+    "an object that only lies there": SPACE,
+    "an object around an object": made("argparse", "Namespace", {"a": SPACE}),
+    "a module with a function": made(
+        "torch.nn.modules.module", "Module", {"activation": RELU, "_modules": {}}
+    ),
+    "the state of an optimizer": made(
+        "torch.optim.adam",
+        "Adam",
+        {
+            "param_groups": [{"params": [WEIGHT], "lr": 1.0}],
+            "defaults": {},
+            "state": call(glob("collections", "defaultdict"), glob("builtins", "dict"))
+            + WEIGHT
+            + value({"step": 1})
+            + op.setitem(),
+        },
+    ),
+    "a dict that holds itself": op.empty_dict() + op.put(9) + value("a") + op.get(9) + op.setitem(),
+    "slots": made("torch.distributed._shard.metadata", "ShardMetadata", (None, {"shard_sizes": [1]})),
+    "an array": call(
+        glob("numpy.core.multiarray", "_reconstruct"), glob("numpy", "ndarray"), (0,), binary(b"b")
+    )
+    + value((1, (3,), U1, False, binary(b"abc")))
+    + build(),
+    "an array of objects": call(
+        glob("numpy.core.multiarray", "_reconstruct"), glob("numpy", "ndarray"), (0,), binary(b"b")
+    )
+    + value((1, (2,), OBJECTS, False, [1, SPACE]))
+    + build(),
+    "an object of Python 2": call(
+        glob("copy_reg", "_reconstructor"), glob("argparse", "Namespace"), glob("__builtin__", "object"), None
+    )
+    + value({"a": 1})
+    + build(),
+    "a dict of Python 2": glob("UserDict", "IterableUserDict")
+    + value(())
+    + newobj()
+    + value({"data": {}})
+    + build(),
+    "a partial function of a partial function": call(glob("functools", "partial"), RELU)
+    + value(
+        (
+            RELU,
+            (),
+            {"norm": call(glob("functools", "partial"), glob("torch.nn.modules.normalization", "LayerNorm"))},
+            None,
+        )
+    )
+    + build(),
+    "a recurrent layer": made(
+        "torch.nn.modules.rnn", "LSTM", {"num_layers": 2, "_all_weights": [["a"]], "bidirectional": False}
+    ),
+    "a seed": call(glob("random", "Random")) + value((3, tuple(range(625)), None)) + build(),
+    "a popped name": glob("torch.nn.functional", "relu") + op.pop() + value(1),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_grammar_does_not_allow_is_called(name: str) -> None:
+    assert "called" in groups(REFUSED[name])
+    assert "called" in groups(popped(REFUSED[name]))
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_what_the_grammar_allows_is_no_alarm(name: str) -> None:
+    assert groups(HARMLESS[name]) <= {"known"}
+    stream = Path("x.pth").read_bytes()
+    assert jail.deeds([stream]) == [None]
+
+
+def test_a_class_of_an_author_stays_an_import() -> None:
+    for program in (
+        made("shop", "Mode", {"call": RELU}),
+        made("shop", "Mode", {"inner": call(glob("builtins", "getattr"), glob("shop", "Mode"), "Inner")}),
+        call(glob("collections", "defaultdict"), glob("shop", "make")),
+        made("torch.nn.modules.new", "Layer", {"a": 1}),
+    ):
+        assert groups(program) - {"known"} == {"unknown"}
+    for program in (
+        made("shop", "Mode", {}) + value({}) + build(),
+        made("shop", "Mode", {}) + value(1) + op.append(),
+        glob("shop", "Mode")
+        + value(())
+        + newobj()
+        + value("append")
+        + write()
+        + op.setitem()
+        + value(1)
+        + op.append(),
+        call(glob("shop", "Mode"), write()),
+    ):
+        assert "called" in groups(program)
+
+
+def test_a_tuple_that_takes_ages_to_hash_is_refused() -> None:
+    """64 tuples in each other that all hold two of the next: Python hashes 2^40 of them."""
+    key = value((1, 2)) + op.put(1)
+    for slot in range(1, 41):
+        key += op.pop() + op.get(slot) + op.get(slot) + op.tuple2() + op.put(slot + 1)
+    with pytest.raises(CkptError, match="too many"):
+        groups(key)
+
+
+def test_what_is_called_harmless_does_nothing() -> None:
+    """Random pickles over all listed names, and honest ones with some opcodes changed, loaded in a jail."""
+    honest = [pickle.dumps(thing, 2) for thing in HONEST.values()]
+    harmless: list[bytes] = []
+    for seed in range(many(600, 100_000)):
+        maker = Maker(seed)
+        program = maker.program() if seed % 2 else maker.changed(maker.choice(honest))
+        with contextlib.suppress(CkptError):
+            if groups(program) <= {"known"}:
+                harmless.append(Path("x.pth").read_bytes())
+    assert len(harmless) > many(600, 100_000) // 20
+    assert {deed: stream for stream, deed in zip(harmless, jail.deeds(harmless), strict=True) if deed} == {}
