@@ -61,17 +61,15 @@ def judge(
     """
     grammar = Grammar()
     called: dict[Global, list[Opaque]] = {}
-    hooks = {
-        name for name in names if name.name == "OrderedDict" and name.module == "collections"
-    }  # of each tensor
+    hooks = {name for name in names if (name.module, name.name) == ("collections", "OrderedDict")}
+    usual: dict[Node, int] = {name: count for name in names if (count := _USUAL.get(name.qualified))}
     for call in calls:
-        if type(call.meaning) is TensorRef and _is_usual(call, hooks):
-            continue
-        if (
-            call.func in hooks
-            and not (call.args or call.states or call.items or call.kwargs)
-            and call.how == "reduce"
-        ):
+        if call.states or call.items or call.keys or call.kwargs is not None:
+            pass
+        elif type(call.meaning) is TensorRef:
+            if len(call.args) == usual.get(call.func) and _is_empty(call.args[-1], hooks):
+                continue
+        elif call.func in hooks and not call.args and call.how == "reduce":
             continue
         if not grammar.allows(call):
             _blame(called, _culprits(grammar, call), call)
@@ -86,20 +84,13 @@ def judge(
     return judged | {name: Judgement("called", tuple(made)) for name, made in called.items()}
 
 
-def _is_usual(call: Opaque, hooks: Collection[Node]) -> bool:
-    """Whether a call makes a tensor as torch.save writes nearly all: `_rebuild_tensor_v2` with an empty dict of hooks."""
-    args = call.args
-    if len(args) != 6 or call.states or call.items or call.keys or call.kwargs is not None:
-        return False
-    empty = args[5]
-    return (
-        type(empty) is Opaque
-        and empty.func in hooks
-        and not empty.states
-        and type(call.func) is Global
-        and call.func.name == "_rebuild_tensor_v2"
-        and type(args[4]) is bool
-    )
+_USUAL = {"torch._utils._rebuild_tensor_v2": 6, "torch._utils._rebuild_parameter": 3}
+"""The calls that make nearly all tensors, and their arguments, of which the last is an empty dict of hooks."""
+
+
+def _is_empty(hooks: Node, dicts: Collection[Node]) -> bool:
+    """Whether a node is an empty `OrderedDict()`, as torch.save writes one for each tensor."""
+    return type(hooks) is Opaque and hooks.func in dicts and not (hooks.args or hooks.states or hooks.keys)
 
 
 def runs_anything(module: str, name: str) -> bool:

@@ -17,6 +17,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 LIMITS = [
+    "pickles.grammar._HEAVY",
+    "pickles.machine.TUPLE_ENTRIES",
     "evidence.gradients._READ",
     "evidence.loading._SPELLED",
     "formats.archive.TRAILING",
@@ -120,6 +122,7 @@ LIMITS = [
 """Limits and levels, which an answer may depend on: beyond them it says so, or shows another row."""
 
 FORMATS = [
+    "pickles.grammar._OBJECTS_FLAGS",
     "live.__init__._OLDEST",
     "elements.histogram.BINS",
     "elements.histogram._FINEST",

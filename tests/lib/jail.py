@@ -118,8 +118,6 @@ def _deed(event: str, args: tuple[Any, ...]) -> str | None:
 
 _LISTED = {name.partition(".")[0] for name in KNOWN} | {"tzdata"}
 """Packages of listed names, which need not be there."""
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    for _module in sorted({name.rpartition(".")[0] for name in KNOWN if name.startswith("torch.")}):
-        with contextlib.suppress(ImportError):
-            importlib.import_module(_module)  # what importing torch itself does is no deed of a pickle
+for _module in sorted({name.rpartition(".")[0] for name in KNOWN if name.startswith("torch.")}):
+    with contextlib.suppress(ImportError), contextlib.redirect_stderr(io.StringIO()):
+        importlib.import_module(_module)  # what importing torch itself does is no deed of a pickle
