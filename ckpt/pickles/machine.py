@@ -155,18 +155,19 @@ class Pickle:
 
 
 class MachineError(UnreadableError):
-    """The pickle is damaged or malformed. `seen` are the globals before the damage."""
+    """The pickle is damaged or malformed. `seen` are the globals before the damage, `calls` counts the calls."""
 
     def __init__(self, problem: str, offset: int) -> None:
         super().__init__(f"damaged pickle: {problem} at byte {offset:,}")
         self.what = problem
         self.offset = offset
         self.seen: list[Global] = []
+        self.calls = 0
 
     def moved(self, offset: int) -> MachineError:
         """The same error at another byte."""
         error = MachineError(self.what, offset)
-        error.seen = self.seen
+        error.seen, error.calls = self.seen, self.calls
         return error
 
 
@@ -214,7 +215,7 @@ def run(
     try:
         _run(data, limits, start, out, budget, feed, skim)
     except MachineError as failure:
-        failure.seen = list(out.globals.values())
+        failure.seen, failure.calls = list(out.globals.values()), len(out.calls)
         raise
     return out
 

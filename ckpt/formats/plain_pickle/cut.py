@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from struct import pack
 
-from ckpt.errors import CutOffError, LimitError, UnsupportedError
+from ckpt.errors import CutOffError, LimitError, UnreadableError
 from ckpt.io.source import Source
 from ckpt.limits import Budget, Limits
 from ckpt.pickles import opcodes as op
@@ -49,7 +49,7 @@ class Run(NamedTuple):
 class Cutter:
     """One pickle, cut from front to back. `out` is what is left of it so far, `runs` are its long bytes.
 
-    Raises CutOffError, LimitError; UnsupportedError for a pickle with persistent ids.
+    Raises CutOffError, LimitError; UnreadableError for a pickle with persistent ids.
     """
 
     def __init__(self, source: Source, limits: Limits, budget: Budget) -> None:
@@ -112,7 +112,7 @@ class Cutter:
                     self._flush(start)
                     return
             elif code in (op.PERSID, op.BINPERSID):
-                raise UnsupportedError("a plain pickle with persistent ids", hint="ckpt never runs a pickle")
+                raise UnreadableError("a plain pickle with persistent ids, which pickle.load refuses")
             elif code == op.FRAME:
                 self._flush(start)
                 self._at = start = min(self._at + 9, len(self._data))

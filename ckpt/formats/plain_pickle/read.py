@@ -1,4 +1,4 @@
-"""A plain pickle of arrays or tensors. What reads it is loaded when a file may be one."""
+"""A plain pickle, as `pickle.dump` and joblib write it. What reads it is loaded when a file may be one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ def is_pickle(head: bytes) -> bool:
 
 
 def sniff(probe: Probe) -> bool:
-    return probe.source is not None and is_pickle(probe.head)
+    if probe.source is None or not probe.head:
+        return False
+    if is_pickle(probe.head):
+        return True
+    from ckpt.formats.plain_pickle.early import is_early, is_packed
+
+    return is_packed(probe.head) or is_early(probe.file, probe.limits)
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:

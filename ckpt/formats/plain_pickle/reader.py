@@ -1,19 +1,18 @@
-"""A plain pickle of arrays or tensors (`pickle.dump`, Detectron2's model zoo), and joblib's files without compression.
-
-Arrays become tensors of their dtype. A pickle without any is refused, as before.
-"""
+"""A plain pickle (`pickle.dump`, Detectron2's model zoo), and joblib's files, also compressed. Arrays become tensors."""
 
 from __future__ import annotations
 
-from ckpt.checkpoint import Checkpoint, Notice
-from ckpt.errors import UnreadableError, UnsupportedError
+from ckpt.checkpoint import Checkpoint, Notice, Traits
+from ckpt.errors import UnreadableError
 from ckpt.formats.pickled import Contents, checkpoint, interpret, unknown_names
 from ckpt.formats.plain_pickle import NAME, TRAITS, arrays
 from ckpt.formats.plain_pickle.cut import Cutter
+from ckpt.formats.plain_pickle.packed import packing, unpacked
+from ckpt.formats.plain_pickle.read import is_pickle
 from ckpt.formats.plain_pickle.swap import Swap
 from ckpt.formats.probe import Probe
 from ckpt.formats.torch_legacy.read import read_nested
-from ckpt.io.source import grounded
+from ckpt.io.source import Memory, Source, grounded
 from ckpt.limits import Limits
 from ckpt.nodes import ByteStr, Node, Opaque, PersistentId
 from ckpt.pickles import machine
@@ -27,24 +26,20 @@ _TENSOR = 500
 """Bytes of memory of a tensor and its storage."""
 
 
-def refused() -> UnsupportedError:
-    """The error for a pickle without arrays and tensors."""
-    return UnsupportedError("a plain pickle, not written by torch.save", hint="ckpt never runs a pickle")
-
-
 def read(probe: Probe, limits: Limits) -> Checkpoint:
-    reader = _Reader(probe, limits)
-    found = reader.read()
-    if not found.tensors:
-        raise refused()
-    return found
+    return _Reader(probe, limits).read()
 
 
 class _Reader:
     def __init__(self, probe: Probe, limits: Limits) -> None:
         self._probe = probe
         self._limits = limits
-        self._cutter = Cutter(probe.file, limits, probe.budget)
+        self._packing = None if is_pickle(probe.head) else packing(probe.head)
+        self._source: Source = probe.file
+        if self._packing is not None:
+            probe.budget.hold(probe.size)
+            self._source = Memory(unpacked(probe.file, self._packing, probe.budget))
+        self._cutter = Cutter(self._source, limits, probe.budget)
         self._wrapped: dict[int, Node] = {}
         self._arrays = 0
 
@@ -63,10 +58,10 @@ class _Reader:
                 made[id(call)] = tensor
         swap = Swap(made, self._plain)
         root = swap.run(pickle.root)
-        if cutter.position < probe.size:
-            left = probe.size - cutter.position
+        if cutter.position < self._source.size:
+            left = self._source.size - cutter.position
             contents.notices.append(Notice("trailing-data", f"{left:,} bytes follow the pickle"))
-        traits = _JOBLIB if self._wrapped else TRAITS
+        traits = self._traits()
         for node in made.values():
             if isinstance(node, TensorRef):
                 contents.storages[node.storage.id] = node.storage
@@ -74,6 +69,15 @@ class _Reader:
             probe.path, NAME, traits, root, contents, self._limits, source=probe.file, refusals=()
         )
         return replace(found, weights_only=None)  # torch.load opens no such file
+
+    def _traits(self) -> Traits:
+        how = self._packing
+        if self._wrapped:
+            return _JOBLIB if how is None else _JOBLIB._replace(label=f"joblib pickle ({how.name})")
+        if how is None:
+            return TRAITS
+        load = f"pickle.load({how.opener}{{options}})" if how.opener else _JOBLIB.load
+        return TRAITS._replace(label=f"plain pickle ({how.name})", load=load)
 
     def _run(self) -> Pickle:
         """The pickle without its long bytes. Offsets are those of the file."""
@@ -103,9 +107,9 @@ class _Reader:
             array, is_padded = arrays.wrapped(call)
             begin = cutter.position
             if is_padded:
-                begin += 1 + self._probe.file.read(begin, 1)[0]
+                begin += 1 + self._source.read(begin, 1)[0]
             cutter.skip_to(begin + array.nbytes)
-            place = Range(*grounded(self._probe.file, begin), array.nbytes)
+            place = Range(*grounded(self._source, begin), array.nbytes)
             tensor = self._tensor(array, place)
             other = None if tensor else arrays.as_call(array, self._read(place), call.offset)
             self._wrapped[id(call)] = tensor or other
@@ -124,14 +128,14 @@ class _Reader:
         """The long bytes behind a number, as a storage without a dtype."""
         assert type(persistent.pid) is int
         run = self._cutter.runs[persistent.pid]
-        place = Range(*grounded(self._probe.file, run.offset), run.size)
+        place = Range(*grounded(self._source, run.offset), run.size)
         return Storage(f"bytes-{persistent.pid}", None, None, run.size, place)
 
     def _plain(self, persistent: PersistentId) -> Node:
         """The long bytes themselves, where they are no array."""
         assert type(persistent.pid) is int
         run = self._cutter.runs[persistent.pid]
-        data = self._read(Range(self._probe.file, run.offset, run.size))
+        data = self._read(Range(self._source, run.offset, run.size))
         if run.code == BYTEARRAY8:
             return bytearray(data)
         return ByteStr(data, "latin-1") if run.code == BINSTRING else data

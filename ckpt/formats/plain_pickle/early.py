@@ -1,0 +1,42 @@
+"""Recognises the pickles that have no magic: of protocol 0 and 1, whose first byte is their first opcode, and compressed ones."""
+
+from __future__ import annotations
+
+from ckpt.errors import LimitError
+from ckpt.formats.plain_pickle.packed import beginning, packing
+from ckpt.formats.plain_pickle.read import is_pickle
+from ckpt.io.source import Source
+from ckpt.limits import Budget, Limits
+from ckpt.pickles.known import is_own
+from ckpt.pickles.machine import MachineError, run
+
+_LOOKED = 1 << 20
+"""Bytes of a file in which a pickle must end, make a call, or name something of Python."""
+_INSIDE = 1 << 16
+_OPCODES = b"()]}IJKLMNFGSTUVXciP\x8c\x8d\x8e\x8f\x95\x96BC"
+"""What a pickle without PROTO begins with."""
+
+
+def is_early(source: Source, limits: Limits) -> bool:
+    """Whether a file is a pickle without PROTO, or begins as one that runs something before it breaks."""
+    first = source.read(0, 1)
+    return first in _OPCODES and _runs(source.read(0, min(source.size, _LOOKED)), source.size, limits)
+
+
+def is_packed(head: bytes) -> bool:
+    """Whether a file that begins with these bytes is a compressed pickle."""
+    how = packing(head)
+    inside = b"" if how is None else beginning(head, how, _INSIDE)
+    return is_pickle(inside) or (
+        inside[:1] in _OPCODES and bool(inside) and _runs(inside, len(inside), Limits())
+    )
+
+
+def _runs(data: bytes, size: int, limits: Limits) -> bool:
+    try:
+        pickle = run(data, limits, 0, Budget(limits, len(data)))
+    except LimitError:
+        return True
+    except MachineError as error:
+        return error.calls > 0 or any(is_own(name.module) for name in error.seen)
+    return pickle.end == size or bool(pickle.calls) or any(is_own(module) for module, _ in pickle.globals)
