@@ -118,6 +118,12 @@ FilesFrom = Annotated[
     str | None,
     typer.Option("--files-from", metavar="FILE", help="Read further PATHs from a file, - for stdin."),
 ]
+Others = Annotated[
+    bool,
+    typer.Option(
+        "--others", help="List the files of folders that were not looked at.", rich_help_panel=OUTPUT
+    ),
+]
 SkipUnreadable = Annotated[
     bool,
     typer.Option("--skip-unreadable", help="Exit 0 although files cannot be read.", rich_help_panel=GATE),

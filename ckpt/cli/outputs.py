@@ -14,7 +14,7 @@ from ckpt import formats
 from ckpt.checkpoint import Checkpoint
 from ckpt.cli import output
 from ckpt.cli.options import opened, plugins_allowed
-from ckpt.cli.walk import Found, is_concern, listed, looked
+from ckpt.cli.walk import Found, is_concern, listed, looked, others_text
 from ckpt.errors import CkptError, FolderError, LossError, NotOpenedError, UnreadableError, UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save
@@ -132,7 +132,11 @@ def items_of(paths: Sequence[str], options: WriteOptions) -> list[Found]:
     if not options.recursive:
         return [Found(name) for name in names]
     items = looked(names, options.limits, plugins=plugins_allowed())
-    return [item for item in items if item.skipped is None and not _is_result(item, names, options.output)]
+    others = [item.path for item in items if item.is_other]
+    if others:
+        output.talk(f"ckpt: {others_text(others)}")
+    ours = (item for item in items if item.skipped is None and not item.is_other)
+    return [item for item in ours if not _is_result(item, names, options.output)]
 
 
 def _is_result(item: Found, names: Sequence[str], out: str | None) -> bool:

@@ -13,7 +13,7 @@ from ckpt import __version__
 from ckpt.cli import output
 from ckpt.cli.signature import LIMITS
 from ckpt.cli.start import Signal
-from ckpt.cli.walk import FEW, Found, empty, is_concern, many, nothing_in
+from ckpt.cli.walk import FEW, Found, empty, is_concern, many, nothing_in, others_text
 from ckpt.errors import CkptError, about
 from ckpt.render.text import Line
 from ckpt.rows import NamedTuple
@@ -102,6 +102,8 @@ def look(
     """
     from ckpt.io.executor import Task  # here: who reads one file needs none
 
+    others = [item.path for item in items if item.is_other]
+    items = [item for item in items if not item.is_other]
     tasks = [Task(_answered, (item, answer), 1) for item in items]
     codes, seen = [], []
     several = len(tasks) >= FEW
@@ -116,6 +118,8 @@ def look(
             codes.append(_written(item.path, made, json, tables, apart))
     for name in empty(names, seen):
         codes.append(_written(name, nothing_in(name), json, tables, apart))
+    if others:
+        output.conclude(others_text(others))
     return codes
 
 

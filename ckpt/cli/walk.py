@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ckpt import formats
-from ckpt.errors import CkptError, NotOpenedError, StandInError, UnsupportedError, UsageError
+from ckpt.errors import CkptError, NotOpenedError, StandInError, UnreadableError, UnsupportedError, UsageError
 from ckpt.formats.directory import LOCAL_MAGIC
 from ckpt.io.far import is_url
 from ckpt.io.location import locate, shown
@@ -17,7 +19,7 @@ from ckpt.io.source import beginning, read_limited
 from ckpt.limits import Limits
 from ckpt.names import natural
 from ckpt.rows import NamedTuple
-from ckpt.text import show
+from ckpt.text import plural, show
 
 if TYPE_CHECKING:
     from ckpt.io.executor import Forks, R, Task
@@ -25,38 +27,46 @@ if TYPE_CHECKING:
 CHECKPOINTS = (".pth", ".pt", ".ckpt", ".bin", ".safetensors", ".index.json", ".pth.tar", ".th")
 """Endings of files that should be checkpoints: one that is none is an error."""
 PERHAPS = (".pkl", ".zip", ".nemo", ".joblib", ".tar", ".pt2", ".ptl")
-"""Endings of files that may be checkpoints: one that is none is no concern of ours."""
+"""Endings of files that may be checkpoints, for the completion of the shell."""
+MOST = 200_000
+"""The most regular files of a folder that are looked at."""
+MOST_FAR = 1_000
+"""The most objects behind a URL of which the first bytes are read."""
 _SHARD = r"-\d{5,}-of-\d{5,}\.(?:safetensors|bin)$"
 _LONGEST = 1 << 24
-"""Bytes of a list of names."""
+"""Bytes of a list of names, or of an index."""
+_CLOSED = (".git", ".hg", ".svn")
+"""Folders of version control, which are not entered."""
+_LEFTOVER = re.compile(r"\..*\.ckpt-tmp")
 
 
 class Found(NamedTuple):
-    """A path to look at. `named` is set when the user typed it, `perhaps` when it may be no checkpoint.
+    """A path to look at. `named` is set when the user typed it.
 
-    `error` says why a folder cannot be looked at, `skipped` why a name in it is not. `folder` is the folder, as it
-    was typed, in which `looked` found it.
+    `error` says why a folder cannot be looked at, `skipped` why a name in it is not. `is_other` marks a file in a folder
+    whose first bytes are of no checkpoint. `folder` is the folder, as it was typed, in which `looked` found it.
     """
 
     path: str
     named: bool = True
-    perhaps: bool = False
     error: CkptError | None = None
     skipped: str | None = None
+    is_other: bool = False
     folder: str | None = None
 
 
 def is_concern(item: Found, error: CkptError) -> bool:
-    """Whether a path that cannot be read is an error: not a file in a folder that never was a checkpoint."""
+    """Whether a path that cannot be read is an error: not a `.bin` in a folder that never was a checkpoint."""
     if item.named or isinstance(error, StandInError) or not isinstance(error, UnsupportedError):
-        return item.named or not item.perhaps
-    return not item.perhaps and not item.path.endswith(".bin")  # of which many are something else
+        return True
+    return not item.path.lower().endswith(".bin")  # of which many are something else
 
 
 def found(paths: Sequence[str]) -> Iterator[Found]:
-    """What the paths lead to, folders in natural order. Hidden names and links to folders are skipped.
+    """What the paths lead to, folders in natural order; what a file in a folder is, its first bytes say.
 
-    A folder that is one checkpoint is one item; a file in it that does not belong to it is another.
+    A folder that is one checkpoint is one item; a file in it that does not belong to it is another. Links to folders are
+    skipped, the folders of version control and of virtual environments are not entered.
     """
     for path in paths:
         if os.path.isdir(path):
@@ -82,13 +92,31 @@ def looked(paths: Sequence[str], limits: Limits, *, plugins: bool = False) -> li
             walked = _walked_far(path) if is_far else _walked(path)
             inside = [item._replace(folder=path) for item in walked]
         items += inside
-        if all(item.skipped is not None for item in inside):
+        if all(item.skipped is not None or item.is_other for item in inside):
             items.append(Found(path, error=error))
     return items
 
 
+def endings(paths: Iterable[str]) -> dict[str, int]:
+    """How many paths have each ending, most first; the empty one counts names without one."""
+    counts = Counter(os.path.splitext(os.path.basename(path).lower())[1] for path in paths)
+    return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
+
+
+def others_text(paths: Sequence[str]) -> str:
+    """What was not looked at: `21 files not looked at: 9 *.json, 4 *.md and 8 others`."""
+    counts = [
+        (count, f"{count:,} {f'*{show(ending, 20)}' if ending else 'without an ending'}")
+        for ending, count in endings(paths).items()
+    ]
+    rest = sum(count for count, _ in counts[3:])
+    shown = ", ".join(text for _, text in counts[:3]) + (f" and {plural(rest, 'other')}" if rest else "")
+    return f"{plural(len(paths), 'file')} not looked at: {shown}"
+
+
 def _walked(folder: str) -> Iterator[Found]:
     refused: list[Found] = []
+    count = 0
 
     def refuse(error: OSError) -> None:
         path = os.path.normpath(os.fsdecode(error.filename))
@@ -96,28 +124,82 @@ def _walked(folder: str) -> Iterator[Found]:
         refused.append(Found(path, error=NotOpenedError(problem, path=path)))
 
     for at, folders, names in os.walk(folder, onerror=refuse):
-        folders[:] = sorted((name for name in folders if not name.startswith(".")), key=natural)
-        for name in folders:
-            if os.path.islink(os.path.join(at, name)):
-                yield Found(os.path.normpath(os.path.join(at, name)), skipped="a link to a folder")
+        every = sorted((name for name in folders if name not in _CLOSED), key=natural)
+        folders[:] = []
+        for name in every:
+            inner = os.path.join(at, name)
+            if os.path.islink(inner):
+                yield Found(os.path.normpath(inner), skipped="a link to a folder")
+            elif os.path.lexists(os.path.join(inner, "pyvenv.cfg")):
+                yield Found(os.path.normpath(inner), skipped="a virtual environment of Python")
+            else:
+                folders.append(name)
         own = formats.files_of_folder(at, Limits()) or ()
         if len(own) > 1 or any(name.startswith(".") for name in own):  # the folder is one checkpoint
             yield Found(os.path.normpath(at), named=False)
             names = [name for name in names if name not in own]
             folders[:] = [name for name in folders if not any(file.startswith(f"{name}/") for file in own)]
-        indexed = any(name.endswith(".index.json") for name in (*names, *own))
+        indexed = _indexed(
+            [os.path.join(at, name) for name in {*names, *own} if name.endswith(".index.json")]
+        )
         for name in sorted(names, key=natural):
-            if name.startswith(".") or (indexed and re.search(_SHARD, name)):
+            if re.search(_SHARD, name) and os.fsencode(name) in indexed:
                 continue
-            if name.endswith(CHECKPOINTS):
-                yield Found(os.path.normpath(os.path.join(at, name)), named=False)
-            elif name.endswith(PERHAPS):
-                yield Found(os.path.normpath(os.path.join(at, name)), named=False, perhaps=True)
+            count += 1
+            if count > MOST:
+                problem = f"the folder holds over {MOST:,} files"
+                yield Found(
+                    folder, error=UnreadableError(problem, path=folder, hint="name its parts one by one")
+                )
+                return
+            yield _of_file(os.path.normpath(os.path.join(at, name)), name)
     yield from refused
+
+
+def _indexed(paths: Iterable[str]) -> bytes:
+    """The text of the indices of a folder: the shards that one names are looked at with it."""
+    texts = []
+    for path in paths:
+        try:
+            texts.append(beginning(path, _LONGEST))
+        except CkptError:
+            continue
+    return b"\n".join(texts)
+
+
+def _of_file(path: str, name: str) -> Found:
+    """A file in a folder: one to look at, or another one."""
+    if _LEFTOVER.fullmatch(name):
+        return Found(path, named=False, skipped="a leftover of a write that was interrupted")
+    try:
+        is_file = stat.S_ISREG(os.stat(path).st_mode)
+    except OSError:
+        is_file = name.lower().endswith(CHECKPOINTS)  # opening it says why it cannot be read
+    is_ours = is_file and (name.lower().endswith(CHECKPOINTS) or formats.recognises(path, Limits()))
+    return Found(path, named=False, is_other=not is_ours)
 
 
 def _walked_far(path: str, *, named: bool = False) -> Iterator[Found]:
     """As `_walked`, for a folder behind a URL."""
+    objects = list(_objects(path, named))
+    files = [item for item in objects if item.error is None and not item.path.endswith("/")]
+    is_looked_into = len(files) <= MOST_FAR
+    for item in objects:
+        is_named_so = item.path.lower().endswith((*CHECKPOINTS, *PERHAPS))
+        if item.error is not None or item.named or item.folder is not None or is_named_so:
+            yield item._replace(folder=None)
+        elif not is_looked_into or not formats.recognises(item.path, Limits()):
+            yield item._replace(is_other=True)
+        else:
+            yield item
+    if not is_looked_into:
+        yield Found(
+            path, named=False, skipped=f"it holds over {MOST_FAR:,} objects: only names were looked at"
+        )
+
+
+def _objects(path: str, named: bool = False) -> Iterator[Found]:
+    """The objects behind a URL. One that is a checkpoint of several has a `folder`."""
     try:
         names = locate(path).names()
     except CkptError as error:
@@ -125,17 +207,17 @@ def _walked_far(path: str, *, named: bool = False) -> Iterator[Found]:
         return
     own = formats.files_of_folder(path, Limits()) or ()
     if len(own) > 1 or any(name.startswith(".") for name in own):
-        yield Found(path, named=named)
+        yield Found(path, named=named, folder=path)
         names = [name for name in names if name not in own and not any(file.startswith(name) for file in own)]
     indexed = any(name.endswith(".index.json") for name in (*names, *own))
     for name in sorted(names, key=natural):
-        if name.startswith(".") or (indexed and re.search(_SHARD, name)):
+        if indexed and re.search(_SHARD, name):
             continue
         inner = f"{path.rstrip('/')}/{name}"
-        if name.endswith("/"):
-            yield from _walked_far(inner)
-        elif name.endswith((*CHECKPOINTS, *PERHAPS)):
-            yield Found(inner, named=False, perhaps=name.endswith(PERHAPS) and not name.endswith(CHECKPOINTS))
+        if not name.endswith("/"):
+            yield Found(inner, named=False)
+        elif name[:-1] not in _CLOSED:
+            yield from _objects(inner)
 
 
 def archives(folder: str) -> list[str]:

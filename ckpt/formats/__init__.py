@@ -120,6 +120,19 @@ def refusal(path: str, limits: Limits, *, plugins: bool = False) -> CkptError | 
     return None
 
 
+def recognises(path: str, limits: Limits, *, plugins: bool = False) -> bool:
+    """Whether the first bytes of a file, or the directory of an archive, are of a checkpoint, a pickle, or hold one."""
+    probe = None
+    try:
+        probe = probe_at(locate(path), limits, plugins)
+        return format_of(probe, plugins) is not _foreign() or _holds_checkpoints(probe)
+    except CkptError:  # a zip archive that is damaged, or a file that cannot be read
+        return probe is not None and _holds_checkpoints(probe)
+    finally:
+        if probe is not None:
+            probe.close()
+
+
 def files_of_folder(path: str, limits: Limits) -> tuple[str, ...] | None:
     """The files, by their paths below a folder, of the one checkpoint that the folder is; None for any other folder."""
     from ckpt.formats.dcp import read as dcp  # here: only who searches folders pays for them
@@ -199,6 +212,12 @@ def probe_at(
 def format_of(probe: Probe, plugins: bool = False) -> Format:
     """The format that recognises a file; else `foreign`, which names and refuses it."""
     return next((format for format in _asked(plugins) if format.sniff(probe)), None) or _foreign()
+
+
+def _holds_checkpoints(probe: Probe) -> bool:
+    from ckpt.formats.foreign import holds_checkpoints
+
+    return holds_checkpoints(probe)
 
 
 def _foreign() -> Format:

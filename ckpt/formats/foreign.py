@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from itertools import islice
 
 from ckpt.checkpoint import Checkpoint, Traits
 from ckpt.errors import (
@@ -100,6 +101,35 @@ def _file(probe: Probe) -> CkptError:
     if _is_text(head):
         return UnsupportedError("not a checkpoint: a text file")
     return UnsupportedError("not a checkpoint: its first bytes match no known format")
+
+
+_OURS = (".pth", ".pt", ".safetensors", ".ckpt", ".pkl", ".pickle", ".joblib")
+_RECORD = 30
+"""Bytes of a local header of a zip archive before its name."""
+
+
+def holds_checkpoints(probe: Probe) -> bool:
+    """Whether an archive that no format reads holds checkpoints or pickles, or begins as one of torch and is cut off."""
+    if probe.source is None:
+        return False
+    try:
+        if probe.archive is not None:
+            return any(name.lower().endswith(_OURS) for name in probe.archive.records)
+        if probe.head[257:262] == b"ustar":
+            from ckpt.formats.contained.tar import walk_tar  # here: most files are no tar
+
+            members = islice(walk_tar(probe.source, probe.limits, probe.budget), _MEMBERS)
+            return any(name.lower().endswith(_OURS) for name, _ in members)
+    except CkptError:
+        first = probe.head[_RECORD : _RECORD + 200].partition(b"PK")[0]
+        return probe.head.startswith(b"PK") and any(
+            mark in first for mark in (b"/data.pkl", b"/byteorder", b"/data/")
+        )
+    return False
+
+
+_MEMBERS = 1_000
+"""The most members of a tar archive whose names are read."""
 
 
 def _gunzip(path: str) -> str | None:

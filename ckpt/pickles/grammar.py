@@ -264,6 +264,16 @@ class Rule(NamedTuple):
     has_keys: bool = False
 
 
+def _made_by(*names: str) -> Form:
+    """The result of a call of one of these names."""
+
+    def form(grammar: Grammar, node: Node) -> bool:
+        made = made_by(node) if type(node) is Opaque else None
+        return made is not None and python3_name(made[0].module, made[0].name) in names
+
+    return form
+
+
 def _plain(grammar: Grammar, node: Node) -> bool:
     return grammar.is_plain(node)
 
@@ -282,8 +292,11 @@ def _matching(pattern: str) -> Form:
 
 
 def _raw(grammar: Grammar, node: Node) -> bool:
-    """Bytes, as they are or as protocol 2 writes them."""
-    return type(node) in (bytes, bytearray, ByteStr) or as_bytes(node) is not None
+    """Bytes, as they are or as protocol 2 writes them: by a call, which is judged by itself."""
+    return type(node) in (bytes, bytearray, ByteStr) or _BYTES(grammar, node)
+
+
+_BYTES = _made_by("_codecs.encode", "builtins.bytes", "builtins.bytearray")
 
 
 def _number(grammar: Grammar, node: Node) -> bool:
@@ -335,16 +348,6 @@ def _named(*names: str) -> Form:
     def form(grammar: Grammar, node: Node) -> bool:
         name = class_of(node)
         return name is not None and python3_name(name.module, name.name) in names
-
-    return form
-
-
-def _made_by(*names: str) -> Form:
-    """The result of a call of one of these names."""
-
-    def form(grammar: Grammar, node: Node) -> bool:
-        made = made_by(node) if type(node) is Opaque else None
-        return made is not None and python3_name(made[0].module, made[0].name) in names
 
     return form
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from xml.sax.saxutils import quoteattr
 
 from ckpt import __version__
@@ -83,7 +83,7 @@ def github(reports: Iterable[LintReport]) -> list[str]:
     return out
 
 
-def sarif(reports: Sequence[LintReport]) -> dict[str, Json]:
+def sarif(reports: Sequence[LintReport], others: Mapping[str, int] | None = None) -> dict[str, Json]:
     """A SARIF log (OASIS, version 2.1.0). Files that cannot be read are notifications of the run."""
     codes = list(dict.fromkeys(finding.code for report in reports for finding in report.findings))
     rules: list[Json] = [
@@ -115,6 +115,8 @@ def sarif(reports: Sequence[LintReport]) -> dict[str, Json]:
         "invocations": [{"executionSuccessful": not unread, "toolExecutionNotifications": unread}],
         "results": results,
     }
+    if others:
+        run["properties"] = {"notLookedAt": dict(others)}
     return {"version": "2.1.0", "$schema": "https://json.schemastore.org/sarif-2.1.0.json", "runs": [run]}
 
 
@@ -124,13 +126,19 @@ def _place(path: str) -> dict[str, Json]:
     return {"physicalLocation": {"artifactLocation": {"uri": uri}}}
 
 
-def junit(reports: Sequence[LintReport]) -> list[str]:
+def junit(reports: Sequence[LintReport], others: Mapping[str, int] | None = None) -> list[str]:
     """A JUnit report: a test for each file, which fails with the first finding of level error or warning."""
     checked = [report for report in reports if report.skipped is None]
     failed = sum(bool(_failures(report)) for report in checked)
     errors = sum(report.error is not None for report in checked)
     out = ['<?xml version="1.0" encoding="UTF-8"?>', "<testsuites>"]
     out.append(f'<testsuite name="ckpt lint" tests="{len(checked)}" failures="{failed}" errors="{errors}">')
+    if others:
+        counts = [
+            f'<property name={quoteattr(f"not looked at: *{show(ending, 20)}")} value="{count}"/>'
+            for ending, count in others.items()
+        ]
+        out += ["<properties>", *counts, "</properties>"]
     for report in checked:
         opening = f"<testcase classname={quoteattr('ckpt.lint')} name={quoteattr(show(report.path, None))}"
         failures = _failures(report)

@@ -78,14 +78,21 @@ def codes_of(findings: Sequence[Finding]) -> list[str]:
     return [code for code in dict.fromkeys(row.code for row in findings) if code not in _ELSEWHERE]
 
 
-def summary(rows: Sequence[LsRow]) -> str:
-    """What the rows are together: `3 checkpoints, 587 MiB · 1 runs code · 1 unreadable`."""
+def summary(rows: Sequence[LsRow], others: Sequence[str] = ()) -> str:
+    """What the rows are together: `3 checkpoints, 587 MiB · 1 runs code · 1 unreadable · 2 not looked at (ckpt lint …)`.
+
+    `others` are the files of folders that are no checkpoint. The command shows what is counted.
+    """
     read = [row for row in rows if row.error is None]
     parts = [f"{plural(len(read), 'checkpoint')}, {size_text(sum(row.nbytes for row in read))}"]
     runs = sum(row.loads == RUNS_CODE for row in read)
+    unread = len(rows) - len(read)
     parts += [f"{runs:,} {'runs' if runs == 1 else 'run'} code"] if runs else []
-    parts += [f"{len(rows) - len(read):,} unreadable"] if len(rows) > len(read) else []
-    return " · ".join(parts)
+    parts += [f"{unread:,} unreadable"] if unread else []
+    parts += [f"{len(others):,} not looked at"] if others else []
+    ways = ["ckpt lint --level error"] if runs or unread else []
+    ways += ["--others lists them"] if others else []
+    return " · ".join(parts) + (f" ({', '.join(ways)})" if ways else "")
 
 
 def ls_table(rows: Sequence[LsRow]) -> list[list[str]]:

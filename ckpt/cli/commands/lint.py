@@ -21,6 +21,7 @@ from ckpt.cli.options import (
     Jobs,
     LevelOption,
     LimitOption,
+    Others,
     Paths,
     Quiet,
     RewriteJson,
@@ -37,7 +38,7 @@ from ckpt.cli.options import (
 from ckpt.cli.paths import TROUBLE, worst
 from ckpt.cli.settings import LintSettings, lint_settings
 from ckpt.cli.signature import GATE, OUTPUT, Exclusion, excluding
-from ckpt.cli.walk import Found, empty, found, is_concern, listed, many, nothing_in
+from ckpt.cli.walk import Found, empty, endings, found, is_concern, listed, many, nothing_in, others_text
 from ckpt.errors import CkptError, UsageError, about
 from ckpt.evidence.survey import Survey
 from ckpt.findings import CATALOGUE, Finding, Rules
@@ -83,6 +84,7 @@ def command(
             rich_help_panel=OUTPUT,
         ),
     ] = None,
+    others: Others = False,
     statistics: Annotated[
         bool,
         typer.Option("--statistics", help="Print how often each code was found.", rich_help_panel=OUTPUT),
@@ -117,7 +119,7 @@ def command(
     live = model_of(model, arg)
     names = listed(paths, files_from) if paths or files_from or live is None else []
     reading = _Reading(limits, gate, read_values or settings.values, form == "json")
-    reports = _reports(names, reading, jobs)
+    reports, ignored = _reports(names, reading, jobs)
     if model is not None and live is not None:
         reports.append(_judged(model, gate, lint_model(live)))
     reports.sort(key=lambda report: natural(report.path))
@@ -127,19 +129,23 @@ def command(
         elif report.skipped is not None:
             output.talk(f"ckpt: {show(report.path, None)}: skipped: {show_literal(report.skipped)}")
     _tell_switched_off(settings.path, reports)
-    _write(reports, form, statistics=statistics)
+    for path in ignored if others else ():
+        output.talk(f"ckpt: {show(path, None)}: not looked at: its first bytes are of no checkpoint")
+    _write(reports, ignored, form, statistics=statistics)
     if form == "text" and not quiet:
-        output.conclude(summary(reports))
+        more = f" · {others_text(ignored)}" + ("" if others else " (--others lists them)")
+        output.conclude(summary(reports) + (more if ignored else ""))
     return worst(_code(report, asked, skip_unreadable) for report in reports)
 
 
-def _write(reports: Sequence[LintReport], form: str, *, statistics: bool) -> None:
+def _write(reports: Sequence[LintReport], ignored: Sequence[str], form: str, *, statistics: bool) -> None:
+    others = endings(ignored)
     if form == "json":
-        output.write_json(document(reports))
+        output.write_json(document(reports, others))
     elif form == "sarif":
-        output.write_json(sarif(reports))
+        output.write_json(sarif(reports, others))
     elif form in ("github", "junit"):
-        lines = github(reports) if form == "github" else junit(reports)
+        lines = github(reports) if form == "github" else junit(reports, others)
         sys.stdout.writelines(f"{line}\n" for line in lines)
     elif statistics:
         output.write_lines(statistics_lines(reports, output.screen_width()))
@@ -179,16 +185,18 @@ class _Reading(NamedTuple):
     commands: bool
 
 
-def _reports(names: Sequence[str], reading: _Reading, jobs: int | None) -> list[LintReport]:
-    """The reports on what the names lead to, which several processes make when there are many."""
+def _reports(names: Sequence[str], reading: _Reading, jobs: int | None) -> tuple[list[LintReport], list[str]]:
+    """The reports on what the names lead to, which several processes make when there are many, and all other files."""
     for name in names:
         refuse_factory(name, "--model")
-    items = list(found(names))
+    every = list(found(names))
+    items = [item for item in every if not item.is_other]
     tasks = [Task(_report, (item, reading), 1) for item in items]
     with output.progress("checking", len(tasks), "files") as progress:
         reports = many(tasks, jobs).run(tasks, progress)
     bare = empty(names, [report.path for report in reports])
-    return reports + [LintReport(name, (), nothing_in(name).failure(name)) for name in bare]
+    reports += [LintReport(name, (), nothing_in(name).failure(name)) for name in bare]
+    return reports, [item.path for item in every if item.is_other]
 
 
 def _judged(path: str, gate: FileGate, findings: Sequence[Finding]) -> LintReport:

@@ -19,6 +19,7 @@ from ckpt.cli.options import (
     LevelOption,
     LimitOption,
     NoHeader,
+    Others,
     Paths,
     Quiet,
     Select,
@@ -37,20 +38,20 @@ from ckpt.cli.start import Signal
 from ckpt.cli.walk import Found, found, is_concern, listed, many
 from ckpt.errors import CkptError, UsageError, about
 from ckpt.evidence.survey import Survey
-from ckpt.findings import Rules
+from ckpt.findings import LEVELS, Rules
 from ckpt.io.executor import Task
-from ckpt.jobs.inspect.ls import LsRow, ls
+from ckpt.jobs.inspect.ls import RUNS_CODE, LsRow, ls
 from ckpt.limits import Limits
 from ckpt.names import natural
 from ckpt.render.ls import codes_of as shown_codes
 from ckpt.render.ls import ls_lines, ls_table, summary
 from ckpt.text import show
 
-_ORDERS: dict[str, Callable[[LsRow], tuple[int, object]]] = {
+_ORDERS: dict[str, Callable[[LsRow], tuple[object, object]]] = {
     "name": lambda row: (0, natural(row.path)),
     "size": lambda row: (-row.nbytes, natural(row.path)),
     "params": lambda row: (-row.parameters, natural(row.path)),
-    "findings": lambda row: (-len(shown_codes(row.findings)), natural(row.path)),
+    "findings": lambda row: (_worst(row), natural(row.path)),
 }
 """Words of `--sort` -> the key of a row: the largest first, then by name."""
 
@@ -71,6 +72,7 @@ def command(
     table: Table = None,
     no_header: NoHeader = False,
     files_from: FilesFrom = None,
+    others: Others = False,
     skip_unreadable: SkipUnreadable = False,
     select: Select = None,
     ignore: Ignore = None,
@@ -82,7 +84,8 @@ def command(
 ) -> int:
     """List checkpoints, one row each: format, size, parameters, dtype, device, how to load them, findings.
 
-    Folders are searched; hidden names and links to folders are skipped. Exit code 2 when a file cannot be read.
+    Folders are searched; the first bytes of a file say what it is, and links to folders are skipped. Exit code 2 when a file
+    cannot be read.
 
     \b
     ckpt ls runs/
@@ -96,13 +99,14 @@ def command(
         raise UsageError(f"--sort {show(sort, 40)}: not one of {' '.join(_ORDERS)}")
     names = listed(paths, files_from)
     rows: list[LsRow] = []
+    ignored: list[str] = []
     order = _ORDERS[sort]
 
     def write() -> None:
         _write(sorted(rows, key=order), names, json=json, tsv=tsv, table=table, header=not no_header)
 
     try:
-        rows.extend(rows_of(names, limits, gate.rules, commands=json, jobs=jobs))
+        rows.extend(rows_of(names, limits, gate.rules, commands=json, jobs=jobs, others=ignored))
     except Signal:  # who interrupts sees the rows so far
         write()
         sys.stdout.flush()
@@ -110,17 +114,27 @@ def command(
     if not rows:
         raise UsageError(f"no checkpoint in {', '.join(show(name, 80) for name in names[:3])}")
     write()
+    for path in ignored if others else ():
+        output.talk(f"ckpt: {show(path, None)}: not looked at: its first bytes are of no checkpoint")
     if not quiet:
-        output.conclude(summary(rows))
+        output.conclude(summary(rows, ignored))
     return worst(_code(row, gate, skip_unreadable) for row in rows)
 
 
 def show_folder(path: str, limits: Limits) -> int:
     """Print the list of a folder that is no checkpoint itself; the exit code."""
-    rows = sorted(rows_of([path], limits, Rules(level="info")), key=_ORDERS["name"])
+    ignored: list[str] = []
+    rows = sorted(rows_of([path], limits, Rules(level="info"), others=ignored), key=_ORDERS["name"])
     _write(rows, [path], json=False, tsv=False, table=None, header=True)
-    output.conclude(summary(rows))
+    output.conclude(summary(rows, ignored))
     return worst(TROUBLE if row.error is not None else 0 for row in rows)
+
+
+def _worst(row: LsRow) -> tuple[int, int, int]:
+    """What runs code comes first, then by the most serious finding and by how many codes there are; unreadable files last."""
+    levels = [LEVELS.index(finding.level) for finding in row.findings]
+    first = 2 if row.error is not None else 0 if row.loads == RUNS_CODE else 1
+    return first, min(levels, default=len(LEVELS)), -len(shown_codes(row.findings))
 
 
 def rows_of(
@@ -130,12 +144,16 @@ def rows_of(
     *,
     commands: bool = False,
     jobs: int | None = None,
+    others: list[str] | None = None,
 ) -> Iterator[LsRow]:
     """The row of each checkpoint with the findings that count, in the order in which they are found.
 
-    With `commands` findings name the commands that help, as JSON has them.
+    With `commands` findings name the commands that help, as JSON has them. `others` gets the files of folders that are none.
     """
-    items = [item for item in found(names) if item.skipped is None]
+    every = list(found(names))
+    if others is not None:
+        others += [item.path for item in every if item.is_other]
+    items = [item for item in every if item.skipped is None and not item.is_other]
     tasks = [Task(_row, (item, limits, commands)) for item in items]
     with output.progress("reading", len(tasks), "files") as progress:
         for row in many(tasks, jobs).each(tasks):

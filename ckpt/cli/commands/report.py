@@ -191,7 +191,11 @@ class _Documents:
     def read(self, names: Sequence[str], *, measured: bool, quick: bool) -> None:
         """Read what the PATHs lead to. Raises UsageError when nothing is there."""
         names = [name for name in names if not self._stored(name)]
-        items = [item for item in looked(names, self._limits, plugins=plugins_allowed()) if not item.skipped]
+        items = [
+            item
+            for item in looked(names, self._limits, plugins=plugins_allowed())
+            if not item.skipped and not item.is_other
+        ]
         paths = [item.path for item in items]
         if paths == sorted(paths):  # as the shell writes them; epoch_2 comes before epoch_10
             items.sort(key=lambda item: natural(item.path))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ckpt.errors import Failure
 from ckpt.evidence.modules import Hook
@@ -40,14 +40,15 @@ class LintReport(NamedTuple):
         }
 
 
-def document(reports: Sequence[LintReport]) -> dict[str, Json]:
-    """The document `ckpt.lint`; docs/json.md is its contract."""
+def document(reports: Sequence[LintReport], others: Mapping[str, int] | None = None) -> dict[str, Json]:
+    """The document `ckpt.lint`; docs/json.md is its contract. `others` counts by ending what was not looked at."""
     from ckpt import __version__
 
     return {
         "schema": {"name": "ckpt.lint", "version": 2},
         "ckpt": __version__,
         "files": [report.to_json() for report in reports],
+        "not_looked_at": dict(others or {}),
     }
 
 
