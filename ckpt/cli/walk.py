@@ -37,7 +37,7 @@ _LONGEST = 1 << 24
 """Bytes of a list of names, or of an index."""
 _CLOSED = (".git", ".hg", ".svn")
 """Folders of version control, which are not entered."""
-_LEFTOVER = re.compile(r"\..*\.ckpt-tmp")
+_LEFTOVER = r"\..*\.ckpt-tmp"
 
 
 class Found(NamedTuple):
@@ -62,11 +62,12 @@ def is_concern(item: Found, error: CkptError) -> bool:
     return not item.path.lower().endswith(".bin")  # of which many are something else
 
 
-def found(paths: Sequence[str]) -> Iterator[Found]:
+def found(paths: Sequence[str], *, picked: bool = False) -> Iterator[Found]:
     """What the paths lead to, folders in natural order; what a file in a folder is, its first bytes say.
 
     A folder that is one checkpoint is one item; a file in it that does not belong to it is another. Links to folders are
-    skipped, the folders of version control and of virtual environments are not entered.
+    skipped, the folders of version control and of virtual environments are not entered. With `picked` a path to a file is
+    looked at as if it were found in a folder.
     """
     for path in paths:
         if os.path.isdir(path):
@@ -74,7 +75,7 @@ def found(paths: Sequence[str]) -> Iterator[Found]:
         elif is_url(path) and locate(path).is_folder():
             yield from _walked_far(path, named=True)
         else:
-            yield Found(path)
+            yield _of_file(path, os.path.basename(path)) if picked and not is_url(path) else Found(path)
 
 
 def looked(paths: Sequence[str], limits: Limits, *, plugins: bool = False) -> list[Found]:
@@ -169,7 +170,7 @@ def _indexed(paths: Iterable[str]) -> bytes:
 
 def _of_file(path: str, name: str) -> Found:
     """A file in a folder: one to look at, or another one."""
-    if _LEFTOVER.fullmatch(name):
+    if re.fullmatch(_LEFTOVER, name):
         return Found(path, named=False, skipped="a leftover of a write that was interrupted")
     try:
         is_file = stat.S_ISREG(os.stat(path).st_mode)

@@ -220,7 +220,12 @@ def _unpickled(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     template = checkpoint.traits.load
     options = f', encoding="{checkpoint.encoding}"' if checkpoint.encoding else ""
     expression = template.format(path=literal(_local(checkpoint.path)), options=options)
-    return Load(expression + _model_path(checkpoint, models), f"import {template.partition('.')[0]}")
+    modules = sorted(
+        {name.rpartition("(")[2] for name in template.split(".")[:-1] if "(" in name}
+        | {template.partition(".")[0]}
+    )
+    note = f"only if you trust its author; import {', '.join(modules)}"
+    return Load(expression + _model_path(checkpoint, models), note)
 
 
 def _packaged(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:

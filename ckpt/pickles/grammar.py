@@ -44,7 +44,7 @@ from ckpt.pickles.known import (
 )
 from ckpt.pickles.rebuild import REBUILD_CALLS, UNTYPED
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Composite, TensorRef
+from ckpt.tensors import Composite, Storage, TensorRef
 from ckpt.tree.arrays import CODECS, as_bytes
 
 Kind = Literal["value", "container", "instance"]
@@ -287,12 +287,13 @@ def _text(grammar: Grammar, node: Node) -> bool:
 
 
 def _matching(pattern: str) -> Form:
-    compiled = re.compile(pattern)
-    return lambda grammar, node: _is_text(node) and compiled.fullmatch(str(node)) is not None
+    return lambda grammar, node: _is_text(node) and re.fullmatch(pattern, str(node)) is not None
 
 
 def _raw(grammar: Grammar, node: Node) -> bool:
-    """Bytes, as they are or as protocol 2 writes them: by a call, which is judged by itself."""
+    """Bytes, as they are, as protocol 2 writes them (by a call, which is judged by itself), or that stay in the file."""
+    if type(node) is PersistentId:
+        return type(node.pid) is int and type(node.meaning) is Storage
     return type(node) in (bytes, bytearray, ByteStr) or _BYTES(grammar, node)
 
 
@@ -740,7 +741,7 @@ _ARRAYS = _named(
     "numpy.ma.core.MaskedArray",
 )
 _DTYPE = _made_by("numpy.dtype")
-_CODE = re.compile(r"[?bhilqBHILQfdgFDGeSUVOMm][0-9]{0,9}|[a-z]{1,12}[0-9]{0,3}")
+_CODE = _matching(r"[?bhilqBHILQfdgFDGeSUVOMm][0-9]{0,9}|[a-z]{1,12}[0-9]{0,3}")
 _OBJECTS_FLAGS = 63
 """The flags of a dtype of objects. With others, raw bytes would be taken as addresses of objects."""
 
@@ -750,9 +751,7 @@ def _is_zero(grammar: Grammar, node: Node) -> bool:
 
 
 def _dtype_code(grammar: Grammar, node: Node) -> bool:
-    if _named("numpy.record")(grammar, node):
-        return True
-    return _is_text(node) and _CODE.fullmatch(str(node)) is not None
+    return _named("numpy.record")(grammar, node) or _CODE(grammar, node)
 
 
 def _dtype_state(grammar: Grammar, node: Node) -> bool:
@@ -971,7 +970,7 @@ _ADJUSTED = {
         _nothing, "instance", _fields(_parameters=_TABLE, _buffers=_TABLE, _modules=_TABLE, module=_nowhere)
     ),
     **{
-        f"omegaconf.{name}": Rule(_nothing, "instance", _fields(_metadata=_OMEGACONF))
+        f"omegaconf.{name}": Rule(_nothing, "instance", _fields(_metadata=_either(_none, _OMEGACONF)))
         for name in ("dictconfig.DictConfig", "listconfig.ListConfig")
     },
 }

@@ -45,6 +45,8 @@ def _findings(report: InspectReport, width: int | None) -> list[Line]:
     counts: dict[str, int] = {}
     shown: list[Finding] = []
     ways = {finding.hint for finding in report.findings if finding.code == "called-on-load"}
+    if report.load.expression is not None and report.way is not None:
+        ways.add(report.way.command)
     for finding in report.findings:
         if finding.code == "called-on-load":
             continue  # said above

@@ -136,8 +136,23 @@ def _sharded(report: InspectReport) -> str:
 
 
 def _loading(report: InspectReport, head: Line, width: int | None) -> list[Line]:
-    """Whether loading is safe, and the expression that does it, on a line of its own to be pasted."""
+    """Whether loading is safe, and the expression that does it, on a line of its own to be pasted.
+
+    Where torch must trust the file, the command that makes a file without code comes first.
+    """
     load, indent = report.load, sum(cells(text) for text, _ in head)
+    way = report.way
+    if load.expression is not None and way is not None and way.command is not None:
+        verdict = "weights_only=True refuses it. Make a file that it takes:"
+        if way.keeps == "weights":
+            verdict = "weights_only=True refuses it. Make a file of the weights alone:"
+        trust = f"or, only if you trust its author, {_verdict(report)}:"
+        return [
+            *hung(head, verdict, width),
+            pasted_line(way.command, width, indent),
+            *hung([(" " * indent, "")], trust, width),
+            pasted_line(load.expression, width, indent),
+        ]
     if load.expression is None:
         runs = any(
             row.group == "called" and runs_anything(row.module, row.name) for row in report.checkpoint.imports
@@ -147,7 +162,6 @@ def _loading(report: InspectReport, head: Line, width: int | None) -> list[Line]
         verdict = _verdict(report)
         out = hung(head, verdict, width, style="good" if verdict.startswith("safe") else "")
         out.append(pasted_line(load.expression, width, indent))
-    way = report.way
     if way is None:
         return out
     if way.command is None:
@@ -163,11 +177,10 @@ def _verdict(report: InspectReport) -> str:
     """How the expression loads the file: what it needs, or why nothing can happen."""
     checkpoint, note = report.checkpoint, safe(report.load.note or "")
     if note:
-        known = bool(checkpoint.imports) and all(row.group == "known" for row in checkpoint.imports)
         said = any(finding.code == "weights-only" for finding in report.findings)
         if said and note == NEEDED.format(refusals_text(checkpoint.weights_only or ())):
-            note = "weights_only=False needed"
-        return f"{note} (all that it imports is known, harmless)" if known and said else note
+            note = "weights_only=False"
+        return note
     if checkpoint.traits.names_are_code:
         return f"a {checkpoint.traits.label} program, which {checkpoint.traits.load.partition('(')[0]} reads"
     opened = [member.checkpoint for member in checkpoint.members if member.is_model] or [checkpoint]

@@ -26,7 +26,6 @@ def runs(samples: Path, tmp_path: Path) -> Path:
         ("weights.safetensors", "export/model.safetensors"),
         ("train_cuda.pth", "old/best.pth.tar"),
         ("hostile.pth", "stranger.pt"),
-        ("lfs_pointer.pth", ".cache/hidden.pth"),
     ):
         (tmp_path / target).parent.mkdir(exist_ok=True)
         shutil.copy(samples / name, tmp_path / target)
@@ -40,7 +39,10 @@ def runs(samples: Path, tmp_path: Path) -> Path:
 def test_a_folder(ckpt: Run, runs: Path) -> None:
     done = ckpt("ls", str(runs))
 
-    assert (done.returncode, done.stderr) == (0, "5 checkpoints, 215 KiB · 1 runs code\n")
+    assert (done.returncode, done.stderr) == (
+        0,
+        "5 checkpoints, 215 KiB · 1 runs code · 2 not looked at (ckpt lint --level error, --others lists them)\n",
+    )
     assert done.stdout == (
         "NAME                      FORMAT           SIZE  PARAMS  DTYPE    DEVICE  LOADS         FINDINGS\n"
         "epoch_9.pth               torch-zip    60.2 KiB  4.16 K  float32  cpu     weights_only  unused prefix\n"
@@ -75,7 +77,7 @@ def test_what_cannot_be_read(ckpt: Run, samples: Path) -> None:
     skipped = ckpt("ls", *names, "--skip-unreadable", "-q")
 
     assert (done.returncode, skipped.returncode, skipped.stderr) == (2, 0, "")
-    assert done.stderr == "0 checkpoints, 0 B · 4 unreadable\n"
+    assert done.stderr == "0 checkpoints, 0 B · 4 unreadable (ckpt lint --level error)\n"
     assert done.stdout == skipped.stdout
     rows = {line.split()[0]: line for line in done.stdout.splitlines()[1:]}
     assert set(rows) == set(names)
@@ -120,7 +122,7 @@ def test_files_of_a_folder_that_are_no_checkpoints(
         ("name", "epoch_9.pth"),
         ("size", "best.pth.tar"),
         ("params", "epoch_9.pth"),
-        ("findings", "best.pth.tar"),
+        ("findings", "stranger.pt"),
     ],
 )
 def test_sort(order: str, first: str, ckpt: Run, runs: Path) -> None:
@@ -255,12 +257,17 @@ def test_inspect_of_a_folder_of_checkpoints_is_the_list(ckpt: Run, runs: Path) -
     assert "name one, such as epoch_10.pth" in refused.stderr
 
 
-def test_hidden_names_links_and_shards_are_not_walked(runs: Path, samples: Path) -> None:
-    names = {os.path.relpath(item.path, runs) for item in found([str(runs)]) if item.skipped is None}
+def test_first_bytes_say_what_a_folder_holds(runs: Path, samples: Path) -> None:
+    (runs / ".cache").mkdir()
+    for name in (".cache/hidden", "BEST.PTH", "epoch_9.pth.bak", "best"):
+        shutil.copy(runs / "epoch_9.pth", runs / name)
+    items = [item for item in found([str(runs)]) if item.skipped is None]
+    names = {os.path.relpath(item.path, runs) for item in items if not item.is_other}
+    assert {os.path.relpath(item.path, runs) for item in items if item.is_other} == {"notes.txt", "data.pkl"}
     shards = [item.path for item in found([str(samples / "sharded")])]
 
     assert names == {
         *("epoch_9.pth", "epoch_10.pth", "export/model.safetensors", "old/best.pth.tar", "stranger.pt"),
-        *("tokens.bin", "data.pkl"),
+        *(".cache/hidden", "BEST.PTH", "epoch_9.pth.bak", "best", "tokens.bin"),
     }
     assert [Path(path).name for path in shards] == ["sharded"]  # one checkpoint

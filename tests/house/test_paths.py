@@ -17,6 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 LIMITS = [
+    "formats.plain_pickle.early._LOOKED",
     "pickles.grammar._HEAVY",
     "pickles.machine.TUPLE_ENTRIES",
     "evidence.gradients._READ",
@@ -158,6 +159,7 @@ FORMATS = [
 """Numbers of formats and of arithmetic, which nothing but they can be."""
 
 REQUESTS = [
+    "formats.plain_pickle.packed._STEP",
     "formats.archive._WINDOW",
     "elements.audit._STEP",
     "elements.measure._COMPLEX",

@@ -85,6 +85,14 @@ def command(
         ),
     ] = None,
     others: Others = False,
+    skip_others: Annotated[
+        bool,
+        typer.Option(
+            "--skip-others",
+            help="Count PATHs that are no checkpoint, as in a folder; without it they are errors.",
+            rich_help_panel=GATE,
+        ),
+    ] = False,
     statistics: Annotated[
         bool,
         typer.Option("--statistics", help="Print how often each code was found.", rich_help_panel=OUTPUT),
@@ -119,7 +127,7 @@ def command(
     live = model_of(model, arg)
     names = listed(paths, files_from) if paths or files_from or live is None else []
     reading = _Reading(limits, gate, read_values or settings.values, form == "json")
-    reports, ignored = _reports(names, reading, jobs)
+    reports, ignored = _reports(names, reading, jobs, picked=skip_others)
     if model is not None and live is not None:
         reports.append(_judged(model, gate, lint_model(live)))
     reports.sort(key=lambda report: natural(report.path))
@@ -185,11 +193,13 @@ class _Reading(NamedTuple):
     commands: bool
 
 
-def _reports(names: Sequence[str], reading: _Reading, jobs: int | None) -> tuple[list[LintReport], list[str]]:
+def _reports(
+    names: Sequence[str], reading: _Reading, jobs: int | None, *, picked: bool = False
+) -> tuple[list[LintReport], list[str]]:
     """The reports on what the names lead to, which several processes make when there are many, and all other files."""
     for name in names:
         refuse_factory(name, "--model")
-    every = list(found(names))
+    every = list(found(names, picked=picked))
     items = [item for item in every if not item.is_other]
     tasks = [Task(_report, (item, reading), 1) for item in items]
     with output.progress("checking", len(tasks), "files") as progress:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ckpt.errors import LimitError
+from ckpt.formats.plain_pickle import is_pickle
 from ckpt.formats.plain_pickle.packed import beginning, packing
-from ckpt.formats.plain_pickle.read import is_pickle
 from ckpt.io.source import Source
 from ckpt.limits import Budget, Limits
 from ckpt.pickles.known import is_own

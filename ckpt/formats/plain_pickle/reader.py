@@ -5,10 +5,9 @@ from __future__ import annotations
 from ckpt.checkpoint import Checkpoint, Notice, Traits
 from ckpt.errors import UnreadableError
 from ckpt.formats.pickled import Contents, checkpoint, interpret, unknown_names
-from ckpt.formats.plain_pickle import NAME, TRAITS, arrays
+from ckpt.formats.plain_pickle import NAME, TRAITS, arrays, is_pickle
 from ckpt.formats.plain_pickle.cut import Cutter
 from ckpt.formats.plain_pickle.packed import packing, unpacked
-from ckpt.formats.plain_pickle.read import is_pickle
 from ckpt.formats.plain_pickle.swap import Swap
 from ckpt.formats.probe import Probe
 from ckpt.formats.torch_legacy.read import read_nested

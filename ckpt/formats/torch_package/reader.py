@@ -12,7 +12,7 @@ from ckpt.formats.archive import Archive
 from ckpt.formats.contained.member import of_record
 from ckpt.formats.directory import Record
 from ckpt.formats.pickled import Contents, checkpoint, interpret, run
-from ckpt.formats.plain_pickle.read import is_pickle
+from ckpt.formats.plain_pickle import is_pickle
 from ckpt.formats.probe import Probe
 from ckpt.formats.torch_legacy.read import read_nested
 from ckpt.formats.torch_package import NAME, TRAITS

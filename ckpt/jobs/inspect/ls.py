@@ -21,7 +21,7 @@ class LsRow(NamedTuple):
 
     `parameters` counts the elements of the parameters of its models, `nbytes` the bytes of its files. `dtypes` are
     those of its parameters, `devices` those of its models, or both of all tensors; the one with the most bytes first.
-    `loads` is `weights_only`, or what it takes to load the file.
+    `loads` is `weights_only`, or what else it takes to load the file (docs/json.md lists it).
     """
 
     path: str
@@ -85,7 +85,7 @@ def ls(survey: Survey, plan: Plan | None = None) -> LsRow:
 
 
 def _loads(survey: Survey) -> str:
-    """What it takes to load the file: one word, or `needs` and the package of the author's code."""
+    """What it takes to load the file: one of a closed list of words, or `needs` and the package of the author's code."""
     checkpoint = survey.checkpoint
     if any(notice.code == "code-inside" for notice in checkpoint.notices):
         return RUNS_CODE
@@ -102,5 +102,5 @@ def _loads(survey: Survey) -> str:
         return f"needs {worst.module.partition('.')[0]}"
     if checkpoint.weights_only is None or (checkpoint.members and not checkpoint.traits.is_pickle):
         return checkpoint.traits.label
-    refused = [row for row in checkpoint.weights_only if checkpoint.is_of_weights(row.file)]
-    return refused[0].reason.rpartition(".")[2] or "pickle" if refused else "weights_only"
+    refused = any(checkpoint.is_of_weights(row.file) for row in checkpoint.weights_only)
+    return "weights_only=False" if refused else "weights_only"

@@ -248,7 +248,7 @@ def test_a_folder(folder: Path) -> None:
     ]
     assert done.complaints == [
         "ckpt: runs/notes.bin: skipped: not a checkpoint: a text file",
-        "1 finding (1 warning) in 1 of 4 files",
+        "1 finding (1 warning) in 1 of 4 files · 1 file not looked at: 1 *.md (--others lists them)",
     ]
     done = ckpt("lint", "runs", "--read-values", "--ignore", "prefix", cwd=folder)
     assert done.code == 1
@@ -422,7 +422,9 @@ def test_junit_is_xml_with_a_test_for_each_file(folder: Path) -> None:
     rewriting.saved({"module.<&\"'\x00\x1b>.weight": torch.ones(1)}, folder / "runs" / "a<b>&.pth")
     done = inside("lint", "runs", "--output-format", "junit", cwd=folder)
     (suite,) = ElementTree.fromstring(done.out)
-    cases = {case.attrib["name"]: [child.tag for child in case] for case in suite}
+    cases = {case.attrib["name"]: [child.tag for child in case] for case in suite if case.tag == "testcase"}
+    (counted,) = suite.iter("property")
+    assert counted.attrib == {"name": "not looked at: *.md", "value": "1"}
 
     assert (suite.attrib["tests"], suite.attrib["failures"], suite.attrib["errors"]) == ("6", "2", "1")
     assert cases["runs/deep/dp.pth"] == ["failure"] and cases["runs/good.pth"] == []
@@ -574,7 +576,7 @@ def test_a_folder_that_cannot_be_read_does_not_hide_the_others(folder: Path, fol
     assert done.lines[0] == "runs/deep/dp.pth" and "prefix" in done.lines[1]
     assert done.complaints == [
         "ckpt: runs/a closed one: cannot be read: permission denied",
-        "1 finding (1 warning) in 1 of 4 files · 1 unreadable",
+        "1 finding (1 warning) in 1 of 4 files · 1 unreadable · 1 file not looked at: 1 *.md (--others lists them)",
     ]
 
 
