@@ -45,11 +45,12 @@ def _findings(report: InspectReport, width: int | None) -> list[Line]:
     counts: dict[str, int] = {}
     shown: list[Finding] = []
     ways = {finding.hint for finding in report.findings if finding.code == "called-on-load"}
-    if report.load.expression is not None and report.way is not None:
-        ways.add(report.way.command)
+    said = None if report.load.expression is None or report.way is None else report.way.command
     for finding in report.findings:
         if finding.code == "called-on-load":
             continue  # said above
+        if said is not None and (finding.code, finding.hint) == ("weights-only", said):
+            continue
         count = counts[finding.code] = counts.get(finding.code, 0) + 1
         if finding.hint in ways:
             finding = finding._replace(hint=None, consequence=None)  # said above

@@ -79,9 +79,9 @@ def codes_of(findings: Sequence[Finding]) -> list[str]:
 
 
 def summary(rows: Sequence[LsRow], others: Sequence[str] = ()) -> str:
-    """What the rows are together: `3 checkpoints, 587 MiB · 1 runs code · 1 unreadable · 2 not looked at (ckpt lint …)`.
+    """What the rows are together: `3 checkpoints, 587 MiB · 1 runs code (ckpt lint --level error) · 2 not looked at (--others)`.
 
-    `others` are the files of folders that are no checkpoint. The command shows what is counted.
+    `others` are the files of folders that are no checkpoint.
     """
     read = [row for row in rows if row.error is None]
     parts = [f"{plural(len(read), 'checkpoint')}, {size_text(sum(row.nbytes for row in read))}"]
@@ -89,10 +89,10 @@ def summary(rows: Sequence[LsRow], others: Sequence[str] = ()) -> str:
     unread = len(rows) - len(read)
     parts += [f"{runs:,} {'runs' if runs == 1 else 'run'} code"] if runs else []
     parts += [f"{unread:,} unreadable"] if unread else []
-    parts += [f"{len(others):,} not looked at"] if others else []
-    ways = ["ckpt lint --level error"] if runs or unread else []
-    ways += ["--others lists them"] if others else []
-    return " · ".join(parts) + (f" ({', '.join(ways)})" if ways else "")
+    if runs or unread:
+        parts[-1] += " (ckpt lint --level error)"
+    parts += [f"{len(others):,} not looked at (--others)"] if others else []
+    return " · ".join(parts)
 
 
 def ls_table(rows: Sequence[LsRow]) -> list[list[str]]:

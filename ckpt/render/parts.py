@@ -143,12 +143,12 @@ def _loading(report: InspectReport, head: Line, width: int | None) -> list[Line]
     load, indent = report.load, sum(cells(text) for text, _ in head)
     way = report.way
     if load.expression is not None and way is not None and way.command is not None:
-        verdict = "weights_only=True refuses it. Make a file that it takes:"
-        if way.keeps == "weights":
-            verdict = "weights_only=True refuses it. Make a file of the weights alone:"
-        trust = f"or, only if you trust its author, {_verdict(report)}:"
+        reasons = refusals_text(report.checkpoint.weights_only or ())
+        made = "a file of the weights alone" if way.keeps == "weights" else "a file that it takes"
+        more = safe((load.note or "").removeprefix(NEEDED.format(reasons)))
+        trust = f"or, only if you trust its author, with weights_only=False{more}:"
         return [
-            *hung(head, verdict, width),
+            *hung(head, f"weights_only=True refuses {safe(reasons)}. Make {made}:", width),
             pasted_line(way.command, width, indent),
             *hung([(" " * indent, "")], trust, width),
             pasted_line(load.expression, width, indent),

@@ -41,15 +41,15 @@ def test_a_folder(ckpt: Run, runs: Path) -> None:
 
     assert (done.returncode, done.stderr) == (
         0,
-        "5 checkpoints, 215 KiB · 1 runs code · 2 not looked at (ckpt lint --level error, --others lists them)\n",
+        "5 checkpoints, 215 KiB · 1 runs code (ckpt lint --level error) · 2 not looked at (--others)\n",
     )
     assert done.stdout == (
-        "NAME                      FORMAT           SIZE  PARAMS  DTYPE    DEVICE  LOADS         FINDINGS\n"
-        "epoch_9.pth               torch-zip    60.2 KiB  4.16 K  float32  cpu     weights_only  unused prefix\n"
-        "epoch_10.pth              torch-zip    60.1 KiB  4.16 K  float32  cpu     weights_only  unused prefix\n"
+        "NAME                      FORMAT           SIZE  PARAMS  DTYPE    DEVICE  LOADS               FINDINGS\n"
+        "epoch_9.pth               torch-zip    60.2 KiB  4.16 K  float32  cpu     weights_only        unused prefix\n"
+        "epoch_10.pth              torch-zip    60.1 KiB  4.16 K  float32  cpu     weights_only        unused prefix\n"
         "export/model.safetensors  safetensors  12.9 KiB  3.13 K  float32          safetensors\n"
-        "old/best.pth.tar          torch-zip    80.3 KiB  3.96 K  float32  cuda:0  Namespace     unused cuda prefix\n"
-        "stranger.pt               torch-zip    1.67 KiB          float32  cpu     RUNS CODE     called-on-load\n"
+        "old/best.pth.tar          torch-zip    80.3 KiB  3.96 K  float32  cuda:0  weights_only=False  unused cuda prefix\n"
+        "stranger.pt               torch-zip    1.67 KiB          float32  cpu     RUNS CODE           called-on-load\n"
     )
 
 

@@ -245,7 +245,7 @@ def test_writers_keep_the_paths_below_a_folder(command: str, runs: Path) -> None
     assert "1 file not looked at: 1 *.pkl" in done.err.decode()
     assert (runs / "made/new/.hidden.pth").exists()
     made = sorted(str(path.relative_to(runs / "made/new")) for path in (runs / "made").rglob("*.pth"))
-    assert made == sorted(["deep/e1.pth", *(f"e{number}.pth" for number in (*range(9), 10))])
+    assert made == sorted([".hidden.pth", "deep/e1.pth", *(f"e{number}.pth" for number in (*range(9), 10))])
     assert next(iter(torch.load(runs / "made/new/deep/e1.pth", weights_only=True).values())).tolist() == [
         1,
         1,

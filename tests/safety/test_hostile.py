@@ -176,7 +176,6 @@ SELECTED = [
     "tensor/size_5000_digits.pt",
     "tensor/key_traversal.pt",
     "legacy/keys_missing.pt",
-    "legacy/magic_evil.pt",
     "tar/symlink.pt",
     "safetensors/n_2e64m8.safetensors",
     "safetensors/deep_json.safetensors",

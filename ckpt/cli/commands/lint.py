@@ -141,7 +141,7 @@ def command(
         output.talk(f"ckpt: {show(path, None)}: not looked at: its first bytes are of no checkpoint")
     _write(reports, ignored, form, statistics=statistics)
     if form == "text" and not quiet:
-        more = f" · {others_text(ignored)}" + ("" if others else " (--others lists them)")
+        more = f" · {others_text(ignored)}" + ("" if others else " (--others)")
         output.conclude(summary(reports) + (more if ignored else ""))
     return worst(_code(report, asked, skip_unreadable) for report in reports)
 

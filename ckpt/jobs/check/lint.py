@@ -48,7 +48,7 @@ def document(reports: Sequence[LintReport], others: Mapping[str, int] | None = N
         "schema": {"name": "ckpt.lint", "version": 2},
         "ckpt": __version__,
         "files": [report.to_json() for report in reports],
-        "not_looked_at": dict(others or {}),
+        "not_looked_at": [{"ending": ending, "files": count} for ending, count in (others or {}).items()],
     }
 
 

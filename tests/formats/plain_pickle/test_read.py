@@ -203,7 +203,10 @@ def test_joblib(tmp_path: Path) -> None:
         }
         assert [row.name for row in checkpoint.values] == ["t"]
         load = Survey(checkpoint).load
-        assert (load.expression, load.note) == (f'joblib.load("{path}")', "import joblib")
+        assert (load.expression, load.note) == (
+            f'joblib.load("{path}")',
+            "only if you trust its author; import joblib",
+        )
     out = tmp_path / "model.pth"
     assert ckpt("convert", path, "-o", out).code == 0
     loaded = torch.load(out, weights_only=False)

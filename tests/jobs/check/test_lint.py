@@ -248,7 +248,7 @@ def test_a_folder(folder: Path) -> None:
     ]
     assert done.complaints == [
         "ckpt: runs/notes.bin: skipped: not a checkpoint: a text file",
-        "1 finding (1 warning) in 1 of 4 files · 1 file not looked at: 1 *.md (--others lists them)",
+        "1 finding (1 warning) in 1 of 4 files · 1 file not looked at: 1 *.md (--others)",
     ]
     done = ckpt("lint", "runs", "--read-values", "--ignore", "prefix", cwd=folder)
     assert done.code == 1
@@ -576,7 +576,7 @@ def test_a_folder_that_cannot_be_read_does_not_hide_the_others(folder: Path, fol
     assert done.lines[0] == "runs/deep/dp.pth" and "prefix" in done.lines[1]
     assert done.complaints == [
         "ckpt: runs/a closed one: cannot be read: permission denied",
-        "1 finding (1 warning) in 1 of 4 files · 1 unreadable · 1 file not looked at: 1 *.md (--others lists them)",
+        "1 finding (1 warning) in 1 of 4 files · 1 unreadable · 1 file not looked at: 1 *.md (--others)",
     ]
 
 

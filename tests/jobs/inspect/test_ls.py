@@ -28,7 +28,7 @@ def row_of(path: Path) -> LsRow:
     ("name", "loads"),
     [
         ("ddp_after.pth", "weights_only"),
-        ("train_cuda.pth", "Namespace"),
+        ("train_cuda.pth", "weights_only=False"),
         ("whole_model.pth", "needs my_project"),
         ("yolo_style.pt", "needs models"),
         ("hostile.pth", "RUNS CODE"),
@@ -81,10 +81,10 @@ def test_a_file_without_a_model_has_no_parameters(tmp_path: Path) -> None:
     assert (row.parameters, row.dtypes, row.tensors) == (0, ("uint8",), 1)
 
 
-def test_a_class_of_the_standard_library_goes_by_its_name(tmp_path: Path) -> None:
+def test_a_class_of_the_standard_library_needs_trust(tmp_path: Path) -> None:
     path = rewriting.saved({"args": SimpleNamespace(lr=1), "w.weight": torch.ones(2)}, tmp_path / "x.pth")
 
-    assert row_of(path).loads == "SimpleNamespace"
+    assert row_of(path).loads == "weights_only=False"
 
 
 @pytest.mark.parametrize("weights", ["safetensors", "bin"])
