@@ -144,11 +144,11 @@ def _loading(report: InspectReport, head: Line, width: int | None) -> list[Line]
     way = report.way
     if load.expression is not None and way is not None and way.command is not None:
         reasons = refusals_text(report.checkpoint.weights_only or ())
-        made = "a file of the weights alone" if way.keeps == "weights" else "a file that it takes"
+        made = "Take the weights alone" if way.keeps == "weights" else "Make it plain"
         more = safe((load.note or "").removeprefix(NEEDED.format(reasons)))
         trust = f"or, only if you trust its author, with weights_only=False{more}:"
         return [
-            *hung(head, f"weights_only=True refuses {safe(reasons)}. Make {made}:", width),
+            *hung(head, f"weights_only refuses {safe(reasons)}. {made}:", width),
             pasted_line(way.command, width, indent),
             *hung([(" " * indent, "")], trust, width),
             pasted_line(load.expression, width, indent),

@@ -15,7 +15,9 @@ SCREENS = {
     "train_cuda.pth": """\
 train_cuda.pth   PyTorch zip · 80.3 KiB · 3.96 K parameters · float32
   saved on cuda:0, cuda:1 (step counters)
-  loads      weights_only=False needed (all that it imports is known, harmless)
+  loads      weights_only refuses argparse.Namespace at args. Make it plain:
+             ckpt convert train_cuda.pth --plain -o train_cuda.plain.pth
+             or, only if you trust its author, with weights_only=False:
   torch.load("train_cuda.pth", map_location="cpu", weights_only=False)["model"]
   model      46 tensors, 16.0 KiB, names begin with module.
   optimizer  Adam-like, 23 of 25 parameters have state, 30.4 KiB, lr 0.001
@@ -23,8 +25,6 @@ train_cuda.pth   PyTorch zip · 80.3 KiB · 3.96 K parameters · float32
   values     epoch 12 · best_acc 0.7615 · args argparse.Namespace, 12 fields
              args.device = torch.device cuda:0: map_location does not change it
 
-! weights-only  weights_only=True refuses argparse.Namespace at args.
-          ckpt convert train_cuda.pth --plain -o train_cuda.plain.pth
 ! unused  module.aux_head.{weight,bias} (2 parameters, 90 elements) never had a
           gradient in the optimizer (matched by the order of the model).
           Unless frozen, DDP stops: "Expected to have finished reduction".
