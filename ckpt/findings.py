@@ -35,6 +35,13 @@ CATALOGUE: dict[str, Code] = {
             "called-on-load", "error", "loading the file calls a function that ckpt does not know", _INSPECT
         ),
         Code("code-inside", "error", "the file holds code that loading it runs", _INSPECT),
+        Code(
+            "file-code",
+            "warning",
+            "the code of a program touches files, or has a loop without a bound",
+            _INSPECT,
+        ),
+        Code("runs-setstate", "info", "loading the program runs its own code that sets a state", _INSPECT),
         Code("damaged-file", "error", "a file of a folder is damaged and was not read", _INSPECT),
         Code("incomplete", "error", "parts of a checkpoint are missing", _INSPECT),
         Code("overlap", "error", "two parts of a checkpoint hold the same elements", _INSPECT),

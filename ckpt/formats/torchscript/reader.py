@@ -6,7 +6,9 @@ Layout: torch/csrc/jit/serialization/{export_module,import,python_print}.cpp, to
 
 from __future__ import annotations
 
-from ckpt.checkpoint import Checkpoint, CodeDevice, Entry, Origin, Refusal, Role
+from collections.abc import Iterator
+
+from ckpt.checkpoint import Checkpoint, CodeDevice, Entry, Notice, Origin, Refusal, Role
 from ckpt.columns import Chain
 from ckpt.errors import UnreadableError
 from ckpt.formats.archive import Archive
@@ -15,12 +17,13 @@ from ckpt.formats.probe import Probe
 from ckpt.formats.torch_legacy.read import read_nested
 from ckpt.formats.torch_zip.read import StorageFolder, byteorder_of
 from ckpt.formats.torchscript import NAME, TRAITS
-from ckpt.formats.torchscript.code import OTHERS, code_of
+from ckpt.formats.torchscript.code import OTHERS, Code, code_of
 from ckpt.limits import Budget, Limits
 from ckpt.names import Path
 from ckpt.nodes import Dict, Global, Node, Opaque
 from ckpt.pickles.machine import Pickle
 from ckpt.rows import dataclass, replace
+from ckpt.text import and_more
 from ckpt.tree.scalars import class_of, device_text
 from ckpt.tree.walk import flatten
 
@@ -66,6 +69,7 @@ def read_from(
             devices = _devices_of(pickle)
     root = roots["data.pkl"]
     code = code_of(archive, limits, budget)
+    contents.notices += _run(code)
     flat = flatten(root, limits, budget)
     flat.tensors = Chain(_with_kind(entry, root, code.kinds) for entry in flat.tensors)
     if flat.containers and not flat.containers[0].path:
@@ -103,6 +107,19 @@ def _pickles(archive: Archive) -> list[tuple[str, str, str]]:
         own = any(name.startswith(f"{archive.root}/bytecode/") for name in archive.records)
         found.append((BYTECODE, "bytecode", "bytecode:") if own else (BYTECODE, "constants", "constants:"))
     return found
+
+
+def _run(code: Code) -> Iterator[Notice]:
+    """What torch.jit.load runs of the code, and what the code does to files."""
+    deeds = and_more(code.deeds, 2)
+    if code.loaders and code.deeds:
+        loaders = and_more(code.loaders, 2)
+        text = f"DANGER: loading this file runs its __setstate__ ({loaders}), and its code has {deeds}."
+        yield Notice("code-inside", text)
+    elif code.loaders:
+        yield Notice("runs-setstate", f"torch.jit.load runs its __setstate__ ({and_more(code.loaders, 2)}).")
+    elif code.deeds:
+        yield Notice("file-code", f"Its code touches files or never ends: {deeds}.")
 
 
 def _devices_of(bytecode: Pickle) -> list[CodeDevice]:
