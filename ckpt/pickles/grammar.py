@@ -75,6 +75,7 @@ _WORDS = frozenset(
 )
 """Names of values that are neither functions nor classes."""
 
+_COPYREG = ("copyreg", "copy_reg")
 NEW = ("newobj", "newobj_ex")
 """Opcodes that make an object without calling its class."""
 
@@ -195,7 +196,7 @@ def made_by(call: Opaque) -> tuple[Global, tuple[Node, ...]] | None:
     if func is None or (call.kwargs is not None and call.kwargs.keys):
         return None
     cls = (
-        class_of(args[0]) if args and call.how not in NEW and func.module in ("copyreg", "copy_reg") else None
+        class_of(args[0]) if args and call.how not in NEW and func.module in _COPYREG else None
     )
     if cls is None:
         return func, args
@@ -414,6 +415,12 @@ def _many(form: Form) -> Args:
 
 
 _nothing = _takes()
+
+
+def _uncalled(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
+    """An object that is made without calling its class, whose `__init__` may take time and memory (`Transformer()`)."""
+    func = class_of(call.func)
+    return not args and (call.how != "reduce" or (func is not None and func.module in _COPYREG))
 
 
 def _rebuilt(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
@@ -999,12 +1006,12 @@ _TORCH = {
 }
 
 _LISTED: dict[str, Rule] = {**_PYTHON, **_NUMPY, **_TORCH}
-_MODULE_RULE = Rule(_nothing, "instance", _MODULE)
-_RECURRENT_RULE = Rule(_nothing, "instance", _RECURRENT)
-_OPTIMIZER_RULE = Rule(_nothing, "instance", _GROUPS)
+_MODULE_RULE = Rule(_uncalled, "instance", _MODULE)
+_RECURRENT_RULE = Rule(_uncalled, "instance", _RECURRENT)
+_OPTIMIZER_RULE = Rule(_uncalled, "instance", _GROUPS)
 _DICT_RULE = Rule(_takes(_pairs, least=0), "instance", _attributes, has_keys=True)
 _ENUM_RULE = Rule(_takes(lambda grammar, node: type(node) in (int, str, float, bool, ByteStr)))
-_OBJECT_RULE = Rule(_nothing, "instance", _attributes)
+_OBJECT_RULE = Rule(_uncalled, "instance", _attributes)
 
 
 def rule_of(name: str) -> Rule | None:

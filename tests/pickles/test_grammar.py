@@ -145,6 +145,8 @@ REFUSED: dict[str, bytes] = {
         glob("collections", "defaultdict"), call(glob("functools", "partial"), RELU)
     ),
     "keyword arguments": glob("argparse", "Namespace") + value(()) + value({"a": 1}) + op.newobj_ex(),
+    "a module that is called": call(glob("torch.nn.modules.transformer", "Transformer")),
+    "an optimizer that is called": call(glob("torch.optim.lbfgs", "LBFGS")),
     "a module with arguments": call(glob("torch.nn.modules.linear", "Linear"), 2, 2),
     "a module that is another's inner state": made(
         "torch.nn.parallel.distributed", "DistributedDataParallel", {"module": SPACE}
