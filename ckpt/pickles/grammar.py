@@ -195,9 +195,7 @@ def made_by(call: Opaque) -> tuple[Global, tuple[Node, ...]] | None:
         func = _method(call.func)
     if func is None or (call.kwargs is not None and call.kwargs.keys):
         return None
-    cls = (
-        class_of(args[0]) if args and call.how not in NEW and func.module in _COPYREG else None
-    )
+    cls = class_of(args[0]) if args and call.how not in NEW and func.module in _COPYREG else None
     if cls is None:
         return func, args
     if func.name == "__newobj__":

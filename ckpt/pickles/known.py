@@ -459,7 +459,7 @@ def is_standard(module: str) -> bool:
 
 
 def is_own(module: str) -> bool:
-    """Whether a module belongs to what every reader of a checkpoint has: Python, torch, numpy, pip and setuptools."""
+    """Whether a module belongs to what most readers of checkpoints have (Python, torch, numpy, pip), or to what unpickles."""
     return module.partition(".")[0] in _OWN or is_standard(module)
 
 
@@ -481,16 +481,11 @@ _PLAIN_OBJECTS = (
     "torch.utils.data.sampler.",
 )
 _REMOTE = ("torch.distributed.nn.", "torch.distributed.rpc.")
-_OWN = (
-    "torch",
-    "functorch",
-    "torchgen",
-    "numpy",
-    "pip",
-    "setuptools",
-    "pkg_resources",
-    "_distutils_hack",
-    "wheel",
+_OWN = frozenset(
+    [
+        *("torch", "functorch", "torchgen", "numpy", "pip", "setuptools", "pkg_resources", "_distutils_hack"),
+        *("cloudpickle", "dill", "joblib"),
+    ]
 )
 _STANDARD = stdlib_module_names | {
     "__builtin__",
