@@ -35,13 +35,6 @@ CATALOGUE: dict[str, Code] = {
             "called-on-load", "error", "loading the file calls a function that ckpt does not know", _INSPECT
         ),
         Code("code-inside", "error", "the file holds code that loading it runs", _INSPECT),
-        Code(
-            "file-code",
-            "warning",
-            "the code of a program touches files, or has a loop without a bound",
-            _INSPECT,
-        ),
-        Code("runs-setstate", "info", "loading the program runs its own code that sets a state", _INSPECT),
         Code("damaged-file", "error", "a file of a folder is damaged and was not read", _INSPECT),
         Code("incomplete", "error", "parts of a checkpoint are missing", _INSPECT),
         Code("overlap", "error", "two parts of a checkpoint hold the same elements", _INSPECT),
@@ -56,6 +49,13 @@ CATALOGUE: dict[str, Code] = {
             "unknown-import", "warning", "loading the file imports a name that ckpt does not know", _INSPECT
         ),
         Code("weights-only", "warning", "torch.load(weights_only=True) refuses the file", _INSPECT),
+        Code(
+            "file-code",
+            "warning",
+            "the code of a program touches files, or has a loop without a bound",
+            _INSPECT,
+        ),
+        Code("runs-setstate", "info", "loading the program runs its own code that sets a state", _INSPECT),
         Code("unused", "info", "parameters in the optimizer never had a gradient", _INSPECT),
         Code("sometimes-unused", "info", "step counters lag, so a gradient was missing sometimes", _INSPECT),
         Code("resume-stops", "warning", "a strict load of the checkpoint stops at a missing key", _INSPECT),

@@ -72,11 +72,11 @@ CONTAINERS: dict[str, Callable[[bytes], bytes]] = {
 def program(module: str, name: str, protocol: int) -> bytes:
     """A call of a name with one text, as a protocol writes it."""
     if protocol < 2:
-        argument = b"(" + op.line("V", "x") + b"tR"
+        argument = b"(" + op.line("V", "x y") + b"tR"
         return glob(module, name) + argument
     if protocol < 4:
-        return glob(module, name) + value(("x",)) + op.reduce()
-    return op.stack_global(module, name) + op.short_text("x") + op.tuple1() + op.reduce()
+        return glob(module, name) + value(("x y",)) + op.reduce()
+    return op.stack_global(module, name) + op.short_text("x y") + op.tuple1() + op.reduce()
 
 
 def files(module: str, name: str, protocol: int) -> dict[str, bytes]:
