@@ -70,6 +70,8 @@ class Rebuilder:
             call.meaning = build(self, call.args, call)
             if call.states and build in _FINISHED and call.meaning is not None:
                 raise BadCallError("its tensor is changed by a state afterwards")
+            if (call.items or call.keys) and tensor_of(call) is not None:
+                raise BadCallError("items are set on its tensor, a fault in memory with torch up to 2.9")
         except BadCallError as error:
             assert type(call.func) is Global  # else there would be no builder
             problem = f"damaged pickle: {call.func.name} at byte {call.offset:,}: {error}"

@@ -299,3 +299,10 @@ def test_what_is_called_harmless_does_nothing() -> None:
                 harmless.append(Path("x.pth").read_bytes())
     assert len(harmless) > many(600, 100_000) // 20
     assert {deed: stream for stream, deed in zip(harmless, jail.deeds(harmless), strict=True) if deed} == {}
+
+
+@pytest.mark.parametrize("more", [value(0) + value(1) + op.setitem(), value(1) + op.append()])
+@pytest.mark.parametrize("tensor", [op.tensor(), WEIGHT])
+def test_items_set_on_a_tensor_are_an_error(tensor: bytes, more: bytes) -> None:
+    with pytest.raises(CkptError, match="items are set on its tensor"):
+        groups(tensor + more)

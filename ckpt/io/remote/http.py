@@ -7,19 +7,25 @@ import json
 import os
 import re
 import ssl
+import time
 import urllib.error
 import urllib.request
 from typing import IO
+from urllib.parse import urlsplit
 
 from ckpt.errors import NotOpenedError, UnreadableError
 from ckpt.io.remote.store import WHOLE, Answer, BusyError, ChangedError, Known
-from ckpt.io.remote.url import Url, typed
+from ckpt.io.remote.url import Url, escaped, typed
 
 _TIMEOUT = 60
 """Seconds until a server that does not answer counts as failed."""
 _LISTING, _PAGES = 64 << 20, 1000
 _PASSING = frozenset((408, 425, 429, 500, 502, 503, 504))
-_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)$")
+_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})$")
+_SIZE = re.compile(r"[0-9]{1,18}")
+_SLOWEST = 10_000
+"""Bytes a second below which an answer counts as failed, after `_TIMEOUT` seconds."""
+_PIECE = 1 << 20
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
@@ -38,13 +44,30 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         if made is not None:
             if req.type == "https" and made.type != "https":
                 raise NotOpenedError("the server leads from https to http")
+            if is_private(made.host) and not is_private(req.host):
+                raise NotOpenedError("the server leads to a private address")
             if made.host != req.host:
                 made.remove_header("Authorization")
         return made
 
 
+def is_private(server: str | None) -> bool:
+    """Whether a server is this machine, or in a network of its own: a stranger's redirect must not lead there."""
+    import socket
+    from ipaddress import ip_address
+
+    try:
+        host = urlsplit(f"//{server}").hostname or ""
+        found = {str(row[4][0]).partition("%")[0] for row in socket.getaddrinfo(host, None)}
+        return not all(ip_address(address).is_global for address in found)
+    except (OSError, ValueError):
+        return False  # it cannot be asked
+
+
 class _NoFiles(urllib.request.BaseHandler):
-    """Refuses what is no web server: `file:` in a redirect."""
+    """Refuses what is no web server: `file:` or `ftp:` in a redirect."""
+
+    handler_order = 0  # before the handlers of urllib
 
     def file_open(self, req: urllib.request.Request) -> None:
         raise NotOpenedError("the server leads to a file")
@@ -80,7 +103,7 @@ class HttpObject:
             if code == 416 and etag:
                 raise ChangedError from None
             raise _failure(code) from None
-        except (http.client.HTTPException, OSError) as error:
+        except (http.client.HTTPException, OSError, ValueError) as error:
             raise _lost(error) from None
 
     def document(self) -> tuple[bytes, str | None]:
@@ -88,11 +111,11 @@ class HttpObject:
         try:
             with self._open({}) as answer:
                 more = re.search(r'<([^>]+)>;\s*rel="next"', answer.headers.get("Link", ""))
-                return bytes(answer.read(_LISTING)), more and more[1]
+                return _read(answer, _LISTING), more and more[1]
         except urllib.error.HTTPError as error:
             error.close()
             raise _failure(error.code) from None
-        except (http.client.HTTPException, OSError) as error:
+        except (http.client.HTTPException, OSError, ValueError) as error:
             raise _lost(error) from None
 
     def _open(self, headers: dict[str, str]) -> http.client.HTTPResponse:
@@ -124,13 +147,14 @@ def _apart(url: str) -> tuple[str, str | None]:
 def _answer(answer: http.client.HTTPResponse, begin: int | None, count: int) -> Answer:
     etag = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
     length = answer.headers.get("Content-Length", "")
+    size = int(length) if _SIZE.fullmatch(length) else None
     if answer.status != 206:  # Range was ignored: the whole file comes
-        if length.isdigit() and int(length) > WHOLE:
-            raise NotOpenedError(f"the server ignores Range, and the file has {int(length):,} bytes")
-        data = answer.read(WHOLE + 1)
+        if size is not None and size > WHOLE:
+            raise NotOpenedError(f"the server ignores Range, and the file has {size:,} bytes")
+        data = _read(answer, WHOLE + 1)
         if len(data) > WHOLE:
             raise NotOpenedError(f"the server ignores Range, and the file has more than {WHOLE:,} bytes")
-        if length.isdigit() and len(data) != int(length):
+        if size is not None and len(data) != size:
             raise BusyError("the server cuts its answers off")
         return Answer(data, 0, len(data), etag)
     found = _RANGE.match(answer.headers.get("Content-Range", ""))
@@ -140,10 +164,25 @@ def _answer(answer: http.client.HTTPResponse, begin: int | None, count: int) -> 
     wanted = max(0, size - count) if begin is None else begin
     if first != wanted or last - first >= count or last >= size:
         raise NotOpenedError("the server sends other bytes than those that were asked for")
-    data = answer.read(last - first + 2)
+    data = _read(answer, last - first + 2)
     if len(data) != last - first + 1:
         raise BusyError("the server cuts its answers off")
     return Answer(data, first, size, etag)
+
+
+def _read(answer: http.client.HTTPResponse, count: int) -> bytes:
+    """At most `count` bytes of an answer, which has one deadline for all of them. Raises BusyError."""
+    until = time.monotonic() + _TIMEOUT + count / _SLOWEST
+    pieces: list[bytes] = []
+    left = count
+    while left > 0 and (piece := answer.read1(min(left, _PIECE))):
+        pieces.append(piece)
+        left -= len(piece)
+        if time.monotonic() > until:
+            raise BusyError("the server answers too slowly")
+    if left > 0 and answer.length:  # http.client says so only of `read`
+        raise BusyError("the server cuts its answers off")
+    return b"".join(pieces)
 
 
 def _failure(code: int) -> Exception:
@@ -162,6 +201,8 @@ def _lost(error: Exception) -> Exception:
         return NotOpenedError("the certificate of the server is not valid")
     if isinstance(error, http.client.IncompleteRead):
         return BusyError("the server cuts its answers off")
+    if isinstance(error, ValueError) and not isinstance(error, OSError):
+        return NotOpenedError("the server's answer is no HTTP")
     return BusyError(
         "the server does not answer" if isinstance(reason, OSError) else "the server's answer is no HTTP"
     )
@@ -182,14 +223,14 @@ def web_object(url: Url, name: str) -> HttpObject:
     if url.scheme != "hf":
         return HttpObject(typed(name))
     server, model, revision, token = _hub(url)
-    return HttpObject(typed(f"{server}/{model}/resolve/{revision}/{url.path}"), token)
+    return HttpObject(typed(f"{server}/{model}/resolve/{revision}/{escaped(url.path)}"), token)
 
 
 def hub_names(url: Url) -> dict[str, Known | None]:
     """The names in a folder of a model; those of folders end with `/`. Raises BusyError, NotOpenedError, UnreadableError."""
     server, model, revision, token = _hub(url)
     path = url.path.strip("/")
-    page = f"{server}/api/models/{model}/tree/{revision}" + (f"/{path}" if path else "")
+    page = f"{server}/api/models/{model}/tree/{revision}" + (f"/{escaped(path)}" if path else "")
     found: dict[str, Known | None] = {}
     for _ in range(_PAGES):
         data, more = HttpObject(typed(page), token).document()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ckpt.errors import NotOpenedError, UnreadableError
 from ckpt.io.remote.source import RangeSource, retried
 from ckpt.io.remote.store import Known, Store
-from ckpt.io.remote.url import OBJECTS, Url, parsed, shown
+from ckpt.io.remote.url import OBJECTS, Url, escaped, parsed, shown
 from ckpt.text import show
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ class RemotePath:
         if name in ("", ".", "..") or any(mark in name for mark in "/\\\0"):
             raise UnreadableError(f"{show(name, 80)} is not a file in this folder", path=self.name)
         folder = self._url.path.rstrip("/")
-        url = self._url.with_path(f"{folder}/{name}" if folder else name)
+        part = escaped(name) if self._url.scheme in ("http", "https") else name
+        url = self._url.with_path(f"{folder}/{part}" if folder else part)
         if self._names is None:
             return RemotePath(url, str(url))
         if f"{name}/" in self._names:

@@ -52,7 +52,8 @@ def shown(text: str) -> str:
     try:
         parts = urlsplit(text)
     except ValueError:
-        raise UsageError("not a URL") from None
+        scheme, _, rest = text.partition("?")[0].partition("://")
+        raise UsageError("not a URL", path=f"{scheme}://{rest.rpartition('@')[2]}") from None
     scheme = parts.scheme.lower()
     server = parts.netloc.rpartition("@")[2]
     path = parts.path
@@ -79,8 +80,16 @@ def has_secret(name: str) -> bool:
     return name in _KEPT
 
 
+def escaped(name: str) -> str:
+    """A name that is no part of a URL yet, such as that of a shard in an index."""
+    return quote(name, safe=_SAFE)
+
+
+_SAFE = "/:@!$&'()*+,;=~-._"
+
+
 def typed(name: str) -> str:
     """The URL to ask for, of a shown one. Keep it out of every text."""
     parts = urlsplit(_KEPT.get(name, name))
-    path = quote(parts.path, safe="/%:@!$&'()*+,;=~-._")
+    path = quote(parts.path, safe=f"%{_SAFE}")
     return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
