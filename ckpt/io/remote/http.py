@@ -147,7 +147,9 @@ def _apart(url: str) -> tuple[str, str | None]:
 def _answer(answer: http.client.HTTPResponse, begin: int | None, count: int) -> Answer:
     etag = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
     length = answer.headers.get("Content-Length", "")
-    size = int(length) if _SIZE.fullmatch(length) else None
+    if length and not _SIZE.fullmatch(length):
+        raise NotOpenedError("the server's answer is no HTTP")
+    size = int(length) if length else None
     if answer.status != 206:  # Range was ignored: the whole file comes
         if size is not None and size > WHOLE:
             raise NotOpenedError(f"the server ignores Range, and the file has {size:,} bytes")

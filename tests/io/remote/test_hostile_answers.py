@@ -1,0 +1,132 @@
+"""Answers of servers that mean harm, and names that are to mislead one: one line each, never a bug in ckpt."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inside import inside
+
+from ckpt.errors import NotOpenedError, UsageError
+from ckpt.io.remote import http
+from ckpt.io.remote.http import HttpObject, is_private
+from ckpt.io.remote.location import RemotePath
+from ckpt.io.remote.store import BusyError
+from ckpt.io.remote.url import parsed, shown, typed
+
+DIGITS = b"1" * 5_000
+ANSWERS: dict[str, bytes] = {
+    "a length of 5,000 digits": b"HTTP/1.1 200 OK\r\nContent-Length: " + DIGITS + b"\r\n\r\nx",
+    "a range of 5,000 digits": b"HTTP/1.1 206 OK\r\nContent-Range: bytes 0-9/" + DIGITS + b"\r\n\r\nx",
+    "a range in superscripts": "HTTP/1.1 206 OK\r\nContent-Range: bytes 0-9/²³\r\n\r\nx".encode("latin-1"),
+    "a length in superscripts": "HTTP/1.1 200 OK\r\nContent-Length: ²\r\n\r\nx".encode("latin-1"),
+    "a chunk of less than nothing": b"HTTP/1.1 206 OK\r\nTransfer-Encoding: chunked\r\n"
+    b"Content-Range: bytes 0-9/10\r\n\r\n-5\r\nx\r\n0\r\n\r\n",
+    "a chunk of 5,000 digits": b"HTTP/1.1 206 OK\r\nTransfer-Encoding: chunked\r\n"
+    b"Content-Range: bytes 0-9/10\r\n\r\n" + DIGITS + b"\r\nx\r\n0\r\n\r\n",
+    "a status of 5,000 digits": b"HTTP/1.1 " + DIGITS + b" OK\r\n\r\n",
+    "a redirect to half an address": b"HTTP/1.1 302 Found\r\nLocation: http://[::1/\r\n\r\n",
+    "a redirect to a port that is none": b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:99999999/\r\n\r\n",
+    "a redirect to ftp": b"HTTP/1.1 302 Found\r\nLocation: ftp://127.0.0.1/x\r\n\r\n",
+    "a redirect to a file": b"HTTP/1.1 302 Found\r\nLocation: file:///etc/passwd\r\n\r\n",
+    "a redirect to itself": b"HTTP/1.1 302 Found\r\nLocation: /x\r\n\r\n",
+    "headers without end": b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 2_000,
+    "nothing": b"",
+    "no HTTP": b"SSH-2.0-OpenSSH\r\n",
+}
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[str]:
+    """The URL of a server that gives every request this answer."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with connection:
+                    try:
+                        connection.recv(65_536)
+                        connection.sendall(answer)
+                    except OSError:
+                        pass
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/x.pth"
+        server.shutdown(socket.SHUT_RDWR)
+    thread.join(5)
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_hostile_answer_is_one_error(name: str) -> None:
+    with answering(ANSWERS[name]) as url, pytest.raises((NotOpenedError, BusyError)):
+        HttpObject(url).get(0, 10, "")
+
+
+@pytest.mark.parametrize("name", ["a chunk of 5,000 digits", "a redirect to half an address"])
+def test_the_command_says_one_line(name: str, tmp_path: Path) -> None:
+    with answering(ANSWERS[name]) as url:
+        done = inside("inspect", url, cwd=tmp_path)
+    assert done.code == 2 and len(done.complaints) == 1 and "bug" not in done.complaints[0]
+
+
+@pytest.mark.parametrize("url", ["http://[x", "https://user:secret@[::1/x?token=secret"])
+def test_a_url_that_is_none_is_named_without_its_secrets(url: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        shown(url)
+    assert caught.value.path is not None and "[" in caught.value.path
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["%2f..%2fx", "a?b", "a#b", "a b", "ä", "a%"])
+def test_names_of_an_index_reach_the_server_as_names(name: str) -> None:
+    from urllib.parse import quote
+
+    folder = RemotePath(parsed("https://host/models/"), "https://host/models/")
+    assert typed(folder.child(name).name) == f"https://host/models/{quote(name, safe='')}"
+
+
+def test_a_stranger_leads_to_no_private_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"public.example": "93.184.216.34", "inner.example": "10.0.0.7", "localhost": "127.0.0.1"}
+
+    def look_up(host: str, *_: Any) -> list[Any]:
+        return [(0, 0, 0, "", (known.get(host, host), 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    assert [is_private(host) for host in ("public.example", "inner.example:8080", "localhost")] == [
+        False,
+        True,
+        True,
+    ]
+    for address in ("169.254.169.254", "[::1]:80", "[fe80::1]", "192.168.1.1", "0.0.0.0"):
+        assert is_private(address)
+    handler = http._Redirects()
+    request = http.urllib.request.Request("http://public.example/x")
+    for target in ("http://inner.example/x", "http://169.254.169.254/latest/meta-data", "http://localhost/x"):
+        with pytest.raises(NotOpenedError, match="private address"):
+            handler.redirect_request(request, None, 302, "", None, target)  # type: ignore[arg-type]
+    inner = http.urllib.request.Request("http://localhost/x")
+    assert handler.redirect_request(inner, None, 302, "", None, "http://inner.example/x") is not None  # type: ignore[arg-type]
+
+
+def test_an_answer_has_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte now and then keeps a socket alive, not an answer."""
+    monkeypatch.setattr(http, "_TIMEOUT", -1_000_000)
+
+    class Slow:
+        length = 10
+
+        def read1(self, count: int) -> bytes:
+            return b"x"
+
+    with pytest.raises(BusyError, match="too slowly"):
+        http._read(Slow(), 10)  # type: ignore[arg-type]
