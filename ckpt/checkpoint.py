@@ -138,6 +138,8 @@ class Import(NamedTuple):
     """Whether the calls look like members of an enum: a class called with one number or word."""
     file: str = ""
     """The file of a folder whose pickle imports it; empty for a checkpoint in one file."""
+    times: int = 0
+    """How many calls there are; `calls` has the first of them."""
 
 
 class Refusal(NamedTuple):

@@ -72,10 +72,10 @@ def found(paths: Sequence[str], *, picked: bool = False) -> Iterator[Found]:
     for path in paths:
         if os.path.isdir(path):
             yield from _walked(path)
-        elif is_url(path) and locate(path).is_folder():
-            yield from _walked_far(path, named=True)
+        elif is_url(path):
+            yield from _at_url(path)
         else:
-            yield _of_file(path, os.path.basename(path)) if picked and not is_url(path) else Found(path)
+            yield _of_file(path, os.path.basename(path)) if picked else Found(path)
 
 
 def looked(paths: Sequence[str], limits: Limits, *, plugins: bool = False) -> list[Found]:
@@ -86,7 +86,11 @@ def looked(paths: Sequence[str], limits: Limits, *, plugins: bool = False) -> li
     items: list[Found] = []
     for path in paths:
         is_far = is_url(path)
-        is_folder = locate(path).is_folder() if is_far else os.path.isdir(path)
+        try:
+            is_folder = locate(path).is_folder() if is_far else os.path.isdir(path)
+        except CkptError as failure:
+            items.append(Found(path, error=failure))
+            continue
         error = formats.refusal(path, limits, plugins=plugins) if is_folder else None
         inside = [Found(path)]
         if error is not None:
@@ -96,6 +100,18 @@ def looked(paths: Sequence[str], limits: Limits, *, plugins: bool = False) -> li
         if all(item.skipped is not None or item.is_other for item in inside):
             items.append(Found(path, error=error))
     return items
+
+
+def _at_url(path: str) -> Iterator[Found]:
+    try:
+        is_folder = locate(path).is_folder()
+    except CkptError as error:
+        yield Found(path, error=error)
+        return
+    if is_folder:
+        yield from _walked_far(path, named=True)
+    else:
+        yield Found(path)
 
 
 def endings(paths: Iterable[str]) -> dict[str, int]:

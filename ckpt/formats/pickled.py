@@ -245,7 +245,8 @@ def _imports(contents: Contents, flat: Flat) -> tuple[Import, ...]:
         where = [place for node in nodes[pair] for place in flat.where.get(id(node), ())]
         texts = tuple(call_text(call) for call in calls[:_CALLS_SHOWN])
         is_enum = bool(calls) and all(map(looks_like_enum, calls))
-        rows.append(Import(*pair, group, tuple(dict.fromkeys(where)), texts, is_enum))
+        times = sum(judgement.times for judgement in found)
+        rows.append(Import(*pair, group, tuple(dict.fromkeys(where)), texts, is_enum, times=times))
     return tuple(rows)
 
 

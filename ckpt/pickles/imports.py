@@ -19,10 +19,11 @@ Group = Literal["known", "unknown", "called"]
 
 
 class Judgement(NamedTuple):
-    """What loading does with a name. `calls` are the calls that count; none for a function that is held as a value."""
+    """What loading does with a name. `calls` are the first of the calls, of which there are `times`; none for a function that is held as a value."""
 
     group: Group
     calls: tuple[Opaque, ...] = ()
+    times: int = 0
 
 
 _KEPT = 1_000
@@ -60,7 +61,7 @@ def judge(
     state, when its attributes may stand for its methods.
     """
     grammar = Grammar()
-    called: dict[Global, list[Opaque]] = {}
+    called: dict[Global, _Calls] = {}
     hooks = {name for name in names if (name.module, name.name) == ("collections", "OrderedDict")}
     usual: dict[Node, int] = {name: count for name in names if (count := _USUAL.get(name.qualified))}
     for call in calls:
@@ -79,9 +80,11 @@ def judge(
         _blame(called, (call.func,), call)
     careful = {name for name in names if python3_name(name.module, name.name) in _CAREFUL}
     for name in _held(calls, roots, careful) if careful else ():
-        called.setdefault(name, [])
+        called.setdefault(name, _Calls())
     judged = {name: Judgement("known" if is_known(name) else "unknown") for name in names}
-    return judged | {name: Judgement("called", tuple(made)) for name, made in called.items()}
+    return judged | {
+        name: Judgement("called", tuple(made.first), made.count) for name, made in called.items()
+    }
 
 
 _USUAL = {"torch._utils._rebuild_tensor_v2": 6, "torch._utils._rebuild_parameter": 3}
@@ -167,12 +170,21 @@ _OPAQUE_CLASSES = (("torch", "ScriptObject"), ("torch._dynamo.eval_frame", "Opti
 """Further classes of torch whose objects are made without a call, as whole models hold them."""
 
 
-def _blame(called: dict[Global, list[Opaque]], culprits: Sequence[Node], call: Opaque) -> None:
+class _Calls:
+    """The calls that count against one name: the first of them, and how many there are."""
+
+    def __init__(self) -> None:
+        self.first: list[Opaque] = []
+        self.count = 0
+
+
+def _blame(called: dict[Global, _Calls], culprits: Sequence[Node], call: Opaque) -> None:
     for culprit in culprits:
         for name in _names_behind(culprit) or _names_behind(call.func):
-            made = called.setdefault(name, [])
-            if len(made) < _KEPT:
-                made.append(call)
+            made = called.setdefault(name, _Calls())
+            made.count += 1
+            if len(made.first) < _KEPT:
+                made.first.append(call)
 
 
 def _names_behind(culprit: Node) -> list[Global]:

@@ -21,8 +21,9 @@ _SARIF = {"error": "error", "warning": "warning", "info": "note"}
 
 
 def lint_lines(reports: Iterable[LintReport], width: int | None) -> list[Line]:
-    """The findings under the name of their file: level, code, sentence."""
+    """The findings under the name of their file: level, code, sentence. What follows is said the first time."""
     out: list[Line] = []
+    explained: set[str] = set()
     for report in reports:
         if not report.findings:
             continue
@@ -34,6 +35,9 @@ def lint_lines(reports: Iterable[LintReport], width: int | None) -> list[Line]:
             out.append(
                 [(f"  {finding.level.ljust(7)}  ", ""), (finding.code, finding.level), (f"  {first}", "")]
             )
+            if finding.consequence and finding.consequence not in explained:
+                explained.add(finding.consequence)
+                more += wrapped(safe(finding.consequence), room, 0)
             out += [[(" " * len(head) + line, "")] for line in more]
     return out
 

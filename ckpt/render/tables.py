@@ -103,8 +103,8 @@ def import_table(report: InspectReport) -> list[list[str]]:
         name = f"{row.module}.{row.name}"
         verdict = "refused" if refused.pop(name, None) is not None else ""
         calls = row.calls[0] if row.calls else ""
-        if len(row.calls) > 1:
-            calls += f", and {len(row.calls) - 1:,} more"
+        if row.times > 1:
+            calls += f", and {row.times - 1:,} more"
         rows.append([row.group, show(name, None), verdict, _listed(row.where), show(calls, None)])
     rows += [["", show(reason, None), "refused", _listed(where), ""] for reason, where in refused.items()]
     return rows

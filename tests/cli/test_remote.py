@@ -360,3 +360,12 @@ def test_hostile_archives_cost_few_requests(web: Web) -> None:
         done = ckpt("inspect", web.put(f"/{name}.pth", b"PK\3\4" + data + tail))
         assert (done.code, done.err.count(b"\n")) == (2, 1)
         assert len(web.asked) <= 4
+
+
+@pytest.mark.parametrize("url", ["s3://", "gs:///", "http://", "hf://org"])
+@pytest.mark.parametrize("command", ["ls", "lint", "stats", "verify", "inspect"])
+def test_half_a_url_gives_the_document_of_an_error(command: str, url: str, tmp_path: Path) -> None:
+    done = ckpt(command, url, "--json", cwd=tmp_path)
+    document = json.loads(done.out)
+    found = document["files"][0] if command == "lint" else document
+    assert done.code == 2 and found["error"]["code"] == "usage", done

@@ -84,7 +84,8 @@ def lint(
     """
     found = list(inspect(survey, plan=plan).findings)
     hidden = survey.unseen
-    found += loose.findings(hidden.loose)
+    if survey.record is not None:  # else `inspect` has looked
+        found += loose.findings(hidden.loose)
     found += _plain(hidden.plain_tensors)
     found += _twice(hidden.twice)
     found += _hooks(hidden.hooks)

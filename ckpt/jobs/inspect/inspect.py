@@ -231,6 +231,10 @@ def _findings(report: InspectReport, plan: Plan) -> Iterable[Finding]:
 
             yield from loose.findings(survey.record.record.loose)
         yield from resume.findings(survey)
+    if survey.record is None and any(part.is_module for part in checkpoint.containers):
+        from ckpt.jobs.inspect import list_modules as loose  # here: few files hold modules
+
+        yield from loose.findings(survey.unseen.loose)
     heavy = sum(part.nbytes for part in report.sections if part.kind == "optimizer")
     model = sum(part.nbytes for part in report.sections if part.kind == "model")
     if model and heavy > _HEAVY * model:
@@ -308,7 +312,7 @@ def _call(row: Import) -> str:
     at = f" (stored at {row.where[0]})" if row.where and row.where[0] else ""
     if not row.calls:
         return f"DANGER: loading {_file(row.file)} can run anything: it holds {row.module}.{row.name} as a value{at}."
-    more = f" and makes {plural(len(row.calls) - 1, 'more such call')}" if len(row.calls) > 1 else ""
+    more = f" and makes {plural(row.times - 1, 'more such call')}" if row.times > 1 else ""
     if runs_anything(row.module, row.name):
         return f"DANGER: loading {_file(row.file)} runs {row.calls[0]}{at}{more}."
     return f"Loading {_file(row.file)} calls {row.calls[0]}{at}, which ckpt does not know{more}."
