@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ckpt.dtypes import BY_NAME, BY_STORAGE
-from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque, Set
+from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId, Set
 from ckpt.pickles.known import python3_name
 from ckpt.pickles.machine import Pickle
 from ckpt.pickles.opcodes import NAMES
+from ckpt.tensors import TensorRef
 
 TORCH = "2.13"
 """The version of torch that gives this answer."""
@@ -158,6 +159,19 @@ _ARGUMENTS: dict[str, tuple[int, int, tuple[type, ...]]] = {
     "builtins.complex": (0, 2, (int, float, str, bool)),
     "_codecs.encode": (1, 3, (str, bytes)),
     "torch.serialization._get_layout": (1, 1, (str,)),
+    "torch._utils._rebuild_tensor": (4, 4, (PersistentId,)),
+    "torch._utils._rebuild_tensor_v2": (6, 7, (PersistentId,)),
+    "torch._utils._rebuild_tensor_v3": (7, 8, (PersistentId,)),
+    "torch._utils._rebuild_parameter": (3, 3, (PersistentId, TensorRef)),
+    "torch._utils._rebuild_parameter_with_state": (4, 4, (PersistentId, TensorRef)),
+    "torch._utils._rebuild_qtensor": (7, 7, (PersistentId,)),
+    "torch._utils._rebuild_sparse_tensor": (2, 2, (Global,)),
+    "torch._utils._rebuild_meta_tensor_no_storage": (4, 4, (Global,)),
+    "torch._utils._rebuild_nested_tensor": (4, 4, (TensorRef,)),
+    "torch._utils._rebuild_wrapper_subclass": (8, 8, (Global,)),
+    "torch._utils._rebuild_device_tensor_from_numpy": (4, 4, ()),
+    "torch._utils._rebuild_device_tensor_from_cpu_tensor": (4, 4, (TensorRef,)),
+    "torch._tensor._rebuild_from_type_v2": (4, 4, (Global,)),
 }
 """Allowed functions: how many arguments they take at least and at most, and the types of the first."""
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
 import io
 import json
+import pickle as std_pickle
 import warnings
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import cache
@@ -37,6 +40,8 @@ from ckpt.formats.pickled import run
 from ckpt.formats.torch_zip.read import read_from
 from ckpt.formats.written import compare
 from ckpt.io.executor import Serial
+from ckpt.io.remote import http as web
+from ckpt.io.remote.store import BusyError, ChangedError
 from ckpt.io.source import Memory
 from ckpt.jobs.check import lint, sums
 from ckpt.jobs.check.verify import structure, with_checksums
@@ -50,6 +55,7 @@ from ckpt.live import factory
 from ckpt.names import Globs
 from ckpt.nodes import Node
 from ckpt.pickles.emit import emit
+from ckpt.pickles.imports import judge, reached
 from ckpt.render.diff import diff_lines, diff_table
 from ckpt.render.get import content_lines, get_lines, get_text, tensor_lines
 from ckpt.render.inspect import index_lines
@@ -358,6 +364,81 @@ def tar(data: bytes) -> None:
     _container("x.pth", containers.tar(data))
 
 
+def plain(data: bytes) -> None:
+    """A plain pickle, with PROTO or without, and the same compressed."""
+    for pack in (bytes, zlib.compress):
+        _container("x.pkl", pack(data))
+
+
+def grammar(data: bytes) -> None:
+    """Names and calls are judged alike in the pickle and in the tree that it leaves, and each name once."""
+    with watched():
+        survey = looked(lambda: _wrapped(data))
+        if survey is None:
+            return
+        checkpoint = survey.checkpoint
+        pairs = [(row.file, row.module, row.name) for row in checkpoint.imports]
+        check(len(pairs) == len(set(pairs)), "a name is judged twice")
+        called = {row.module + row.name for row in checkpoint.imports if row.group == "called"}
+        names, calls = reached(checkpoint.root)
+        left = {
+            name.module + name.name
+            for name, row in judge(names, calls, [checkpoint.root]).items()
+            if row.group == "called"
+        }
+        check(left <= called, "a call of the tree is no call of the pickle")
+        shown = survey.load.expression
+        check(
+            not called or shown is None or checkpoint.traits.fills_a_state, "what calls has a way to load it"
+        )
+
+
+class _Said:
+    """A connection that has said something."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def makefile(self, mode: str) -> io.BytesIO:
+        return io.BytesIO(self._data)
+
+
+def answers(data: bytes) -> None:
+    """What a web server answers to a request for ten bytes."""
+    with watched():
+        try:
+            answer = http.client.HTTPResponse(_Said(data))  # type: ignore[arg-type]
+            answer.begin()
+            found = web._answer(answer, 0, 10)
+            check(len(found.data) <= web.WHOLE, "more than was asked for")
+        except (http.client.HTTPException, OSError, ValueError) as error:
+            check(isinstance(web._lost(error), Exception), "an error without an answer")
+        except (CkptError, BusyError, ChangedError):
+            pass
+
+
+def _said() -> Iterator[bytes]:
+    ranged = b"HTTP/1.1 206 OK\r\nContent-Range: bytes 0-9/"
+    yield ranged + b'10\r\nETag: "1"\r\n\r\n0123456789'
+    yield ranged + b"99\r\nContent-Length: 10\r\n\r\n0123456789"
+    yield ranged + b"10\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n01234\r\n5\r\n56789\r\n0\r\n\r\n"
+    yield b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc"
+    yield b"HTTP/1.0 200 OK\r\n\r\nabc"
+    yield b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+    yield b"HTTP/1.1 416 No\r\nContent-Range: bytes */0\r\n\r\n"
+    for size in (b"1" * 5_000, "²".encode("latin-1"), b"-5", b"0x10"):
+        yield ranged + size + b"\r\n\r\nx"
+        yield b"HTTP/1.1 200 OK\r\nContent-Length: " + size + b"\r\n\r\nx"
+
+
+def _plain_pickles() -> Iterator[bytes]:
+    for data in seeds.pickles():
+        yield data
+        yield data.removeprefix(op.proto(2))
+    for protocol in range(6):
+        yield std_pickle.dumps({"a": [1, 2.5, "x", None, (1, 2)], "b": {1, 2}, "c": b"x" * 300}, protocol)
+
+
 def _container(name: str, data: bytes) -> None:
     with watched():
         survey = looked(lambda: opened(name, data))
@@ -581,6 +662,9 @@ TARGETS: dict[str, Target] = {
     "torchscript": Target(torchscript, seeds.scripts, _script_parts),
     "pt2": Target(pt2, containers.lists, mutate.documents),
     "tar": Target(tar, containers.members, containers.member_parts),
+    "plain": Target(plain, _plain_pickles, mutate.pickles),
+    "grammar": Target(grammar, seeds.pickles, mutate.pickles),
+    "answers": Target(answers, _said, mutate.lines),
     "snapshot": Target(snapshot, seeds.snapshots, mutate.documents),
     "language": Target(language, seeds.phrases, _phrase),
     "torch": Target(torch, seeds.allowed, mutate.values, needs_torch=True),

@@ -306,3 +306,45 @@ def test_what_is_called_harmless_does_nothing() -> None:
 def test_items_set_on_a_tensor_are_an_error(tensor: bytes, more: bytes) -> None:
     with pytest.raises(CkptError, match="items are set on its tensor"):
         groups(tensor + more)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_parameter", "_rebuild_parameter_with_state"),
+        *("_rebuild_qtensor", "_rebuild_sparse_tensor", "_rebuild_meta_tensor_no_storage"),
+        *("_rebuild_wrapper_subclass", "_rebuild_device_tensor_from_cpu_tensor"),
+    ],
+)
+def test_a_rebuild_with_other_arguments_than_torch_takes_is_not_promised(name: str) -> None:
+    """Each has all that ckpt reads, and more or less than its function takes."""
+    storage, hooks = op.storage_id(), op.ordered_dict()
+    scheme = (glob("torch", "per_tensor_affine"), 1.0, 0)
+    given: dict[str, tuple[Any, ...]] = {
+        "_rebuild_tensor": (storage, 0, (2,), (1,), 1),
+        "_rebuild_tensor_v2": (storage, 0, (2,), (1,), False),
+        "_rebuild_parameter": (op.tensor(), True),
+        "_rebuild_parameter_with_state": (op.tensor(), True, hooks),
+        "_rebuild_qtensor": (storage, 0, (2,), (1,), scheme, False),
+        "_rebuild_sparse_tensor": (glob("torch", "sparse_coo"), (op.tensor(), op.tensor(), (2,)), 1),
+        "_rebuild_meta_tensor_no_storage": (glob("torch", "float32"), (2,), (1,), False, 1),
+        "_rebuild_wrapper_subclass": (
+            *(
+                glob("torch", "Tensor"),
+                glob("torch", "float32"),
+                (2,),
+                (1,),
+                0,
+                glob("torch", "strided"),
+                "cpu",
+            ),
+            *(False, 1),
+        ),
+        "_rebuild_device_tensor_from_cpu_tensor": (op.tensor(), glob("torch", "float32"), "cpu", False, 1),
+    }
+    Path("x.pth").write_bytes(torch_zip(pickled({"x": call(glob("torch._utils", name), *given[name])})))
+    with open("x.pth") as checkpoint:
+        assert checkpoint.not_loadable is not None and "cannot succeed" in checkpoint.not_loadable
+    for promise in (True, False):
+        with pytest.raises(Exception, match=r".+"):
+            torch.load("x.pth", weights_only=promise)
