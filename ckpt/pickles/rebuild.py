@@ -392,12 +392,20 @@ def _plain(node: Node) -> TensorRef:
 
 
 def _layout(node: Node) -> str:
+    name: Node = None
     if type(node) is Opaque and node.class_name == "torch.serialization._get_layout" and node.args:
-        if isinstance(node.args[0], str):
-            return str(node.args[0]).removeprefix("torch.")[:40]
-    if type(node) is Global and node.module == "torch":
-        return node.name
-    raise BadCallError("unknown layout")
+        name = node.args[0]
+    elif type(node) is Global:
+        name = node.qualified
+    if not isinstance(name, str) or name not in _LAYOUTS:
+        raise BadCallError("unknown layout")
+    return str(name).removeprefix("torch.")
+
+
+_LAYOUTS = frozenset(
+    f"torch.{name}"
+    for name in ("strided", "jagged", "sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc", "_mkldnn")
+)
 
 
 def _tuple_state(call: Opaque) -> tuple[Node, ...]:

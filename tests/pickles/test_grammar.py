@@ -348,3 +348,14 @@ def test_a_rebuild_with_other_arguments_than_torch_takes_is_not_promised(name: s
     for promise in (True, False):
         with pytest.raises(Exception, match=r".+"):
             torch.load("x.pth", weights_only=promise)
+
+
+@pytest.mark.parametrize(
+    "layout", ["\x1b[31mtorch.sparse_coo", "sparse_coo", "torch.sparse_dance", "torch.\0sparse_bsc"]
+)
+def test_a_layout_that_torch_does_not_have_is_damage(layout: str) -> None:
+    """Its text was shown as it is: escapes reached the terminal."""
+    named = call(glob("torch.serialization", "_get_layout"), layout)
+    size = (op.tensor(), op.tensor(), (2,))
+    with pytest.raises(CkptError, match="unknown layout"):
+        groups(call(glob("torch._utils", "_rebuild_sparse_tensor"), named, size))
