@@ -34,13 +34,10 @@ class _Table:
             yield cast("Format", _module(f"ckpt.formats.{name}"))
 
 
+_SETS = ("dcp.read", "deepspeed.read", "folder.read", "dcp_hf.read", "fsdp.read", "sharded.read")
+"""Formats of several files, which also take a file that points to them, such as `latest_checkpointed_iteration.txt`."""
 FORMATS: Iterable[Format] = _Table(
-    "dcp.read",
-    "deepspeed.read",
-    "folder.read",
-    "dcp_hf.read",
-    "fsdp.read",
-    "sharded.read",
+    *_SETS,
     "torchscript.read",
     "torch_zip.read",
     "torch_zip.opt_in",
@@ -121,11 +118,16 @@ def refusal(path: str, limits: Limits, *, plugins: bool = False) -> CkptError | 
 
 
 def recognises(path: str, limits: Limits, *, plugins: bool = False) -> bool:
-    """Whether the first bytes of a file, or the directory of an archive, are of a checkpoint, a pickle, or hold one."""
+    """Whether the first bytes of a file, or the directory of an archive, are of a checkpoint, a pickle, or hold one.
+
+    A file that points to a checkpoint of several files is none itself.
+    """
     probe = None
+    sets = [f"ckpt.formats.{name}" for name in _SETS]
     try:
         probe = probe_at(locate(path), limits, plugins)
-        return format_of(probe, plugins) is not _foreign() or _holds_checkpoints(probe)
+        single = (format for format in _asked(plugins) if getattr(format, "__name__", "") not in sets)
+        return any(format.sniff(probe) for format in single) or _holds_checkpoints(probe)
     except CkptError:  # a zip archive that is damaged, or a file that cannot be read
         return probe is not None and _holds_checkpoints(probe)
     finally:

@@ -937,7 +937,7 @@ _ADJUSTED = {
     ),
     **{
         f"torch.distributed.{module}.TensorProperties": Rule(
-            _nothing,
+            _takes(*[_plain] * 5, least=0),
             "instance",
             _either(
                 _attributes,

@@ -404,7 +404,16 @@ def _layout(node: Node) -> str:
 
 _LAYOUTS = frozenset(
     f"torch.{name}"
-    for name in ("strided", "jagged", "sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc", "_mkldnn")
+    for name in (
+        "strided",
+        "jagged",
+        "sparse_coo",
+        "sparse_csr",
+        "sparse_csc",
+        "sparse_bsr",
+        "sparse_bsc",
+        "_mkldnn",
+    )
 )
 
 

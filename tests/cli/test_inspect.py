@@ -133,6 +133,10 @@ whole_model.pth   PyTorch zip · 9.45 KiB · 16 tensors · 410 parameters · flo
 ! weights-only  weights_only=True refuses my_project.nets.Segmenter at the root
           and 5 more.
           ckpt convert whole_model.pth --plain -o whole_model.plain.pth
+! list-modules  cells[0..1] (Linear) are not registered (2 modules, 4
+          parameters).
+          state_dict, .to(), the optimizer and DataParallel miss them. Use
+          nn.ModuleList or nn.ModuleDict.
 
 NAME                                      SHAPE         DTYPE    NUMEL      SIZE
 scale                                     [8, 1, 1]     float32      8      32 B

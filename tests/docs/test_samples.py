@@ -59,7 +59,7 @@ FINDINGS = {
     "tied_and_bloated.pth": ["bloat", "tied"],
     "train_cuda.pth": ["weights-only", "unused", "cuda", "prefix", "optimizer-heavy"],
     "weights.safetensors": [],
-    "whole_model.pth": ["unknown-import", "weights-only"],
+    "whole_model.pth": ["unknown-import", "weights-only", "list-modules"],
     "yolo_style.pt": ["unknown-import", "weights-only", "cuda"],
     "zoo.pkl": [],
 }

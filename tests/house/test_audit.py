@@ -380,6 +380,7 @@ MAY = {
     "ckpt/io/rename.py": {"import ctypes"},
     "ckpt/io/remote/http.py": {  # loaded for a URL only; tests/io/remote/test_promise.py listens
         "import http.client",
+        "import socket",  # to see whether a redirect leads to a private address
         "import urllib.error",
         "import urllib.request",
         "import urllib.parse",

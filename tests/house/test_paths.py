@@ -159,6 +159,7 @@ FORMATS = [
 """Numbers of formats and of arithmetic, which nothing but they can be."""
 
 REQUESTS = [
+    "io.remote.http._PIECE",
     "formats.plain_pickle.packed._STEP",
     "formats.archive._WINDOW",
     "elements.audit._STEP",

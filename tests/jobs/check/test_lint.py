@@ -330,6 +330,7 @@ def test_a_live_model(folder: Path) -> None:
     assert done.lines == [
         "nets.py:Net",
         "  warning  list-modules  cells[0..2] (Linear) are not registered (3 modules, 6 parameters).",
+        "                         state_dict, .to(), the optimizer and DataParallel miss them. Use nn.ModuleList or nn.ModuleDict.",
     ]
 
 
