@@ -11,7 +11,7 @@ from unittest import mock
 
 from process import Done, environment
 
-from ckpt.cli import app
+from ckpt.cli import app, output
 
 
 @contextlib.contextmanager
@@ -46,6 +46,7 @@ def inside(*arguments: str | os.PathLike[str], cwd: Path, **variables: str) -> D
     with (
         folder_of(cwd),
         mock.patch.dict(os.environ, environment(**variables), clear=True),
+        mock.patch.object(output, "_texts", 0),
         _streams() as (out, err),
     ):
         code = program([*map(os.fspath, arguments)], standalone_mode=False, prog_name="ckpt")
