@@ -898,8 +898,12 @@ _ADJUSTED = {
     "torch.storage._load_from_bytes": Rule(_nested, "value"),
     "torch.nn.parameter.Parameter": Rule(_parameter, "value", _OLD_STATE),
     "torch.nn.parameter.Buffer": Rule(_parameter, "value", _OLD_STATE),
-    "torch.nn.parameter.UninitializedParameter": Rule(_nothing, "value", _OLD_STATE),
-    "torch.nn.parameter.UninitializedBuffer": Rule(_nothing, "value", _OLD_STATE),
+    "torch.nn.parameter.UninitializedParameter": Rule(
+        _takes(_plain, _plain, _plain, least=0), "value", _OLD_STATE
+    ),
+    "torch.nn.parameter.UninitializedBuffer": Rule(
+        _takes(_plain, _plain, _plain, least=0), "value", _OLD_STATE
+    ),
     "torch.autograd.variable.Variable": Rule(_parameter, "value", _OLD_STATE),
     "torch.Tensor": Rule(_oldest, "value", _OLD_STATE),
     "torch.Size": Rule(_takes(_either(_numbers, _plain), least=0)),

@@ -237,6 +237,8 @@ HARMLESS: dict[str, bytes] = {
         "torch.nn.modules.rnn", "LSTM", {"num_layers": 2, "_all_weights": [["a"]], "bidirectional": False}
     ),
     "a seed": call(glob("random", "Random")) + value((3, tuple(range(625)), None)) + build(),
+    "a parameter of a lazy module": call(glob("torch.nn.parameter", "UninitializedParameter"), True),
+    "a buffer of a lazy module": call(glob("torch.nn.parameter", "UninitializedBuffer"), False, None, None),
     "a popped name": glob("torch.nn.functional", "relu") + op.pop() + value(1),
 }
 
