@@ -89,6 +89,8 @@ REFUSED: dict[str, bytes] = {
     + value("k")
     + value(1)
     + op.setitem(),
+    "items of what is no list": call(glob("torch", "Size"), (1,)) + value(1) + op.append(),
+    "keys of what is no dict": call(glob("datetime", "timedelta"), 1) + value("a") + value(1) + op.setitem(),
     "a second state": made("argparse", "Namespace", {}) + value({"a": 1}) + build(),
     "items of a module": made("torch.nn.modules.container", "ModuleList", {}) + value(1) + op.append(),
     "a name of Python's own inside a state": made("argparse", "Namespace", {"__class__": RELU}),
@@ -275,6 +277,14 @@ def test_a_class_of_an_author_stays_an_import() -> None:
         + op.setitem()
         + value(1)
         + op.append(),
+        glob("shop", "Mode")
+        + value(())
+        + newobj()
+        + value("append")
+        + RELU
+        + op.setitem()
+        + value(1)
+        + op.append(),
         call(glob("shop", "Mode"), write()),
     ):
         assert "called" in groups(program)
@@ -361,3 +371,10 @@ def test_a_layout_that_torch_does_not_have_is_damage(layout: str) -> None:
     size = (op.tensor(), op.tensor(), (2,))
     with pytest.raises(CkptError, match="unknown layout"):
         groups(call(glob("torch._utils", "_rebuild_sparse_tensor"), named, size))
+
+
+def test_all_calls_of_a_name_are_counted() -> None:
+    groups(value([call(glob("shop", "run"), number) for number in range(1_500)]))
+    with open("x.pth") as checkpoint:
+        message = inspect(Survey(checkpoint)).findings[0].message
+    assert message.endswith("and makes 1,499 more such calls.")
