@@ -8,7 +8,7 @@ from ckpt.formats.plain_pickle.packed import beginning, packing
 from ckpt.io.source import Source
 from ckpt.limits import Budget, Limits
 from ckpt.pickles.known import is_own
-from ckpt.pickles.machine import MachineError, run
+from ckpt.pickles.machine import MachineError, TruncatedPickleError, run
 
 _LOOKED = 1 << 20
 """Bytes of a file in which a pickle must end, make a call, or name something of Python."""
@@ -17,26 +17,35 @@ _OPCODES = b"()]}IJKLMNFGSTUVXciP\x8c\x8d\x8e\x8f\x95\x96BC"
 """What a pickle without PROTO begins with."""
 
 
-def is_early(source: Source, limits: Limits) -> bool:
-    """Whether a file is a pickle without PROTO, or begins as one that runs something before it breaks."""
-    first = source.read(0, 1)
-    return first in _OPCODES and _runs(source.read(0, min(source.size, _LOOKED)), source.size, limits)
+def is_early(head: bytes, source: Source, limits: Limits) -> bool:
+    """Whether a file is a pickle without PROTO, or begins as one that runs something before it breaks.
+
+    `head` are its first bytes. More is read only where they are a pickle that goes on.
+    """
+    if head[0] not in _OPCODES:
+        return False
+    found = _runs(head, source.size, limits)
+    if found is None and len(head) < source.size:
+        found = _runs(source.read(0, min(source.size, _LOOKED)), source.size, limits)
+    return found is True
 
 
-def is_packed(head: bytes) -> bool:
+def is_packed(head: bytes, source: Source, limits: Limits) -> bool:
     """Whether a file that begins with these bytes is a compressed pickle."""
     how = packing(head)
-    inside = b"" if how is None else beginning(head, how, _INSIDE)
+    inside = b"" if how is None else beginning(head, source, how, _INSIDE)
     return is_pickle(inside) or (
-        inside[:1] in _OPCODES and bool(inside) and _runs(inside, len(inside), Limits())
+        bool(inside) and inside[0] in _OPCODES and _runs(inside, len(inside), limits) is True
     )
 
 
-def _runs(data: bytes, size: int, limits: Limits) -> bool:
+def _runs(data: bytes, size: int, limits: Limits) -> bool | None:
+    """Whether the first bytes of a file of `size` are a pickle; None where they end before that is known."""
     try:
         pickle = run(data, limits, 0, Budget(limits, len(data)))
     except LimitError:
         return True
     except MachineError as error:
-        return error.calls > 0 or any(is_own(name.module) for name in error.seen)
+        runs = error.calls > 0 or any(is_own(name.module) for name in error.seen)
+        return True if runs else None if isinstance(error, TruncatedPickleError) else False
     return pickle.end == size or bool(pickle.calls) or any(is_own(module) for module, _ in pickle.globals)

@@ -21,6 +21,9 @@ class _Machine(Protocol):
     @property
     def eof(self) -> bool: ...
 
+    @property
+    def needs_input(self) -> bool: ...
+
 
 class Packing(NamedTuple):
     """How a file is compressed: its name, and the Python that opens it."""
@@ -45,10 +48,17 @@ def packing(head: bytes) -> Packing | None:
     return found or (_ZLIB if is_zlib else None)
 
 
-def beginning(head: bytes, how: Packing, size: int) -> bytes:
-    """At most `size` of the first bytes inside; empty where the stream is damaged."""
+def beginning(head: bytes, source: Source, how: Packing, size: int) -> bytes:
+    """At most `size` of the first bytes inside; empty where the stream is damaged.
+
+    `head` are the first bytes of the source. More is read where they are too few: bzip2 gives nothing before a block ends.
+    """
+    machine = _machine(how)
     try:
-        return _machine(how).decompress(head, size)
+        made = machine.decompress(head, size)
+        if not made and machine.needs_input and not machine.eof:
+            made = machine.decompress(source.read(len(head), min(_STEP, source.size - len(head))), size)
+        return made
     except (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error):
         return b""
 
@@ -56,24 +66,18 @@ def beginning(head: bytes, how: Packing, size: int) -> bytes:
 def unpacked(source: Source, how: Packing, budget: Budget) -> bytes:
     """All bytes inside. Raises UnreadableError for a damaged stream, LimitError for one that holds too much."""
     machine, made, at = _machine(how), bytearray(), 0
-    rest = b""
     try:
         while not machine.eof:
-            data = rest or source.read(at, min(_STEP, source.size - at))
-            at += 0 if rest else len(data)
-            if not data:
+            data = source.read(at, min(_STEP, source.size - at)) if machine.needs_input else b""
+            at += len(data)
+            if machine.needs_input and not data:
                 raise UnreadableError(
                     f"cut off: the {how.name} stream does not end, the file does at {at:,} bytes"
                 )
             piece = machine.decompress(data, _STEP)
-            rest = _left(machine)
             budget.charge(len(piece), "the pickle")
             made += piece
             budget.check(len(made))
-            if not piece and not rest and at >= source.size and not machine.eof:
-                raise UnreadableError(
-                    f"cut off: the {how.name} stream does not end, the file does at {at:,} bytes"
-                )
     except (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error):
         raise UnreadableError(f"damaged {how.name} stream") from None
     return bytes(made)
@@ -84,23 +88,20 @@ class _Zlib:
 
     def __init__(self) -> None:
         self._inner = zlib.decompressobj(47)  # zlib or gzip
-        self.rest = b""
 
     @property
     def eof(self) -> bool:
         return self._inner.eof
 
+    @property
+    def needs_input(self) -> bool:
+        return not self._inner.unconsumed_tail
+
     def decompress(self, data: bytes, max_length: int, /) -> bytes:
-        made = self._inner.decompress(data, max_length)
-        self.rest = self._inner.unconsumed_tail
-        return made
+        return self._inner.decompress(self._inner.unconsumed_tail + data, max_length)
 
 
 def _machine(how: Packing) -> _Machine:
     if how.name in ("gzip", "zlib"):
         return _Zlib()
     return bz2.BZ2Decompressor() if how.name == "bzip2" else lzma.LZMADecompressor()
-
-
-def _left(machine: _Machine) -> bytes:
-    return machine.rest if isinstance(machine, _Zlib) else b""

@@ -17,7 +17,7 @@ def sniff(probe: Probe) -> bool:
         return True
     from ckpt.formats.plain_pickle.early import is_early, is_packed
 
-    return is_packed(probe.head) or is_early(probe.file, probe.limits)
+    return is_packed(probe.head, probe.file, probe.limits) or is_early(probe.head, probe.file, probe.limits)
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
