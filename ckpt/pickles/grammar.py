@@ -13,7 +13,7 @@ stack of the machine has run as well, so all calls of a pickle are judged, not t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from math import prod
 from typing import Literal
 
@@ -42,6 +42,7 @@ from ckpt.pickles.known import (
     is_own,
     python3_name,
 )
+from ckpt.pickles.machine import NAME_CHARACTERS
 from ckpt.pickles.rebuild import REBUILD_CALLS, UNTYPED
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Composite, Storage, TensorRef
@@ -80,15 +81,71 @@ NEW = ("newobj", "newobj_ex")
 """Opcodes that make an object without calling its class."""
 
 
+class _Search:
+    """Searches nodes for a form that all of their parts must have. Each node is searched once, however many calls share it.
+
+    `leaf` tells of a node without parts if it has the form, and is None for one whose parts must have it. A node has at most
+    `most` entries, each counted as often as it is reached, because a hash or a text of it takes as long. With `cycles`,
+    a node may hold itself.
+    """
+
+    def __init__(self, leaf: Callable[[Node], bool | None], most: int, *, cycles: bool) -> None:
+        self._leaf = leaf
+        self._most = most
+        self._cycles = cycles
+        self._sizes: dict[int, int] = {}  # id of a node with parts -> its entries; 0 without the form
+
+    def has(self, root: Node) -> bool:
+        """Whether a node has the form, through and through."""
+        found = self._sizes
+        todo: list[tuple[Node, list[Node] | None]] = [(root, None)]
+        finished: list[int] = []
+        is_open: set[int] = set()
+        is_cyclic = False
+        while todo:
+            node, parts = todo.pop()
+            if parts is None:
+                if id(node) in found or id(node) in is_open or self._leaf(node) is not None:
+                    continue
+                parts = _parts(node)
+                is_open.add(id(node))
+                todo.append((node, parts))
+                todo += [(part, None) for part in parts if type(part) not in _SCALARS]
+                continue
+            is_open.discard(id(node))
+            size = 1
+            for part in parts:
+                if type(part) in _SCALARS:
+                    of = 1
+                elif id(part) in is_open:  # one of those around it
+                    is_cyclic, of = True, int(self._cycles)
+                else:
+                    of = self._size(part)
+                size = 0 if not of or not size else size + of
+            found[id(node)] = size if size <= self._most else 0
+            finished.append(id(node))
+        has = self._size(root) > 0
+        if not has and is_cyclic:  # what seemed to have it may hold what is around it
+            found.update(dict.fromkeys(finished, 0))
+        return has
+
+    def _size(self, node: Node) -> int:
+        leaf = self._leaf(node)
+        return self._sizes.get(id(node), 0) if leaf is None else int(leaf)
+
+
 class Grammar:
     """Judges the calls of one pickle, whose tree must not change meanwhile.
 
-    A node that was searched is not searched again, so judging takes time in proportion to what the calls are given.
+    What many calls share is looked at once, so judging takes time in proportion to the pickle.
     """
 
     def __init__(self) -> None:
         self._rules: dict[tuple[str, str], Rule | None] = {}
-        self._weights: dict[int, int] = {}  # id of a container -> its entries; 0 where it is not plain
+        self._answers: dict[tuple[int, int], bool] = {}
+        self._plain = _Search(self._is_plain, _HEAVY, cycles=True)
+        self._types = _Search(self._is_type, 1_000, cycles=False)
+        self._held = _Search(self._is_held, 10_000, cycles=False)
 
     def allows(self, call: Opaque) -> bool:
         """Whether a call, with all that is done to its result, is harmless."""
@@ -107,67 +164,56 @@ class Grammar:
             self._rules[key] = rule_of(python3_name(*key))
         return self._rules[key]
 
+    def once(self, form: Form, node: Node) -> bool:
+        """Whether a node of the tree has a form that takes time in proportion to it. Asked once for each node."""
+        key = (id(form), id(node))
+        if key not in self._answers:
+            self._answers[key] = form(self, node)
+        return self._answers[key]
+
     def is_plain(self, node: Node) -> bool:
         """Whether a node is data through and through: no function, no class, no object with attributes of the file."""
-        return self._weight(node) > 0
+        return self._plain.has(node)
 
-    def _weight(self, root: Node) -> int:
-        """Entries of a plain node, each as often as it is reached, because a hash or a text of it takes as long; else 0."""
-        found = self._weights
-        todo: list[tuple[Node, list[Node] | None]] = [(root, None)]
-        finished: list[int] = []
-        is_open: set[int] = set()
-        is_cyclic = False
-        while todo:
-            node, parts = todo.pop()
-            if parts is None:
-                if id(node) in found or id(node) in is_open or self._leaf(node) is not None:
-                    continue
-                parts = _parts(node)
-                is_open.add(id(node))
-                todo.append((node, parts))
-                todo += [(part, None) for part in parts if type(part) not in _SCALARS]
-                continue
-            is_open.discard(id(node))
-            weight = 1
-            for part in parts:
-                of = 1 if type(part) in _SCALARS else self._known(part, is_open)
-                if of is None:  # one of those around it
-                    is_cyclic, of = True, 1
-                weight = 0 if not of or not weight else weight + of
-            found[id(node)] = weight if weight <= _HEAVY else 0
-            finished.append(id(node))
-        whole = self._known(root, is_open) or 0
-        if not whole and is_cyclic:  # what seemed plain may hold what is around it
-            found.update(dict.fromkeys(finished, 0))
-        return whole
+    def is_type_expression(self, node: Node) -> bool:
+        """Whether a node can stand in brackets behind a type: types, words, and tuples and lists of them. Nothing calls them."""
+        return self._types.has(node)
 
-    def _known(self, node: Node, is_open: Collection[int]) -> int | None:
-        leaf = self._leaf(node)
-        if leaf is not None:
-            return leaf
-        return None if id(node) in is_open else self._weights.get(id(node), 0)
+    def is_held(self, node: Node) -> bool:
+        """Whether a partial may hold a node as arguments: data, functions as itself holds them, and other partials."""
+        return self._held.has(node)
 
-    def _leaf(self, node: Node) -> int | None:
-        """1 for plain data without parts, 0 for what is not plain, None for a container."""
+    def _is_plain(self, node: Node) -> bool | None:
         kind = type(node)
         if kind in _SCALARS or kind is TensorRef or kind is Composite:
-            return 1
+            return True
         if kind in (list, tuple, Dict, Set):
             return None
-        if kind is Global:
-            return int(python3_name(node.module, node.name) in _WORDS)  # type: ignore[union-attr]
-        if kind is PersistentId:
-            return int(type(node.meaning) is not Global)  # type: ignore[union-attr]
-        if kind is not Opaque:
-            return 0
+        if type(node) is Global:
+            return python3_name(node.module, node.name) in _WORDS
+        if type(node) is PersistentId:
+            return type(node.meaning) is not Global
+        if type(node) is not Opaque:
+            return False
         if tensor_of(node) is not None:
-            return 1
-        made = made_by(node)  # type: ignore[arg-type]
+            return True
+        made = made_by(node)
         rule = None if made is None else self.rule(made[0])
         if rule is None or rule.makes == "instance":
-            return 0
-        return 1 if rule.makes == "value" else None
+            return False
+        return True if rule.makes == "value" else None
+
+    def _is_type(self, node: Node) -> bool | None:
+        if type(node) in (list, tuple):
+            return None
+        if type(node) is Opaque:
+            return None if _TYPES(self, node) else False
+        return type(node) in _SCALARS or class_of(node) is not None
+
+    def _is_held(self, node: Node) -> bool | None:
+        if type(node) in (list, tuple, Dict):
+            return None
+        return _function(self, node) or _PARTIALS(self, node) or self.is_plain(node)
 
 
 def _parts(node: Node) -> list[Node]:
@@ -244,6 +290,7 @@ def _is_getattr(call: Opaque) -> bool:
         and call.how == "reduce"
         and len(call.args) == 2
         and isinstance(call.args[1], str)
+        and len(call.args[1]) <= NAME_CHARACTERS
     )
 
 
@@ -281,12 +328,16 @@ def _is_text(node: Node) -> bool:
     return type(node) is str or type(node) is ByteStr
 
 
+def _any_text(grammar: Grammar, node: Node) -> bool:
+    return _is_text(node)
+
+
 def _text(grammar: Grammar, node: Node) -> bool:
     return _is_text(node) and len(node) <= 10_000  # type: ignore[arg-type]
 
 
 def _matching(pattern: str) -> Form:
-    return lambda grammar, node: _is_text(node) and re.fullmatch(pattern, str(node)) is not None
+    return lambda grammar, node: _text(grammar, node) and re.fullmatch(pattern, str(node)) is not None
 
 
 def _raw(grammar: Grammar, node: Node) -> bool:
@@ -337,9 +388,12 @@ def _series(grammar: Grammar, node: Node) -> bool:
 
 
 def _pairs(grammar: Grammar, node: Node) -> bool:
-    if type(node) is list or is_tuple(node):
-        return all((type(pair) is list or type(pair) is tuple) and len(pair) == 2 for pair in node)
-    return type(node) is Dict
+    return type(node) is Dict or ((type(node) is list or is_tuple(node)) and grammar.once(_all_pairs, node))
+
+
+def _all_pairs(grammar: Grammar, node: Node) -> bool:
+    assert type(node) is list or is_tuple(node)
+    return all((type(pair) is list or type(pair) is tuple) and len(pair) == 2 for pair in node)
 
 
 def _named(*names: str) -> Form:
@@ -373,8 +427,10 @@ def _fields(**forms: Form) -> Form:
     def form(grammar: Grammar, node: Node) -> bool:
         if is_tuple(node) and len(node) == 2:
             return all(part is None or (type(part) is Dict and form(grammar, part)) for part in node)
-        if type(node) is not Dict:
-            return node is None
+        return grammar.once(named, node) if type(node) is Dict else node is None
+
+    def named(grammar: Grammar, node: Node) -> bool:
+        assert type(node) is Dict
         if not all(map(_is_text, node.keys)):
             return False
         names = [str(key) for key in node.keys]
@@ -408,8 +464,12 @@ def _takes(*forms: Form, least: int | None = None) -> Args:
     return check
 
 
+_PARTS = 100
+"""The most arguments of a call that takes any number of them."""
+
+
 def _many(form: Form) -> Args:
-    return lambda grammar, args, call: all(form(grammar, arg) for arg in args)
+    return lambda grammar, args, call: len(args) <= _PARTS and all(form(grammar, arg) for arg in args)
 
 
 _nothing = _takes()
@@ -423,7 +483,7 @@ def _uncalled(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
 
 def _rebuilt(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     """A call that torch turns into a tensor: its parts, its hooks and what else it is given are data."""
-    return all(map(grammar.is_plain, args))
+    return grammar.is_plain(call.args)
 
 
 def _from_type(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
@@ -432,11 +492,15 @@ def _from_type(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
         return False
     inner = args[2]
     if type(args[0]) is Global and args[0].name == "_rebuild_wrapper_subclass":
-        inner = inner[1:]  # the class again
+        inner = inner[1:_PARTS]  # the class again; it takes eight
     cls = class_of(args[1])
     rule = None if cls is None else grammar.rule(cls)
     own = rule is not None and rule.state is not None and rule.state(grammar, args[3])
-    return all(map(grammar.is_plain, inner)) and (own or _attributes(grammar, args[3]))
+    return (
+        all(map(grammar.is_plain, inner[:_PARTS]))
+        and len(args[2]) <= _PARTS
+        and (own or _attributes(grammar, args[3]))
+    )
 
 
 def _with_state(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
@@ -452,7 +516,10 @@ def _with_state(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
 def _wrapper(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     """`_rebuild_wrapper_subclass(class, …)`."""
     return (
-        tensor_of(call) is not None and class_of(args[0]) is not None and all(map(grammar.is_plain, args[1:]))
+        tensor_of(call) is not None
+        and len(args) <= _PARTS
+        and class_of(args[0]) is not None
+        and all(map(grammar.is_plain, args[1:]))
     )
 
 
@@ -476,12 +543,8 @@ def _codec(grammar: Grammar, node: Node) -> bool:
 
 def _bytes(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     if len(args) == 2:
-        return _text_of_any_length(args[0]) and _codec(grammar, args[1])
+        return _is_text(args[0]) and _codec(grammar, args[1])
     return not args or (len(args) == 1 and (_raw(grammar, args[0]) or _numbers(grammar, args[0])))
-
-
-def _text_of_any_length(node: Node) -> bool:
-    return _is_text(node)
 
 
 def _str(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
@@ -549,25 +612,12 @@ _TIME = _takes(
 
 
 def _type_expression(grammar: Grammar, node: Node) -> bool:
-    """What stands in brackets behind a type: types, words, and tuples and lists of them. Nothing calls them."""
-    todo, seen = [node], 0
-    while todo:
-        one = todo.pop()
-        seen += 1
-        if seen > 1_000:
-            return False
-        if type(one) is list or is_tuple(one):
-            todo += one
-        elif type(one) is Opaque:
-            if not _TYPES(grammar, one):
-                return False
-            todo += one.args
-        elif type(one) not in _SCALARS and class_of(one) is None:
-            return False
-    return True
+    return grammar.is_type_expression(node)
 
 
 _TYPES = _made_by("types.GenericAlias", "operator.getitem", "functools.reduce", "builtins.type")
+_PARTIALS = _made_by("functools.partial")
+_OR = _named("operator.or_")
 
 
 def _getitem(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
@@ -583,14 +633,16 @@ def _getitem(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
 
 def _reduce(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     """`int | None`, which is `reduce(or_, (int, NoneType))`."""
+    return len(args) == 2 and _OR(grammar, args[0]) and grammar.once(_union, args[1])
+
+
+def _union(grammar: Grammar, node: Node) -> bool:
     return (
-        len(args) == 2
-        and _named("operator.or_")(grammar, args[0])
-        and is_tuple(args[1])
+        is_tuple(node)
         and all(
-            class_of(part) is not None or (type(part) is Opaque and _TYPES(grammar, part)) for part in args[1]
+            class_of(part) is not None or (type(part) is Opaque and _TYPES(grammar, part)) for part in node
         )
-        and _type_expression(grammar, args[1])
+        and grammar.is_type_expression(node)
     )
 
 
@@ -599,8 +651,8 @@ def _getattr(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     if not _is_getattr(call):
         return False
     of, name = args[0], str(args[1])
-    if type(of) is Opaque:  # a class in a class in a class
-        return _is_getattr(of) and _getattr(grammar, of.args, of) and _is_inner(name)
+    if type(of) is Opaque:  # a class in a class in a class: the inner one is judged by itself
+        return _is_getattr(of) and _is_inner(name)
     if type(of) is not Global:
         return False
     owner = python3_name(of.module, of.name)
@@ -643,22 +695,7 @@ def _partial(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
 
 
 def _held(grammar: Grammar, node: Node) -> bool:
-    """What a partial may hold as arguments: data, functions as itself holds them, and other partials."""
-    todo, seen = [node], 0
-    while todo:
-        one = todo.pop()
-        seen += 1
-        if seen > 10_000:
-            return False
-        if type(one) is list or is_tuple(one):
-            todo += one
-        elif type(one) is Dict:
-            todo += [*one.keys, *one.values]
-        elif not (
-            _function(grammar, one) or _made_by("functools.partial")(grammar, one) or grammar.is_plain(one)
-        ):
-            return False
-    return True
+    return grammar.is_held(node)
 
 
 _PARTIAL_STATE = _tuple(_function, _held, _held, _either(_none, _plain))
@@ -719,7 +756,7 @@ _PYTHON = {
             _nothing,
             "instance",
             _tuple(
-                lambda grammar, node: _is_text(node),
+                _any_text,
                 _either(_none, _text),
                 _count,
                 _either(_none, _attributes),
@@ -746,6 +783,7 @@ _ARRAYS = _named(
     "numpy.ma.core.MaskedArray",
 )
 _DTYPE = _made_by("numpy.dtype")
+_RECORD = _named("numpy.record")
 _CODE = _matching(r"[?bhilqBHILQfdgFDGeSUVOMm][0-9]{0,9}|[a-z]{1,12}[0-9]{0,3}")
 _OBJECTS_FLAGS = 63
 """The flags of a dtype of objects. With others, raw bytes would be taken as addresses of objects."""
@@ -756,11 +794,15 @@ def _is_zero(grammar: Grammar, node: Node) -> bool:
 
 
 def _dtype_code(grammar: Grammar, node: Node) -> bool:
-    return _named("numpy.record")(grammar, node) or _CODE(grammar, node)
+    return _RECORD(grammar, node) or _CODE(grammar, node)
 
 
 def _dtype_state(grammar: Grammar, node: Node) -> bool:
     """(version, order, parts of an array, names, fields, bytes, alignment, flags, times)."""
+    return grammar.once(_dtype_parts, node)
+
+
+def _dtype_parts(grammar: Grammar, node: Node) -> bool:
     if not is_tuple(node) or not 8 <= len(node) <= 9 or not grammar.is_plain(node):
         return False
     inner = [pair[0] for pair in (node[2],) if is_tuple(pair) and pair]
@@ -793,7 +835,9 @@ def _array_state(grammar: Grammar, node: Node) -> bool:
     if not is_tuple(node) or not 4 <= len(node) <= 5:
         return False
     version, (shape, dtype, order, data) = node[:-4], node[-4:]
-    if not (is_tuple(shape) and all(map(_is_flag, (*version, *shape, order))) and _DTYPE(grammar, dtype)):
+    if not (is_tuple(shape) and len(shape) <= _PARTS and all(map(_is_flag, (*version, *shape, order)))):
+        return False
+    if not _DTYPE(grammar, dtype):
         return False
     return prod(shape) == len(data) if type(data) is list else _raw(grammar, data)  # type: ignore[arg-type]
 
@@ -871,13 +915,13 @@ _RECURRENT = _fields(
     _flat_weights=_plain,
 )
 _GROUPS = _fields(defaults=_plain, state=_plain, param_groups=_plain)
-_OLD_STATE = _plain
-"""(storage, offset, size, stride), or (requires_grad, volatile, hooks): torch until 0.4 set it on tensors."""
 
 
 def _oldest(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     """A tensor or storage of given numbers, or one that its state fills."""
-    return all(_raw(grammar, arg) or _numbers(grammar, arg) or tensor_of(arg) is not None for arg in args)
+    return len(args) <= _PARTS and all(
+        _raw(grammar, arg) or _numbers(grammar, arg) or tensor_of(arg) is not None for arg in args
+    )
 
 
 def _parameter(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
@@ -896,17 +940,15 @@ _ADJUSTED = {
     "torch._utils._rebuild_parameter_with_state": Rule(_with_state, "value"),
     "torch._utils._rebuild_wrapper_subclass": Rule(_wrapper, "value", _attributes),
     "torch.storage._load_from_bytes": Rule(_nested, "value"),
-    "torch.nn.parameter.Parameter": Rule(_parameter, "value", _OLD_STATE),
-    "torch.nn.parameter.Buffer": Rule(_parameter, "value", _OLD_STATE),
+    "torch.nn.parameter.Parameter": Rule(_parameter, "value", _plain),
+    "torch.nn.parameter.Buffer": Rule(_parameter, "value", _plain),
     "torch.nn.parameter.UninitializedParameter": Rule(
-        _takes(_plain, _plain, _plain, least=0), "value", _OLD_STATE
+        _takes(_plain, _plain, _plain, least=0), "value", _plain
     ),
-    "torch.nn.parameter.UninitializedBuffer": Rule(
-        _takes(_plain, _plain, _plain, least=0), "value", _OLD_STATE
-    ),
-    "torch.autograd.variable.Variable": Rule(_parameter, "value", _OLD_STATE),
-    "torch.Tensor": Rule(_oldest, "value", _OLD_STATE),
-    "torch.Size": Rule(_takes(_either(_numbers, _plain), least=0)),
+    "torch.nn.parameter.UninitializedBuffer": Rule(_takes(_plain, _plain, _plain, least=0), "value", _plain),
+    "torch.autograd.variable.Variable": Rule(_parameter, "value", _plain),
+    "torch.Tensor": Rule(_oldest, "value", _plain),
+    "torch.Size": Rule(_takes(_plain, least=0)),
     "torch.device": Rule(_DEVICE),
     "torch._C.Generator": Rule(
         _takes(_either(_text, _made_by("torch.device")), least=0),
@@ -994,7 +1036,7 @@ _TORCH = {
         )
     },
     **{
-        f"{module}.{name}": Rule(_oldest, "value", _OLD_STATE)
+        f"{module}.{name}": Rule(_oldest, "value", _plain)
         for module in ("torch", "torch.cuda", "torch.storage")
         for name in (
             *BY_STORAGE,

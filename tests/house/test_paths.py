@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 LIMITS = [
     "formats.plain_pickle.early._LOOKED",
-    "pickles.grammar._HEAVY",
+    "pickles.grammar._PARTS",
     "pickles.machine.TUPLE_ENTRIES",
     "evidence.gradients._READ",
     "evidence.loading._SPELLED",

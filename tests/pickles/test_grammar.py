@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import pickle
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import jail
@@ -24,6 +26,7 @@ from ckpt.errors import CkptError
 from ckpt.evidence.survey import Survey
 from ckpt.formats import open
 from ckpt.jobs.inspect.inspect import inspect
+from ckpt.pickles import grammar
 
 pytestmark = oracle.QUIET
 
@@ -65,6 +68,10 @@ OBJECTS = call(glob("numpy", "dtype"), "O8", False, True)
 
 
 REFUSED: dict[str, bytes] = {
+    # Each takes long to look at, as often as a file asks for it.
+    "a class in a class by a name of 1,001 letters": call(
+        glob("builtins", "getattr"), glob("shop", "A"), "B" * 1_001
+    ),
     # Each calls a value, although the value itself would be harmless.
     "an object where a dict belongs": call(glob("builtins", "dict"), SPACE),
     "an object as the data of a parameter": call(glob("torch.nn.parameter", "Parameter"), SPACE),
@@ -241,6 +248,9 @@ HARMLESS: dict[str, bytes] = {
     "a seed": call(glob("random", "Random")) + value((3, tuple(range(625)), None)) + build(),
     "a parameter of a lazy module": call(glob("torch.nn.parameter", "UninitializedParameter"), True),
     "a buffer of a lazy module": call(glob("torch.nn.parameter", "UninitializedBuffer"), False, None, None),
+    "a class in a class": call(
+        glob("builtins", "getattr"), glob("torch.nn.modules.linear", "Linear"), "forward"
+    ),
     "a popped name": glob("torch.nn.functional", "relu") + op.pop() + value(1),
 }
 
@@ -297,6 +307,74 @@ def test_a_tuple_that_takes_ages_to_hash_is_refused() -> None:
         key += op.pop() + op.get(slot) + op.get(slot) + op.tuple2() + op.put(slot + 1)
     with pytest.raises(CkptError, match="too many"):
         groups(key)
+
+
+def shared(node: bytes, user: bytes, calls: int) -> bytes:
+    """A list of a node and of many calls that are given it."""
+    return value([node + op.put(1), *[user] * calls])
+
+
+SHARED: dict[str, tuple[bytes, bytes]] = {
+    "a state": (
+        value({f"name{number}": number for number in range(1_000)}),
+        glob("argparse", "Namespace") + op.empty_tuple() + newobj() + op.get(1) + build(),
+    ),
+    "pairs": (
+        value([(number, number) for number in range(1_000)]),
+        call(glob("collections", "OrderedDict"), op.get(1)),
+    ),
+    "a plain list": (value(list(range(1_000))), call(glob("torch", "Size"), op.get(1))),
+    "a union": (
+        value(tuple([glob("builtins", "int")] * 900)),
+        call(glob("functools", "reduce"), glob("operator", "or_"), op.get(1)),
+    ),
+    "types": (
+        value(tuple([glob("builtins", "int")] * 900)),
+        call(glob("types", "GenericAlias"), glob("builtins", "tuple"), op.get(1)),
+    ),
+    "arguments of a partial": (
+        value((1, (RELU, "a"), *range(1_000))),
+        call(glob("functools", "partial"), RELU) + value((RELU, op.get(1), {}, None)) + build(),
+    ),
+    "arguments": (
+        value(tuple(f"name{number}" for number in range(1_000))),
+        glob("pathlib", "PosixPath") + op.get(1) + op.reduce(),
+    ),
+    "hooks": (
+        call(glob("collections", "OrderedDict"), [(number, number) for number in range(1_000)]),
+        call(glob("torch._utils", "_rebuild_parameter"), op.tensor(), True, op.get(1)),
+    ),
+    "the state of a dtype": (
+        value((3, "|", None, tuple(f"f{number}" for number in range(1_000)), {}, 8, 1, 0)),
+        call(glob("numpy", "dtype"), "V8", False, True) + op.get(1) + build(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_what_many_calls_share_is_looked_at_once(name: str) -> None:
+    """A file of 1 MB whose 60,000 calls shared one container of 60,000 entries took an hour."""
+    Path("x.pth").write_bytes(torch_zip(pickled({"x": popped(shared(*SHARED[name], 300))})))
+    steps = 0
+
+    def count(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal steps
+        steps += event == "call" and frame.f_code.co_filename == grammar.__file__
+
+    sys.setprofile(count)
+    try:
+        open("x.pth").close()
+    finally:
+        sys.setprofile(None)
+    assert 300 < steps < 300 * 60 + 1_000 * 20
+
+
+def test_a_long_chain_of_classes_in_classes_is_judged() -> None:
+    chain = glob("shop", "A") + op.put(1)
+    for _ in range(20_000):
+        chain += op.pop() + glob("builtins", "getattr") + op.get(1) + value("B") + op.tuple2() + op.reduce()
+        chain += op.put(1)
+    assert groups(popped(chain)) - {"known"} == {"unknown"}
 
 
 def test_what_is_called_harmless_does_nothing() -> None:
