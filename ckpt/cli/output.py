@@ -316,6 +316,17 @@ def progress(doing: str, total: int, unit: str = "") -> Iterator[Callable[[int],
         _clear()
 
 
+def skip(path: str, why: str) -> None:
+    """Name a file of a folder that is not opened, on stderr."""
+    talk(f"ckpt: {show(path, None)}: skipped: {show_literal(why)}")
+
+
+def list_others(paths: Sequence[str]) -> None:
+    """Name the files of folders that are no checkpoints, on stderr."""
+    for path in paths:
+        talk(f"ckpt: {show(path, None)}: not looked at: its first bytes are of no checkpoint")
+
+
 def talk(text: str, hint: str | None = None) -> None:
     """Lines on stderr, made safe by whoever made them, broken at words where they do not fit the terminal."""
     _say([part for line in text.split("\n") for part in talk_lines(line, hint, screen_width(sys.stderr))])

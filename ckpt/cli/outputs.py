@@ -14,7 +14,7 @@ from ckpt import formats
 from ckpt.checkpoint import Checkpoint
 from ckpt.cli import output
 from ckpt.cli.options import opened, plugins_allowed
-from ckpt.cli.walk import Found, is_concern, listed, looked, others_text
+from ckpt.cli.walk import Found, listed, looked, others_text, parted, unskipped
 from ckpt.errors import CkptError, FolderError, LossError, NotOpenedError, UnreadableError, UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save
@@ -28,7 +28,7 @@ from ckpt.jobs.rewrite.report import Leftover, RewriteReport
 from ckpt.jobs.rewrite.sets.partial import is_partial, whole_part
 from ckpt.limits import Limits
 from ckpt.rows import NamedTuple
-from ckpt.text import pasted_path, show, show_literal
+from ckpt.text import pasted_path, show
 
 Open = Callable[[str, Limits], Checkpoint]
 
@@ -132,11 +132,10 @@ def items_of(paths: Sequence[str], options: WriteOptions) -> list[Found]:
     if not options.recursive:
         return [Found(name) for name in names]
     items = looked(names, options.limits, plugins=plugins_allowed())
-    others = [item.path for item in items if item.is_other]
+    items, others = parted(items)
     if others:
         output.talk(f"ckpt: {others_text(others)}")
-    ours = (item for item in items if item.skipped is None and not item.is_other)
-    return [item for item in ours if not _is_result(item, names, options.output)]
+    return [item for item in unskipped(items) if not _is_result(item, names, options.output)]
 
 
 def _is_result(item: Found, names: Sequence[str], out: str | None) -> bool:
@@ -187,14 +186,6 @@ def open_item(item: Found, options: WriteOptions, opened: Open) -> Checkpoint:
         if options.many:
             error.hint = "-r takes them all"
         raise
-
-
-def is_skipped(item: Found, error: CkptError) -> bool:
-    """Whether a file in a folder never was a checkpoint, which stderr says then."""
-    if is_concern(item, error):
-        return False
-    output.talk(f"ckpt: {show(item.path, None)}: skipped: {show_literal(error.problem)}")
-    return True
 
 
 def _out(item: Found, options: WriteOptions, opened: Open) -> str | None:

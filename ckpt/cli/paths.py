@@ -13,11 +13,11 @@ from ckpt import __version__
 from ckpt.cli import output
 from ckpt.cli.signature import LIMITS
 from ckpt.cli.start import Signal
-from ckpt.cli.walk import FEW, Found, empty, is_concern, many, nothing_in, others_text
+from ckpt.cli.walk import FEW, Found, empty, is_concern, many, nothing_in, others_text, parted
 from ckpt.errors import CkptError, about
 from ckpt.render.text import Line
 from ckpt.rows import NamedTuple
-from ckpt.text import Json, and_more, show, show_literal
+from ckpt.text import Json, and_more, show
 
 if TYPE_CHECKING:
     from ckpt.io.executor import Executor
@@ -102,8 +102,7 @@ def look(
     """
     from ckpt.io.executor import Task  # here: who reads one file needs none
 
-    others = [item.path for item in items if item.is_other]
-    items = [item for item in items if not item.is_other]
+    items, others = parted(items)
     tasks = [Task(_answered, (item, answer), 1) for item in items]
     codes, seen = [], []
     several = len(tasks) >= FEW
@@ -112,7 +111,7 @@ def look(
             if progress is not None:
                 progress(1)
             if isinstance(made, str):
-                output.talk(f"ckpt: {show(item.path, None)}: skipped: {show_literal(made)}")
+                output.skip(item.path, made)
                 continue
             seen.append(item.path)
             codes.append(_written(item.path, made, json, tables, apart))

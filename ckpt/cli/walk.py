@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ckpt import formats
+from ckpt.cli import output
 from ckpt.errors import CkptError, NotOpenedError, StandInError, UnreadableError, UnsupportedError, UsageError
 from ckpt.formats.directory import LOCAL_MAGIC
 from ckpt.io.far import is_url
@@ -32,9 +33,9 @@ MOST = 200_000
 """The most regular files of a folder that are looked at."""
 MOST_FAR = 1_000
 """The most objects behind a URL of which the first bytes are read."""
-_SHARD = r"-\d{5,}-of-\d{5,}\.(?:safetensors|bin)$"
+_SHARD = r"-\d{5,}-of-\d{5,}\.(?:safetensors|bin)"
 _LONGEST = 1 << 24
-"""Bytes of a list of names, or of an index."""
+"""Bytes of a list of names."""
 _CLOSED = (".git", ".hg", ".svn")
 """Folders of version control, which are not entered."""
 _LEFTOVER = r"\..*\.ckpt-tmp"
@@ -60,6 +61,14 @@ def is_concern(item: Found, error: CkptError) -> bool:
     if item.named or isinstance(error, StandInError) or not isinstance(error, UnsupportedError):
         return True
     return not item.path.lower().endswith(".bin")  # of which many are something else
+
+
+def is_skipped(item: Found, error: CkptError) -> bool:
+    """Whether a file in a folder never was a checkpoint, which stderr says then."""
+    if is_concern(item, error):
+        return False
+    output.skip(item.path, error.problem)
+    return True
 
 
 def found(paths: Sequence[str], *, picked: bool = False) -> Iterator[Found]:
@@ -114,6 +123,29 @@ def _at_url(path: str) -> Iterator[Found]:
         yield Found(path)
 
 
+def parted(items: Iterable[Found]) -> tuple[list[Found], list[str]]:
+    """What is to be looked at, and the paths of the other files."""
+    ours: list[Found] = []
+    others: list[str] = []
+    for item in items:
+        if item.is_other:
+            others.append(item.path)
+        else:
+            ours.append(item)
+    return ours, others
+
+
+def unskipped(items: Iterable[Found]) -> list[Found]:
+    """The items that are opened. Those that are not are named on stderr."""
+    kept = []
+    for item in items:
+        if item.skipped is None:
+            kept.append(item)
+        else:
+            output.skip(item.path, item.skipped)
+    return kept
+
+
 def endings(paths: Iterable[str]) -> dict[str, int]:
     """How many paths have each ending, most first; the empty one counts names without one."""
     counts = Counter(os.path.splitext(os.path.basename(path).lower())[1] for path in paths)
@@ -156,12 +188,7 @@ def _walked(folder: str) -> Iterator[Found]:
             yield Found(os.path.normpath(at), named=False)
             names = [name for name in names if name not in own]
             folders[:] = [name for name in folders if not any(file.startswith(f"{name}/") for file in own)]
-        indexed = _indexed(
-            [os.path.join(at, name) for name in {*names, *own} if name.endswith(".index.json")]
-        )
-        for name in sorted(names, key=natural):
-            if re.search(_SHARD, name) and os.fsencode(name) in indexed:
-                continue
+        for name in _unindexed(at, names, own):
             count += 1
             if count > MOST:
                 problem = f"the folder holds over {MOST:,} files"
@@ -173,27 +200,41 @@ def _walked(folder: str) -> Iterator[Found]:
     yield from refused
 
 
-def _indexed(paths: Iterable[str]) -> bytes:
-    """The text of the indices of a folder: the shards that one names are looked at with it."""
-    texts = []
-    for path in paths:
+def _unindexed(folder: str, names: Sequence[str], own: Sequence[str]) -> list[str]:
+    """The names in a folder, in natural order, without the shards that an index names: these are looked at with it."""
+    has_shards = any(re.search(f"{_SHARD}$", name) for name in names)
+    indices = [name for name in {*names, *own} if name.endswith(".index.json")] if has_shards else []
+    indexed: set[str] = set()
+    for index in indices:
         try:
-            texts.append(beginning(path, _LONGEST))
+            text = _read(f"{folder.rstrip('/')}/{index}", Limits().index_bytes, "the index")
         except CkptError:
-            continue
-    return b"\n".join(texts)
+            continue  # opening it says why it cannot be read
+        indexed.update(map(os.fsdecode, re.findall(rf'"([^"\\]*{_SHARD})"'.encode(), text)))
+    return sorted((name for name in names if name not in indexed), key=natural)
 
 
 def _of_file(path: str, name: str) -> Found:
     """A file in a folder: one to look at, or another one."""
     if re.fullmatch(_LEFTOVER, name):
         return Found(path, named=False, skipped="a leftover of a write that was interrupted")
+    is_named_so = name.lower().endswith(CHECKPOINTS)
     try:
         is_file = stat.S_ISREG(os.stat(path).st_mode)
+    except FileNotFoundError:
+        is_file = is_named_so  # a link that leads nowhere
     except OSError:
-        is_file = name.lower().endswith(CHECKPOINTS)  # opening it says why it cannot be read
-    is_ours = is_file and (name.lower().endswith(CHECKPOINTS) or formats.recognises(path, Limits()))
-    return Found(path, named=False, is_other=not is_ours)
+        is_file = True  # opening it says why it cannot be read
+    item = Found(path, named=False, is_other=not is_file)
+    return _by_bytes(item) if is_file and not is_named_so else item
+
+
+def _by_bytes(item: Found) -> Found:
+    """A file in a folder whose name does not say what it is: one to look at or another one, by its first bytes."""
+    try:
+        return item._replace(is_other=not formats.recognises(item.path, Limits()))
+    except NotOpenedError as error:
+        return item._replace(error=error)
 
 
 def _walked_far(path: str, *, named: bool = False) -> Iterator[Found]:
@@ -205,10 +246,8 @@ def _walked_far(path: str, *, named: bool = False) -> Iterator[Found]:
         is_named_so = item.path.lower().endswith((*CHECKPOINTS, *PERHAPS))
         if item.error is not None or item.named or item.folder is not None or is_named_so:
             yield item._replace(folder=None)
-        elif not is_looked_into or not formats.recognises(item.path, Limits()):
-            yield item._replace(is_other=True)
         else:
-            yield item
+            yield _by_bytes(item) if is_looked_into else item._replace(is_other=True)
     if not is_looked_into:
         yield Found(
             path, named=False, skipped=f"it holds over {MOST_FAR:,} objects: only names were looked at"
@@ -226,10 +265,7 @@ def _objects(path: str, named: bool = False) -> Iterator[Found]:
     if len(own) > 1 or any(name.startswith(".") for name in own):
         yield Found(path, named=named, folder=path)
         names = [name for name in names if name not in own and not any(file.startswith(name) for file in own)]
-    indexed = any(name.endswith(".index.json") for name in (*names, *own))
-    for name in sorted(names, key=natural):
-        if indexed and re.search(_SHARD, name):
-            continue
+    for name in _unindexed(path, names, own):
         inner = f"{path.rstrip('/')}/{name}"
         if not name.endswith("/"):
             yield Found(inner, named=False)
@@ -290,7 +326,7 @@ def listed(paths: Sequence[str] | None, file: str | None, what: str = "look at")
     """
     names = list(paths or ())
     if file is not None:
-        data = _read(file)
+        data = _stdin() if file == "-" else _read(file, _LONGEST, f"the list {show(file, 80)}")
         mark = b"\0" if b"\0" in data else b"\n"
         names += [shown(os.fsdecode(name)) for name in data.split(mark) if name.strip()]
     if not names:
@@ -298,11 +334,16 @@ def listed(paths: Sequence[str] | None, file: str | None, what: str = "look at")
     return names
 
 
-def _read(file: str) -> bytes:
-    if file == "-":
-        return sys.stdin.buffer.read(_LONGEST)
-    source = locate(file).open()
+def _stdin() -> bytes:
+    data = sys.stdin.buffer.read(_LONGEST + 1)
+    if len(data) > _LONGEST:
+        raise UsageError(f"--files-from -: the list has over {_LONGEST:,} bytes")
+    return data
+
+
+def _read(path: str, limit: int, what: str) -> bytes:
+    source = locate(path).open()
     try:
-        return read_limited(source, _LONGEST, "", f"the list {show(file, 80)}")
+        return read_limited(source, limit, "", what)
     finally:
         source.close()

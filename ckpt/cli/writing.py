@@ -35,7 +35,6 @@ from ckpt.cli.outputs import (
     advised_partial,
     can_stay,
     check_link,
-    is_skipped,
     jobs_of,
     left_over,
     made,
@@ -47,6 +46,7 @@ from ckpt.cli.outputs import (
 )
 from ckpt.cli.paths import each
 from ckpt.cli.signature import Command, dressed, parameters_of
+from ckpt.cli.walk import is_skipped
 from ckpt.errors import CkptError, LossError, UnsupportedError, UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save

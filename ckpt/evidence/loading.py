@@ -5,6 +5,7 @@ A file with unknown names gets a reason instead of an expression, never `weights
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from ckpt.checkpoint import Checkpoint, Refusal
@@ -13,8 +14,7 @@ from ckpt.io.beside import is_lasting
 from ckpt.io.far import is_url
 from ckpt.names import NamedKey, Path
 from ckpt.nodes import Node
-from ckpt.pickles.imports import runs_anything
-from ckpt.pickles.known import PACKAGES
+from ckpt.pickles.known import PACKAGES, is_own
 from ckpt.rows import NamedTuple
 from ckpt.text import STAND_INS, and_more, pasted_path, show_literal
 from ckpt.tree.view import look
@@ -128,7 +128,7 @@ def _of_folder(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
 def _strange(checkpoint: Checkpoint) -> str | None:
     """Why no expression is given: names that only the author's code has, or that loading calls."""
     called = [row for row in checkpoint.imports if row.group == "called"]
-    runs = next((row for row in called if runs_anything(row.module, row.name)), None)
+    runs = next((row for row in called if is_own(row.module)), None)
     if runs is not None:
         return f"loading this file runs {runs.module}.{runs.name}"
     for row in called:
@@ -220,10 +220,7 @@ def _unpickled(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     template = checkpoint.traits.load
     options = f', encoding="{checkpoint.encoding}"' if checkpoint.encoding else ""
     expression = template.format(path=literal(_local(checkpoint.path)), options=options)
-    modules = sorted(
-        {name.rpartition("(")[2] for name in template.split(".")[:-1] if "(" in name}
-        | {template.partition(".")[0]}
-    )
+    modules = sorted(set(re.findall(r"(\w+)\.\w+\(", template)))
     note = f"only if you trust its author; import {', '.join(modules)}"
     return Load(expression + _model_path(checkpoint, models), note)
 

@@ -120,7 +120,7 @@ def refusal(path: str, limits: Limits, *, plugins: bool = False) -> CkptError | 
 def recognises(path: str, limits: Limits, *, plugins: bool = False) -> bool:
     """Whether the first bytes of a file, or the directory of an archive, are of a checkpoint, a pickle, or hold one.
 
-    A file that points to a checkpoint of several files is none itself.
+    A file that points to a checkpoint of several files is none itself. Raises NotOpenedError.
     """
     probe = None
     sets = [f"ckpt.formats.{name}" for name in _SETS]
@@ -128,7 +128,9 @@ def recognises(path: str, limits: Limits, *, plugins: bool = False) -> bool:
         probe = probe_at(locate(path), limits, plugins)
         single = (format for format in _asked(plugins) if getattr(format, "__name__", "") not in sets)
         return any(format.sniff(probe) for format in single) or _holds_checkpoints(probe)
-    except CkptError:  # a zip archive that is damaged, or a file that cannot be read
+    except NotOpenedError:
+        raise
+    except CkptError:  # a zip archive that is damaged
         return probe is not None and _holds_checkpoints(probe)
     finally:
         if probe is not None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ckpt.checkpoint import Checkpoint
-from ckpt.pickles.imports import judge, reached, runs_anything
+from ckpt.pickles.imports import judge, reached
+from ckpt.pickles.known import is_own
 from ckpt.rows import NamedTuple
 from ckpt.tree.literals import call_text
 
@@ -38,7 +39,7 @@ def code_of(source: Checkpoint, result: Checkpoint) -> Code:
     for module, name, group, texts in rows:
         text = texts[0] if texts else f"{module}.{name}"
         if group == "called":
-            kinds["runs" if runs_anything(module, name) else "calls"][text] = None
+            kinds["runs" if is_own(module) else "calls"][text] = None
         elif group == "unknown" and not result.traits.names_are_code:  # a program of its own imports nothing
             kinds["imports"][text] = None
     return Code(*map(tuple, kinds.values()))

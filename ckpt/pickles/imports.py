@@ -6,7 +6,7 @@ anything.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal
 
 from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple
@@ -65,12 +65,7 @@ def judge(
     hooks = {name for name in names if (name.module, name.name) == ("collections", "OrderedDict")}
     usual: dict[Node, int] = {name: count for name in names if (count := _USUAL.get(name.qualified))}
     for call in calls:
-        if call.states or call.items or call.keys or call.kwargs is not None:
-            pass
-        elif type(call.meaning) is TensorRef:
-            if len(call.args) == usual.get(call.func) and _is_empty(call.args[-1], hooks):
-                continue
-        elif call.func in hooks and not call.args and call.how == "reduce":
+        if _is_usual(call, usual, hooks):
             continue
         if not grammar.allows(call):
             _blame(called, _culprits(grammar, call), call)
@@ -91,14 +86,18 @@ _USUAL = {"torch._utils._rebuild_tensor_v2": 6, "torch._utils._rebuild_parameter
 """The calls that make nearly all tensors, and their arguments, of which the last is an empty dict of hooks."""
 
 
+def _is_usual(call: Opaque, usual: Mapping[Node, int], hooks: Collection[Node]) -> bool:
+    """Whether a call is one of those that torch.save writes for each tensor, which the grammar allows."""
+    if call.states or call.items or call.keys or call.kwargs is not None:
+        return False
+    if type(call.meaning) is TensorRef:
+        return len(call.args) == usual.get(call.func) and _is_empty(call.args[-1], hooks)
+    return call.func in hooks and not call.args and call.how == "reduce"
+
+
 def _is_empty(hooks: Node, dicts: Collection[Node]) -> bool:
     """Whether a node is an empty `OrderedDict()`, as torch.save writes one for each tensor."""
     return type(hooks) is Opaque and hooks.func in dicts and not (hooks.args or hooks.states or hooks.keys)
-
-
-def runs_anything(module: str, name: str) -> bool:
-    """Whether a name that loading calls can run code of the file's choice, because it is of Python, torch, numpy or pip."""
-    return is_own(module)
 
 
 def looks_like_enum(call: Opaque) -> bool:

@@ -14,7 +14,7 @@ from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import adapted_layers
 from ckpt.jobs.inspect.inspect import InspectReport, Prefix
 from ckpt.nodes import Node
-from ckpt.pickles.imports import runs_anything
+from ckpt.pickles.known import is_own
 from ckpt.render.findings import safe
 from ckpt.render.tables import value_text
 from ckpt.render.text import Line, cells, cut, flowed, hung, pasted_line, shortened
@@ -154,9 +154,7 @@ def _loading(report: InspectReport, head: Line, width: int | None) -> list[Line]
             pasted_line(load.expression, width, indent),
         ]
     if load.expression is None:
-        runs = any(
-            row.group == "called" and runs_anything(row.module, row.name) for row in report.checkpoint.imports
-        )
+        runs = any(row.group == "called" and is_own(row.module) for row in report.checkpoint.imports)
         out = hung(head, safe(load.reason or ""), width, style="error" if runs else "warning")
     else:
         verdict = _verdict(report)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -14,7 +15,8 @@ from pathlib import Path
 import pytest
 from process import TIMEOUT, Run, environment, terminal
 
-from ckpt.cli.walk import FEW, found
+from ckpt.cli.walk import FEW, found, listed
+from ckpt.errors import UsageError
 
 
 @pytest.fixture
@@ -41,7 +43,8 @@ def test_a_folder(ckpt: Run, runs: Path) -> None:
 
     assert (done.returncode, done.stderr) == (
         0,
-        "5 checkpoints, 215 KiB · 1 runs code (ckpt lint --level error) · 2 not looked at (--others)\n",
+        f"ckpt: {runs}/again: skipped: a link to a folder\n"
+        "5 checkpoints, 215 KiB · 1 runs code (ckpt lint --level error) · 3 not looked at (--others)\n",
     )
     assert done.stdout == (
         "NAME                      FORMAT           SIZE  PARAMS  DTYPE    DEVICE  LOADS               FINDINGS\n"
@@ -190,6 +193,13 @@ def test_paths_from_a_list(mark: str, ckpt: Run, tmp_path: Path) -> None:
     assert from_stdin.stdout == from_file.stdout
     names = [line.split("\t")[0] for line in from_stdin.stdout.splitlines()[1:]]
     assert names == ["legacy.pth", "llama_bf16.pth", "tied_and_bloated.pth"]
+
+
+def test_a_list_on_stdin_is_read_whole_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = io.TextIOWrapper(io.BytesIO(b"weights.safetensors\n" * 900_000))
+    monkeypatch.setattr("sys.stdin", text)
+    with pytest.raises(UsageError, match="--files-from -: the list has over 16,777,216 bytes"):
+        listed(None, "-")
 
 
 def test_nothing_to_look_at(ckpt: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from inside import inside
-from process import SAMPLES, check_error
+from process import SAMPLES, as_nobody, check_error
 
 from ckpt.cli.app import program
 from ckpt.cli.commands import slim
@@ -250,6 +251,27 @@ def test_writers_keep_the_paths_below_a_folder(command: str, runs: Path) -> None
         1,
         1,
     ]
+
+
+@pytest.mark.parametrize("command", WRITERS)
+def test_writers_name_what_they_do_not_open(command: str, runs: Path) -> None:
+    (runs / "runs" / "again").symlink_to("deep")
+    done = inside(command, "runs", *WRITERS[command], "-r", "-o", "made", cwd=runs)
+    assert "ckpt: runs/again: skipped: a link to a folder" in done.err.decode().splitlines()
+
+
+@pytest.mark.parametrize("command", ["ls", "lint", "verify", "inspect"])
+def test_a_file_that_may_not_be_read_is_an_error(command: str, tmp_path: Path) -> None:
+    """Its first bytes were taken for those of no checkpoint."""
+    torch.save({"w": torch.ones(2)}, tmp_path / "a.pth")
+    torch.save({"w": torch.ones(2)}, tmp_path / "secret")
+    for path in (tmp_path, *tmp_path.parents):
+        with contextlib.suppress(PermissionError):
+            path.chmod(path.stat().st_mode | 0o055)
+    (tmp_path / "secret").chmod(0)
+    done = as_nobody(command, ".", cwd=tmp_path)
+    assert done.code == 2 and "secret" in (done.out + done.err).decode(), done
+    assert "not looked at" not in done.err.decode()
 
 
 def test_earlier_results_are_no_input(folder: Path) -> None:

@@ -130,6 +130,22 @@ def test_quick_and_folders_are_lists(folder: Path) -> None:
     assert done.code == 2 and [row["path"] for row in drawn(folder / "d.html")["unreadable"]] == ["empty"]
 
 
+def test_what_a_page_leaves_out_is_said(folder: Path) -> None:
+    (folder / "runs").mkdir()
+    shutil.copy(folder / "legacy.pth", folder / "runs")
+    (folder / "runs" / "again").symlink_to(folder)
+    (folder / "runs" / "README.md").write_text("words")
+    (folder / "runs" / "words.bin").write_text("words")
+    for where in ("page.html", "-"):
+        done = ckpt("report", "runs", "-o", where, cwd=folder)
+        lines = done.err.decode().splitlines()
+        assert lines[:2] == [
+            "ckpt: runs/again: skipped: a link to a folder",
+            "ckpt: runs/words.bin: skipped: not a checkpoint: a text file",
+        ]
+        assert lines[2].endswith("1 file not looked at: 1 *.md")
+
+
 def test_stored_documents_are_drawn(folder: Path) -> None:
     (folder / "i.json").write_bytes(ckpt("inspect", "--json", "train_cuda.pth", "legacy.pth", cwd=folder).out)
     (folder / "d.json").write_bytes(ckpt("diff", "--json", "ddp_before.pth", "ddp_after.pth", cwd=folder).out)

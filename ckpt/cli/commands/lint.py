@@ -38,7 +38,18 @@ from ckpt.cli.options import (
 from ckpt.cli.paths import TROUBLE, worst
 from ckpt.cli.settings import LintSettings, lint_settings
 from ckpt.cli.signature import GATE, OUTPUT, Exclusion, excluding
-from ckpt.cli.walk import Found, empty, endings, found, is_concern, listed, many, nothing_in, others_text
+from ckpt.cli.walk import (
+    Found,
+    empty,
+    endings,
+    found,
+    is_concern,
+    listed,
+    many,
+    nothing_in,
+    others_text,
+    parted,
+)
 from ckpt.errors import CkptError, UsageError, about
 from ckpt.evidence.survey import Survey
 from ckpt.findings import CATALOGUE, Finding, Rules
@@ -135,10 +146,10 @@ def command(
         if report.error is not None and form == "text":
             output.talk(f"ckpt: {show(report.path, None)}: {show_literal(str(report.error))}")
         elif report.skipped is not None:
-            output.talk(f"ckpt: {show(report.path, None)}: skipped: {show_literal(report.skipped)}")
+            output.skip(report.path, report.skipped)
     _tell_switched_off(settings.path, reports)
-    for path in ignored if others else ():
-        output.talk(f"ckpt: {show(path, None)}: not looked at: its first bytes are of no checkpoint")
+    if others:
+        output.list_others(ignored)
     _write(reports, ignored, form, statistics=statistics)
     if form == "text" and not quiet:
         more = f" · {others_text(ignored)}" + ("" if others else " (--others)")
@@ -199,14 +210,13 @@ def _reports(
     """The reports on what the names lead to, which several processes make when there are many, and all other files."""
     for name in names:
         refuse_factory(name, "--model")
-    every = list(found(names, picked=picked))
-    items = [item for item in every if not item.is_other]
+    items, others = parted(found(names, picked=picked))
     tasks = [Task(_report, (item, reading), 1) for item in items]
     with output.progress("checking", len(tasks), "files") as progress:
         reports = many(tasks, jobs).run(tasks, progress)
     bare = empty(names, [report.path for report in reports])
     reports += [LintReport(name, (), nothing_in(name).failure(name)) for name in bare]
-    return reports, [item.path for item in every if item.is_other]
+    return reports, others
 
 
 def _judged(path: str, gate: FileGate, findings: Sequence[Finding]) -> LintReport:

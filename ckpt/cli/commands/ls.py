@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
@@ -35,7 +35,7 @@ from ckpt.cli.options import (
 from ckpt.cli.paths import TROUBLE, worst
 from ckpt.cli.signature import OUTPUT, Exclusion, excluding
 from ckpt.cli.start import Signal
-from ckpt.cli.walk import Found, found, is_concern, listed, many
+from ckpt.cli.walk import Found, found, is_concern, listed, many, parted, unskipped
 from ckpt.errors import CkptError, UsageError, about
 from ckpt.evidence.survey import Survey
 from ckpt.findings import LEVELS, Rules
@@ -98,35 +98,36 @@ def command(
     if sort not in _ORDERS:
         raise UsageError(f"--sort {show(sort, 40)}: not one of {' '.join(_ORDERS)}")
     names = listed(paths, files_from)
-    rows: list[LsRow] = []
-    ignored: list[str] = []
+    listing = _Listing(limits, gate.rules, commands=json)
     order = _ORDERS[sort]
 
     def write() -> None:
-        _write(sorted(rows, key=order), names, json=json, tsv=tsv, table=table, header=not no_header)
+        rows = sorted(listing.rows, key=order)
+        _write(rows, names, json=json, tsv=tsv, table=table, header=not no_header)
 
     try:
-        rows.extend(rows_of(names, limits, gate.rules, commands=json, jobs=jobs, others=ignored))
+        listing.read(names, jobs)
     except Signal:  # who interrupts sees the rows so far
         write()
         sys.stdout.flush()
         raise
-    if not rows:
+    if not listing.rows:
         raise UsageError(f"no checkpoint in {', '.join(show(name, 80) for name in names[:3])}")
     write()
-    for path in ignored if others else ():
-        output.talk(f"ckpt: {show(path, None)}: not looked at: its first bytes are of no checkpoint")
+    if others:
+        output.list_others(listing.others)
     if not quiet:
-        output.conclude(summary(rows, ignored))
-    return worst(_code(row, gate, skip_unreadable) for row in rows)
+        output.conclude(summary(listing.rows, listing.others))
+    return worst(_code(row, gate, skip_unreadable) for row in listing.rows)
 
 
 def show_folder(path: str, limits: Limits) -> int:
     """Print the list of a folder that is no checkpoint itself; the exit code."""
-    ignored: list[str] = []
-    rows = sorted(rows_of([path], limits, Rules(level="info"), others=ignored), key=_ORDERS["name"])
+    listing = _Listing(limits, Rules(level="info"))
+    listing.read([path])
+    rows = sorted(listing.rows, key=_ORDERS["name"])
     _write(rows, [path], json=False, tsv=False, table=None, header=True)
-    output.conclude(summary(rows, ignored))
+    output.conclude(summary(rows, listing.others))
     return worst(TROUBLE if row.error is not None else 0 for row in rows)
 
 
@@ -137,30 +138,32 @@ def _worst(row: LsRow) -> tuple[int, int, int]:
     return first, min(levels, default=len(LEVELS)), -len(shown_codes(row.findings))
 
 
-def rows_of(
-    names: Sequence[str],
-    limits: Limits,
-    rules: Rules,
-    *,
-    commands: bool = False,
-    jobs: int | None = None,
-    others: list[str] | None = None,
-) -> Iterator[LsRow]:
+class _Listing:
     """The row of each checkpoint with the findings that count, in the order in which they are found.
 
-    With `commands` findings name the commands that help, as JSON has them. `others` gets the files of folders that are none.
+    `others` are the files of folders that are none. With `commands` findings name the commands that help, as JSON has them.
     """
-    every = list(found(names))
-    if others is not None:
-        others += [item.path for item in every if item.is_other]
-    items = [item for item in every if item.skipped is None and not item.is_other]
-    tasks = [Task(_row, (item, limits, commands)) for item in items]
-    with output.progress("reading", len(tasks), "files") as progress:
-        for row in many(tasks, jobs).each(tasks):
-            if progress is not None:
-                progress(1)
-            if row is not None:
-                yield row._replace(findings=rules.kept(row.findings))
+
+    def __init__(self, limits: Limits, rules: Rules, *, commands: bool = False) -> None:
+        self.rows: list[LsRow] = []
+        self.others: list[str] = []
+        self._limits = limits
+        self._rules = rules
+        self._commands = commands
+
+    def read(self, names: Sequence[str], jobs: int | None = None) -> None:
+        """Add what the names lead to. Whoever interrupts this has the rows so far."""
+        items, self.others = parted(found(names))
+        items = unskipped(items)
+        tasks = [Task(_row, (item, self._limits, self._commands)) for item in items]
+        with output.progress("reading", len(tasks), "files") as progress:
+            for item, row in zip(items, many(tasks, jobs).each(tasks), strict=True):
+                if progress is not None:
+                    progress(1)
+                if row is None:
+                    self.others.append(item.path)
+                else:
+                    self.rows.append(row._replace(findings=self._rules.kept(row.findings)))
 
 
 def _row(item: Found, limits: Limits, commands: bool) -> LsRow | None:

@@ -26,7 +26,7 @@ from ckpt.cli.options import (
 )
 from ckpt.cli.paths import TROUBLE
 from ckpt.cli.signature import OUTPUT, Exclusion, excluding
-from ckpt.cli.walk import Found, empty, is_concern, listed, looked, nothing_in
+from ckpt.cli.walk import Found, empty, is_skipped, listed, looked, nothing_in, others_text, parted, unskipped
 from ckpt.errors import CkptError, UsageError, about
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save
@@ -101,7 +101,7 @@ def command(
     documents = _Documents(page, limits, section)
     documents.read(names, measured=measured, quick=quick)
     page.write(documents.found)
-    page.tell(documents.drawn, len(documents.found) - documents.drawn)
+    page.tell(documents.drawn, len(documents.found) - documents.drawn, documents.others)
     return documents.code
 
 
@@ -165,12 +165,15 @@ class Page:
         for text in sink.warnings:
             output.talk(f"ckpt: {text}")
 
-    def tell(self, drawn: int, unreadable: int = 0) -> None:
-        """Say on stderr what was written: `wrote report.html, 3 documents, 1 unreadable`."""
+    def tell(self, drawn: int, unreadable: int = 0, others: Sequence[str] = ()) -> None:
+        """Say on stderr what was written: `wrote report.html, 3 documents, 1 unreadable`, and what was left out."""
+        parts = [others_text(others)] if others else []
         if self._to is not None:
-            parts = [f"wrote {show(self._to.path, None)}", plural(drawn, "document")]
-            parts += [f"{unreadable:,} unreadable"] if unreadable else []
-            output.conclude(", ".join(parts))
+            wrote = [f"wrote {show(self._to.path, None)}", plural(drawn, "document")]
+            wrote += [f"{unreadable:,} unreadable"] if unreadable else []
+            parts.insert(0, ", ".join(wrote))
+        if parts:
+            output.conclude(" · ".join(parts))
 
 
 def _is_source(to: commit.Target) -> UsageError:
@@ -182,6 +185,7 @@ class _Documents:
 
     def __init__(self, page: Page, limits: Limits, section: str | None) -> None:
         self.found: list[Document] = []
+        self.others: list[str] = []
         self.drawn = 0
         self.code = 0
         self._page = page
@@ -191,11 +195,8 @@ class _Documents:
     def read(self, names: Sequence[str], *, measured: bool, quick: bool) -> None:
         """Read what the PATHs lead to. Raises UsageError when nothing is there."""
         names = [name for name in names if not self._stored(name)]
-        items = [
-            item
-            for item in looked(names, self._limits, plugins=plugins_allowed())
-            if not item.skipped and not item.is_other
-        ]
+        items, self.others = parted(looked(names, self._limits, plugins=plugins_allowed()))
+        items = unskipped(items)
         paths = [item.path for item in items]
         if paths == sorted(paths):  # as the shell writes them; epoch_2 comes before epoch_10
             items.sort(key=lambda item: natural(item.path))
@@ -254,7 +255,7 @@ class _Documents:
                 except UsageError:
                     raise  # of the request, not of the file
                 except CkptError as error:
-                    if is_concern(item, error):
+                    if not is_skipped(item, error):
                         self._failed(item.path, error)
                 if progress is not None:
                     progress(1)

@@ -17,7 +17,7 @@ from ckpt.findings import Finding, Level, Plan, Way, order
 from ckpt.jobs.inspect import resume, unused
 from ckpt.jobs.inspect.storages import StorageUse, holding_storages, storage_uses, tied_weights
 from ckpt.names import Globs
-from ckpt.pickles.imports import runs_anything
+from ckpt.pickles.known import is_own
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Tensor
 from ckpt.text import Json, and_more, listed, plural, show, size_text
@@ -313,7 +313,7 @@ def _call(row: Import) -> str:
     if not row.calls:
         return f"DANGER: loading {_file(row.file)} can run anything: it holds {row.module}.{row.name} as a value{at}."
     more = f" and makes {plural(row.times - 1, 'more such call')}" if row.times > 1 else ""
-    if runs_anything(row.module, row.name):
+    if is_own(row.module):
         return f"DANGER: loading {_file(row.file)} runs {row.calls[0]}{at}{more}."
     return f"Loading {_file(row.file)} calls {row.calls[0]}{at}, which ckpt does not know{more}."
 

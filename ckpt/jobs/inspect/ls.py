@@ -8,7 +8,7 @@ from ckpt.errors import Failure
 from ckpt.evidence.survey import Survey
 from ckpt.findings import Finding, Plan
 from ckpt.jobs.inspect.inspect import inspect
-from ckpt.pickles.imports import runs_anything
+from ckpt.pickles.known import is_own
 from ckpt.rows import NamedTuple
 from ckpt.text import Json
 
@@ -92,7 +92,7 @@ def _loads(survey: Survey) -> str:
     if checkpoint.traits.names_are_code:
         return checkpoint.traits.load.partition("(")[0].rpartition(".")[0]  # torch.jit, which imports nothing
     unknown = [row for row in checkpoint.imports if row.group != "known"]
-    if any(row.group == "called" and runs_anything(row.module, row.name) for row in unknown):
+    if any(row.group == "called" and is_own(row.module) for row in unknown):
         return RUNS_CODE  # whichever file of a folder does
     if checkpoint.not_loadable:
         return "not by torch"

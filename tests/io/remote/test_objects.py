@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from buckets import Bucket
 
 from ckpt import formats
+from ckpt.cli.walk import found
 from ckpt.errors import NotOpenedError
 from ckpt.io.location import locate
 from ckpt.io.remote import objects
@@ -90,6 +92,27 @@ def test_folders_read_the_same(name: str, memory: Any) -> None:
             (row.path, row.tensor.shape) for row in local.tensors
         ]
         assert digests(Survey(far)) == digests(Survey(local))
+
+
+def test_a_shard_that_no_index_names_is_found(memory: Any) -> None:
+    """It was passed over wherever an index lies beside it."""
+    index = {"weight_map": {"w": "model-00001-of-00001.safetensors"}, "metadata": {}}
+    for name in ("model-00001-of-00001.safetensors", "other-00001-of-00001.safetensors"):
+        obstore.put(memory, f"run/{name}", (SAMPLES / "weights.safetensors").read_bytes())
+    obstore.put(memory, "run/model.safetensors.index.json", json.dumps(index).encode())
+    assert [item.path for item in found(["s3://b/run/"])] == [
+        "s3://b/run/model.safetensors.index.json",
+        "s3://b/run/other-00001-of-00001.safetensors",
+    ]
+
+
+def test_an_object_that_cannot_be_read_is_an_error(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    obstore.put(memory, "run/a", DATA)
+    refused = PermissionError("403")
+    monkeypatch.setattr(StoredObject, "get", lambda *_: (_ for _ in ()).throw(failure(refused)))
+    assert [(item.path, item.is_other, str(item.error)) for item in found(["s3://b/run/"])] == [
+        ("s3://b/run/a", False, f"s3://b/run/a: {failure(refused)}")
+    ]
 
 
 class Counting:
