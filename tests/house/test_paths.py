@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 LIMITS = [
     "formats.plain_pickle.early._LOOKED",
+    "formats.plain_pickle.packed._HEAD",
+    "formats.plain_pickle.packed._STREAMS",
     "pickles.grammar._PARTS",
     "pickles.machine.TUPLE_ENTRIES",
     "evidence.gradients._READ",

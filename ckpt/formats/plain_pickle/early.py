@@ -33,10 +33,10 @@ def is_early(head: bytes, source: Source, limits: Limits) -> bool:
 def is_packed(head: bytes, source: Source, limits: Limits) -> bool:
     """Whether a file that begins with these bytes is a compressed pickle."""
     how = packing(head)
-    inside = b"" if how is None else beginning(head, source, how, _INSIDE)
-    return is_pickle(inside) or (
-        bool(inside) and inside[0] in _OPCODES and _runs(inside, len(inside), limits) is True
-    )
+    inside = b"" if how is None else beginning(source, how, _INSIDE)
+    if not inside:
+        return inside is None  # a megabyte that becomes nothing: no honest file, and it may go on
+    return is_pickle(inside) or (inside[0] in _OPCODES and _runs(inside, len(inside), limits) is True)
 
 
 def _runs(data: bytes, size: int, limits: Limits) -> bool | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import lzma
 import zlib
+from collections.abc import Iterator
 from typing import Protocol
 
 from ckpt.errors import UnreadableError
@@ -12,7 +13,13 @@ from ckpt.io.source import Source
 from ckpt.limits import Budget
 from ckpt.rows import NamedTuple
 
-_STEP = 1 << 20
+_FIRST, _STEP = 1 << 12, 1 << 20
+"""Bytes of a stream that are read first, because many short ones may follow each other, and in the end."""
+_STREAMS = 100_000
+"""The most streams that follow each other. bgzip begins one every 64 KiB, pbzip2 every 900 kB."""
+_HEAD = 6
+"""The longest of the first bytes that say how a file is compressed."""
+_ERRORS = (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error)
 
 
 class _Machine(Protocol):
@@ -23,6 +30,9 @@ class _Machine(Protocol):
 
     @property
     def needs_input(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes: ...
 
 
 class Packing(NamedTuple):
@@ -48,39 +58,65 @@ def packing(head: bytes) -> Packing | None:
     return found or (_ZLIB if is_zlib else None)
 
 
-def beginning(head: bytes, source: Source, how: Packing, size: int) -> bytes:
-    """At most `size` of the first bytes inside; empty where the stream is damaged.
+def beginning(source: Source, how: Packing, size: int) -> bytes | None:
+    """The first `size` bytes inside or somewhat more; fewer where the stream ends or is damaged.
 
-    `head` are the first bytes of the source. More is read where they are too few: bzip2 gives nothing before a block ends.
+    None where the first megabyte of a file holds nothing.
     """
-    machine = _machine(how)
+    made = bytearray()
     try:
-        made = machine.decompress(head, size)
-        if not made and machine.needs_input and not machine.eof:
-            made = machine.decompress(source.read(len(head), min(_STEP, source.size - len(head))), size)
-        return made
-    except (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error):
-        return b""
+        for piece, at in _pieces(source, how):
+            made += piece
+            if len(made) >= size or at > _STEP:
+                return bytes(made) or None
+    except (UnreadableError, *_ERRORS):
+        pass  # reading it whole says what is wrong
+    return bytes(made)
 
 
-def unpacked(source: Source, how: Packing, budget: Budget) -> bytes:
-    """All bytes inside. Raises UnreadableError for a damaged stream, LimitError for one that holds too much."""
-    machine, made, at = _machine(how), bytearray(), 0
+class Unpacked(NamedTuple):
+    """The bytes inside a file, and how many bytes of the file follow its last stream."""
+
+    data: bytes
+    left: int
+
+
+def unpacked(source: Source, how: Packing, budget: Budget) -> Unpacked:
+    """All bytes inside, of all streams that follow each other, as Python reads them.
+
+    Raises UnreadableError for a damaged stream, LimitError for one that holds too much.
+    """
+    made, end = bytearray(), 0
     try:
+        for piece, at in _pieces(source, how):
+            end = at
+            budget.charge(len(piece), "the pickle")
+            made += piece
+            budget.check(len(made))
+    except _ERRORS:
+        raise UnreadableError(f"damaged {how.name} stream") from None
+    return Unpacked(bytes(made), source.size - end)
+
+
+def _pieces(source: Source, how: Packing) -> Iterator[tuple[bytes, int]]:
+    """What is inside, piece by piece, and up to where the file was read; in the end, where its last stream ends."""
+    at = 0
+    for _ in range(_STREAMS):
+        machine, step = _machine(how), _FIRST
         while not machine.eof:
-            data = source.read(at, min(_STEP, source.size - at)) if machine.needs_input else b""
-            at += len(data)
+            data = source.read(at, min(step, source.size - at)) if machine.needs_input else b""
             if machine.needs_input and not data:
                 raise UnreadableError(
                     f"cut off: the {how.name} stream does not end, the file does at {at:,} bytes"
                 )
-            piece = machine.decompress(data, _STEP)
-            budget.charge(len(piece), "the pickle")
-            made += piece
-            budget.check(len(made))
-    except (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error):
-        raise UnreadableError(f"damaged {how.name} stream") from None
-    return bytes(made)
+            at += len(data)
+            step = min(2 * step, _STEP)
+            yield machine.decompress(data, _STEP), at
+        at -= len(machine.unused_data)
+        if packing(source.read(at, min(_HEAD, source.size - at))) != how:
+            yield b"", at
+            return
+    raise UnreadableError(f"over {_STREAMS:,} {how.name} streams follow each other")
 
 
 class _Zlib:
@@ -96,6 +132,10 @@ class _Zlib:
     @property
     def needs_input(self) -> bool:
         return not self._inner.unconsumed_tail
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inner.unused_data
 
     def decompress(self, data: bytes, max_length: int, /) -> bytes:
         return self._inner.decompress(self._inner.unconsumed_tail + data, max_length)

@@ -35,9 +35,11 @@ class _Reader:
         self._limits = limits
         self._packing = None if is_pickle(probe.head) else packing(probe.head)
         self._source: Source = probe.file
+        self._left = 0
         if self._packing is not None:
             probe.budget.hold(probe.size)
-            self._source = Memory(unpacked(probe.file, self._packing, probe.budget))
+            inside = unpacked(probe.file, self._packing, probe.budget)
+            self._source, self._left = Memory(inside.data), inside.left
         self._cutter = Cutter(self._source, limits, probe.budget)
         self._wrapped: dict[int, Node] = {}
         self._arrays = 0
@@ -60,6 +62,9 @@ class _Reader:
         if cutter.position < self._source.size:
             left = self._source.size - cutter.position
             contents.notices.append(Notice("trailing-data", f"{left:,} bytes follow the pickle"))
+        if self._packing is not None and self._left:
+            text = f"{self._left:,} bytes follow the {self._packing.name} stream"
+            contents.notices.append(Notice("trailing-data", text))
         traits = self._traits()
         for node in made.values():
             if isinstance(node, TensorRef):
