@@ -141,6 +141,11 @@ class Import(NamedTuple):
     times: int = 0
     """How many calls there are; `calls` has the first of them."""
 
+    @property
+    def is_script(self) -> bool:
+        """Whether it is a class of TorchScript, which torch.jit takes from the code in the file."""
+        return self.module.partition(".")[0] == "__torch__"
+
 
 class Refusal(NamedTuple):
     """One reason why `torch.load(weights_only=True)` refuses a pickle, and where in the tree."""

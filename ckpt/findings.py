@@ -55,6 +55,9 @@ CATALOGUE: dict[str, Code] = {
             "the code of a program touches files, or has a loop without a bound",
             _INSPECT,
         ),
+        Code(
+            "pickles-inside", "info", "a library unpickles objects that the archive holds as text", _INSPECT
+        ),
         Code("runs-setstate", "info", "loading the program runs its own code that sets a state", _INSPECT),
         Code("unused", "info", "parameters in the optimizer never had a gradient", _INSPECT),
         Code("sometimes-unused", "info", "step counters lag, so a gradient was missing sometimes", _INSPECT),

@@ -52,8 +52,10 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     if checkpoint.not_loadable:
         return Load(None, reason=checkpoint.not_loadable)
     template = checkpoint.traits.load
-    if checkpoint.traits.names_are_code:  # its own loader imports nothing
-        return Load(template.format(path=literal(_local(checkpoint.path)), options=""))
+    if checkpoint.traits.names_are_code:
+        strange = _inside(checkpoint) or _strange(checkpoint)
+        expression = template.format(path=literal(_local(checkpoint.path)), options="")
+        return Load(None, reason=strange) if strange is not None else Load(expression)
     if checkpoint.traits.is_foreign and checkpoint.traits.is_archive:
         return _packaged(checkpoint, models)
     if checkpoint.traits.is_foreign:
@@ -125,6 +127,11 @@ def _of_folder(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     return Load(f"{{{pairs}}}", "; ".join(notes) or None)
 
 
+def _inside(checkpoint: Checkpoint) -> str | None:
+    has_code = any(row.code == "code-inside" for row in checkpoint.notices)
+    return "loading it runs the code that it holds" if has_code else None
+
+
 def _strange(checkpoint: Checkpoint) -> str | None:
     """Why no expression is given: names that only the author's code has, or that loading calls."""
     called = [row for row in checkpoint.imports if row.group == "called"]
@@ -135,7 +142,7 @@ def _strange(checkpoint: Checkpoint) -> str | None:
         if not row.is_enum or _package(row.module) in PACKAGES:
             return f"loading this file calls the unknown {row.module}.{row.name}"
     for row in checkpoint.imports:
-        if row.group != "known" and _package(row.module) not in PACKAGES:
+        if row.group != "known" and not row.is_script and _package(row.module) not in PACKAGES:
             return f"needs {row.module}.{row.name} from the author's code"
     return None
 
@@ -227,10 +234,7 @@ def _unpickled(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
 
 def _packaged(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     """The pickle of a package that holds the model: PackageImporter takes its folder and its name."""
-    inside = next((row for row in checkpoint.notices if row.code == "code-inside"), None)
-    if inside is not None:
-        return Load(None, reason="loading it runs the code that it holds")
-    strange = _strange(checkpoint)
+    strange = _inside(checkpoint) or _strange(checkpoint)
     if strange is not None:
         return Load(None, reason=strange)
     members = {part.removesuffix(".pkl"): part for part in checkpoint.parts}

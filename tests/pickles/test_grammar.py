@@ -16,6 +16,7 @@ import opcodes as op
 import oracle
 import pytest
 import torch
+from containers import CONTAINERS
 from gadgets import Maker
 from honest import HONEST
 from opcodes import binary, build, call, glob, newobj, pickled, torch_zip, value
@@ -26,6 +27,7 @@ from ckpt.errors import CkptError
 from ckpt.evidence.survey import Survey
 from ckpt.formats import open
 from ckpt.jobs.inspect.inspect import inspect
+from ckpt.jobs.inspect.ls import RUNS_CODE, ls
 from ckpt.pickles import grammar
 
 pytestmark = oracle.QUIET
@@ -57,6 +59,24 @@ def test_what_calls_a_value_is_said_before(name: str, shape: Any) -> None:
     assert not Path(RUNG).exists()
     with contextlib.suppress(Exception):
         torch.load("x.pth", weights_only=False)
+    assert Path(RUNG).exists(), "the attack does not work"
+
+
+@pytest.mark.parametrize("name", TRAMPOLINES)
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_what_calls_a_value_is_said_in_every_container(container: str, name: str, tmp_path: Path) -> None:
+    """The loader of each family runs it, so it is an error there, and an exit code for a gate."""
+    how = CONTAINERS[container]
+    path = how.write(tmp_path, TRAMPOLINES[name])
+    with open(str(path)) as checkpoint:
+        report = inspect(Survey(checkpoint))
+        loads = ls(Survey(checkpoint)).loads
+    first = report.findings[0]
+    assert first.level == "error" and "DANGER" in first.message and loads == RUNS_CODE
+    assert report.load.expression is None or container == "sb3's json", "its weights load without it"
+    assert not Path(RUNG).exists()
+    with contextlib.suppress(Exception):
+        how.load(path)
     assert Path(RUNG).exists(), "the attack does not work"
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ckpt.checkpoint import Checkpoint, Traits
+from ckpt.checkpoint import Checkpoint, Notice, Traits
 from ckpt.checkpoint import Member as Part
 from ckpt.errors import CkptError, LimitError, UnreadableError
 from ckpt.formats.contained import NAME, TRAITS
 from ckpt.formats.contained.member import Member, of_record
+from ckpt.formats.contained.pickles import pickles_inside
 from ckpt.formats.contained.tar import is_tar, read_tar, walk_tar
 from ckpt.formats.contained.values import json_value, text_value
 from ckpt.formats.folder.merge import merged
@@ -47,16 +48,19 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     layout = layout_of(probe, limits)
     root = Dict()
     parts: list[Part] = []
+    notices: list[Notice] = []
     try:
         for key, member in layout.parts.items():
             member.admit(limits, probe.budget)
             opened = probe.open(member, f"{probe.mark}{key}:")
             parts.append(Part(member.member, key, opened, is_model=not parts))  # the model comes first
         for key, member in layout.jsons.items():
-            root.set([key], [json_value(member.read(limits, probe.budget), member.member, probe.budget)])
+            value, pickles = json_value(member.read(limits, probe.budget), member.member, probe.budget)
+            root.set([key], [value])
+            notices += pickles_inside(probe, member.member, pickles)
         for key, member in layout.texts.items():
             root.set([key], [text_value(member.read(limits, probe.budget), member.member)])
-        contents = Contents((), None, probe.mark, probe.budget)
+        contents = Contents(notices, None, probe.mark, probe.budget)
         values = checkpoint(probe.path, NAME, layout.traits, root, contents, limits)
         whole = merged(probe.path, NAME, [Part("", "", values), *parts])
         return replace(

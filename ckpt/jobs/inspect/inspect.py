@@ -294,7 +294,7 @@ def _imports(survey: Survey, plan: Plan) -> Iterable[Finding]:
         yield Finding("called-on-load", _call(row), (), way.command, row.where, level, what)
     files: dict[str, list[Import]] = {}
     for row in checkpoint.imports:
-        if row.group == "unknown" and not checkpoint.traits.names_are_code:
+        if row.group == "unknown" and not row.is_script:
             files.setdefault(row.file, []).append(row)
     for file, rows in files.items():
         where = tuple(dict.fromkeys(place for row in rows for place in row.where))

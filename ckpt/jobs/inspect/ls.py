@@ -89,9 +89,7 @@ def _loads(survey: Survey) -> str:
     checkpoint = survey.checkpoint
     if any(notice.code == "code-inside" for notice in checkpoint.notices):
         return RUNS_CODE
-    if checkpoint.traits.names_are_code:
-        return checkpoint.traits.load.partition("(")[0].rpartition(".")[0]  # torch.jit, which imports nothing
-    unknown = [row for row in checkpoint.imports if row.group != "known"]
+    unknown = [row for row in checkpoint.imports if row.group != "known" and not row.is_script]
     if any(row.group == "called" and is_own(row.module) for row in unknown):
         return RUNS_CODE  # whichever file of a folder does
     if checkpoint.not_loadable:
@@ -100,6 +98,8 @@ def _loads(survey: Survey) -> str:
     if unknown:
         worst = next((row for row in unknown if row.group == "called"), unknown[0])
         return f"needs {worst.module.partition('.')[0]}"
+    if checkpoint.traits.names_are_code:
+        return checkpoint.traits.load.partition("(")[0].rpartition(".")[0]  # torch.jit, torch.export
     if checkpoint.weights_only is None or (checkpoint.members and not checkpoint.traits.is_pickle):
         return checkpoint.traits.label
     refused = any(checkpoint.is_of_weights(row.file) for row in checkpoint.weights_only)

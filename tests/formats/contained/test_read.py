@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import collections
 import io
 import json
+import pickle
 import tarfile
 import zipfile
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
+import numpy as np
 import pytest
 import torch
+from opcodes import call, glob, pickled
 from process import check_error, ckpt
 from torch import nn
 
@@ -44,7 +50,14 @@ def write_agent(path: Path, compression: int = zipfile.ZIP_STORED, **more: bytes
         "policy": policy.state_dict(),
         "policy.optimizer": optimizer.state_dict(),
     }
-    data = {"space": {":type:": "<class 'x.Box'>", ":serialized:": "gASVLg==", "low": "[0]"}, "gamma": 0.99}
+    data = {
+        "space": {
+            ":type:": "<class 'x.Box'>",
+            ":serialized:": b64encode(pickle.dumps(1)).decode(),
+            "low": "[0]",
+        },
+        "gamma": 0.99,
+    }
     with zipfile.ZipFile(path, "w", compression) as archive:
         archive.writestr("data", json.dumps(data | {"seed": None, "net_arch": [64, 64]}))
         for name, content in saved.items():
@@ -245,3 +258,45 @@ def test_a_part_never_takes_the_name_of_another(tmp_path: Path) -> None:
             archive.writestr(name, packed({"w": torch.ones(2)}))
         with pytest.raises(CkptError, match=r"twice|not a plain name"):
             formats.open(str(path))
+
+
+def with_objects(*things: Any) -> dict[str, Any]:
+    return {
+        str(number): {":type:": "x", ":serialized:": b64encode(thing).decode()}
+        for number, thing in enumerate(things)
+    }
+
+
+def notice_of(path: Path, *things: bytes) -> tuple[str, str] | None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("data", json.dumps(with_objects(*things)))
+        archive.writestr("policy.pth", packed(agent()[0].state_dict()))
+    with formats.open(str(path)) as checkpoint:
+        (row,) = checkpoint.notices or (None,)
+        return row and (row.code, row.message)
+
+
+def test_pickles_in_json_are_judged(tmp_path: Path) -> None:
+    path = tmp_path / "ppo.zip"
+    state = {"low": np.zeros(3, np.float32), "counts": collections.deque([1], 5)}
+    assert notice_of(path, pickle.dumps(state), pickle.dumps(torch.nn.Tanh)) is None
+    schedule = cloudpickle.dumps(lambda progress: progress * 0.1)
+    code, message = notice_of(path, pickle.dumps(1), schedule) or ("", "")
+    assert code == "pickles-inside" and "data holds 2 pickles" in message
+    assert "cloudpickle.cloudpickle._make_function" in message
+    assert (notice_of(path, pickled(glob("shop", "Box"))) or [""])[0] == "pickles-inside"
+    system = pickled(call(glob("posix", "system"), "true"))
+    assert notice_of(path, schedule, system) == (
+        "code-inside",
+        "DANGER: who unpickles the objects in data calls posix.system('true').",
+    )
+    for damaged in (system[:-1], b"", b"PK\3\4", packed({"w": torch.ones(2)})):
+        assert (notice_of(path, damaged) or [""])[0] == "code-inside"
+
+
+def test_pickles_in_json_that_are_no_base64(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("data", json.dumps({"x": {":serialized:": "a"}}))
+        archive.writestr("policy.pth", packed({}))
+    with pytest.raises(CkptError, match="no base64"):
+        formats.open(str(tmp_path / "a.zip"))

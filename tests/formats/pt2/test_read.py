@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import containers
 import exported
 import opcodes as op
 import pytest
@@ -19,6 +20,7 @@ from ckpt import formats
 from ckpt.errors import CkptError
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.inspect.inspect import inspect
+from ckpt.jobs.inspect.ls import ls
 
 LAYOUTS = {"2.13": exported.pt2, "2.8": exported.pt2_of_2_8, "2.5": exported.pt2_of_2_5}
 ROOT = "archive"
@@ -52,6 +54,16 @@ def configured(change: Callable[[dict[str, Any]], object], which: str = "weights
 
 def opened(tmp_path: Path, data: bytes) -> Any:
     return formats.open(str(exported.written(tmp_path, "x.pt2", data)))
+
+
+def test_a_class_of_another_package_in_a_program_is_an_import(tmp_path: Path) -> None:
+    """It was taken for a class of the program's own code, of which a PT2 archive has none."""
+    write = containers.CONTAINERS["pt2 of 2.13"].write
+    with formats.open(str(write(tmp_path, op.glob("shop", "Net")))) as checkpoint:
+        report = inspect(Survey(checkpoint))
+        assert ls(Survey(checkpoint)).loads == "needs shop"
+    assert "unknown-import" in {row.code for row in report.findings}
+    assert (report.load.expression, report.load.reason) == (None, "needs shop.Net from the author's code")
 
 
 # --- what is in it ----------------------------------------------------------------------------------------------------
