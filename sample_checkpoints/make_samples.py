@@ -37,6 +37,7 @@ import types
 import uuid
 import warnings
 import zipfile
+from base64 import b64encode
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -851,8 +852,10 @@ def agent_of_stable_baselines3(folder: Path) -> None:
     policy = nn.Sequential(OrderedDict(net=nn.Linear(4, 8), action_net=nn.Linear(8, 2)))
     optimizer = torch.optim.Adam(policy.parameters(), lr=3e-4)
     step(policy, optimizer, 2, 4)
+    module, name = b"stable_baselines3.common.policies", b"ActorCriticPolicy"
+    named = b"\x80\x04\x8c%c%b\x8c%c%b\x93." % (len(module), module, len(name), name)  # what pickles a class
     data = {
-        "policy_class": {":type:": "<class 'abc.ABCMeta'>", ":serialized:": "gASVLg=="},
+        "policy_class": {":type:": "<class 'abc.ABCMeta'>", ":serialized:": b64encode(named).decode()},
         "num_timesteps": 2048,
         "gamma": 0.99,
         "_last_obs": None,
