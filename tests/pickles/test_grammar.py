@@ -16,7 +16,7 @@ import opcodes as op
 import oracle
 import pytest
 import torch
-from containers import CONTAINERS
+from families import FAMILIES
 from gadgets import Maker
 from honest import HONEST
 from opcodes import binary, build, call, glob, newobj, pickled, torch_zip, value
@@ -63,17 +63,17 @@ def test_what_calls_a_value_is_said_before(name: str, shape: Any) -> None:
 
 
 @pytest.mark.parametrize("name", TRAMPOLINES)
-@pytest.mark.parametrize("container", CONTAINERS)
-def test_what_calls_a_value_is_said_in_every_container(container: str, name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_calls_a_value_is_said_in_every_family(family: str, name: str, tmp_path: Path) -> None:
     """The loader of each family runs it, so it is an error there, and an exit code for a gate."""
-    how = CONTAINERS[container]
+    how = FAMILIES[family]
     path = how.write(tmp_path, TRAMPOLINES[name])
     with open(str(path)) as checkpoint:
         report = inspect(Survey(checkpoint))
         loads = ls(Survey(checkpoint)).loads
     first = report.findings[0]
     assert first.level == "error" and "DANGER" in first.message and loads == RUNS_CODE
-    assert report.load.expression is None or container == "sb3's json", "its weights load without it"
+    assert report.load.expression is None or family == "sb3's json", "its weights load without it"
     assert not Path(RUNG).exists()
     with contextlib.suppress(Exception):
         how.load(path)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import containers
 import exported
+import families
 import opcodes as op
 import pytest
 import safetensors.torch
@@ -58,7 +58,7 @@ def opened(tmp_path: Path, data: bytes) -> Any:
 
 def test_a_class_of_another_package_in_a_program_is_an_import(tmp_path: Path) -> None:
     """It was taken for a class of the program's own code, of which a PT2 archive has none."""
-    write = containers.CONTAINERS["pt2 of 2.13"].write
+    write = families.FAMILIES["pt2 of 2.13"].write
     with formats.open(str(write(tmp_path, op.glob("shop", "Net")))) as checkpoint:
         report = inspect(Survey(checkpoint))
         assert ls(Survey(checkpoint)).loads == "needs shop"

@@ -28,7 +28,7 @@ from saved import dtensor
 STATE = {"l.weight": torch.ones(2, 2), "l.bias": torch.ones(2)}
 
 
-class Container(NamedTuple):
+class Family(NamedTuple):
     """`write` makes the files in a folder and gives the path for `ckpt`; `load` opens what the family's library opens."""
 
     write: Callable[[Path, bytes], Path]
@@ -169,39 +169,39 @@ def _legacy(program: bytes) -> bytes:
     return op.legacy(before(pickled({"l.weight": op.tensor()}), program))
 
 
-CONTAINERS: dict[str, Container] = {
-    "zip": Container(_file("x.pth", saved), _torch),
-    "legacy": Container(_file("x.pth", _legacy), _torch),
-    "shards": Container(_shards, _each("*.bin")),
-    "pickle": Container(_file("x.pkl", _bare), lambda path: pickle.loads(path.read_bytes())),
-    "joblib": Container(
+FAMILIES: dict[str, Family] = {
+    "zip": Family(_file("x.pth", saved), _torch),
+    "legacy": Family(_file("x.pth", _legacy), _torch),
+    "shards": Family(_shards, _each("*.bin")),
+    "pickle": Family(_file("x.pkl", _bare), lambda path: pickle.loads(path.read_bytes())),
+    "joblib": Family(
         _file("x.joblib", lambda program: zlib.compress(_bare(program))),
         lambda path: pickle.loads(zlib.decompress(path.read_bytes())),
     ),
-    "package": Container(
+    "package": Family(
         _file("x.pt", _package),
         lambda path: torch.package.PackageImporter(path).load_pickle("models", "rest.pkl"),
     ),
-    "dcp": Container(_distributed, lambda path: dcp.FileSystemReader(path).read_metadata()),
-    "fsdp ranks": Container(_ranks, _each("*.pt")),
-    "deepspeed": Container(_deepspeed, _each("*_model_states.pt")),
-    "sb3": Container(
+    "dcp": Family(_distributed, lambda path: dcp.FileSystemReader(path).read_metadata()),
+    "fsdp ranks": Family(_ranks, _each("*.pt")),
+    "deepspeed": Family(_deepspeed, _each("*_model_states.pt")),
+    "sb3": Family(
         _file("x.zip", lambda program: _agent(saved(program), {"gamma": 0.9})),
         lambda path: torch.load(io.BytesIO(zipfile.ZipFile(path).read("policy.pth")), weights_only=False),
     ),
-    "sb3's json": Container(_file("x.zip", _agent_with_object), _load_agent_data),
-    "nemo": Container(_file("x.nemo", _nemo), _load_nemo),
-    "pt2 of 2.13": Container(
+    "sb3's json": Family(_file("x.zip", _agent_with_object), _load_agent_data),
+    "nemo": Family(_file("x.nemo", _nemo), _load_nemo),
+    "pt2 of 2.13": Family(
         _file("x.pt2", _exported(exported.pt2, "sample_inputs/model.pt")), torch.export.load
     ),
-    "pt2 of 2.8": Container(
+    "pt2 of 2.8": Family(
         _file("x.pt2", _exported(exported.pt2_of_2_8, "weights/model.pt")), torch.export.load
     ),
-    "pt2 of 2.5": Container(
+    "pt2 of 2.5": Family(
         _file("x.pt2", _exported(exported.pt2_of_2_5, "serialized_state_dict.pt")),
         lambda path: torch.load(
             io.BytesIO(zipfile.ZipFile(path).read("serialized_state_dict.pt")), weights_only=False
         ),
     ),
-    "peft": Container(_adapter, _each("*.bin")),
+    "peft": Family(_adapter, _each("*.bin")),
 }
