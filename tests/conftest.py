@@ -20,9 +20,10 @@ from buckets import Bucket, Front, fronted
 from hypothesis import settings
 from process import ROOT, Run, close_server
 from process import ckpt as in_a_process
+from thorough import many
 
 # The same examples each time: what passes here passes there.
-settings.register_profile("ckpt", derandomize=True, deadline=None)
+settings.register_profile("ckpt", derandomize=True, deadline=None, max_examples=many(25, 100))
 settings.load_profile("ckpt")
 
 # A whole run may take one side of all paths.

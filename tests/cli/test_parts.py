@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from inside import inside as inside_here
 from process import SAMPLES, Done, ckpt
 from strategies import states
+from thorough import many
 
 from ckpt.cli import output
 
@@ -130,7 +131,7 @@ def test_large_tensors_are_many_tasks(words: tuple[str, ...], folder: Path, smal
         assert b": intact: " in inside(*words, cwd=folder).out
 
 
-@settings(max_examples=12, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@settings(max_examples=many(10, 12), phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(states(), states(), st.sampled_from([1, 2, 3, 7]))
 def test_of_any_state(tmp_path_factory: pytest.TempPathFactory, one: Any, two: Any, of: int) -> None:
     folder = tmp_path_factory.mktemp("any")

@@ -18,6 +18,7 @@ from comparing import compared
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inside import inside
+from thorough import many
 
 from ckpt import formats
 from ckpt.checkpoint import Entry
@@ -273,7 +274,7 @@ NAMES = st.lists(WORDS, min_size=1, max_size=4).map(".".join)
 STATES = st.dictionaries(NAMES, st.integers(1, 3), min_size=1, max_size=6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=many(15, 60), deadline=None)
 @given(one=STATES, two=STATES, first=st.sampled_from(["", "x.", "net.", "module.y."]))
 def test_a_mirrored_comparison_is_aligned_mirrored(
     one: dict[str, int], two: dict[str, int], first: str, tmp_path_factory: pytest.TempPathFactory

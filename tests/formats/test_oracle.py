@@ -17,6 +17,7 @@ import pytest
 import strategies
 import torch
 from hypothesis import HealthCheck, given, settings
+from thorough import many
 from torch import nn
 
 from ckpt.formats import open
@@ -25,7 +26,7 @@ from ckpt.tensors import Composite, TensorRef
 from ckpt.tree.find import find
 
 pytestmark = oracle.QUIET
-EXAMPLES = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+EXAMPLES = settings(max_examples=many(12, 50), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def tag(storage: Any) -> str:

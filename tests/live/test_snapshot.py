@@ -15,6 +15,7 @@ import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from process import ckpt as run
+from thorough import many
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -521,7 +522,7 @@ _JUNK = [None, 1, "a", [], [1], [None, "x"], {"name": [1]}, {"name": ["a"], "cla
 
 
 @given(st.data())
-@settings(max_examples=80)
+@settings(max_examples=many(20, 80))
 def test_a_record_that_lies_breaks_nothing(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:

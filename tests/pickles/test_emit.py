@@ -18,6 +18,7 @@ import torch
 from hypothesis import given, settings
 from same import difference
 from saved import OBJECTS
+from thorough import many
 
 from ckpt import formats
 from ckpt.errors import LimitError
@@ -66,7 +67,7 @@ def test_saved_objects_come_back_the_same(name: str, how: str, tmp_path: Path) -
 
 
 @given(strategies.states())
-@settings(max_examples=150)
+@settings(max_examples=many(37, 150))
 def test_states_come_back_the_same(tmp_path_factory: pytest.TempPathFactory, state: strategies.State) -> None:
     folder = tmp_path_factory.mktemp("state")
     source = rewriting.saved(state.value, folder / "source.pt")
@@ -78,7 +79,7 @@ def test_states_come_back_the_same(tmp_path_factory: pytest.TempPathFactory, sta
 
 @pytest.mark.parametrize("protocol", [1, 2, 3, 4, 5])
 @given(strategies.states(dtypes=("float32", "int64", "bfloat16")))
-@settings(max_examples=15)
+@settings(max_examples=many(10, 15))
 def test_states_of_every_protocol(
     tmp_path_factory: pytest.TempPathFactory, protocol: int, state: strategies.State
 ) -> None:
@@ -180,7 +181,7 @@ def test_ints_are_those_of_python(number: int, factor: int) -> None:
 
 
 @given(strategies.states(dtypes=("float32", "int64")))
-@settings(max_examples=40)
+@settings(max_examples=many(10, 40))
 def test_every_opcode_is_one_of_weights_only(
     tmp_path_factory: pytest.TempPathFactory, state: strategies.State
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 import strategies
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thorough import many
 
 from ckpt.errors import LimitError
 from ckpt.limits import INFLATION, Budget, Limits
@@ -24,7 +25,7 @@ from ckpt.pickles.opcodes import NAMES, WEIGHTS_ONLY
 
 LIMITS = Limits()
 PROTOCOLS = range(6)
-MODEST = settings(max_examples=120, deadline=None)
+MODEST = settings(max_examples=many(30, 120), deadline=None)
 
 
 # ---------------------------------------------------------------------------------------------- comparison
@@ -599,7 +600,7 @@ def test_opcode_cut_at_any_byte_is_truncated(program: bytes) -> None:
     cut_everywhere(program + b".")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=many(15, 60), deadline=None)
 @given(value=strategies.plain_values(), protocol=st.sampled_from(PROTOCOLS), data=st.data())
 def test_any_pickle_cut_anywhere_is_truncated(value: Any, protocol: int, data: st.DataObject) -> None:
     whole = pickle.dumps(value, protocol)
@@ -657,7 +658,7 @@ class Standins(pickle._Unpickler):  # type: ignore[name-defined,misc]
         raise pickle.UnpicklingError
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=many(375, 1500), deadline=None)
 @given(program=st.lists(st.sampled_from(PHRASES), max_size=14).map(b"".join))
 def test_any_program_gives_a_tree_or_an_error_of_ours(program: bytes) -> None:
     data = program + b"."
@@ -672,7 +673,7 @@ def test_any_program_gives_a_tree_or_an_error_of_ours(program: bytes) -> None:
     assert Graph().same(ours.root, theirs)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=many(375, 1500), deadline=None)
 @given(
     data=st.one_of(
         st.binary(max_size=60), st.lists(st.sampled_from(sorted(EVERY_OPCODE)), max_size=30).map(bytes)

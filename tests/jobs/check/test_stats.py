@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from inside import inside
 from process import SAMPLES, check_error, ckpt
+from thorough import many
 from torch import nn
 
 import ckpt as library
@@ -40,7 +41,7 @@ _DTYPES = [
 
 
 @given(st.data())
-@settings(max_examples=150)
+@settings(max_examples=many(37, 150))
 def test_numbers_are_torchs(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     folder = tmp_path_factory.mktemp("stats")
     dtype = getattr(torch, data.draw(st.sampled_from(_DTYPES)))

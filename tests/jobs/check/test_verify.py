@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from inside import inside
 from process import SAMPLES, check_error, ckpt
+from thorough import many
 from torch import nn
 
 from ckpt import formats
@@ -376,7 +377,7 @@ def test_sums_are_equal_across_formats(tmp_path: Path) -> None:
 
 
 @given(st.data())
-@settings(max_examples=40)
+@settings(max_examples=many(10, 40))
 def test_a_sum_knows_dtype_shape_and_bits(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:

@@ -20,6 +20,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from process import SAMPLES, check_error, ckpt
+from thorough import many
 from torch import nn
 
 from ckpt import formats
@@ -72,7 +73,7 @@ def test_a_real_file_is_the_same_as_itself(name: str) -> None:
 
 
 @given(st.data())
-@settings(max_examples=60)
+@settings(max_examples=many(15, 60))
 def test_the_other_way_round_is_the_mirror(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
@@ -145,7 +146,7 @@ _NUMERIC = [
 
 
 @given(st.data())
-@settings(max_examples=120)
+@settings(max_examples=many(30, 120))
 def test_numbers_are_torchs(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     folder = tmp_path_factory.mktemp("numbers")
     dtype = getattr(torch, data.draw(st.sampled_from(_NUMERIC)))

@@ -30,6 +30,7 @@ from inside import inside
 from process import check_error, ckpt
 from same import difference
 from saved import OBJECTS, Colour, Config, Point
+from thorough import many
 from torch import nn
 
 from ckpt import formats
@@ -79,7 +80,7 @@ _HELD = [
 
 
 @given(st.data())
-@settings(max_examples=120)
+@settings(max_examples=many(30, 120))
 def test_every_view_of_every_dtype(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     folder = tmp_path_factory.mktemp("views")
     bases = [

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from process import check_error, ckpt
 from same import difference
+from thorough import many
 from torch import nn
 
 from ckpt import formats
@@ -400,7 +401,7 @@ _NAMES = st.lists(
 
 
 @given(_NAMES, st.sampled_from(["module.", "_orig_mod.", "_orig_mod.module."]))
-@settings(max_examples=60)
+@settings(max_examples=many(15, 60))
 def test_strip_undoes_rename(tmp_path_factory: pytest.TempPathFactory, names: list[str], prefix: str) -> None:
     """What a rename puts in front, a strip takes away, unless two names meet."""
     folder = tmp_path_factory.mktemp("law")

@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from same import difference
 from saved import OBJECTS
+from thorough import many
 from torch import nn
 
 from ckpt import formats
@@ -132,7 +133,7 @@ def test_saved_objects(name: str, how: str, tmp_path: Path) -> None:
 
 
 @given(strategies.states(), st.sampled_from(strategies.TAGS))
-@settings(max_examples=80)
+@settings(max_examples=many(20, 80))
 def test_states(tmp_path_factory: pytest.TempPathFactory, state: strategies.State, tag: str) -> None:
     folder = tmp_path_factory.mktemp("state")
     source = cuda(state.value, folder / "source.pt", tag)

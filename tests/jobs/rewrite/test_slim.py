@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from inside import inside
 from process import check_error, ckpt
 from same import difference
+from thorough import many
 from torch import nn
 
 from ckpt import formats
@@ -148,7 +149,7 @@ def test_views_are_packed(legacy: bool, tmp_path: Path) -> None:
 
 
 @given(st.data())
-@settings(max_examples=80)
+@settings(max_examples=many(20, 80))
 def test_views_of_every_kind(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     import strategies
 

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from inside import inside
 from process import SAMPLES, check_error, ckpt
+from thorough import many
 from torch import nn
 
 from ckpt import formats
@@ -220,7 +221,7 @@ def test_patches(size: int, pieces: list[tuple[int, int, int]], start: int, coun
 
 
 @given(st.data())
-@settings(max_examples=40)
+@settings(max_examples=many(10, 40))
 def test_slices_of_any_shape(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     folder = tmp_path_factory.mktemp("slices")
     ndim = data.draw(st.integers(1, 4))
