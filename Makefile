@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-thorough test-pythons test-oldest test-typer test-frameworks kills check format samples docs site man bench bench-check fuzz lock release-check clean
+.PHONY: demo test test-thorough test-pythons test-oldest test-typer test-frameworks compare kills check format samples docs site man bench bench-check fuzz lock release-check clean
 .DEFAULT_GOAL := demo
 
 # A half-made .venv is made again: one without pip, of a Python that has gone, or of one that is too old.
@@ -61,6 +61,10 @@ test-frameworks:
 	.frameworks/bin/python tests/frameworks/install.py .frameworks/bin/python
 	.frameworks/bin/python -m pip install --quiet --editable . pytest==9.2.0 hypothesis==6.170.15
 	.frameworks/bin/python -m pytest tests/frameworks/suite.py $(ARGS)
+
+# Whether another checkout gives the same answers: `make compare OTHER=../before`.
+compare: .venv/.dev
+	PYTHONPATH=tests/lib $(BIN)/python tools/compare.py $(OTHER) $(ARGS)
 
 kills: .venv/.dev
 	$(BIN)/python -m pytest tests/safety/kills.py -n 0 $(ARGS)
