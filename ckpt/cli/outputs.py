@@ -25,7 +25,7 @@ from ckpt.io.beside import beside
 from ckpt.io.far import is_url
 from ckpt.jobs.check.like import Like, likeness
 from ckpt.jobs.rewrite.report import Leftover, RewriteReport
-from ckpt.jobs.rewrite.sets.partial import is_partial, whole_part
+from ckpt.jobs.rewrite.sets import is_partial, whole_part
 from ckpt.limits import Limits
 from ckpt.rows import NamedTuple
 from ckpt.text import pasted_path, show

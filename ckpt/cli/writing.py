@@ -55,7 +55,7 @@ from ckpt.io import commit
 from ckpt.io.far import is_url
 from ckpt.io.folder import make_parents
 from ckpt.jobs.rewrite.report import RewriteReport, with_unread
-from ckpt.jobs.rewrite.sets.files import weights_file, with_files, without_copies
+from ckpt.jobs.rewrite.sets import weights_file, with_files, without_copies
 from ckpt.limits import Limits
 from ckpt.render.rewrite import rewrite_lines
 from ckpt.render.warmstart import coverage_lines

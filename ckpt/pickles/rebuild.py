@@ -23,7 +23,7 @@ from ckpt.tree.arrays import array, as_bytes
 from ckpt.tree.scalars import device_text
 
 if TYPE_CHECKING:
-    from ckpt.pickles.sharded.dtensor import Mesh
+    from ckpt.pickles.sharded import Mesh
 
 DIMENSIONS = 64
 _STEP, _TENSOR = 1_000, 500
@@ -131,8 +131,11 @@ class Rebuilder:
     def _of_ranks(self, made: Composite, state: Node, attributes: dict[str, Node]) -> Composite:
         """A tensor of a subclass with its parts, which for those of torch.distributed are what one rank holds."""
         if (made.detail or "").startswith("torch.distributed."):
-            from ckpt.pickles.sharded.dtensor import DTENSORS, as_piece  # here: most files are of one process
-            from ckpt.pickles.sharded.shards import SHARDED
+            from ckpt.pickles.sharded import (  # here: most files are of one process
+                DTENSORS,
+                SHARDED,
+                as_piece,
+            )
 
             if made.detail in SHARDED:
                 return _with_shards(made, state, self._budget)
@@ -480,7 +483,7 @@ def _with_shards(whole: Composite, state: Node, budget: Budget | None) -> Compos
     detail = f"{whole.detail} {' '.join(f'[{place}]' for place in places[:2]) or 'without a shard'}"
     if len(places) > 2:
         detail += f" and {len(places) - 2} more"
-    from ckpt.pickles.sharded.shards import LISTED, placed  # here: only ShardedTensors pay for it
+    from ckpt.pickles.sharded import LISTED, placed  # here: only ShardedTensors pay for it
 
     found = placed(whole, tuple(begins), state)
     if found is not None and budget is not None:  # many tensors may name one list

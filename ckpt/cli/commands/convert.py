@@ -17,8 +17,7 @@ from ckpt.evidence.survey import Survey
 from ckpt.formats import is_folder_format, save, writer_of
 from ckpt.jobs.rewrite.convert import convert
 from ckpt.jobs.rewrite.report import RewriteReport
-from ckpt.jobs.rewrite.sets.flattened import with_flattening
-from ckpt.jobs.rewrite.sets.partial import refuse_lost
+from ckpt.jobs.rewrite.sets import refuse_lost, with_flattening
 from ckpt.limits import Limits, number_of
 from ckpt.names import Globs
 

@@ -21,7 +21,7 @@ TRAITS = Traits(
     fills_a_state=True,
     is_folder=True,
 )
-WRITER = "ckpt.formats.dcp.writer.write"
+WRITER = "ckpt.formats.dcp.writer"
 VERIFIER = "ckpt.formats.dcp.verify"
 
 METADATA = ".metadata"

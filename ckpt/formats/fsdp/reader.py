@@ -23,8 +23,7 @@ from ckpt.formats.probe import Probe
 from ckpt.limits import TENSOR_MEMORY, Limits
 from ckpt.names import Path, dotted
 from ckpt.nodes import Dict, Node
-from ckpt.pickles.sharded.dtensor import DTENSORS
-from ckpt.pickles.sharded.shards import is_sharded
+from ckpt.pickles.sharded import DTENSORS, is_sharded
 from ckpt.rows import dataclass, replace
 from ckpt.tensors import Composite, Piece, Shards, Tensor, TensorRef, parts_of
 from ckpt.text import plural, show

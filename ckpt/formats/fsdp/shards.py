@@ -11,7 +11,7 @@ from ckpt.checkpoint import Entry
 from ckpt.errors import UnreadableError
 from ckpt.formats.dcp.coverage import indices
 from ckpt.formats.fsdp.copies import Copies, Whole, copies_of, joined
-from ckpt.pickles.sharded.shards import is_flat
+from ckpt.pickles.sharded import is_flat
 from ckpt.tensors import Box, Composite, Shard, Shards, TensorRef
 from ckpt.text import show
 

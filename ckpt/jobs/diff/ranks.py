@@ -7,7 +7,7 @@ from typing import cast
 
 from ckpt.findings import Finding
 from ckpt.jobs.diff.rows import Row
-from ckpt.pickles.sharded.shards import is_flat
+from ckpt.pickles.sharded import is_flat
 from ckpt.tensors import Composite, Tensor, TensorRef
 from ckpt.text import folded, plural
 

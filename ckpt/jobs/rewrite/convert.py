@@ -30,7 +30,7 @@ from ckpt.jobs.rewrite.report import (
     weights_of,
     with_ties,
 )
-from ckpt.jobs.rewrite.sets.files import refuse_incomplete, refuse_ranks
+from ckpt.jobs.rewrite.sets import refuse_incomplete, refuse_ranks
 from ckpt.limits import Limits
 from ckpt.names import Globs, NamedKey, dotted
 from ckpt.nodes import Dict, Node, Opaque, PersistentId, is_tuple

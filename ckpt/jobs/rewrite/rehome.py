@@ -7,7 +7,7 @@ from ckpt.errors import UnsupportedError, UsageError
 from ckpt.evidence.devices import checked, hidden_devices, is_accelerator
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.report import Change, Leftover, RewriteReport, edited
-from ckpt.jobs.rewrite.sets.files import refuse_incomplete
+from ckpt.jobs.rewrite.sets import refuse_incomplete
 from ckpt.limits import Limits
 from ckpt.names import natural
 from ckpt.nodes import Node, Opaque

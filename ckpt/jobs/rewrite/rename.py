@@ -9,7 +9,7 @@ from ckpt.errors import UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.names import in_scope, with_new_names
 from ckpt.jobs.rewrite.report import Change, RewriteReport, refuse_script, with_ties
-from ckpt.jobs.rewrite.sets.files import refuse_incomplete
+from ckpt.jobs.rewrite.sets import refuse_incomplete
 from ckpt.limits import Limits
 from ckpt.names import Globs
 from ckpt.rows import NamedTuple

@@ -25,7 +25,7 @@ from ckpt.jobs.rewrite.report import (
     weights_of,
     with_ties,
 )
-from ckpt.jobs.rewrite.sets.files import refuse_incomplete
+from ckpt.jobs.rewrite.sets import refuse_incomplete
 from ckpt.limits import Limits
 from ckpt.names import Globs, NamedKey, Path, nearest
 from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, Set, inside, is_tuple, tensor_of

@@ -11,7 +11,7 @@ from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import WRAPPERS, unwrapped_name, wrapper_prefix
 from ckpt.jobs.rewrite.names import NewName, in_scope, with_new_names
 from ckpt.jobs.rewrite.report import Change, RewriteReport, refuse_script, with_ties
-from ckpt.jobs.rewrite.sets.files import refuse_incomplete
+from ckpt.jobs.rewrite.sets import refuse_incomplete
 from ckpt.limits import Limits
 from ckpt.names import Globs
 from ckpt.nodes import Node

@@ -30,7 +30,7 @@ from ckpt.formats.dcp.metadata.content import Item, metadata_of
 from ckpt.formats.dcp.metadata.frames import without_frames
 from ckpt.formats.dcp.metadata.skim import read_metadata
 from ckpt.formats.dcp.reader import _ENTRY
-from ckpt.formats.dcp.writer.record import Chunk, Row, record
+from ckpt.formats.dcp.writer import Chunk, Row, record
 from ckpt.formats.pickled import run
 from ckpt.limits import Budget, Limits
 

@@ -29,10 +29,9 @@ import ckpt
 from ckpt import formats
 from ckpt.errors import LossError, WriteError
 from ckpt.formats import save
+from ckpt.formats.dcp import writer
 from ckpt.formats.dcp.items import Placement, placed
 from ckpt.formats.dcp.names import is_part
-from ckpt.formats.dcp.writer import plan, record
-from ckpt.formats.dcp.writer import write as writer
 from ckpt.io import folder
 from ckpt.limits import Limits
 
@@ -528,12 +527,12 @@ def write(source: Path, out: Path, ranks: int = 2) -> None:
 def test_a_wrong_item_is_found_before_it_takes_its_place(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = plan._rows
+    rows = writer._rows
 
     def shifted(ref: Any, first: int, last: int) -> Any:
         return rows(ref, max(0, first - 1), max(0, first - 1) + last - first)
 
-    monkeypatch.setattr(plan, "_rows", shifted)
+    monkeypatch.setattr(writer, "_rows", shifted)
     with pytest.raises(WriteError, match=r"the bytes of .* differ"):
         write(source, tmp_path / "out.dcp")
     assert os.listdir(tmp_path) == ["in.pth"]
@@ -542,7 +541,7 @@ def test_a_wrong_item_is_found_before_it_takes_its_place(
 def test_a_missing_item_is_found_before_it_takes_its_place(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = record.record
+    whole = writer.record
     monkeypatch.setattr(
         writer,
         "record",

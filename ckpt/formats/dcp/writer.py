@@ -1,0 +1,442 @@
+"""The pickle of `.metadata`: the objects that torch.distributed.checkpoint reads, from torch 2.1 to 2.13.
+
+Only these classes are written, with the opcodes that torch writes, so that a large one is read in columns. `TensorProperties`
+is written as a call with its fields: its state names an enum, whose class torch 2.4 moved, while the class itself has been
+in this module all along.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, count
+
+from ckpt.checkpoint import Checkpoint, Entry
+from ckpt.dtypes import DType, contiguous
+from ckpt.elements.blocks import elements, is_dense, place_of, same_bytes
+from ckpt.errors import LimitError, UnreadableError
+from ckpt.formats.dcp import DATA, METADATA
+from ckpt.formats.dcp.items import Bytes, Placement, TensorItem
+from ckpt.formats.dcp.metadata.content import Item
+from ckpt.formats.draft import Draft
+from ckpt.formats.torch_zip.write import archive_of
+from ckpt.formats.written import differs, same_value
+from ckpt.io.commit import Sink
+from ckpt.io.folder import FolderSink
+from ckpt.io.source import Source
+from ckpt.limits import Limits
+from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId, tensor_of
+from ckpt.pickles.emit import StorageId, emit
+from ckpt.rows import NamedTuple
+from ckpt.tensors import Boxes, Composite, Storage, Tensor, TensorRef, parts_of, tensor_ref
+from ckpt.text import show
+from ckpt.tree.flat.leaves import Leaf, Parts
+from ckpt.tree.flat.leaves import parts_of as leaves_of
+from ckpt.tree.view import look
+from ckpt.tree.walk import Flat, flatten
+
+_METADATA = "torch.distributed.checkpoint.metadata"
+_FILESYSTEM = "torch.distributed.checkpoint.filesystem"
+
+
+class Chunk(NamedTuple):
+    """A box of a tensor, and the item that holds it."""
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    item: Item
+
+
+class Row(NamedTuple):
+    """A tensor in chunks, or an object in one item; an object has no dtype. `path` is its place in the state dict."""
+
+    name: str
+    path: tuple[str | int, ...]
+    chunks: Sequence[Chunk] = ()
+    dtype: DType | None = None
+    shape: tuple[int, ...] = ()
+    requires_grad: bool = False
+    item: Item | None = None
+
+
+def record(rows: Iterable[Row], limits: Limits, *, is_flattened: bool) -> bytes:
+    """The bytes of `.metadata`. Raises LimitError where it would be longer than ckpt reads."""
+    state, planner, storage = Dict(), Dict(), Dict()
+    layout = _call("torch.serialization", "_get_layout", "torch.strided")  # one object, as in torch
+    for row in rows:
+        planner.set([row.name], [row.path])
+        if row.item is not None:
+            state.set([row.name], [_object(_METADATA, "BytesStorageMetadata", {})])
+            storage.set([_index(row.name, None, None)], [_info(row.item)])
+            continue
+        assert row.dtype is not None
+        chunks: list[Node] = []
+        for number, chunk in enumerate(row.chunks):
+            fields = {"offsets": _size(chunk.offsets), "sizes": _size(chunk.sizes)}
+            chunks.append(_object(_METADATA, "ChunkStorageMetadata", fields))
+            storage.set([_index(row.name, _size(chunk.offsets), number)], [_info(chunk.item)])
+        known: dict[str, Node] = {
+            "properties": _call(
+                _METADATA, "TensorProperties", Global("torch", row.dtype.name), layout, row.requires_grad
+            ),
+            "size": _size(row.shape),
+            "chunks": chunks,
+        }
+        state.set([row.name], [_object(_METADATA, "TensorStorageMetadata", known)])
+    whole = {
+        "state_dict_metadata": state,
+        "planner_data": planner if is_flattened else None,
+        "storage_data": storage,
+    }
+    found = emit(_object(_METADATA, "Metadata", whole), _no_storage, _no_nested, limits, protocol=4)
+    if len(found) > limits.metadata_bytes:
+        raise LimitError(".metadata would be too long", "metadata-bytes", limits.metadata_bytes)
+    return found
+
+
+def _object(module: str, name: str, fields: Mapping[str, Node]) -> Opaque:
+    made = Opaque("newobj", Global(module, name), (), None, 0)
+    state = Dict()
+    state.set(list(fields), list(fields.values()))
+    made.build(state)
+    return made
+
+
+def _call(module: str, name: str, *args: Node) -> Opaque:
+    return Opaque("reduce", Global(module, name), args, None, 0)
+
+
+def _size(numbers: tuple[int, ...]) -> Opaque:
+    own = (*numbers,)  # of its own: no size is written as the same tuple again
+    return _call("torch", "Size", own)
+
+
+def _index(name: str, offsets: Node, number: int | None) -> Opaque:
+    return _object(_METADATA, "MetadataIndex", {"fqn": name, "index": number, "offset": offsets})
+
+
+def _info(item: Item) -> Opaque:
+    fields: dict[str, Node] = {
+        "relative_path": item.file,
+        "offset": item.offset,
+        "length": item.length,
+    }
+    if item.codecs:  # torch before 2.7 neither writes nor reads them
+        fields["transform_descriptors"] = list(item.codecs)
+    return _object(_FILESYSTEM, "_StorageInfo", fields)
+
+
+def _no_storage(storage: Storage, persistent: PersistentId | None) -> StorageId:
+    raise AssertionError("a storage in .metadata")
+
+
+def _no_nested(node: Node) -> bytes:
+    raise AssertionError("a checkpoint in .metadata")
+
+
+class NewFile:
+    """A file of items, written one after the other."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.size = 0
+        self._pieces: list[Callable[[Sink], None]] = []
+
+    def add(self, size: int, pour: Callable[[Sink], None]) -> Item:
+        """Where the next item lies: `size` bytes, which `pour` writes."""
+        item = Item(self.name, self.size, size)
+        self.size += size
+        self._pieces.append(pour)
+        return item
+
+    def write(self, sink: Sink) -> None:
+        """Write the items."""
+        for pour in self._pieces:
+            pour(sink)
+
+
+class Plan(NamedTuple):
+    """The content of a folder: what `.metadata` lists, new files, and files that stay as they are."""
+
+    rows: list[Row]
+    files: list[NewFile]
+    whole: list[tuple[str, Source]]
+    link: bool
+    is_flattened: bool
+
+    @property
+    def data_bytes(self) -> int:
+        return sum(file.size for file in self.files) + sum(source.size for _, source in self.whole)
+
+
+def placement_of(checkpoint: Checkpoint) -> Placement:
+    """How the data of a checkpoint is to lie."""
+    return checkpoint.origin if isinstance(checkpoint.origin, Placement) else Placement()
+
+
+def flattened(checkpoint: Checkpoint, limits: Limits) -> Parts:
+    """The tensors and objects of a checkpoint as `.metadata` lists them."""
+    return leaves_of(checkpoint.root, limits, whole=not placement_of(checkpoint).is_flattened)
+
+
+def plan(checkpoint: Checkpoint, limits: Limits) -> Plan:
+    """The files of a checkpoint that has no losses. Raises CkptError where a part of its source is missing."""
+    return _Planner(placement_of(checkpoint), limits).run(flattened(checkpoint, limits).leaves)
+
+
+_Found = tuple[tuple[int, ...], tuple[int, ...], Bytes]
+"""The first index and the size of a chunk, and where its item lies."""
+
+
+class _Planner:
+    def __init__(self, files: Placement, limits: Limits) -> None:
+        self._given = files
+        self._limits = limits
+        self._stays: dict[int, str] = {}
+        self._kept: dict[int, tuple[str, Source]] = {}
+        self._copied: dict[int, NewFile] = {}
+        self._new: dict[int, NewFile] = {}
+        self._taken = {name for _, name in files.names}
+        self._objects: dict[tuple[bytes, tuple[int, ...]], deque[Bytes]] = {}
+        """The items of each object, in their order: two equal ones have an item each, for items share no bytes."""
+        for node, item in files.objects:
+            self._objects.setdefault(self._pickled(node), deque()).append(item)
+
+    def run(self, leaves: list[Leaf]) -> Plan:
+        again = [self._found(leaf.node) for leaf in leaves]
+        used: dict[int, int] = {}
+        for _, _, at in (row for found in again for row in found or ()):
+            used[id(at.source)] = used.get(id(at.source), 0) + at.length
+        # A file that is mostly dead bytes by now is not worth keeping.
+        self._stays = {
+            id(source): name
+            for source, name in self._given.names
+            if used.get(id(source), 0) * 2 >= source.size
+        }
+        rows = [self._row(leaf, found) for leaf, found in zip(leaves, again, strict=True)]
+        made = [*self._copied.values(), *(self._new[rank] for rank in sorted(self._new))]
+        whole = list(self._kept.values())
+        return Plan(rows, made, whole, self._given.link, self._given.is_flattened)
+
+    def _row(self, leaf: Leaf, found: list[_Found] | None) -> Row:
+        name, path, node = leaf
+        tensor = tensor_of(node)
+        items = None if found is None else [(offsets, sizes, self._again(at)) for offsets, sizes, at in found]
+        if tensor is None:
+            if items is not None:
+                return Row(name, path, item=items[0][2])
+            layout, _, _ = archive_of(node, self._limits)
+            return Row(name, path, item=self._file(0).add(layout.size, layout.write))
+        assert isinstance(tensor, TensorRef)
+        if items is not None:
+            chunks = [Chunk(*item) for item in items]
+        else:
+            chunks = [
+                Chunk(offsets, part.shape, self._tensor(rank, part))
+                for rank, offsets, part in _cut(tensor, self._given.ranks or 1)
+            ]
+        requires_grad = bool(tensor.requires_grad)
+        return Row(name, path, chunks, tensor.dtype, tensor.shape, requires_grad)
+
+    def _found(self, node: Node) -> list[_Found] | None:
+        """The items of a distributed checkpoint that hold a tensor or an object as it is; None without them."""
+        if self._given.ranks is not None:
+            return None
+        tensor = tensor_of(node)
+        if tensor is None:
+            known = self._objects.get(self._pickled(node)) if self._objects else None
+            return [((), (), known.popleft())] if known else None
+        place = tensor.storage.place if isinstance(tensor, TensorRef) else None
+        if not isinstance(tensor, TensorRef) or not isinstance(place, Boxes) or tensor.conj or tensor.neg:
+            return None
+        if (
+            (tensor.dtype, tensor.shape) != (place.dtype, place.shape)
+            or tensor.offset
+            or not is_dense(tensor)
+        ):
+            return None
+        if place.problem is not None:
+            raise UnreadableError(place.problem)
+        found: list[_Found] = []
+        for box in place.boxes:
+            if not isinstance(box.part, TensorItem):
+                return None
+            found.append((box.offsets, box.sizes, box.part.find()))
+        return found
+
+    def _again(self, at: Bytes) -> Item:
+        """Where an item lies that is taken as it is: in its own file, which stays whole, or copied."""
+        source = at.source
+        stays = self._stays.get(id(source))
+        if stays is not None:
+            self._kept[id(source)] = (stays, source)
+            return Item(stays, at.offset, at.length, at.codecs)
+        file = self._copied.get(id(source))
+        if file is None:
+            file = self._copied[id(source)] = NewFile(self._free(source.name.rpartition("/")[2]))
+        offset, length = at.offset, at.length
+        item = file.add(length, lambda sink: sink.copy(source, offset, length))
+        return item._replace(codecs=at.codecs)
+
+    def _pickled(self, node: Node) -> tuple[bytes, tuple[int, ...]]:
+        """What makes two objects the same: the pickle, and the storages in it."""
+        _, pickle, storages = archive_of(node, self._limits)
+        return pickle, tuple(map(id, storages))
+
+    def _tensor(self, rank: int | None, part: TensorRef) -> Item:
+        """A new item for a chunk, in the file of a rank; of the one with the fewest bytes without one."""
+        if rank is None:
+            ranks = range(self._given.ranks or 1)
+            rank = min(ranks, key=lambda each: self._new[each].size if each in self._new else 0)
+        layout, _, _ = archive_of(_alone(part), self._limits)
+        return self._file(rank).add(layout.size, layout.write)
+
+    def _file(self, rank: int) -> NewFile:
+        if rank not in self._new:
+            self._new[rank] = NewFile(self._free(f"__{rank}_0{DATA}"))
+        return self._new[rank]
+
+    def _free(self, name: str) -> str:
+        """The name, or one like it that no other file has."""
+        if not re.fullmatch(r"__\d+_\d+\.distcp", name) or name in self._taken:
+            own = (f"__{rank}_0{DATA}" for rank in count())
+            name = next(each for each in own if each not in self._taken)
+        self._taken.add(name)
+        return name
+
+
+def _cut(ref: TensorRef, ranks: int) -> list[tuple[int | None, tuple[int, ...], TensorRef]]:
+    """(rank, first index, part) of the chunks of a tensor: rows as `torch.chunk` cuts them, for Shard(0).
+
+    A tensor of fewer rows than ranks is one chunk, of any rank.
+    """
+    rows = ref.shape[0] if ref.shape else 0
+    if ranks == 1 or rows < ranks or not ref.numel or ref.dtype.bits < 8:
+        return [(None, (0,) * len(ref.shape), ref)]
+    step = -(-rows // ranks)
+    rest = (0,) * (len(ref.shape) - 1)
+    return [
+        (rank, (first, *rest), _rows(ref, first, min(rows, first + step)))
+        for rank, first in enumerate(range(0, rows, step))
+    ]
+
+
+def _rows(ref: TensorRef, first: int, last: int) -> TensorRef:
+    """Rows `first` to `last` of a tensor."""
+    begin = ref.offset + first * ref.stride[0]
+    made = tensor_ref(ref.storage, ref.dtype, (last - first, *ref.shape[1:]), ref.stride, begin)
+    return made._replace(conj=ref.conj, neg=ref.neg)
+
+
+def _alone(ref: TensorRef) -> TensorRef:
+    """A contiguous tensor with the same elements, over a storage of its own. They are read when they are written."""
+    made = Storage("0", None, ref.dtype, ref.nbytes, place_of(ref))
+    return tensor_ref(made, ref.dtype, ref.shape, contiguous(ref.shape), 0)
+
+
+_TWICE = "two values of one name"
+
+
+def losses(checkpoint: Checkpoint) -> list[str]:
+    """What the format cannot hold, one line each: a root that is no dict, names that occur twice, sparse tensors."""
+    if look(checkpoint.root).kind != "mapping":
+        return ["a root that is not a dict"]
+    parts = flattened(checkpoint, Limits())
+    lost = [f"{show(name, 80)} (a key that is no text)" for name in parts.odd]
+    seen: set[str] = set()
+    for name, _, node in parts.leaves:
+        tensor = tensor_of(node)
+        why = _TWICE if name in seen else None if tensor is None else _unfit(tensor)
+        if why:
+            lost.append(f"{show(name, 80)} ({why})")
+        seen.add(name)
+    return lost
+
+
+def unfit(entry: Entry) -> str | None:
+    """Why the format cannot hold a tensor; None when it can."""
+    return _unfit(entry.tensor)
+
+
+def _unfit(tensor: Tensor) -> str | None:
+    if isinstance(tensor, Composite):
+        return tensor.layout
+    return "on meta, without data" if tensor.storage.place is None else None
+
+
+def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
+    """The folder of a checkpoint that has no losses, for a `FolderSink`. Raises CkptError."""
+    made = plan(checkpoint, limits)
+    metadata = record(made.rows, limits, is_flattened=made.is_flattened)
+
+    def write(sink: Sink) -> None:
+        assert isinstance(sink, FolderSink)
+        for name, source in made.whole:
+            if made.link:
+                sink.link(name, source)
+            else:
+                sink.clone(name, source)
+        for file in made.files:
+            with sink.file(file.name, file.size) as inner:
+                file.write(inner)
+        with sink.file(METADATA, len(metadata)) as inner:
+            inner.write(metadata)
+
+    return Draft(made.data_bytes + len(metadata), write)
+
+
+def compare(planned: Checkpoint, written: Checkpoint) -> None:
+    """Raise WriteError unless a written folder has the tensors and the values of the plan, and nothing is missing."""
+    for notice in written.notices:
+        if notice.code in ("incomplete", "overlap"):
+            raise differs(notice.message)
+    for one, two in _pairs(planned, written):
+        tensor, other = tensor_of(one.node), tensor_of(two.node)
+        if tensor is not None or other is not None:
+            if tensor is None or other is None or (tensor.dtype, tensor.shape) != (other.dtype, other.shape):
+                raise differs(f"tensor {show(one.name, 80)} differs")
+            continue
+        mine, theirs = _flat(one), _flat(two)
+        same = len(mine.values) == len(theirs.values) and all(map(same_value, mine.values, theirs.values))
+        shapes = [
+            [(entry.path, entry.tensor.dtype, entry.tensor.shape) for entry in flat.tensors]
+            for flat in (mine, theirs)
+        ]
+        if not same or shapes[0] != shapes[1]:
+            raise differs(f"value {show(one.name, 80)} differs")
+
+
+def compare_bytes(planned: Checkpoint, written: Checkpoint) -> None:
+    """Raise WriteError unless every element in a written folder equals its source."""
+    for one, two in _pairs(planned, written):
+        if not same_bytes(_bytes(one), _bytes(two)):
+            raise differs(f"the bytes of {show(one.name, 80)} differ from the source")
+
+
+def _pairs(planned: Checkpoint, written: Checkpoint) -> Iterator[tuple[Leaf, Leaf]]:
+    """Each leaf of the plan with the written one. Raises WriteError where their names differ."""
+    limits = Limits()
+    ours: Parts = flattened(planned, limits)
+    theirs: Parts = flattened(written, limits)
+    if len(ours.leaves) != len(theirs.leaves):
+        raise differs(f"{len(theirs.leaves):,} items instead of {len(ours.leaves):,}")
+    for one, two in zip(ours.leaves, theirs.leaves, strict=True):
+        if one[:2] != two[:2]:
+            raise differs(f"{show(two.name, 80)} instead of {show(one.name, 80)}")
+        yield one, two
+
+
+def _flat(leaf: Leaf) -> Flat:
+    """The tensors and values inside of an object."""
+    root = Dict()
+    root.set([leaf.name], [leaf.node])
+    return flatten(root, Limits())
+
+
+def _bytes(leaf: Leaf) -> Iterator[bytes]:
+    """The elements of a tensor, or of all tensors in an object."""
+    tensor = tensor_of(leaf.node)
+    found: list[Tensor] = [entry.tensor for entry in _flat(leaf).tensors] if tensor is None else [tensor]
+    parts: list[TensorRef] = [part for each in found for part in parts_of(each)]
+    return chain.from_iterable(elements(part) for part in parts)

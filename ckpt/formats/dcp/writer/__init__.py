@@ -1,1 +1,0 @@
-"""Writing distributed checkpoints. Nothing here is loaded by who reads them."""

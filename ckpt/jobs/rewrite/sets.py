@@ -1,0 +1,220 @@
+"""A checkpoint in several files: which of them a command changes, and what its result lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from copy import copy
+from itertools import accumulate
+
+from ckpt.checkpoint import Checkpoint
+from ckpt.errors import LossError, UsageError
+from ckpt.findings import LOST
+from ckpt.jobs.check.like import Likeness
+from ckpt.jobs.rewrite.names import ATTRIBUTE, attributes_left
+from ckpt.jobs.rewrite.report import Change, Leftover, RewriteReport, edited
+from ckpt.limits import Limits
+from ckpt.nodes import Dict, Node, Opaque, tensor_of
+from ckpt.rows import replace
+from ckpt.text import and_more, plural, show
+from ckpt.tree.find import children
+from ckpt.tree.flat.leaves import parts_of
+from ckpt.tree.view import look
+
+
+def without_copies(report: RewriteReport, limits: Limits) -> RewriteReport:
+    """The report without weights that the result holds a second time, in another precision."""
+    result = report.result
+    gone = [key for key in result.copies if type(result.root) is Dict and key in result.root.keys]
+    if not gone:
+        return report
+    root, rows = Dict(), []
+    for key, child in children(result.root):
+        if key in gone:
+            rows.append(Leftover(str(key), "the weights in another precision"))
+        else:
+            root.set([key], [child])
+    made = replace(edited(result, root, limits), copies=())
+    return report._replace(result=made, left_out=(*report.left_out, *rows))
+
+
+def refuse_incomplete(checkpoint: Checkpoint, section: str | None = None, option: str = "") -> None:
+    """Raise LossError where weights to be written are missing. `option` chooses others that are whole.
+
+    Of a distributed checkpoint each tensor says by itself what it lacks, when its bytes are read.
+    """
+    if checkpoint.traits.fills_a_state:
+        return
+    lost = next((row for row in checkpoint.notices if row.code == "incomplete"), None)
+    if lost is None or section in checkpoint.copies:
+        return
+    hint = f"{option} {checkpoint.copies[0]}" if checkpoint.copies and option else None
+    raise LossError(lost.message, path=checkpoint.path, hint=hint)
+
+
+def refuse_ranks(checkpoint: Checkpoint, section: str | None) -> None:
+    """Raise UsageError for files of ranks that stand side by side: nothing in them says how they make a whole."""
+    if not checkpoint.traits.is_set or not checkpoint.members or section is not None:
+        return
+    files = [show(member.file, 80) for member in checkpoint.members]
+    raise UsageError(
+        f"{len(files)} files of ranks, each with a part of the model; ckpt does not merge them",
+        path=checkpoint.path,
+        hint=f"name one: {and_more(files, 4, ', or ')}",
+    )
+
+
+def weights_file(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint of the weights in a folder, as it is read alone; any other checkpoint as it is.
+
+    A merge of all files would be one that no framework loads. Raises UsageError where several files hold weights.
+    """
+    members = [member for member in checkpoint.members if member.checkpoint.tensors]
+    models = [member for member in members if member.is_model] or members
+    if not models:
+        return checkpoint
+    if len(models) > 1:
+        names = and_more([show(member.file, 80) for member in models], 8, ", or ")
+        raise UsageError(
+            f"{len(models)} files of this folder hold tensors",
+            path=checkpoint.path,
+            hint=f"name one: {names}",
+        )
+    return models[0].checkpoint
+
+
+def with_files(report: RewriteReport, folder: Checkpoint) -> RewriteReport:
+    """The report with the files of a folder that are not in the result."""
+    if report.source is folder or not folder.members:
+        return report
+    rows = [
+        Leftover(member.file, "a file of the folder", member.checkpoint.nbytes)
+        for member in folder.members
+        if member.checkpoint is not report.source
+    ]
+    return report._replace(left_out=(*report.left_out, *rows))
+
+
+ROOT = "(the root)"
+
+
+def with_flattening(report: RewriteReport, ranks: int, limits: Limits) -> RewriteReport:
+    """The report with the files of so many ranks, and with what is lost where dicts are taken apart.
+
+    Raises LimitError.
+    """
+    root = report.result.root
+    if report.source.traits.is_folder:  # all of it was taken apart before
+        files = plural(len(report.source.parts), "file")
+        tensors = len(report.result.tensors)
+        ranked = Change("ranks", files, plural(ranks, "rank"), tensors, "tensor")
+        return report._replace(changes=(*report.changes, ranked))
+    if look(root).kind != "mapping":
+        return report
+    parts = parts_of(root, limits)
+    changes = [
+        Change("keys", "numbers", "text", number, "key", section=name or ROOT)
+        for name, number in parts.texts.items()
+    ]
+    left = [Leftover(name, "an empty dict") for name in parts.empty]
+    left += [
+        Leftover(f"{name}._metadata" if name else "_metadata", "the versions of modules")
+        for name in parts.versions
+    ]
+    left += attributes_left(root)
+    objects = {tuple(map(str, leaf.path)) for leaf in parts.leaves if tensor_of(leaf.node) is None}
+    lost = [
+        entry
+        for entry in report.result.tensors
+        if not entry.registered and objects.isdisjoint(accumulate((str(step),) for step in entry.path))
+    ]
+    left += [Leftover(entry.name, ATTRIBUTE, entry.tensor.nbytes) for entry in lost]
+    before = [
+        change._replace(number=change.number - len(lost)) if change.kind == "format" else change
+        for change in report.changes
+    ]
+    alone = [Leftover(name, "a tuple, which stays one object") for name in parts.tuples]
+    return report._replace(
+        changes=(*before, *changes),
+        left_out=(*report.left_out, *left),
+        left_alone=(*report.left_alone, *alone),
+    )
+
+
+def is_partial(checkpoint: Checkpoint) -> bool:
+    """Whether tensors or values of a checkpoint are missing."""
+    return bool(checkpoint.left_out) or any(row.code in LOST for row in checkpoint.notices)
+
+
+def refuse_lost(checkpoint: Checkpoint) -> None:
+    """Raise LossError where values of a distributed checkpoint are missing, which a copy of all of it would lack."""
+    if checkpoint.left_out and checkpoint.traits.fills_a_state:
+        listed = and_more(
+            [f"{show(name, 60)} ({show(why, 100)})" for name, why in checkpoint.left_out], 3, "; "
+        )
+        raise LossError(
+            f"{plural(len(checkpoint.left_out), 'value')} missing: {listed}", path=checkpoint.path
+        )
+
+
+def whole_part(
+    checkpoint: Checkpoint, limits: Limits, like: Likeness | None = None
+) -> tuple[Checkpoint, tuple[Leftover, ...]]:
+    """The checkpoint without the tensors of which a part is missing, and what is missing; also by another save.
+
+    Raises LossError where no tensor is whole.
+    """
+    whys = {name: row.message for row in checkpoint.notices if row.code in LOST for name in row.tensors}
+    said: dict[str, str] = {}
+    if like is not None:
+        other = show(like.path, 60)
+        said |= dict.fromkeys(like.reshaped, f"another shape than in {other}")
+        said |= {name: f"only in {other}" for name in like.missing if name not in whys}
+        whys |= said
+    gone = [entry for entry in checkpoint.tensors if entry.name in whys]
+    if gone and len(gone) == len(checkpoint.tensors):
+        problem = f"none of {plural(len(gone), 'tensor')} is whole"
+        raise LossError(problem, path=checkpoint.path)
+    rows = [Leftover(entry.name, said.get(entry.name, "not whole"), entry.tensor.nbytes) for entry in gone]
+    listed = {entry.name for entry in gone}
+    rows += [Leftover(name, said.get(name, "not whole")) for name in whys if name not in listed]
+    rows += [Leftover(name, why) for name, why in checkpoint.left_out]
+    made = checkpoint
+    if gone:
+        made = edited(checkpoint, _Without(id(entry.tensor) for entry in gone).run(checkpoint.root), limits)
+    notices = tuple(row for row in checkpoint.notices if row.code not in LOST)
+    return replace(made, notices=notices, left_out=()), tuple(rows)
+
+
+class _Without:
+    """Makes trees without tensors. A list that loses one becomes a dict, so that the others keep their numbers."""
+
+    def __init__(self, gone: Iterable[int]) -> None:
+        self._gone = set(gone)
+        self._made: dict[int, Node] = {}
+
+    def run(self, node: Node) -> Node:
+        """The tree below a node, where what is one object stays one. Trees are at most as deep as the limit `depth`."""
+        if type(node) not in (list, Dict, Opaque) or tensor_of(node) is not None:
+            return node
+        if id(node) not in self._made:
+            self._made[id(node)] = node  # of a cycle
+            self._made[id(node)] = self._without(node)
+        return self._made[id(node)]
+
+    def _without(self, node: Node) -> Node:
+        if type(node) is list:
+            rows = [(place, item) for place, item in enumerate(node) if self._stays(item)]
+            if len(rows) == len(node):
+                return [self.run(item) for item in node]
+            numbered = Dict()
+            numbered.set([place for place, _ in rows], [self.run(item) for _, item in rows])
+            return numbered
+        assert isinstance(node, (Dict, Opaque))
+        made = copy(node)
+        pairs = [row for row in zip(node.keys, node.values, strict=True) if self._stays(row[1])]
+        made.keys = [key for key, _ in pairs]
+        made.values = [self.run(value) for _, value in pairs]
+        return made
+
+    def _stays(self, node: Node) -> bool:
+        return id(tensor_of(node)) not in self._gone

@@ -1,1 +1,0 @@
-"""Tensors of which a file holds only a part."""
