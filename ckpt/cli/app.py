@@ -180,7 +180,7 @@ def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
     for name in names:
         command = colouring(import_module(f"ckpt.cli.commands.{name.replace('-', '_')}").command)
         if "_CKPT_COMPLETE" in os.environ:  # a shell asks what may come next
-            command = import_module("ckpt.cli.shell.complete").completing(command)
+            command = import_module("ckpt.cli.completion").completing(command)
         app.command(name, cls=Command, short_help=COMMANDS[name])(command)
     return app
 

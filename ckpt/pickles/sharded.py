@@ -1,4 +1,10 @@
-"""Attributes and numbers of the objects beside distributed tensors."""
+"""Tensors of which a file holds one rank's part: DTensors, whose placements say where it lies, and ShardedTensors, which list
+all shards.
+
+The state of a ShardedTensor is (local shards, metadata, process group, spec, flag). Sources: torch/distributed/tensor/_api.py,
+_dtensor_spec.py, placement_types.py, torch/distributed/device_mesh.py of torch 2.1 to 2.13;
+torch/distributed/_shard/sharded_tensor/api.py, metadata.py and torch/distributed/_shard/metadata.py of torch 2.0 to 2.13.
+"""
 
 from __future__ import annotations
 

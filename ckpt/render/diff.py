@@ -10,8 +10,8 @@ from ckpt.jobs.diff.diff import DiffReport
 from ckpt.jobs.diff.modules import depth_that_fits, modules
 from ckpt.jobs.diff.ranks import ranks_of
 from ckpt.jobs.diff.rows import STATUSES, Row, ValueRow
+from ckpt.render.bars import spark
 from ckpt.render.findings import findings_lines
-from ckpt.render.spark import spark
 from ckpt.render.text import NAME, Line, cells, columns, flowed, height_of, hung, shortened, spread, whole
 from ckpt.text import folded, plural, show, show_literal
 from ckpt.tree.literals import brief

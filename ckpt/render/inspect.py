@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ckpt.checkpoint import looks_of
@@ -9,13 +11,42 @@ from ckpt.findings import Finding
 from ckpt.jobs.inspect.inspect import InspectReport, Row
 from ckpt.render.findings import findings_lines, follow_lines, safe
 from ckpt.render.parts import part_lines
+from ckpt.render.tables import import_table, value_table
 from ckpt.render.tensors import ROWS, tensor_lines
 from ckpt.render.text import Line, columns, flowed, height_of, hung
 from ckpt.tensors import Composite, Tensor
-from ckpt.text import and_more, count_text, plural, show, size_text
+from ckpt.text import and_more, count_text, plural, show, show_literal, size_text
 
 if TYPE_CHECKING:
     from ckpt.jobs.inspect.index import ParameterIndex
+
+
+_POINTER = rb"version https://git-lfs[^\n]*\noid sha256:([0-9a-f]{64})\nsize ([0-9]{1,18})\n?"
+_DIGITS = 16
+"""Hexadecimal digits of a SHA-256 that are shown: enough to see that a tensor changed."""
+
+
+def textconv_lines(report: InspectReport, digests: Sequence[str | None]) -> list[str]:
+    """The format, the findings, the values, the imports and the tensors of a file; no path, which is git's own."""
+    lines = [f"format {report.checkpoint.format}"]
+    lines += [f"finding {row.code}: {show_literal(row.message)}" for row in report.findings]
+    lines += [f"value {name} = {value or kind}" for name, kind, value in value_table(report)[1:]]
+    lines += [f"import {row[0]} {row[1]}" for row in import_table(report)[1:]]
+    for row, digest in zip(report.rows, digests, strict=True):
+        tensor = row.tensor
+        shape = ", ".join(map(str, tensor.shape))
+        what = f"{tensor.dtype.name} [{shape}] {show(tensor.device or '', None)}".rstrip()
+        lines.append(f"tensor {show(row.entry.name, None)} {what} {(digest or 'no data')[:_DIGITS]}")
+    return lines
+
+
+def unread_line(head: bytes, problem: str) -> str:
+    """The line for what cannot be read: what a Git LFS pointer points to, else the problem."""
+    pointer = re.match(_POINTER, head)
+    if pointer:
+        return f"Git LFS pointer to {int(pointer[2]):,} bytes, sha256 {pointer[1].decode()}"
+    return f"not read: {show_literal(problem)}"
+
 
 _FINDINGS = 10
 """Findings of one code that are shown; the calls that loading would make are never left out."""

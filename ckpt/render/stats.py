@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ckpt.jobs.check.stats import Row, StatsReport
+from ckpt.render.bars import spark
 from ckpt.render.findings import findings_lines
 from ckpt.render.folding import alike
-from ckpt.render.spark import spark
 from ckpt.render.text import Line, cells, columns, flowed, hung
 from ckpt.text import percent, plural, show
 

@@ -31,8 +31,8 @@ from ckpt.evidence.survey import Survey
 from ckpt.findings import Rules
 from ckpt.formats import listing, save, verify
 from ckpt.formats.archive import Archive
-from ckpt.formats.dcp.metadata.content import metadata_of
-from ckpt.formats.dcp.metadata.skim import read_metadata
+from ckpt.formats.dcp.metadata import metadata_of
+from ckpt.formats.dcp.skim import read_metadata
 from ckpt.formats.directory import Record
 from ckpt.formats.draft import Keys
 from ckpt.formats.format import ChecksumReport

@@ -484,7 +484,7 @@ def test_modules_are_imported_by_name_only_from_the_table_of_commands() -> None:
     assert isinstance(argument, ast.JoinedStr) and isinstance(argument.values[0], ast.Constant)
     assert argument.values[0].value == "ckpt.cli.commands."
     (shell,) = users["ckpt/cli/app.py"][1].args
-    assert isinstance(shell, ast.Constant) and shell.value == "ckpt.cli.shell.complete"
+    assert isinstance(shell, ast.Constant) and shell.value == "ckpt.cli.completion"
     (named,) = users["ckpt/cli/options.py"][0].args
     assert isinstance(named, ast.Constant) and named.value == "ckpt.cli.advice.ways"
     for word in ("output", "options", "app", "os", ".inspect", "../inspect"):

@@ -34,7 +34,7 @@ PATHS = {
     "ckpt.formats.torch_zip.columns._FIRST": Sides(2, 16_384),
     "ckpt.formats.torch_zip.columns._MOST": Sides(3, 16_384),
     "ckpt.formats.safetensors.read._LEAST": Sides(0, NEVER),
-    "ckpt.formats.dcp.metadata.skim._TRIES": Sides(8, 0),
+    "ckpt.formats.dcp.skim._TRIES": Sides(8, 0),
     "ckpt.formats.dcp.items._AT_ONCE": Sides(NEVER, 0),
     "ckpt.pickles.machine.STEP": Sides(7, 1 << 14),
     "ckpt.formats.torch_legacy.read._FIRST_READ": Sides(1 << 18, 64),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpt.elements.histogram import Histogram
-from ckpt.render.spark import LEVELS, drawn, spark
+from ckpt.render.bars import LEVELS, drawn, spark
 
 
 def of(values: Sequence[float], kind: str = "f8") -> Histogram:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from process import SAMPLES, ckpt
 
-from ckpt.render.textconv import unread_line
+from ckpt.render.inspect import unread_line
 
 OID = b"5f" * 32
 

@@ -274,7 +274,7 @@ def _write_bars(report: InspectReport, width: int | None, depth: int | None, eve
 def _write_textconv(path: str, limits: Limits) -> int:
     """The text of a file for git, which shows no difference at all where the command fails."""
     from ckpt.jobs.check.sums import digests
-    from ckpt.render.textconv import textconv_lines, unread_line
+    from ckpt.render.inspect import textconv_lines, unread_line
 
     try:
         with opened(path, limits, tell=False) as checkpoint:

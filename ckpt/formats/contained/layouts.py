@@ -13,9 +13,8 @@ from ckpt.checkpoint import Member as Part
 from ckpt.errors import CkptError, LimitError, UnreadableError
 from ckpt.formats.contained import NAME, TRAITS
 from ckpt.formats.contained.member import Member, of_record
-from ckpt.formats.contained.pickles import pickles_inside
 from ckpt.formats.contained.tar import is_tar, read_tar, walk_tar
-from ckpt.formats.contained.values import json_value, text_value
+from ckpt.formats.contained.values import json_value, pickles_inside, text_value
 from ckpt.formats.folder.merge import merged
 from ckpt.formats.pickled import Contents, checkpoint
 from ckpt.formats.probe import Probe

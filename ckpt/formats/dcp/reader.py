@@ -16,11 +16,10 @@ from ckpt.formats import pickled
 from ckpt.formats.dcp import DATA, METADATA, NAME, TRAITS
 from ckpt.formats.dcp.coverage import Fault, fault, indices
 from ckpt.formats.dcp.items import Bytes, Placement, TensorItem, read_object
-from ckpt.formats.dcp.merge import merged, shared_spans
-from ckpt.formats.dcp.metadata.content import Item, Metadata, TensorRow
-from ckpt.formats.dcp.metadata.skim import read_metadata
+from ckpt.formats.dcp.merge import merged, shared_spans, tree_of
+from ckpt.formats.dcp.metadata import Item, Metadata, TensorRow
 from ckpt.formats.dcp.names import beside, folder_of, is_metadata
-from ckpt.formats.dcp.tree import tree_of
+from ckpt.formats.dcp.skim import read_metadata
 from ckpt.formats.pickled import Contents, refuse_mixed
 from ckpt.formats.probe import Probe
 from ckpt.formats.torch_legacy.read import read_nested

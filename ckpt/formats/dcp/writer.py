@@ -1,8 +1,11 @@
-"""The pickle of `.metadata`: the objects that torch.distributed.checkpoint reads, from torch 2.1 to 2.13.
+"""Writing a distributed checkpoint: the plan of its items, their files, and `.metadata`, which comes last.
 
-Only these classes are written, with the opcodes that torch writes, so that a large one is read in columns. `TensorProperties`
-is written as a call with its fields: its state names an enum, whose class torch 2.4 moved, while the class itself has been
-in this module all along.
+Items of a checkpoint that is read are taken as they are, in files that stay whole (a rename) or one by one (a
+selection); all other tensors are cut into rows, one chunk for each rank, and written anew.
+
+`.metadata` holds only the classes that torch.distributed.checkpoint reads, from torch 2.1 to 2.13, with the opcodes that torch
+writes, so that a large one is read in columns. `TensorProperties` is written as a call with its fields: its state names an enum,
+whose class torch 2.4 moved, while the class itself has been in this module all along.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from ckpt.elements.blocks import elements, is_dense, place_of, same_bytes
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.formats.dcp import DATA, METADATA
 from ckpt.formats.dcp.items import Bytes, Placement, TensorItem
-from ckpt.formats.dcp.metadata.content import Item
+from ckpt.formats.dcp.metadata import Item
 from ckpt.formats.draft import Draft
 from ckpt.formats.torch_zip.write import archive_of
 from ckpt.formats.written import differs, same_value

@@ -18,7 +18,7 @@ from ckpt.names import Path, natural
 from ckpt.text import and_more, show
 
 if TYPE_CHECKING:
-    from ckpt.formats.dcp.metadata.content import Metadata
+    from ckpt.formats.dcp.metadata import Metadata
 
 LATEST = "latest_checkpointed_iteration.txt"
 ITERATION = re.compile(r"iter_\d{7,12}/|release/")

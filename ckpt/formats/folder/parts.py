@@ -13,7 +13,7 @@ from ckpt.names import Path
 from ckpt.rows import NamedTuple
 
 if TYPE_CHECKING:  # most folders have none
-    from ckpt.formats.dcp.metadata.content import Metadata
+    from ckpt.formats.dcp.metadata import Metadata
 
 
 class Part(NamedTuple):

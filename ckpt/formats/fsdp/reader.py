@@ -13,11 +13,10 @@ from math import prod
 from ckpt.checkpoint import Checkpoint, Import, Notice, Origin
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.formats import pickled
-from ckpt.formats.fsdp import NAME, TRAITS, pieces, shards
+from ckpt.formats.fsdp import NAME, TRAITS
 from ckpt.formats.fsdp.copies import Copies, Whole, copies_of
-from ckpt.formats.fsdp.names import RankSet
-from ckpt.formats.fsdp.sets import sets_of
-from ckpt.formats.fsdp.swap import swapped
+from ckpt.formats.fsdp.pieces import from_pieces, from_shards, refuse_flat, swapped
+from ckpt.formats.fsdp.sets import RankSet, sets_of
 from ckpt.formats.pickled import Contents, counters_of, refuse_mixed
 from ckpt.formats.probe import Probe
 from ckpt.limits import TENSOR_MEMORY, Limits
@@ -173,7 +172,7 @@ class _Set:
             rank: {entry.path: entry.tensor for entry in file.tensors} for rank, file in self.files.items()
         }
         first = min(tensors)
-        shards.refuse_flat(self.files[first].tensors)
+        refuse_flat(self.files[first].tensors)
         names = {entry.path: entry.name for entry in self.files[first].tensors}
         self._same_names(tensors, first)
         missing = self._missing(tensors)
@@ -284,7 +283,7 @@ class _Set:
         if _kind(first) == "other":
             return Whole(None, _copies_of_parts(name, every), None)
         parts = {rank: tensor for rank, tensor in every.items() if isinstance(tensor, Composite)}
-        gather = pieces.gathered if _kind(first) == "piece" else shards.gathered
+        gather = from_pieces if _kind(first) == "piece" else from_shards
         return gather(name, f"{self._mark}{name}", parts)
 
 

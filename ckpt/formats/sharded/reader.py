@@ -1,23 +1,175 @@
 """One checkpoint in several files: `*.safetensors.index.json` or `*.bin.index.json`, and the shards that it names.
 
-Only files beside the index are opened, by plain names.
+Only files beside the index are opened, by plain names. Of shards of safetensors one header each is read, and none of them is a
+checkpoint of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from ckpt.checkpoint import Checkpoint, Notice, names_of
-from ckpt.errors import LimitError, UnreadableError
-from ckpt.formats.probe import Probe
-from ckpt.formats.sharded import INDEXES, NAME, headers
-from ckpt.formats.sharded.merge import merged
+from ckpt.checkpoint import Checkpoint, Container, Entry, Notice, Refusal, Value, names_of
+from ckpt.errors import CkptError, LimitError, UnreadableError
+from ckpt.formats.probe import HEAD_BYTES, Probe
+from ckpt.formats.safetensors.read import TRAITS, Header, Maker, is_usual, read_header, values_of
+from ckpt.formats.sharded import INDEXES, NAME
 from ckpt.io.location import Location, is_plain_name, read_file
+from ckpt.io.source import Source
 from ckpt.limits import Budget, Limits
-from ckpt.names import natural
+from ckpt.names import Path, natural
+from ckpt.nodes import Dict
 from ckpt.parse import parse_json
 from ckpt.rows import NamedTuple, replace
+from ckpt.tensors import Storage
 from ckpt.text import and_more, show
+from ckpt.tree.metadata import METADATA, metadata_node, metadata_of
+from ckpt.tree.view import look
+
+
+class Shard(NamedTuple):
+    """A file of safetensors, and its header. `mark` is the prefix of the ids of its storages."""
+
+    name: str
+    mark: str
+    source: Source
+    header: Header
+
+
+def read_shards(
+    places: Mapping[str, Location], marks: Sequence[str], limits: Limits, budget: Budget
+) -> list[Shard] | None:
+    """All shards, each at its place; None where one is not usual or damaged. Reading each alone says what is wrong."""
+    shards: list[Shard] = []
+    left = budget.copy()
+    for (name, location), mark in zip(places.items(), marks, strict=True):
+        shard = _read(name, mark, location, limits, left)
+        if shard is None:
+            for other in shards:
+                other.source.close()
+            return None
+        shards.append(shard)
+    budget.become(left)
+    return shards
+
+
+def _read(name: str, mark: str, location: Location, limits: Limits, budget: Budget) -> Shard | None:
+    source = None
+    try:
+        source = location.open()
+        head = source.read(0, min(HEAD_BYTES, source.size))
+        if is_usual(head):
+            header = read_header(source, head, limits, budget, is_shard=True)
+            source.check_unchanged()
+            return Shard(name, mark, source, header)
+    except CkptError:
+        pass
+    if source is not None:
+        source.close()
+    return None
+
+
+def of_headers(path: str, shards: Sequence[Shard], notices: Sequence[Notice]) -> Checkpoint:
+    """One checkpoint over shards."""
+    pairs = [(natural(name), name, shard) for shard in shards for name in shard.header.tensors]
+    pairs.sort(key=lambda pair: pair[0])
+    makers = {shard.mark: Maker(shard.source, shard.header) for shard in shards}
+    entries: list[Entry] = []
+    for _, name, shard in pairs:
+        make = makers[shard.mark]
+        entries.append(make(f"{shard.mark}{len(make.storages)}", name))
+    names = [entry.name for entry in entries]
+    root = Dict()
+    root.set(names, [entry.tensor for entry in entries])
+    texts: dict[str, str] = {}
+    values: dict[str, Value] = {}
+    for shard in shards:  # each has some, mostly the same
+        if shard.header.texts.items() - texts.items():
+            texts.update(shard.header.texts)
+            for value in values_of(shard.header.texts):
+                values.setdefault(value.name, value)
+    if texts:
+        root.set([METADATA], [metadata_node(texts)])
+    storages: list[Storage] = [storage for make in makers.values() for storage in make.storages]
+    return Checkpoint(
+        path=path,
+        format=NAME,
+        traits=TRAITS._replace(in_place=False),
+        nbytes=sum(shard.source.size for shard in shards),
+        root=root,
+        tensors=tuple(entries),
+        storages=tuple(storages),
+        values=tuple(values.values()),
+        containers=(Container((), "", "dict", tuple(names), 0, len(entries), node=root),),
+        notices=tuple(notices),
+        parts=tuple(shard.name for shard in shards),
+        sources=tuple(shard.source for shard in shards),
+    )
+
+
+def merged(
+    path: str, format: str, shards: Sequence[tuple[str, Checkpoint]], notices: Sequence[Notice]
+) -> Checkpoint:
+    """One checkpoint over shards by their file names. The ids of their storages are distinct already."""
+    every = [shard for _, shard in shards]
+    traits = every[0].traits
+    weights = [entry for shard in every for entry in shard.tensors]
+    if not traits.keeps_order:
+        weights.sort(key=lambda entry: natural(entry.name))
+    root = _root(every, weights)
+    names = tuple(entry.name for entry in weights)
+    only = every[0].containers if len(every) == 1 else ()
+    return Checkpoint(
+        path=path,
+        format=format,
+        traits=traits._replace(in_place=False),
+        nbytes=sum(one.nbytes for one in every),
+        root=root,
+        tensors=tuple(weights),
+        storages=tuple(storage for one in every for storage in one.storages),
+        values=tuple(_values(every)),
+        containers=only or (Container((), "", "dict", names, 0, len(weights), node=root),),
+        imports=tuple(row for one in every for row in one.imports),
+        byteorder=every[0].byteorder,
+        weights_only=_refusals(every),
+        encoding=next((one.encoding for one in every if one.encoding), None),
+        not_loadable=next((one.not_loadable for one in every if one.not_loadable), None),
+        notices=(*notices, *(notice for one in every for notice in one.notices)),
+        parts=tuple(name for name, _ in shards),
+        sources=tuple(source for one in every for source in one.sources),
+    )
+
+
+def _root(shards: Sequence[Checkpoint], weights: Sequence[Entry]) -> Dict:
+    """The tree: the content of the shards side by side in the order of `weights`, and their metadata once."""
+    root = Dict()
+    metadata: dict[str, str] = {}
+    if not shards[0].traits.keeps_order:  # nothing but tensors
+        root.set([entry.name for entry in weights], [entry.tensor for entry in weights])
+    for shard in shards:
+        metadata.update(metadata_of(shard.root))
+        if shard.traits.keeps_order:
+            view = look(shard.root)
+            root.set(list(view.keys), list(view.children))
+    if metadata:  # each shard has some, mostly the same
+        root.set([METADATA], [metadata_node(metadata)])
+    return root
+
+
+def _values(shards: Sequence[Checkpoint]) -> list[Value]:
+    """The values of all shards. Each shard repeats the metadata, so a value that an earlier shard has is left out."""
+    values: list[Value] = []
+    paths: set[Path] = set()
+    for shard in shards:
+        values += [value for value in shard.values if value.path not in paths]
+        paths.update(value.path for value in shard.values)
+    return values
+
+
+def _refusals(every: Sequence[Checkpoint]) -> tuple[Refusal, ...] | None:
+    if all(one.weights_only is None for one in every):
+        return None
+    return tuple(row for one in every for row in one.weights_only or ())
+
 
 _LISTED = 10
 
@@ -44,7 +196,7 @@ def mark(probe: Probe, number: int) -> str:
 def read(probe: Probe, limits: Limits) -> Checkpoint:
     layout = layout_of(probe, limits)
     marks = [mark(probe, number) for number in range(len(layout.places))]
-    usual = headers.read_shards(layout.places, marks, limits, probe.budget)
+    usual = read_shards(layout.places, marks, limits, probe.budget)
     if usual is not None:
         try:
             held = [(shard.name, shard.header.tensors) for shard in usual]
@@ -53,7 +205,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
             for each in usual:
                 each.source.close()
             raise
-        return replace(headers.merged(probe.path, usual, notices), index_bytes=layout.total_size)
+        return replace(of_headers(probe.path, usual, notices), index_bytes=layout.total_size)
     shards: list[tuple[str, Checkpoint]] = []
     try:
         for (name, place), prefix in zip(layout.places.items(), marks, strict=True):

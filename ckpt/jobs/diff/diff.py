@@ -13,11 +13,11 @@ from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.findings import LOST, Finding, order
 from ckpt.io.executor import Executor, Threads
-from ckpt.jobs.diff.compared import compared, shape_status
 from ckpt.jobs.diff.findings import are_ranks, findings
 from ckpt.jobs.diff.moved import with_moves
 from ckpt.jobs.diff.ranks import strict_notes
 from ckpt.jobs.diff.reasons import Side, doubt_contradictions, with_reason
+from ckpt.jobs.diff.recorded import compared, shape_status
 from ckpt.jobs.diff.rows import DIFFERS, Pair, Row, Status, ValueRow, lost_of, without_lost
 from ckpt.jobs.diff.values import differing_values
 from ckpt.names import Globs

@@ -9,18 +9,47 @@ from ckpt.checkpoint import Checkpoint, Entry, Import, Refusal, Value, looks_of,
 from ckpt.columns import Column, looks
 from ckpt.evidence.devices import HiddenDevice, hidden_devices, is_accelerator
 from ckpt.evidence.loading import Load, look_at, refusals_text
+from ckpt.evidence.optimizers import first_field
 from ckpt.evidence.roles import Role
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import AVERAGE_COUNTERS, inner_wrappers, wrapped_names, wrapper_prefix, writers
 from ckpt.findings import Finding, Level, Plan, Way, order
-from ckpt.jobs.inspect import resume, unused
+from ckpt.jobs.inspect import unused
 from ckpt.jobs.inspect.storages import StorageUse, holding_storages, storage_uses, tied_weights
 from ckpt.names import Globs
 from ckpt.pickles.known import is_own
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Tensor
-from ckpt.text import Json, and_more, listed, plural, show, size_text
+from ckpt.text import Json, and_more, folded, listed, plural, show, size_text
+
+
+def _resume_stops(survey: Survey) -> Iterable[Finding]:
+    """Parameters without state: `get_state_dict` makes state for each that is trained, and a strict load looks for it.
+
+    Source: torch/distributed/checkpoint/state_dict.py `_init_optim_state`, default_planner.py `DefaultLoadPlanner`.
+    """
+    if not survey.checkpoint.traits.fills_a_state:
+        return
+    for use in survey.uses:
+        slots = [use.match.slots[number] for number in use.never]
+        names = [slot.name for slot in slots if slot.name is not None and not slot.has_state]
+        section = use.match.optimizer.name
+        field = first_field(use.match.optimizer)
+        if not names or field is None:
+            continue
+        key = show(f"{section}{'.' if section else ''}state.{names[0]}.{field}", 120)
+        yield Finding(
+            "resume-stops",
+            f'Unless {folded(names)} are frozen, a strict load stops: "Missing key in checkpoint state_dict: {key}".',
+            tuple(
+                survey.tensors[index].name
+                for number in use.never
+                if (index := use.match.indices[number]) is not None
+            ),
+            consequence="Load with planner=DefaultLoadPlanner(allow_partial_load=True).",
+        )
+
 
 _BLOAT_BYTES = 1024
 _HEAVY = 1.0
@@ -230,7 +259,7 @@ def _findings(report: InspectReport, plan: Plan) -> Iterable[Finding]:
             from ckpt.jobs.inspect import list_modules as loose  # here: only a record of a model says so much
 
             yield from loose.findings(survey.record.record.loose)
-        yield from resume.findings(survey)
+        yield from _resume_stops(survey)
     if survey.record is None and any(part.is_module for part in checkpoint.containers):
         from ckpt.jobs.inspect import list_modules as loose  # here: few files hold modules
 

@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from ckpt.errors import CkptError, UnreadableError
-from ckpt.jobs.report.columns import packed
-from ckpt.jobs.report.tables import HEADS, ROWS, is_error, rows_of, schema_of, taken
+from ckpt.jobs.report.tables import HEADS, ROWS, is_error, packed, rows_of, schema_of, taken
 from ckpt.text import Json
 
 _LONGEST = 2000

@@ -1,4 +1,6 @@
-"""A checkpoint in several files: which of them a command changes, and what its result lacks."""
+"""A checkpoint in several files: the files that a command changes, the names that a state dict cannot be put together from, and
+what is left of an incomplete one: its whole tensors and the values that were read.
+"""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ import torch
 from process import SAMPLES, TIMEOUT, ckpt, environment
 from typer.main import get_command
 
+from ckpt.cli import completion
 from ckpt.cli.app import COMMANDS, program
-from ckpt.cli.shell import complete
 from ckpt.findings import CATALOGUE
 
 
@@ -82,16 +82,16 @@ def test_names_that_a_shell_would_run_are_not_offered(tmp_path: Path) -> None:
 def test_names_are_few(tmp_path: Path) -> None:
     torch.save({f"w{number}": number for number in range(1000)}, tmp_path / "a.pt")
 
-    assert completed("ckpt get a.pt w", tmp_path) == [f"w{number}" for number in range(complete.MOST)]
+    assert completed("ckpt get a.pt w", tmp_path) == [f"w{number}" for number in range(completion.MOST)]
 
 
 def test_a_file_that_takes_long_is_silent(tmp_path: Path) -> None:
     code = """
 import os, sys, threading
 from ckpt import formats
-from ckpt.cli.shell import complete
+from ckpt.cli import completion
 from ckpt.__main__ import main
-complete.PATIENCE = 0.01
+completion.PATIENCE = 0.01
 formats.open = lambda *a, **k: threading.Event().wait(600)
 main()
 """
@@ -109,7 +109,7 @@ main()
 
 def test_every_choice_is_one_of_the_help() -> None:
     """What the table offers is what the option takes, and it stands in its help."""
-    for (name, option), choices in complete.CHOICES.items():
+    for (name, option), choices in completion.CHOICES.items():
         commands = [name] if name else list(COMMANDS)
         helps = []
         for each in commands:
@@ -123,7 +123,7 @@ def test_every_choice_is_one_of_the_help() -> None:
             assert all(choice in text for text in helps for choice in choices), (name, option)
 
 
-@pytest.mark.parametrize("device", complete.CHOICES["rehome", "--to"])
+@pytest.mark.parametrize("device", completion.CHOICES["rehome", "--to"])
 def test_every_device_is_taken(device: str) -> None:
     assert ckpt("rehome", "train_cuda.pth", "--to", device, "--dry-run", cwd=SAMPLES).code == 0
 

@@ -10,7 +10,7 @@ import pytest
 
 from ckpt.formats.dcp import coverage
 from ckpt.formats.dcp.coverage import BoxShape, fault
-from ckpt.formats.dcp.metadata.content import Chunks
+from ckpt.formats.dcp.metadata import Chunks
 
 
 def grid(shape: tuple[int, ...], rng: random.Random) -> list[BoxShape]:

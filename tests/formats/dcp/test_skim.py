@@ -25,11 +25,10 @@ from torch.distributed.checkpoint.metadata import (
 
 from ckpt.dtypes import BY_NAME
 from ckpt.errors import CkptError
-from ckpt.formats.dcp.metadata import skim
-from ckpt.formats.dcp.metadata.content import Item, metadata_of
-from ckpt.formats.dcp.metadata.frames import without_frames
-from ckpt.formats.dcp.metadata.skim import read_metadata
+from ckpt.formats.dcp import skim
+from ckpt.formats.dcp.metadata import Item, metadata_of
 from ckpt.formats.dcp.reader import _ENTRY
+from ckpt.formats.dcp.skim import read_metadata, without_frames
 from ckpt.formats.dcp.writer import Chunk, Row, record
 from ckpt.formats.pickled import run
 from ckpt.limits import Budget, Limits

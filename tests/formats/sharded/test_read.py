@@ -13,7 +13,7 @@ import torch
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import CkptError, UnreadableError
-from ckpt.formats.sharded import headers
+from ckpt.formats.sharded import reader
 from ckpt.io.source import File
 from ckpt.tree.metadata import metadata_of
 
@@ -140,11 +140,11 @@ def test_headers_alone_give_what_a_checkpoint_of_each_shard_gives(
 ) -> None:
     path = shards(tmp_path)
     alone: list[int] = []
-    read = headers.merged
-    monkeypatch.setattr(headers, "merged", lambda *args: alone.append(1) or read(*args))
+    read = reader.of_headers
+    monkeypatch.setattr(reader, "of_headers", lambda *args: alone.append(1) or read(*args))
     found = everything(opened(path))
     assert alone == [1]
-    monkeypatch.setattr(headers, "read_shards", lambda *args: None)
+    monkeypatch.setattr(reader, "read_shards", lambda *args: None)
     assert everything(opened(path)) == found and alone == [1]
 
 
@@ -178,7 +178,7 @@ def test_a_shard_that_is_not_usual_is_told_as_before(
             return type(error), str(error), error.path, error.hint
 
     found = said()
-    monkeypatch.setattr(headers, "read_shards", lambda *args: None)
+    monkeypatch.setattr(reader, "read_shards", lambda *args: None)
     assert said() == found
     assert isinstance(found, tuple) and (change == "pickle" or issubclass(found[0], CkptError))
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from ckpt.dtypes import BY_NAME, contiguous
-from ckpt.jobs.check.channels import Axis, axis_of, inner
+from ckpt.jobs.check.stats import Axis, axis_of, inner
 from ckpt.tensors import Storage, TensorRef, tensor_ref
 
 Shape = tuple[int, ...]

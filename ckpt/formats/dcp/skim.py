@@ -15,14 +15,30 @@ from typing import TypeAlias, cast
 
 from ckpt.dtypes import BY_NAME, DType
 from ckpt.errors import UnreadableError
-from ckpt.formats.dcp.metadata.content import Chunks, FoundItem, Metadata, TensorRow, class_of, metadata_of
-from ckpt.formats.dcp.metadata.frames import without_frames
+from ckpt.formats.dcp.metadata import Chunks, FoundItem, Metadata, TensorRow, class_of, metadata_of
 from ckpt.formats.pickled import run
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Dict, Global, Node, Opaque, is_tuple
 from ckpt.pickles.machine import MachineError, Made, Pickle
 from ckpt.pickles.skim.memo import getting
 from ckpt.rows import NamedTuple
+
+
+def without_frames(data: bytes) -> bytes:
+    """The same pickle without FRAME opcodes, which only tell a reader how much to read. Other bytes stay as they are."""
+    if data[:1] != b"\x80" or data[2:3] != b"\x95":
+        return data
+    parts, at = [data[:2]], 2
+    while data[at : at + 1] == b"\x95" and at + 9 <= len(data):
+        end = at + 9 + int.from_bytes(data[at + 1 : at + 9], "little")
+        if end > len(data):
+            return data
+        parts.append(data[at + 9 : end])
+        at = end
+    if at < len(data):
+        parts.append(data[at:])
+    return b"".join(parts)
+
 
 Memo: TypeAlias = dict[int, Made]
 

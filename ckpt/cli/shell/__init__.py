@@ -1,1 +1,0 @@
-"""What ckpt tells others about itself: completions to a shell, pages to man."""
