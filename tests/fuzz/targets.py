@@ -411,7 +411,7 @@ def answers(data: bytes) -> None:
             answer.begin()
             found = web._answer(answer, 0, 10)
             check(len(found.data) <= web.WHOLE, "more than was asked for")
-        except (http.client.HTTPException, OSError, ValueError) as error:
+        except web.BROKEN as error:
             check(isinstance(web._lost(error), Exception), "an error without an answer")
         except (CkptError, BusyError, ChangedError):
             pass

@@ -26,6 +26,8 @@ _SIZE = re.compile(r"[0-9]{1,18}")
 _SLOWEST = 10_000
 """Bytes a second below which an answer counts as failed, after `_TIMEOUT` seconds."""
 _PIECE = 1 << 20
+BROKEN = (http.client.HTTPException, OSError, ValueError, OverflowError)
+"""What the standard library raises where a server does not answer, or answers with what is no HTTP."""
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
@@ -103,7 +105,7 @@ class HttpObject:
             if code == 416 and etag:
                 raise ChangedError from None
             raise _failure(code) from None
-        except (http.client.HTTPException, OSError, ValueError) as error:
+        except BROKEN as error:
             raise _lost(error) from None
 
     def document(self) -> tuple[bytes, str | None]:
@@ -115,7 +117,7 @@ class HttpObject:
         except urllib.error.HTTPError as error:
             error.close()
             raise _failure(error.code) from None
-        except (http.client.HTTPException, OSError, ValueError) as error:
+        except BROKEN as error:
             raise _lost(error) from None
 
     def _open(self, headers: dict[str, str]) -> http.client.HTTPResponse:
@@ -203,7 +205,7 @@ def _lost(error: Exception) -> Exception:
         return NotOpenedError("the certificate of the server is not valid")
     if isinstance(error, http.client.IncompleteRead):
         return BusyError("the server cuts its answers off")
-    if isinstance(error, ValueError) and not isinstance(error, OSError):
+    if isinstance(error, (ValueError, OverflowError)) and not isinstance(error, OSError):
         return NotOpenedError("the server's answer is no HTTP")
     return BusyError(
         "the server does not answer" if isinstance(reason, OSError) else "the server's answer is no HTTP"

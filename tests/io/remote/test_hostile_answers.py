@@ -27,6 +27,11 @@ ANSWERS: dict[str, bytes] = {
     "a length in superscripts": "HTTP/1.1 200 OK\r\nContent-Length: ²\r\n\r\nx".encode("latin-1"),
     "a chunk of less than nothing": b"HTTP/1.1 206 OK\r\nTransfer-Encoding: chunked\r\n"
     b"Content-Range: bytes 0-9/10\r\n\r\n-5\r\nx\r\n0\r\n\r\n",
+    "a chunk of much less than nothing": b"HTTP/1.1 206 OK\r\nTransfer-Encoding: chunked\r\n"
+    b"Content-Range: bytes 0-9/10\r\n\r\n-" + b"9" * 40 + b"\r\nx\r\n0\r\n\r\n",
+    "a whole file in a chunk of much less than nothing": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-"
+    + b"9" * 40
+    + b"\r\nx\r\n0\r\n\r\n",
     "a chunk of 5,000 digits": b"HTTP/1.1 206 OK\r\nTransfer-Encoding: chunked\r\n"
     b"Content-Range: bytes 0-9/10\r\n\r\n" + DIGITS + b"\r\nx\r\n0\r\n\r\n",
     "a status of 5,000 digits": b"HTTP/1.1 " + DIGITS + b" OK\r\n\r\n",
