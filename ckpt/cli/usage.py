@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from ckpt.cli.walk import CHECKPOINTS, PERHAPS
+from ckpt.cli.inputs import CHECKPOINTS, PERHAPS
 from ckpt.errors import CkptError, UsageError
 from ckpt.names import natural
 from ckpt.text import pasted_path, show

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from process import TIMEOUT, Run, environment, terminal
 
-from ckpt.cli.walk import FEW, found, listed
+from ckpt.cli.inputs import FEW, found, listed
 from ckpt.errors import UsageError
 
 

@@ -9,7 +9,7 @@ import pytest
 from inside import inside
 from process import SAMPLES, terminal
 
-from ckpt.cli.paths import each, worst
+from ckpt.cli.inputs import each, worst
 from ckpt.errors import UnreadableError, UsageError
 
 

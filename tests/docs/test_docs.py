@@ -23,7 +23,7 @@ from torch import nn
 import ckpt
 from ckpt import formats
 from ckpt.cli import app, start
-from ckpt.cli.writing import written
+from ckpt.cli.results import written
 from ckpt.evidence.survey import Survey
 from ckpt.findings import CATALOGUE
 from ckpt.formats import FORMATS, written_formats

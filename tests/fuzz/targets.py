@@ -25,7 +25,7 @@ from ckpt.checkpoint import Checkpoint
 from ckpt.cli import options, settings
 from ckpt.cli.commands import convert as convert_command
 from ckpt.cli.commands import lint as lint_command
-from ckpt.cli.writing import WriteOptions
+from ckpt.cli.results import WriteOptions
 from ckpt.errors import CkptError
 from ckpt.evidence.survey import Survey
 from ckpt.findings import Rules

@@ -9,9 +9,8 @@ import typer
 
 from ckpt.cli.advice.suffixes import SUFFIXES
 from ckpt.cli.options import DropOther, Exclude, Include, Paths, SectionOption
-from ckpt.cli.outputs import WriteOptions
+from ckpt.cli.results import WriteOptions, rewrite, writing
 from ckpt.cli.work.stored import LikeOption, like_at
-from ckpt.cli.writing import rewrite, writing
 from ckpt.errors import UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.formats import is_folder_format, save, writer_of

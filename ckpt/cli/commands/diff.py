@@ -9,6 +9,7 @@ import typer
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.cli import output
+from ckpt.cli.inputs import Cluster, documented, working
 from ckpt.cli.options import (
     Arg,
     Exclude,
@@ -29,7 +30,6 @@ from ckpt.cli.options import (
     opened,
     refuse_factory,
 )
-from ckpt.cli.paths import Cluster, documented, working
 from ckpt.cli.signature import GATE, OUTPUT, Exclusion, excluding
 from ckpt.cli.work import executor, is_shared
 from ckpt.cli.work.comparison import comparison

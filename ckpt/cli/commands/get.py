@@ -9,8 +9,8 @@ import typer
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.cli import output
+from ckpt.cli.inputs import documented
 from ckpt.cli.options import LimitOption, OnePath, limits_of, opened
-from ckpt.cli.paths import documented
 from ckpt.cli.signature import OUTPUT
 from ckpt.errors import UsageError, about
 from ckpt.evidence.survey import Survey

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ckpt.cli import output
+from ckpt.cli.inputs import each, listed
 from ckpt.cli.options import (
     Arg,
     Exclude,
@@ -35,9 +36,7 @@ from ckpt.cli.options import (
     planning,
     refuse_factory,
 )
-from ckpt.cli.paths import each
 from ckpt.cli.signature import OUTPUT, Exclusion, excluding
-from ckpt.cli.walk import listed
 from ckpt.errors import CkptError, FolderError, UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.io.source import beginning

@@ -12,6 +12,20 @@ import typer
 
 from ckpt import formats
 from ckpt.cli import output
+from ckpt.cli.inputs import (
+    TROUBLE,
+    Found,
+    empty,
+    endings,
+    found,
+    is_concern,
+    listed,
+    many,
+    nothing_in,
+    others_text,
+    parted,
+    worst,
+)
 from ckpt.cli.options import (
     Arg,
     FailOn,
@@ -35,21 +49,8 @@ from ckpt.cli.options import (
     refuse_factory,
     rules_of,
 )
-from ckpt.cli.paths import TROUBLE, worst
 from ckpt.cli.settings import LintSettings, lint_settings
 from ckpt.cli.signature import GATE, OUTPUT, Exclusion, excluding
-from ckpt.cli.walk import (
-    Found,
-    empty,
-    endings,
-    found,
-    is_concern,
-    listed,
-    many,
-    nothing_in,
-    others_text,
-    parted,
-)
 from ckpt.errors import CkptError, UsageError, about
 from ckpt.evidence.survey import Survey
 from ckpt.findings import CATALOGUE, Finding, Rules

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from ckpt.cli import output
+from ckpt.cli.inputs import TROUBLE, Found, found, is_concern, listed, many, parted, unskipped, worst
 from ckpt.cli.options import (
     FailOn,
     FilesFrom,
@@ -32,10 +33,8 @@ from ckpt.cli.options import (
     opened,
     planning,
 )
-from ckpt.cli.paths import TROUBLE, worst
 from ckpt.cli.signature import OUTPUT, Exclusion, excluding
 from ckpt.cli.start import Signal
-from ckpt.cli.walk import Found, found, is_concern, listed, many, parted, unskipped
 from ckpt.errors import CkptError, UsageError, about
 from ckpt.evidence.survey import Survey
 from ckpt.findings import LEVELS, Rules

@@ -12,6 +12,7 @@ from ckpt import __version__
 from ckpt.checkpoint import Checkpoint
 from ckpt.cli import output
 from ckpt.cli.commands import diff, stats, sum, verify
+from ckpt.cli.inputs import TROUBLE
 from ckpt.cli.options import (
     FailOn,
     Ignore,
@@ -27,7 +28,6 @@ from ckpt.cli.options import (
     limits_of,
     opened,
 )
-from ckpt.cli.paths import TROUBLE
 from ckpt.cli.signature import OUTPUT, Command, option_of, parameters_of
 from ckpt.cli.work import handing
 from ckpt.cli.work.jobs import WORKS, Work, sums_input

@@ -9,11 +9,9 @@ import typer
 
 from ckpt.cli import output
 from ckpt.cli.advice.suffixes import SUFFIXES
+from ckpt.cli.inputs import archives, each, listed
 from ckpt.cli.options import Paths
-from ckpt.cli.outputs import WriteOptions
-from ckpt.cli.paths import each
-from ckpt.cli.walk import archives, listed
-from ckpt.cli.writing import rewrite, warn, writing
+from ckpt.cli.results import WriteOptions, rewrite, warn, writing
 from ckpt.errors import NoRewriteError, UsageError
 from ckpt.formats import save
 from ckpt.jobs.rewrite.rehome import moves, rehome

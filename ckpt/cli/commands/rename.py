@@ -8,8 +8,7 @@ import typer
 
 from ckpt.cli.advice.suffixes import SUFFIXES
 from ckpt.cli.options import Exclude, Include, Link, Paths, SectionOption
-from ckpt.cli.outputs import WriteOptions
-from ckpt.cli.writing import rewrite, writing
+from ckpt.cli.results import WriteOptions, rewrite, writing
 from ckpt.jobs.rewrite.rename import rename, substitution
 from ckpt.names import Globs
 

@@ -14,6 +14,18 @@ import typer
 from ckpt import __version__
 from ckpt.checkpoint import Checkpoint
 from ckpt.cli import output
+from ckpt.cli.inputs import (
+    TROUBLE,
+    Found,
+    empty,
+    is_skipped,
+    listed,
+    looked,
+    nothing_in,
+    others_text,
+    parted,
+    unskipped,
+)
 from ckpt.cli.options import (
     FilesFrom,
     LimitOption,
@@ -24,9 +36,7 @@ from ckpt.cli.options import (
     planning,
     plugins_allowed,
 )
-from ckpt.cli.paths import TROUBLE
 from ckpt.cli.signature import OUTPUT, Exclusion, excluding
-from ckpt.cli.walk import Found, empty, is_skipped, listed, looked, nothing_in, others_text, parted, unskipped
 from ckpt.errors import CkptError, UsageError, about
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save

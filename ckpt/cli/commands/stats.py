@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ckpt.cli import output
+from ckpt.cli.inputs import TROUBLE, Answer, Cluster, Found, failure, listed, look, looked, working, worst
 from ckpt.cli.options import (
     Exclude,
     FailOn,
@@ -34,9 +35,7 @@ from ckpt.cli.options import (
     plugins_allowed,
     unread,
 )
-from ckpt.cli.paths import TROUBLE, Answer, Cluster, failure, look, working, worst
 from ckpt.cli.signature import FILTER, OUTPUT, Exclusion, excluding
-from ckpt.cli.walk import Found, listed, looked
 from ckpt.cli.work import executor
 from ckpt.cli.work.part import PartOption, write_part
 from ckpt.evidence.survey import Survey

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ckpt.cli import output
+from ckpt.cli.inputs import TROUBLE, Answer, Cluster, Found, listed, look, looked, working, worst
 from ckpt.cli.options import (
     Exclude,
     FilesFrom,
@@ -22,9 +23,7 @@ from ckpt.cli.options import (
     plugins_allowed,
     unread,
 )
-from ckpt.cli.paths import TROUBLE, Answer, Cluster, look, working, worst
 from ckpt.cli.signature import FILTER, Exclusion, excluding
-from ckpt.cli.walk import Found, listed, looked
 from ckpt.cli.work import executor
 from ckpt.cli.work.part import PartOption, write_part
 from ckpt.evidence.survey import Survey

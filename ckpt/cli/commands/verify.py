@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ckpt.cli import output
+from ckpt.cli.inputs import TROUBLE, Answer, Cluster, Found, is_concern, listed, look, looked, working, worst
 from ckpt.cli.options import (
     Exclude,
     FilesFrom,
@@ -23,9 +24,7 @@ from ckpt.cli.options import (
     opened,
     plugins_allowed,
 )
-from ckpt.cli.paths import TROUBLE, Answer, Cluster, look, working, worst
 from ckpt.cli.signature import OUTPUT, Exclusion, excluding
-from ckpt.cli.walk import Found, is_concern, listed, looked
 from ckpt.cli.work import executor
 from ckpt.cli.work.part import PartOption, write_part
 from ckpt.cli.work.stored import LikeOption, all_sums, like_at, sums_of

@@ -9,11 +9,10 @@ import typer
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.cli.advice.suffixes import SUFFIXES
+from ckpt.cli.inputs import documented
 from ckpt.cli.options import Arg, NoAlign, opened, refuse_factory
-from ckpt.cli.outputs import WriteOptions
-from ckpt.cli.paths import documented
+from ckpt.cli.results import WriteOptions, rewrite, writing
 from ckpt.cli.signature import FILTER, GATE, Exclusion, excluding
-from ckpt.cli.writing import rewrite, writing
 from ckpt.errors import UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save

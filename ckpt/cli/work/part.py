@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from ckpt.cli import output
+from ckpt.cli.inputs import TROUBLE
 from ckpt.cli.options import opened
-from ckpt.cli.paths import TROUBLE
 from ckpt.cli.signature import LIMITS
 from ckpt.errors import UsageError, about
 from ckpt.limits import Limits

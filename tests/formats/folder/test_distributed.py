@@ -14,7 +14,7 @@ import torch
 import ckpt
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint
-from ckpt.cli.walk import found
+from ckpt.cli.inputs import found
 from ckpt.errors import CkptError, FolderError, UnreadableError, UnsupportedError, UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.formats.folder.megatron import missing, rank_of

@@ -27,7 +27,7 @@ from torch import nn
 
 from ckpt import formats
 from ckpt.cli.commands.verify import _report
-from ckpt.cli.walk import Found
+from ckpt.cli.inputs import Found
 from ckpt.formats.verify import salvage
 from ckpt.jobs.check.sums import Sum, digest, lines, parse
 from ckpt.jobs.check.verify import VerifyReport
