@@ -573,7 +573,7 @@ def differed(before: Written, after: Written) -> None:
                 or (
                     (f := after.by_name(name))
                     and after.kind_of(*f) == "buffer"
-                    and "may be" not in finding["message"]
+                    and "may be" not in (finding["consequence"] or "")
                 )
             ]
             wrong.check("diff", not bad, f"frozen: {bad[:4]}")

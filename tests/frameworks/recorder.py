@@ -39,6 +39,7 @@ class Recorder:
         optimizer = getattr(optimizer, "_truth_of", optimizer)
         if not any(optimizer is known for known in self.optimizers):
             self.optimizers.append(optimizer)
+            self._forget(id(optimizer))  # of one that is gone
         key = id(optimizer)
         self.steps[key] = self.steps.get(key, 0) + 1
         for group in optimizer.param_groups:
@@ -49,6 +50,12 @@ class Recorder:
                 self.nonzero[key, id(parameter)] = self.nonzero.get((key, id(parameter)), 0) + bool(
                     had and dense.count_nonzero()
                 )
+
+    def _forget(self, key: int) -> None:
+        self.steps.pop(key, None)
+        for counts in (self.given, self.nonzero):
+            for pair in [pair for pair in counts if pair[0] == key]:
+                del counts[pair]
 
     def close(self) -> None:
         self.handle.remove()
