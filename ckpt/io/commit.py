@@ -17,9 +17,8 @@ from typing import Protocol
 from ckpt.errors import UsageError, WriteError
 from ckpt.io import disk
 from ckpt.io.far import is_url, writer
-from ckpt.io.rename import NO_REPLACE, NOT_HERE, renamed
 from ckpt.io.source import MOST, Source
-from ckpt.io.target import check_folder, found, refuse_replacing, why
+from ckpt.io.target import NO_REPLACE, NOT_HERE, check_folder, found, refuse_replacing, renamed, why
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Checksum, Place
 from ckpt.text import show, size_text

@@ -17,9 +17,8 @@ from ckpt.errors import UsageError, WriteError
 from ckpt.io import commit
 from ckpt.io.commit import NOFOLLOW, SUFFIX, Progress, Sink, Target, closed, failed, sync_folder
 from ckpt.io.far import is_url, writer
-from ckpt.io.rename import EXCHANGE, NO_REPLACE, NOT_HERE, renamed
 from ckpt.io.source import Source
-from ckpt.io.target import check_folder, found, refuse_replacing, why
+from ckpt.io.target import EXCHANGE, NO_REPLACE, NOT_HERE, check_folder, found, refuse_replacing, renamed, why
 from ckpt.text import and_more, show
 
 _FICLONE = 0x40049409

@@ -1,4 +1,6 @@
-"""The checks of a path that is to be written, before anything is read: for a file and for a folder."""
+"""The path that is to be written: its checks before anything is read, for a file and for a folder, and the rename that replaces
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,27 @@ import os
 from ckpt.errors import UsageError, WriteError
 from ckpt.io.descriptors import TOO_MANY_TEXT
 from ckpt.text import show
+
+NO_REPLACE, EXCHANGE = 1, 2
+NOT_HERE = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EACCES)
+"""What a file system answers that lacks links, or renameat2."""
+
+
+def renamed(old: str, new: str, how: int) -> bool:
+    """Rename by renameat2; False where the system cannot do that. Raises OSError."""
+    import ctypes
+
+    here = -100  # AT_FDCWD
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    if rename(here, os.fsencode(old), here, os.fsencode(new), how) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.EINVAL, *NOT_HERE):
+        return False
+    raise OSError(number, os.strerror(number))
 
 
 def found(path: str, *, force: bool) -> tuple[str, os.stat_result | None]:

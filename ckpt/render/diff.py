@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from ckpt.elements.compare import Change
 from ckpt.elements.histogram import Histogram
 from ckpt.jobs.diff.diff import DiffReport
-from ckpt.jobs.diff.modules import depth_that_fits, modules
 from ckpt.jobs.diff.ranks import ranks_of
-from ckpt.jobs.diff.rows import STATUSES, Row, ValueRow
+from ckpt.jobs.diff.rows import STATUSES, Row, ValueRow, depth_that_fits, modules
 from ckpt.render.bars import spark
 from ckpt.render.findings import findings_lines
 from ckpt.render.text import NAME, Line, cells, columns, flowed, height_of, hung, shortened, spread, whole

@@ -377,7 +377,7 @@ MAY = {
     },
     "ckpt/io/folder.py": {"os.link", "os.makedirs", "os.mkdir", "os.rename", "os.rmdir", "os.unlink"},
     "ckpt/io/inplace.py": {"os.ftruncate"},
-    "ckpt/io/rename.py": {"import ctypes"},
+    "ckpt/io/target.py": {"import ctypes"},
     "ckpt/io/remote/http.py": {  # loaded for a URL only; tests/io/remote/test_promise.py listens
         "import http.client",
         "import socket",  # to see whether a redirect leads to a private address

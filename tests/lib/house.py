@@ -24,7 +24,6 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("checkpoint",),
     (
         "io.disk",
-        "io.rename",
         "io.target",
         "io.commit",
         "io.folder",

@@ -21,8 +21,7 @@ from ckpt.formats import pickled
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId, Set
 from ckpt.pickles.skim.idiom import Cut
-from ckpt.pickles.skim.loose import Loose
-from ckpt.pickles.skim.tensors import TensorSkimmer
+from ckpt.pickles.skim.tensors import Loose, TensorSkimmer
 from ckpt.tensors import Composite, TensorRef
 
 NEVER = 1 << 40

@@ -35,9 +35,8 @@ from ckpt.errors import CkptError, UnreadableError, UsageError, about
 from ckpt.io.far import is_url
 from ckpt.io.location import locate, read_file
 from ckpt.jobs.parts.document import Part, part_of
-from ckpt.jobs.parts.inputs import input_of
 from ckpt.jobs.parts.merge import check_inputs, checked_options, refusals, results_of_all
-from ckpt.jobs.parts.share import Known, Notes
+from ckpt.jobs.parts.share import Known, Notes, input_of
 from ckpt.limits import Limits
 from ckpt.text import show
 

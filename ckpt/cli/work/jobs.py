@@ -19,7 +19,7 @@ from ckpt.io.location import locate, read_file
 from ckpt.jobs.check.stats import stats
 from ckpt.jobs.check.sums import sums, sums_now
 from ckpt.jobs.diff.diff import diff
-from ckpt.jobs.parts.inputs import Input
+from ckpt.jobs.parts.share import Input
 from ckpt.limits import Limits
 from ckpt.names import Globs
 from ckpt.rows import NamedTuple

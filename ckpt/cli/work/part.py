@@ -39,9 +39,8 @@ def write_part(
     from ckpt.cli.work.jobs import WORKS, sums_input  # here: who runs no part needs no other command
     from ckpt.io.executor import Failed, Threads
     from ckpt.jobs.parts.document import MOST, Part
-    from ckpt.jobs.parts.inputs import input_of
     from ckpt.jobs.parts.results import encoded
-    from ckpt.jobs.parts.share import Mine, Notes, Share, cut, plan_of
+    from ckpt.jobs.parts.share import Mine, Notes, Share, cut, input_of, plan_of
 
     match = _SHARE.fullmatch(text)
     share = Share(int(match[1]), int(match[2])) if match else Share(0, 0)

@@ -34,8 +34,8 @@ from ckpt.pickles.emit import StorageId, emit
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Boxes, Composite, Storage, Tensor, TensorRef, parts_of, tensor_ref
 from ckpt.text import show
-from ckpt.tree.flat.leaves import Leaf, Parts
-from ckpt.tree.flat.leaves import parts_of as leaves_of
+from ckpt.tree.leaves import Leaf, Parts
+from ckpt.tree.leaves import parts_of as leaves_of
 from ckpt.tree.view import look
 from ckpt.tree.walk import Flat, flatten
 

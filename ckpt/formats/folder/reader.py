@@ -11,7 +11,7 @@ from math import prod
 from ckpt.checkpoint import Checkpoint, Member, Notice
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
 from ckpt.formats.dcp import reader as dcp
-from ckpt.formats.folder import NAME, documents, megatron
+from ckpt.formats.folder import NAME, distributed, documents
 from ckpt.formats.folder.layouts import Fact
 from ckpt.formats.folder.merge import merged
 from ckpt.formats.folder.parts import Part, Plan
@@ -128,10 +128,10 @@ def _ranks(members: Sequence[Member]) -> Iterator[tuple[str, Node]]:
     """Which rank each file is of."""
     for member in members[:_SHOWN]:
         if _folder(member) == member.key:
-            experts = _at(member.checkpoint.root, ("args", megatron.SIZES[2]))
-            pipeline = _at(member.checkpoint.root, ("args", megatron.SIZES[1]))
+            experts = _at(member.checkpoint.root, ("args", distributed.SIZES[2]))
+            pipeline = _at(member.checkpoint.root, ("args", distributed.SIZES[1]))
             is_of_experts = isinstance(experts, int) and experts > 1 and pipeline == 1
-            yield member.key, megatron.rank_of(member.key, is_of_experts)
+            yield member.key, distributed.rank_of(member.key, is_of_experts)
 
 
 def _headers(members: Sequence[Member], key: str) -> Iterator[tuple[str, dict[str, Node]]]:
@@ -144,11 +144,11 @@ def _headers(members: Sequence[Member], key: str) -> Iterator[tuple[str, dict[st
 
 def _missing_ranks(members: Sequence[Member]) -> list[Notice]:
     """What is missing of the ranks that the arguments of the first one count."""
-    sizes = [_at(members[0].checkpoint.root, ("args", name)) for name in megatron.SIZES[:2]]
+    sizes = [_at(members[0].checkpoint.root, ("args", name)) for name in distributed.SIZES[:2]]
     counts = [size for size in sizes if type(size) is int and size > 0]
     if len(counts) < len(sizes):
         return []
-    lost = megatron.missing([_folder(member) for member in members], counts)
+    lost = distributed.missing([_folder(member) for member in members], counts)
     if not lost:
         return []
     listed = and_more(lost, _SHOWN)

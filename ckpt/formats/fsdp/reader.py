@@ -14,8 +14,7 @@ from ckpt.checkpoint import Checkpoint, Import, Notice, Origin
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.formats import pickled
 from ckpt.formats.fsdp import NAME, TRAITS
-from ckpt.formats.fsdp.copies import Copies, Whole, copies_of
-from ckpt.formats.fsdp.pieces import from_pieces, from_shards, refuse_flat, swapped
+from ckpt.formats.fsdp.pieces import Copies, Whole, copies_of, from_pieces, from_shards, refuse_flat, swapped
 from ckpt.formats.fsdp.sets import RankSet, sets_of
 from ckpt.formats.pickled import Contents, counters_of, refuse_mixed
 from ckpt.formats.probe import Probe

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckpt.elements.compare import Change
-from ckpt.jobs.diff.modules import Module, modules
-from ckpt.jobs.diff.rows import STATUSES, Row, ValueRow
+from ckpt.jobs.diff.rows import STATUSES, Module, Row, ValueRow, modules
 from ckpt.text import Json
 from ckpt.tree.json import number_json, plain
 

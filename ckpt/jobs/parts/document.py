@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from ckpt import __version__
 from ckpt.errors import UnreadableError
-from ckpt.jobs.parts.inputs import Input
-from ckpt.jobs.parts.share import Share
+from ckpt.jobs.parts.share import Input, Share
 from ckpt.limits import Budget, Limits
 from ckpt.parse import parse_json
 from ckpt.rows import NamedTuple

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from ckpt.errors import CkptError, UnreadableError, UsageError
 from ckpt.io.executor import Task
 from ckpt.jobs.parts.document import Part
-from ckpt.jobs.parts.inputs import Input
 from ckpt.jobs.parts.results import decoded
-from ckpt.jobs.parts.share import Share, cut, plan_of
+from ckpt.jobs.parts.share import Input, Share, cut, plan_of
 from ckpt.text import plural, show
 
 _NAMED = 20

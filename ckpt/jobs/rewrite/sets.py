@@ -19,7 +19,7 @@ from ckpt.nodes import Dict, Node, Opaque, tensor_of
 from ckpt.rows import replace
 from ckpt.text import and_more, plural, show
 from ckpt.tree.find import children
-from ckpt.tree.flat.leaves import parts_of
+from ckpt.tree.leaves import parts_of
 from ckpt.tree.view import look
 
 

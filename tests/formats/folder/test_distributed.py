@@ -17,7 +17,7 @@ from ckpt.checkpoint import Checkpoint
 from ckpt.cli.inputs import found
 from ckpt.errors import CkptError, FolderError, UnreadableError, UnsupportedError, UsageError
 from ckpt.evidence.survey import Survey
-from ckpt.formats.folder.megatron import missing, rank_of
+from ckpt.formats.folder.distributed import missing, rank_of
 from ckpt.jobs.check.verify import structure
 from ckpt.jobs.rewrite.convert import convert
 from ckpt.limits import Limits

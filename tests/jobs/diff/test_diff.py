@@ -26,7 +26,7 @@ from torch import nn
 from ckpt import formats
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.diff.diff import DiffReport, Options, diff
-from ckpt.jobs.diff.modules import modules
+from ckpt.jobs.diff.rows import modules
 from ckpt.names import Globs
 
 pytestmark = oracle.QUIET

@@ -9,7 +9,7 @@ import pytest
 import torch
 from comparing import compared
 
-from ckpt.jobs.diff.modules import depth_that_fits, modules
+from ckpt.jobs.diff.rows import depth_that_fits, modules
 
 pytestmark = oracle.QUIET
 BEFORE = {
