@@ -260,6 +260,18 @@ def test_writers_name_what_they_do_not_open(command: str, runs: Path) -> None:
     assert "ckpt: runs/again: skipped: a link to a folder" in done.err.decode().splitlines()
 
 
+@pytest.mark.parametrize("command", ["ls", "lint", "verify"])
+def test_folders_of_version_control_and_leftovers_are_not_opened(command: str, folder: Path) -> None:
+    for name in (".git", ".hg", ".svn"):
+        (folder / name).mkdir()
+        (folder / name / "inside.pth").write_bytes(b"no checkpoint")
+    (folder / ".a.pth.1.ckpt-tmp").write_bytes((folder / "a.pth").read_bytes()[:99])
+    done = inside(command, ".", cwd=folder)
+    text = (done.out + done.err).decode()
+    assert done.code != 2 and "inside" not in text
+    assert ".a.pth.1.ckpt-tmp: skipped: a leftover of a write that was interrupted" in text
+
+
 @pytest.mark.parametrize("command", ["ls", "lint", "verify", "inspect"])
 def test_a_file_that_may_not_be_read_is_an_error(command: str, tmp_path: Path) -> None:
     """Its first bytes were taken for those of no checkpoint."""

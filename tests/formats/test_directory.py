@@ -97,6 +97,7 @@ class Counted(bytes):
         return part
 
 
+@pytest.mark.usefixtures("as_shipped")
 @pytest.mark.parametrize("alike", [1, 9])
 def test_headers_of_changing_lengths_are_looked_at_a_few_times(
     alike: int, monkeypatch: pytest.MonkeyPatch

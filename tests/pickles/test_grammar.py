@@ -89,6 +89,9 @@ OBJECTS = call(glob("numpy", "dtype"), "O8", False, True)
 
 REFUSED: dict[str, bytes] = {
     # Each takes long to look at, as often as a file asks for it.
+    "a union of 1,001 types": call(
+        glob("functools", "reduce"), glob("operator", "or_"), tuple([glob("builtins", "int")] * 1_001)
+    ),
     "a class in a class by a name of 1,001 letters": call(
         glob("builtins", "getattr"), glob("shop", "A"), "B" * 1_001
     ),
@@ -409,6 +412,19 @@ def test_what_is_called_harmless_does_nothing() -> None:
                 harmless.append(Path("x.pth").read_bytes())
     assert len(harmless) > many(600, 100_000) // 20
     assert {deed: stream for stream, deed in zip(harmless, jail.deeds(harmless), strict=True) if deed} == {}
+
+
+def test_a_part_of_a_loop_is_what_the_loop_is() -> None:
+    """A list that holds an object and a list, which holds the first one: neither is plain data, whichever is asked first."""
+    keys = glob("torch.nn.modules.module", "_IncompatibleKeys")
+    outer = op.empty_list() + op.put(1) + SPACE + op.append()
+    outer += op.empty_list() + op.put(2) + op.get(1) + op.append() + op.append()
+    for first, second in ((1, 2), (2, 1)):
+        calls = [call(keys, op.get(number), []) for number in (first, second)]
+        groups(popped(value([outer, *calls])))
+        with open("x.pth") as checkpoint:
+            (row,) = (row for row in checkpoint.imports if row.name == "_IncompatibleKeys")
+        assert (row.group, row.times) == ("called", 2)
 
 
 @pytest.mark.parametrize("more", [value(0) + value(1) + op.setitem(), value(1) + op.append()])

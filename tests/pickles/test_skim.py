@@ -515,6 +515,7 @@ CHANGES = [
 ]
 
 
+@pytest.mark.usefixtures("as_shipped")
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_odd_pickles_give_the_tree_of_the_machine(

@@ -94,6 +94,7 @@ def large_of(count: int) -> Metadata:
     return found
 
 
+@pytest.mark.usefixtures("as_shipped")
 def test_most_of_it_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     data = large()
     assert data.count(b"\x95") > 2
@@ -172,6 +173,7 @@ def test_a_length_that_is_not_that_of_its_text() -> None:
             content(broken, skimmed=skimmed)
 
 
+@pytest.mark.usefixtures("as_shipped")
 def test_slots_that_are_filled_by_number_are_left_to_the_machine() -> None:
     """A slot that was skimmed over is filled again: from then on the two would count differently."""
     data = pickle.dumps(large_of(40), 4)
@@ -197,6 +199,7 @@ def inexact() -> bytes:
     return data[:-3] + put + texts + get + data[-3:]
 
 
+@pytest.mark.usefixtures("as_shipped")
 def test_slots_that_would_be_other_ones_are_noticed() -> None:
     data = inexact()
     assert content(data, skimmed=False)[-1] == "b"

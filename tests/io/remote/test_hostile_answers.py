@@ -123,6 +123,16 @@ def test_a_stranger_leads_to_no_private_address(monkeypatch: pytest.MonkeyPatch)
     assert handler.redirect_request(inner, None, 302, "", None, "http://inner.example/x") is not None  # type: ignore[arg-type]
 
 
+def test_a_redirect_leads_to_web_servers_only() -> None:
+    handler = http._Redirects()
+    request = http.urllib.request.Request("https://public.example/x")
+    with pytest.raises(NotOpenedError, match="from https to http"):
+        handler.redirect_request(request, None, 302, "", None, "http://public.example/x")  # type: ignore[arg-type]
+    for target in ("ftp://127.0.0.1/x", "data:,x", "file:///etc/passwd"):
+        with pytest.raises(NotOpenedError, match="leads to a file"):
+            http.urllib.request.build_opener(http._Redirects, http._NoFiles).open(target)
+
+
 def test_an_answer_has_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte now and then keeps a socket alive, not an answer."""
     monkeypatch.setattr(http, "_TIMEOUT", -1_000_000)

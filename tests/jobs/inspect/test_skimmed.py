@@ -77,6 +77,7 @@ def shared(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return [finding.code for finding in report.findings]
 
 
+@pytest.mark.usefixtures("as_shipped")
 def test_a_tensor_outside_of_a_column_is_seen_to_share_memory_with_one_inside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,6 +98,7 @@ def test_a_column_of_which_tensors_see_a_part_of_their_storage_is_bloated(
     assert shared(tmp_path / "a.pth", monkeypatch) == ["bloat"]
 
 
+@pytest.mark.usefixtures("as_shipped")
 def test_looks_have_what_the_tensors_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.save({"model": blocks(600, usual)}, tmp_path / "a.pth")
     checkpoint = opened(tmp_path / "a.pth", monkeypatch, 0)
@@ -115,6 +117,7 @@ def test_looks_have_what_the_tensors_have(tmp_path: Path, monkeypatch: pytest.Mo
     assert keys_at(checkpoint.tensors, 1) == [] and len(set(map(id, alike))) < 1_100
 
 
+@pytest.mark.usefixtures("as_shipped")
 def test_text_of_a_large_state_makes_no_tensor_of_a_column(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
