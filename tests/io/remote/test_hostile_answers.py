@@ -77,6 +77,12 @@ def test_a_hostile_answer_is_one_error(name: str) -> None:
         HttpObject(url).get(0, 10, "")
 
 
+@pytest.mark.parametrize("name", ["a length in superscripts", "a chunk of much less than nothing"])
+def test_what_is_no_http_is_not_asked_for_again(name: str) -> None:
+    with answering(ANSWERS[name]) as url, pytest.raises(NotOpenedError, match="no HTTP"):
+        HttpObject(url).get(0, 10, "")
+
+
 @pytest.mark.parametrize("name", ["a chunk of 5,000 digits", "a redirect to half an address"])
 def test_the_command_says_one_line(name: str, tmp_path: Path) -> None:
     with answering(ANSWERS[name]) as url:
