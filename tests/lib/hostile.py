@@ -2774,9 +2774,9 @@ def _containers() -> Iterator[Case]:
     yield Case(
         "sb3/pickled_data.zip",
         op.zip_file({"data": b'{"a": {":type:": "x", ":serialized:": "Y3Bvc2l4"}}', "policy.pth": GOOD}),
-        "ok",
+        "note",
         "",
-        "what JSON holds of pickles is left out",
+        "what JSON holds of pickles is judged, and none of it is read",
     )
     yield Case(
         "sb3/evil.zip", op.zip_file({**rest, "policy.pth": torch_zip(pickled({"w": MALICIOUS}))}), "note"
