@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-thorough test-pythons test-oldest test-typer test-frameworks compare kills check format samples docs site man bench bench-check fuzz lock release-check clean
+.PHONY: demo test test-slow test-thorough test-pythons test-oldest test-typer test-frameworks compare kills check format samples docs site man bench bench-check fuzz lock release-check clean
 .DEFAULT_GOAL := demo
 
 # A half-made .venv is made again: one without pip, of a Python that has gone, or of one that is too old.
@@ -17,7 +17,11 @@ demo: .venv/.base
 	done
 
 test: .venv/.dev
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+	$(BIN)/python -m pytest -n 2 -m "not slow" $(ARGS)
+
+# The rest of the suite: all executors, clusters, live models, thousands of files, browsers.
+test-slow: .venv/.dev
+	$(BIN)/python -m pytest -n 2 -m slow $(ARGS)
 
 # What `make test` has no time for: many more random checkpoints, and the rooms of paths with each path at either side.
 THOROUGH := CKPT_TEST_THOROUGH=1 $(BIN)/python -m pytest -n 2 $(ARGS)

@@ -24,7 +24,7 @@ from once import once, script
 from process import Done
 from thorough import IS_THOROUGH
 
-pytestmark = oracle.QUIET
+pytestmark = [*oracle.QUIET, pytest.mark.slow]
 
 DAILY = {Size(3, True, 1), Size(64, False, 2), Size(2_100, False, 2)}
 """The sizes of every day. Of 2,100 tensors only what is in MANY, and most sizes go the ways of OFTEN."""

@@ -45,7 +45,7 @@ SIDES: tuple[paths.Side, ...] = ("slow", "fast")
 CHUNKS, EACH = 10, many(2, 210)
 """So many tests, each of so many checkpoints."""
 
-pytestmark = oracle.QUIET
+pytestmark = [*oracle.QUIET, pytest.mark.slow]
 
 
 class Writer(NamedTuple):

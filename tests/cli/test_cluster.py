@@ -17,6 +17,8 @@ import pytest
 from process import SAMPLES, TIMEOUT, Done, alone, ckpt, environment, python
 from webs import served
 
+pytestmark = pytest.mark.slow
+
 RUNS = (
     ("stats", "llama_bf16.pth"),
     ("stats", "llama_bf16.pth", "dtypes.pth", "sharded", "nope.pth", "--all", "--json"),

@@ -20,7 +20,7 @@ from ckpt.cli.app import COMMANDS, program
 from ckpt.errors import UsageError
 from ckpt.live.factory import build, record
 
-pytestmark = oracle.QUIET
+pytestmark = [*oracle.QUIET, pytest.mark.slow]
 
 CODE = """
 import sys

@@ -90,6 +90,7 @@ def test_a_sample_says_what_its_row_promises(name: str) -> None:
         assert report.to_json()["totals"]["tensors"] == len(checkpoint.tensors)
 
 
+@pytest.mark.slow
 def test_the_script_makes_these_files(tmp_path: Path) -> None:
     """The same but for the last bits of what a step computes, which depend on the processor."""
     subprocess.run(

@@ -20,6 +20,8 @@ from ckpt.cli import app
 sys.path.insert(0, str(ROOT / "tools"))
 import website
 
+pytestmark = pytest.mark.slow
+
 sys.path.remove(str(ROOT / "tools"))
 
 SOURCES = website.sources()

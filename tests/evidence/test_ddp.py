@@ -14,6 +14,8 @@ import torch
 import train_ddp
 from process import ROOT, ckpt, environment, python
 
+pytestmark = pytest.mark.slow
+
 RUNS = [*((kind, 1) for kind in train_ddp.KINDS), ("spare", 2), ("tied", 3)]
 
 

@@ -23,7 +23,7 @@ from process import TIMEOUT, Done, environment
 
 from ckpt.io import descriptors
 
-pytestmark = oracle.QUIET
+pytestmark = [*oracle.QUIET, pytest.mark.slow]
 
 SHARDS = 12
 

@@ -13,6 +13,8 @@ from process import ROOT
 sys.path.insert(0, str(ROOT / "tools"))
 import lock
 
+pytestmark = pytest.mark.slow
+
 sys.path.remove(str(ROOT / "tools"))
 
 OLDEST = (3, 10)

@@ -74,7 +74,12 @@ def pool() -> Iterator[ProcessPoolExecutor]:
         yield made
 
 
-@pytest.fixture(params=EXECUTORS)
+EVERY_DAY = ("Serial", "Threads(2)", "Forks(2)")
+
+
+@pytest.fixture(
+    params=[pytest.param(name, marks=[] if name in EVERY_DAY else pytest.mark.slow) for name in EXECUTORS]
+)
 def executor(request: pytest.FixtureRequest, pool: ProcessPoolExecutor) -> Executor:
     return EXECUTORS[request.param](pool)
 

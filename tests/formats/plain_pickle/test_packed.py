@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from thorough import many
 
 from ckpt.errors import CkptError
 from ckpt.formats import open, recognises
@@ -28,7 +29,7 @@ PACKS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("size", [0, 10, _STEP - 200, _STEP, 3 * _STEP + 7])
+@pytest.mark.parametrize("size", [0, 10, _STEP - 200, _STEP, _STEP + 7, many(2, 3) * _STEP + 7])
 @pytest.mark.parametrize("is_noise", [False, True], ids=["zeros", "noise"])
 @pytest.mark.parametrize("name", PACKS)
 def test_arrays_of_all_sizes_are_read(name: str, is_noise: bool, size: int, tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ from ckpt.io.cluster.dask import Dask
 from ckpt.io.cluster.parcel import Outcome, parcels_of
 from ckpt.io.executor import SPAN, Task
 
+pytestmark = pytest.mark.slow
+
 
 @given(st.lists(st.sampled_from([0, 1, SPAN // 2, SPAN - 1, SPAN, 3 * SPAN]), max_size=700))
 def test_parcels_hold_every_task_once_in_order(sizes: list[int]) -> None:

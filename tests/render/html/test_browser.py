@@ -14,7 +14,7 @@ from reports import EVIL, inspected, pages
 
 from ckpt.render.html.page import html_page
 
-pytestmark = pytest.mark.skipif(found() is None, reason="there is no Chromium")
+pytestmark = [pytest.mark.skipif(found() is None, reason="there is no Chromium"), pytest.mark.slow]
 
 KINDS = ("checkpoint", "diff", "stats", "series", "folder", "evil", "large")
 _MOST_NODES = 5_000
