@@ -1,7 +1,12 @@
-"""Rows that exist by the hundred thousand, of which few are looked at: each is made when it is asked for, once."""
+"""Rows that exist by the hundred thousand, of which few are looked at: each is made when it is asked for, once.
+
+And columns of numbers in bytes, cut out and read at once.
+"""
 
 from __future__ import annotations
 
+import sys
+from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
@@ -164,3 +169,30 @@ def looks(rows: Sequence[R]) -> Sequence[R]:
     for part in parts(rows):
         found += part.looks if isinstance(part, Column) else part
     return found
+
+
+# --- columns of numbers in bytes --------------------------------------------------------------------------------------
+
+
+def packed(column: array[int]) -> bytes:
+    """The bytes of each number, the lowest first."""
+    if sys.byteorder == "big":
+        column = array(column.typecode, column)
+        column.byteswap()
+    return column.tobytes()
+
+
+def unpacked(code: str, raw: bytes | bytearray) -> array[int]:
+    """The numbers whose bytes these are, the lowest first."""
+    column = array(code, bytes(raw))
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column
+
+
+def field(data: bytes, offset: int, width: int, stride: int) -> bytes:
+    """So many bytes at an offset of each `stride` bytes, one behind the other."""
+    fields = bytearray(len(data) // stride * width)
+    for byte in range(width):
+        fields[byte::width] = data[offset + byte :: stride]
+    return bytes(fields)

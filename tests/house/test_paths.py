@@ -148,7 +148,6 @@ FORMATS = [
     "formats.torchscript.write._LARGE",
     "jobs.parts.document._INPUTS",
     "jobs.parts.results._SIDES",
-    "lanes._WIDTH",
     "pickles.emit.BATCH",
     "pickles.skim.plain._DIGITS",
     "pickles.skim.plain._LENGTH",

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2] / "ckpt"
 # From the ground up: modules and folders that may import each other, without a circle, and whatever lies below.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("rows",),
-    ("columns", "lanes"),
+    ("columns",),
     ("errors",),
     ("text", "dtypes", "limits"),
     ("names", "parse", "findings", "render.palette"),
@@ -58,7 +58,6 @@ TOP = frozenset(
         "formats",
         "io",
         "jobs",
-        "lanes",
         "limits",
         "live",
         "names",

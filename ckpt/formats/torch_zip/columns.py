@@ -4,8 +4,12 @@ are cut out with strides. What is unusual is looked at alone, by `formats.direct
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
+from itertools import repeat
+from operator import add, sub
 
+from ckpt.columns import field, unpacked
 from ckpt.formats.directory import (
     CENTRAL,
     CENTRAL_MAGIC,
@@ -17,7 +21,6 @@ from ckpt.formats.directory import (
     Records,
 )
 from ckpt.io.source import Source
-from ckpt.lanes import Lanes, field, unpacked
 
 _LEAST, _FIRST, _MOST = 8, 8, 16_384
 """Headers of one length that are worth columns, that are compared first, and the most that are cut at once."""
@@ -79,7 +82,7 @@ def _add_run(records: Records, source: Source, data: bytes, run: int, directory:
             return False
     if any(mark & FOLDER for mark in set(data[38::stride])):
         return False
-    headers = Lanes.of(starts, 4)
+    headers = array("Q", unpacked("I", starts))
     if _has_mark(starts):
         # Beyond 4 GiB: one field of zip64 with the offset alone, which all of them have.
         extra = begin + length
@@ -92,12 +95,12 @@ def _add_run(records: Records, source: Source, data: bytes, run: int, directory:
         starts = field(data, extra + 4, 8, stride)
         if not starts[7::8].isascii():  # 2**63 and more
             return False
-        headers = Lanes.of(starts, 8)
+        headers = unpacked("Q", starts)
     letters = [data[begin + at :: stride] for at in range(length)]
     joined = bytearray(run * (length + 1))
     for at, column in enumerate(letters):
         joined[at :: length + 1] = column
-    if not headers.are_at_most(directory - each) or joined.count(0) != run:
+    if max(headers) > directory - each or joined.count(0) != run:
         return False
     try:
         names = joined[:-1].decode("utf-8").split("\0")
@@ -118,27 +121,28 @@ def _add_run(records: Records, source: Source, data: bytes, run: int, directory:
                 return False
     if any(local[LOCAL_HEADER.size + at :: each] != column for at, column in enumerate(letters)):
         return False
-    offsets = headers + each + Lanes.of(field(local, 28, 2, each), 2)
-    sizes = Lanes.of(stored, 4)
-    if not (offsets + sizes).are_at_most(directory):
+    extras_here = unpacked("H", field(local, 28, 2, each))
+    offsets = array("Q", map(add, map(add, headers, repeat(each)), extras_here))
+    sizes = array("Q", unpacked("I", stored))
+    if max(map(add, offsets, sizes)) > directory:
         return False
     records.names += names
-    records.offsets += offsets.array()
-    records.stored += sizes.array()
-    records.sizes += sizes.array()
-    records.headers += headers.array()
+    records.offsets += offsets
+    records.stored += sizes
+    records.sizes += sizes
+    records.headers += headers
     records.methods += unpacked("H", methods)
     records.checksums += unpacked("I", field(data, 16, 4, stride))
     records.flags += unpacked("H", flags)
     return True
 
 
-def _local_headers(source: Source, headers: Lanes, count: int) -> bytes:
+def _local_headers(source: Source, starts: array[int], count: int) -> bytes:
     """The first `count` bytes of each local header, in order. Neighbours are read together."""
     found: list[bytes] = []
-    total, starts = len(headers), headers.array()
-    before, after = headers.to_last_but_one(), headers.from_second()
-    is_near = before.are_at_most(after) and after.are_at_most(before + _NEAR)
+    total = len(starts)
+    gaps = array("q", map(sub, starts[1:], starts))
+    is_near = not gaps or (min(gaps) >= 0 and max(gaps) <= _NEAR)
     at = 0
     while at < total:
         first = starts[at]

@@ -6,7 +6,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable
 
-from ckpt.lanes import field, unpacked
+from ckpt.columns import field, unpacked
 from ckpt.pickles.machine import Made
 
 

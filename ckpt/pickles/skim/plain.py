@@ -10,7 +10,7 @@ import re
 from array import array
 from collections.abc import Sequence
 
-from ckpt.lanes import packed
+from ckpt.columns import packed
 from ckpt.pickles.skim.idiom import (
     GET,
     NUMBER,
