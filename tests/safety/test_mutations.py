@@ -205,7 +205,7 @@ def test_every_byte_of_the_pickle(name: str, change: str, good: dict[str, bytes]
     found = _change_each(name, data, pickle[:: many(3, 1)], change, tmp_path / name)
     assert found.refused, "no change of any byte is an error: nothing was tested"
     if change == "low-bit" and name in ("shared.pt", "training.pt"):
-        assert found.compared > 5, "torch was hardly ever asked"
+        assert found.compared > many(0, 5), "torch was hardly ever asked"
 
 
 def _without_checksum(data: bytes) -> tuple[bytes, range]:
