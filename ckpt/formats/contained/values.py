@@ -90,5 +90,5 @@ def pickles_inside(probe: Probe, what: str, pickles: Sequence[bytes]) -> list[No
             Notice("code-inside", f"DANGER: who unpickles the objects in {show(what, 80)} calls {calls}.")
         ]
     names = and_more([show(f"{module}.{name}", 80) for module, name in strange], 3)
-    text = f"{show(what, 80)} holds {plural(len(pickles), 'pickle')}, which its library unpickles: {names}."
+    text = f"{show(what, 80)} holds {plural(len(pickles), 'pickle')}, which its library unpickles; they name {names}."
     return [Notice("pickles-inside", text)]
