@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import io
 import json
 import pickle as std_pickle
@@ -399,7 +398,7 @@ class _Said:
     def __init__(self, data: bytes) -> None:
         self._data = data
 
-    def makefile(self, mode: str) -> io.BytesIO:
+    def makefile(self, mode: str, buffering: int = -1) -> io.BytesIO:
         return io.BytesIO(self._data)
 
 
@@ -407,7 +406,7 @@ def answers(data: bytes) -> None:
     """What a web server answers to a request for ten bytes."""
     with watched():
         try:
-            answer = http.client.HTTPResponse(_Said(data))  # type: ignore[arg-type]
+            answer = web._Response(_Said(data))  # type: ignore[arg-type]
             answer.begin()
             found = web._answer(answer, 0, 10)
             check(len(found.data) <= web.WHOLE, "more than was asked for")

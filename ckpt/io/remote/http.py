@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import io
 import json
 import os
 import re
@@ -10,12 +11,18 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from typing import IO
+from typing import IO, TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from ckpt.errors import NotOpenedError, UnreadableError
 from ckpt.io.remote.store import WHOLE, Answer, BusyError, ChangedError, Known
 from ckpt.io.remote.url import Url, escaped, typed
+
+if TYPE_CHECKING:
+    import socket
+    from urllib.request import _HTTPConnectionProtocol
+
+    from _typeshed import WriteableBuffer
 
 _TIMEOUT = 60
 """Seconds until a server that does not answer counts as failed."""
@@ -77,6 +84,58 @@ class _NoFiles(urllib.request.BaseHandler):
     ftp_open = data_open = file_open
 
 
+class _Received(io.RawIOBase):
+    """The bytes of an answer, as its socket receives them until a time of `time.monotonic`."""
+
+    def __init__(self, sock: socket.socket, until: float) -> None:
+        self.until = until
+        self._inner = sock.makefile("rb", 0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int | None:
+        if time.monotonic() > self.until:
+            raise BusyError("the server answers too slowly")
+        return self._inner.readinto(buffer)
+
+    def close(self) -> None:
+        self._inner.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    """An answer with one deadline for its status and headers, and one for its body, however the bytes drip."""
+
+    def __init__(
+        self, sock: socket.socket, debuglevel: int = 0, method: str | None = None, url: str | None = None
+    ) -> None:
+        super().__init__(sock, debuglevel, method, url)
+        self.received = _Received(sock, time.monotonic() + _TIMEOUT)
+        self.fp.close()
+        self.fp = io.BufferedReader(self.received)
+
+
+class _Timely(urllib.request.AbstractHTTPHandler):
+    def do_open(
+        self, http_class: _HTTPConnectionProtocol, req: urllib.request.Request, **options: object
+    ) -> http.client.HTTPResponse:
+        def connection(host: str, **more: object) -> http.client.HTTPConnection:
+            made = http_class(host, **more)  # type: ignore[arg-type]
+            made.response_class = _Response
+            return made
+
+        return super().do_open(connection, req, **options)
+
+
+class _Http(_Timely, urllib.request.HTTPHandler):
+    """Web servers, whose answers have deadlines."""
+
+
+class _Https(_Timely, urllib.request.HTTPSHandler):
+    """The same behind TLS."""
+
+
 class HttpObject:
     """A file on a web server."""
 
@@ -87,7 +146,7 @@ class HttpObject:
         self._token = token
         self._is_redirected = False
         """Whether another server answers: the first one may not know its ETag, so `RangeSource` alone compares it."""
-        self._opener = urllib.request.build_opener(_Redirects, _NoFiles)
+        self._opener = urllib.request.build_opener(_Redirects, _NoFiles, _Http, _Https)
 
     def get(self, begin: int | None, count: int, etag: str) -> Answer:
         headers = {"Range": f"bytes=-{count}" if begin is None else f"bytes={begin}-{begin + count - 1}"}
@@ -120,7 +179,7 @@ class HttpObject:
         except BROKEN as error:
             raise _lost(error) from None
 
-    def _open(self, headers: dict[str, str]) -> http.client.HTTPResponse:
+    def _open(self, headers: dict[str, str]) -> _Response:
         request = urllib.request.Request(self._url)
         request.add_header("Accept-Encoding", "identity")
         if self._token is not None:
@@ -129,7 +188,7 @@ class HttpObject:
             request.add_header("Authorization", self._password)
         for name, value in headers.items():
             request.add_header(name, value)
-        opened: http.client.HTTPResponse = self._opener.open(request, timeout=_TIMEOUT)
+        opened: _Response = self._opener.open(request, timeout=_TIMEOUT)
         return opened
 
 
@@ -146,7 +205,7 @@ def _apart(url: str) -> tuple[str, str | None]:
     return f"{scheme}://{server}{slash}{path}", "Basic " + b64encode(unquote(user).encode()).decode()
 
 
-def _answer(answer: http.client.HTTPResponse, begin: int | None, count: int) -> Answer:
+def _answer(answer: _Response, begin: int | None, count: int) -> Answer:
     etag = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
     length = answer.headers.get("Content-Length", "")
     if length and not _SIZE.fullmatch(length):
@@ -174,16 +233,14 @@ def _answer(answer: http.client.HTTPResponse, begin: int | None, count: int) -> 
     return Answer(data, first, size, etag)
 
 
-def _read(answer: http.client.HTTPResponse, count: int) -> bytes:
+def _read(answer: _Response, count: int) -> bytes:
     """At most `count` bytes of an answer, which has one deadline for all of them. Raises BusyError."""
-    until = time.monotonic() + _TIMEOUT + count / _SLOWEST
+    answer.received.until = time.monotonic() + _TIMEOUT + count / _SLOWEST
     pieces: list[bytes] = []
     left = count
     while left > 0 and (piece := answer.read1(min(left, _PIECE))):
         pieces.append(piece)
         left -= len(piece)
-        if time.monotonic() > until:
-            raise BusyError("the server answers too slowly")
     if left > 0 and answer.length:  # http.client says so only of `read`
         raise BusyError("the server cuts its answers off")
     return b"".join(pieces)

@@ -139,15 +139,21 @@ def test_a_redirect_leads_to_web_servers_only() -> None:
             http.urllib.request.build_opener(http._Redirects, http._NoFiles).open(target)
 
 
-def test_an_answer_has_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A byte now and then keeps a socket alive, not an answer."""
-    monkeypatch.setattr(http, "_TIMEOUT", -1_000_000)
+@pytest.mark.parametrize("calls", range(1, 8))
+def test_status_headers_and_body_have_deadlines(calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte now and then keeps a socket alive, not an answer: wherever time runs out, the request ends."""
+    answer = b"HTTP/1.1 206 OK\r\nContent-Range: bytes 0-9/10\r\nContent-Length: 10\r\n\r\n0123456789"
+    times = iter([0.0] * calls)
+    monkeypatch.setattr(http.time, "monotonic", lambda: next(times, 1e9))
+    monkeypatch.setattr(http._Received, "readinto", one_byte(http._Received.readinto))
+    with answering(answer) as url, pytest.raises(BusyError, match="too slowly"):
+        HttpObject(url).get(0, 10, "")
 
-    class Slow:
-        length = 10
 
-        def read1(self, count: int) -> bytes:
-            return b"x"
+def one_byte(readinto: Any) -> Any:
+    """Each reading of a socket gives one byte."""
 
-    with pytest.raises(BusyError, match="too slowly"):
-        http._read(Slow(), 10)  # type: ignore[arg-type]
+    def slow(self: Any, buffer: Any) -> Any:
+        return readinto(self, memoryview(buffer)[:1])
+
+    return slow
