@@ -180,6 +180,10 @@ class _Walk:
             self._budget.charge(_ELEMENT * len(view.children), "the tree of the file")
         if _is_row(view):
             out.values.append(Value(path, name, view.type, node))
+            if type(node) is Opaque and view.kind == "mapping" and node.states:
+                self._open.add(marker)
+                self._attached(node, path, name)
+                self._open.discard(marker)
             if len(view.children) >= REPEAT_LENGTH or (view.kind != "sequence" and view.children):
                 self._barren[marker] = name, view.type
             return None

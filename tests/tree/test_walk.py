@@ -111,6 +111,18 @@ def test_tensors_that_are_attributes_come_before_the_items(tmp_path: Path) -> No
             assert [(row.first, row.last) for row in checkpoint.containers] == [(0, count + 1)] * 2
 
 
+@pytest.mark.parametrize("items", [0, 1, 100])
+def test_tensors_that_are_attributes_of_a_dict_without_tensors_are_listed(items: int, tmp_path: Path) -> None:
+    """An empty one, and a large one of numbers, are shown as one value: what they hold beside it was passed over."""
+    ordered: Any = OrderedDict((f"k{number}", number) for number in range(items))
+    ordered.extra, ordered.again = [torch.ones(2)], ordered
+    for whole in (ordered, {"x": ordered, "w": torch.zeros(1)}):
+        path = rewriting.saved(whole, tmp_path / "a.pth")
+        with formats.open(str(path)) as checkpoint:
+            names = {entry.name for entry in checkpoint.tensors}
+        assert names == ({"extra.0"} if whole is ordered else {"x.extra.0", "w"})
+
+
 @pytest.mark.parametrize("count", (3, 64, 2_100))
 def test_tensors_deep_in_attributes_are_listed(count: int, tmp_path: Path) -> None:
     """torch restores them, so `inspect` counts them. What is met again is entered once."""
