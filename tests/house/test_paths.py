@@ -20,6 +20,7 @@ LIMITS = [
     "formats.plain_pickle.early._LOOKED",
     "formats.plain_pickle.packed._HEAD",
     "formats.plain_pickle.packed._STREAMS",
+    "jobs.rewrite.plain._ROUNDS",
     "pickles.grammar._PARTS",
     "pickles.machine.TUPLE_ENTRIES",
     "evidence.gradients._READ",

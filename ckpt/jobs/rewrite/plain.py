@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from ckpt.errors import UnsupportedError
 from ckpt.nodes import (
     ByteStr,
     Dict,
@@ -49,6 +50,10 @@ LAZY = "uninitialized: its lazy module has not run yet"
 _SETS = ("builtins.set", "builtins.frozenset")
 
 
+_ROUNDS = 100
+"""How often what holds itself is looked for: each time at least one tensor or tuple of those that hold each other is found."""
+
+
 class Plain(Spread):
     """Makes trees plain. `lost` are the nodes that could not be, with what they are; None stands in their place.
 
@@ -67,9 +72,15 @@ class Plain(Spread):
 
     def copy(self, root: Node) -> Node:
         copied = super().copy(self.leaf(root) if type(root) in (Global, ByteStr, int) else root)
-        held = holds_itself(copied)
-        if not held:
-            return copied
+        for _ in range(_ROUNDS):
+            held = holds_itself(copied)
+            if not held:
+                return copied
+            copied = self._unroll(copied, held)
+        raise UnsupportedError("its tensors and tuples hold each other in too many ways to be made plain")
+
+    def _unroll(self, copied: Node, held: dict[int, Node]) -> Node:
+        """The copy without what holds itself. Others that hold the same list may only be met then."""
         originals = {id(copy): marker for marker, copy in self._copies.items()}
         nodes = {id(node): node for node in self._alive}
         for marker, node in held.items():

@@ -628,3 +628,17 @@ def test_slim_leaves_out_parts_that_are_not_plain(torchao: Any, tmp_path: Path) 
     found = torch.load(tmp_path / "b.pt", weights_only=True)
     assert done.code == 0 and b"fc.weight.masked: numpy.ma" in done.out
     assert list(found) == [*(f"fc.weight.{part}" for part in PARTS), "fc.bias"]
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_tensors_whose_attributes_share_a_list_of_them_become_bare(count: int, tmp_path: Path) -> None:
+    """Only the first of them was seen to hold itself; the file of the rest was "a bug in ckpt"."""
+    tensors = [torch.full((2,), float(number)) for number in range(count)]
+    for tensor in tensors:
+        tensor.holder = tensors  # type: ignore[attr-defined]
+    torch.save({f"l{number}.weight": tensor for number, tensor in enumerate(tensors)}, tmp_path / "a.pth")
+    for words in (("slim", "--drop-other"), ("convert", "--plain", "--drop-other")):
+        done = inside(*words, "a.pth", "-o", "o.pth", "--force", cwd=tmp_path)
+        assert done.code == 0, done
+        assert b"attributes that hold their own tensor" in done.out + done.err
+        assert len(torch.load(tmp_path / "o.pth", weights_only=True)) <= count
