@@ -62,33 +62,38 @@ def _decoded(text: Json, what: str) -> bytes:
         raise UnreadableError(f"damaged {show(what, 80)}: a pickle in it is no base64") from None
 
 
-_MAKERS = ("cloudpickle.cloudpickle", "cloudpickle", "functools")
-"""Modules that honest files call to make a function of code in the file: a schedule of the learning rate."""
+_CLOUD = "cloudpickle.cloudpickle"
+_MAKERS = ("_make_function", "_builtin_type", "_make_empty_cell", "_make_cell", "_function_setstate")
+"""Functions of cloudpickle that make a function of code in the file, and run none of it: a schedule of the learning rate."""
+
+
+def _only_makes(row: Import) -> bool:
+    """Whether all calls of a name make a function or its code object, and none calls what was made."""
+    starts = (f"{_CLOUD}.{row.name}(", f"({_CLOUD}._builtin_type('CodeType'))(")
+    is_maker = row.module == _CLOUD and row.name in _MAKERS
+    return is_maker and row.times == len(row.calls) and all(text.startswith(starts) for text in row.calls)
 
 
 def pickles_inside(probe: Probe, what: str, pickles: Sequence[bytes]) -> list[Notice]:
     """What unpickling the objects of a member does beyond making values of known kinds."""
-    strange: dict[tuple[str, str], Import] = {}
+    strange: list[Import] = []
     for number, data in enumerate(pickles):
         name = f"pickle {number + 1:,} in {what}"
         try:
             with probe.open(Member(Memory(data), name, 0, len(data)), f"{probe.mark}{name}:") as opened:
                 if opened.format != plain_pickle.NAME:
                     return [Notice("code-inside", f"DANGER: {show(name, 80)} is none.")]
-                strange.update(
-                    ((row.module, row.name), row) for row in opened.imports if row.group != "known"
-                )
+                strange += [row for row in opened.imports if row.group != "known"]
         except CkptError as error:
             return [Notice("code-inside", f"DANGER: {show(name, 80)} cannot be judged: {error.problem}.")]
     if not strange:
         return []
-    runs = [row for row in strange.values() if row.group == "called" and is_own(row.module)]
-    runs = [row for row in runs if row.module not in _MAKERS]
+    runs = [row for row in strange if row.group == "called" and is_own(row.module) and not _only_makes(row)]
     if runs:
         calls = and_more([row.calls[0] if row.calls else f"{row.module}.{row.name}" for row in runs], 3)
         return [
             Notice("code-inside", f"DANGER: who unpickles the objects in {show(what, 80)} calls {calls}.")
         ]
-    names = and_more([show(f"{module}.{name}", 80) for module, name in strange], 3)
+    names = and_more(list(dict.fromkeys(show(f"{row.module}.{row.name}", 80) for row in strange)), 3)
     text = f"{show(what, 80)} holds {plural(len(pickles), 'pickle')}, which its library unpickles; they name {names}."
     return [Notice("pickles-inside", text)]

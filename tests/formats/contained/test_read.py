@@ -290,6 +290,10 @@ def test_pickles_in_json_are_judged(tmp_path: Path) -> None:
         "code-inside",
         "DANGER: who unpickles the objects in data calls posix.system('true').",
     )
+    made = schedule[:-1] + b")R."  # calls the function that it made
+    reduced = pickled(call(glob("functools", "reduce"), glob("builtins", "exec"), ["x=1", {}]))
+    for run in (made, reduced, pickled(call(glob("cloudpickle.cloudpickle", "subimport"), "os"))):
+        assert (notice_of(path, run, schedule) or [""])[0] == "code-inside", "a later pickle hid it"
     for damaged in (system[:-1], b"", b"PK\3\4", packed({"w": torch.ones(2)})):
         assert (notice_of(path, damaged) or [""])[0] == "code-inside"
 
