@@ -29,7 +29,8 @@ from ckpt.errors import (
     UsageError,
     about,
 )
-from ckpt.formats.directory import LOCAL_MAGIC
+from ckpt.formats.common.directory import LOCAL_MAGIC
+from ckpt.formats.endings import CHECKPOINTS, PERHAPS
 from ckpt.io.far import is_url
 from ckpt.io.location import locate, shown
 from ckpt.io.source import beginning, read_limited
@@ -43,10 +44,6 @@ if TYPE_CHECKING:
     from ckpt.io.executor import Executor, Forks, R, Task
 
 
-CHECKPOINTS = (".pth", ".pt", ".ckpt", ".bin", ".safetensors", ".index.json", ".pth.tar", ".th")
-"""Endings of files that should be checkpoints: one that is none is an error."""
-PERHAPS = (".pkl", ".zip", ".nemo", ".joblib", ".tar", ".pt2", ".ptl")
-"""Endings of files that may be checkpoints, for the completion of the shell."""
 MOST = 200_000
 """The most regular files of a folder that are looked at."""
 MOST_FAR = 1_000
@@ -89,20 +86,20 @@ def is_skipped(item: Found, error: CkptError) -> bool:
     return True
 
 
-def found(paths: Sequence[str], *, picked: bool = False) -> Iterator[Found]:
+def found(paths: Sequence[str], *, picked: bool = False, plugins: bool = False) -> Iterator[Found]:
     """What the paths lead to, folders in natural order; what a file in a folder is, its first bytes say.
 
     A folder that is one checkpoint is one item; a file in it that does not belong to it is another. Links to folders are
     skipped, the folders of version control and of virtual environments are not entered. With `picked` a path to a file is
-    looked at as if it were found in a folder.
+    looked at as if it were found in a folder. With `plugins` formats of other distributions are asked too.
     """
     for path in paths:
         if os.path.isdir(path):
-            yield from _walked(path)
+            yield from _walked(path, plugins)
         elif is_url(path):
-            yield from _at_url(path)
+            yield from _at_url(path, plugins)
         else:
-            yield _of_file(path, os.path.basename(path)) if picked else Found(path)
+            yield _of_file(path, os.path.basename(path), plugins) if picked else Found(path)
 
 
 def looked(paths: Sequence[str], limits: Limits, *, plugins: bool = False) -> list[Found]:
@@ -121,7 +118,7 @@ def looked(paths: Sequence[str], limits: Limits, *, plugins: bool = False) -> li
         error = formats.refusal(path, limits, plugins=plugins) if is_folder else None
         inside = [Found(path)]
         if error is not None:
-            walked = _walked_far(path) if is_far else _walked(path)
+            walked = _walked_far(path, plugins) if is_far else _walked(path, plugins)
             inside = [item._replace(folder=path) for item in walked]
         items += inside
         if all(item.skipped is not None or item.is_other for item in inside):
@@ -129,14 +126,14 @@ def looked(paths: Sequence[str], limits: Limits, *, plugins: bool = False) -> li
     return items
 
 
-def _at_url(path: str) -> Iterator[Found]:
+def _at_url(path: str, plugins: bool) -> Iterator[Found]:
     try:
         is_folder = locate(path).is_folder()
     except CkptError as error:
         yield Found(path, error=error)
         return
     if is_folder:
-        yield from _walked_far(path, named=True)
+        yield from _walked_far(path, plugins, named=True)
     else:
         yield Found(path)
 
@@ -181,7 +178,7 @@ def others_text(paths: Sequence[str]) -> str:
     return f"{plural(len(paths), 'file')} not looked at: {shown}"
 
 
-def _walked(folder: str) -> Iterator[Found]:
+def _walked(folder: str, plugins: bool) -> Iterator[Found]:
     refused: list[Found] = []
     count = 0
 
@@ -201,7 +198,7 @@ def _walked(folder: str) -> Iterator[Found]:
                 yield Found(os.path.normpath(inner), skipped="a virtual environment of Python")
             else:
                 folders.append(name)
-        own = formats.files_of_folder(at, Limits()) or ()
+        own = formats.files_of_folder(at, Limits(), plugins=plugins) or ()
         if len(own) > 1 or any(name.startswith(".") for name in own):  # the folder is one checkpoint
             yield Found(os.path.normpath(at), named=False)
             names = [name for name in names if name not in own]
@@ -214,7 +211,7 @@ def _walked(folder: str) -> Iterator[Found]:
                     folder, error=UnreadableError(problem, path=folder, hint="name its parts one by one")
                 )
                 return
-            yield _of_file(os.path.normpath(os.path.join(at, name)), name)
+            yield _of_file(os.path.normpath(os.path.join(at, name)), name, plugins)
     yield from refused
 
 
@@ -232,7 +229,7 @@ def _unindexed(folder: str, names: Sequence[str], own: Sequence[str]) -> list[st
     return sorted((name for name in names if name not in indexed), key=natural)
 
 
-def _of_file(path: str, name: str) -> Found:
+def _of_file(path: str, name: str, plugins: bool) -> Found:
     """A file in a folder: one to look at, or another one."""
     if re.fullmatch(_LEFTOVER, name):
         return Found(path, named=False, skipped="a leftover of a write that was interrupted")
@@ -244,20 +241,20 @@ def _of_file(path: str, name: str) -> Found:
     except OSError:
         is_file = True  # opening it says why it cannot be read
     item = Found(path, named=False, is_other=not is_file)
-    return _by_bytes(item) if is_file and not is_named_so else item
+    return _by_bytes(item, plugins) if is_file and not is_named_so else item
 
 
-def _by_bytes(item: Found) -> Found:
+def _by_bytes(item: Found, plugins: bool) -> Found:
     """A file in a folder whose name does not say what it is: one to look at or another one, by its first bytes."""
     try:
-        return item._replace(is_other=not formats.recognises(item.path, Limits()))
+        return item._replace(is_other=not formats.recognises(item.path, Limits(), plugins=plugins))
     except NotOpenedError as error:
         return item._replace(error=error)
 
 
-def _walked_far(path: str, *, named: bool = False) -> Iterator[Found]:
+def _walked_far(path: str, plugins: bool, *, named: bool = False) -> Iterator[Found]:
     """As `_walked`, for a folder behind a URL."""
-    objects = list(_objects(path, named))
+    objects = list(_objects(path, plugins, named))
     files = [item for item in objects if item.error is None and not item.path.endswith("/")]
     is_looked_into = len(files) <= MOST_FAR
     for item in objects:
@@ -265,21 +262,21 @@ def _walked_far(path: str, *, named: bool = False) -> Iterator[Found]:
         if item.error is not None or item.named or item.folder is not None or is_named_so:
             yield item._replace(folder=None)
         else:
-            yield _by_bytes(item) if is_looked_into else item._replace(is_other=True)
+            yield _by_bytes(item, plugins) if is_looked_into else item._replace(is_other=True)
     if not is_looked_into:
         yield Found(
             path, named=False, skipped=f"it holds over {MOST_FAR:,} objects: only names were looked at"
         )
 
 
-def _objects(path: str, named: bool = False) -> Iterator[Found]:
+def _objects(path: str, plugins: bool, named: bool = False) -> Iterator[Found]:
     """The objects behind a URL. One that is a checkpoint of several has a `folder`."""
     try:
         names = locate(path).names()
     except CkptError as error:
         yield Found(path, named=named, error=error)
         return
-    own = formats.files_of_folder(path, Limits()) or ()
+    own = formats.files_of_folder(path, Limits(), plugins=plugins) or ()
     if len(own) > 1 or any(name.startswith(".") for name in own):
         yield Found(path, named=named, folder=path)
         names = [name for name in names if name not in own and not any(file.startswith(name) for file in own)]
@@ -288,7 +285,7 @@ def _objects(path: str, named: bool = False) -> Iterator[Found]:
         if not name.endswith("/"):
             yield Found(inner, named=False)
         elif name[:-1] not in _CLOSED:
-            yield from _objects(inner)
+            yield from _objects(inner, plugins)
 
 
 def archives(folder: str) -> list[str]:

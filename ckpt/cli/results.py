@@ -48,9 +48,8 @@ from ckpt.errors import (
 )
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save
-from ckpt.formats.dcp.names import is_part
 from ckpt.formats.save import Check, SavedFile, check_bytes, check_weights_only
-from ckpt.formats.sharded.write import set_pattern
+from ckpt.formats.sharded.writer import set_pattern
 from ckpt.io import commit, folder, leftover
 from ckpt.io.beside import beside
 from ckpt.io.far import is_url
@@ -255,7 +254,7 @@ def target_of(job: Job, options: WriteOptions) -> commit.Target | None:
     if job.out is None or options.shard_bytes:
         return None
     if is_folder_made(job.path, options):
-        return folder.target(job.out, is_part, force=options.force, parents=options.recursive)
+        return folder.target(job.out, formats.is_owned, force=options.force, parents=options.recursive)
     return commit.target(job.out, force=options.force, parents=options.recursive)
 
 

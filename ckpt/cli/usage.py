@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from ckpt.cli.inputs import CHECKPOINTS, PERHAPS
 from ckpt.errors import CkptError, UsageError
+from ckpt.formats.endings import CHECKPOINTS, PERHAPS
 from ckpt.names import natural
 from ckpt.text import pasted_path, show
 

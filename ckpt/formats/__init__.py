@@ -7,49 +7,60 @@ distributions are asked only when no format of the table recognises the file.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import CkptError, NotOpenedError, UnreadableError, UsageError
-from ckpt.formats.directory import LOCAL_MAGIC
+from ckpt.formats.common.directory import LOCAL_MAGIC
+from ckpt.formats.format import Format
 from ckpt.formats.probe import Probe
 from ckpt.io.beside import beside
 from ckpt.io.location import Location, locate
 from ckpt.limits import Budget, Limits
+from ckpt.text import show
 
 if TYPE_CHECKING:
-    from ckpt.formats.format import CanAppend, CanVerify, CanWrite, Format
+    from ckpt.formats.format import CanAppend, CanSalvage, CanVerify, CanWrite
 
 
 class _Table:
     """Formats by the names of their modules, each imported when it is reached: most files are one of the first."""
 
     def __init__(self, *names: str) -> None:
-        self._names = names
+        self.names = names
 
     def __iter__(self) -> Iterator[Format]:
-        for name in self._names:
-            yield cast("Format", _module(f"ckpt.formats.{name}"))
+        for name in self.names:
+            yield cast("_Holder", import_module(f"ckpt.formats.{name}")).FORMAT
 
 
-_SETS = ("dcp.read", "deepspeed.read", "folder.read", "dcp_hf.read", "fsdp.read", "sharded.read")
-"""Formats of several files, which also take a file that points to them, such as `latest_checkpointed_iteration.txt`."""
-FORMATS: Iterable[Format] = _Table(
-    *_SETS,
-    "torchscript.read",
-    "torch_zip.read",
+class _Holder(Protocol):
+    FORMAT: Format
+
+
+FORMATS = _Table(
+    "dcp",
+    "deepspeed",
+    "folder",
+    "dcp.hf",
+    "fsdp",
+    "sharded",
+    "torchscript",
+    "torch_zip",
     "torch_zip.opt_in",
-    "torchscript_1_0.read",
-    "torch_legacy.read",
-    "safetensors.read",
-    "pt2.read",
-    "torch_package.read",
-    "torch_tar.read",
-    "contained.read",
-    "plain_pickle.read",
+    "torch_legacy",
+    "safetensors",
+    "torchscript_1_0",
+    "pt2",
+    "torch_package",
+    "torch_tar",
+    "contained",
+    "plain_pickle",
 )
+"""Formats of several files come first: they also take a file that points to them, such as `latest`."""
 
 
 def open(
@@ -123,10 +134,9 @@ def recognises(path: str, limits: Limits, *, plugins: bool = False) -> bool:
     A file that points to a checkpoint of several files is none itself. Raises NotOpenedError.
     """
     probe = None
-    sets = [f"ckpt.formats.{name}" for name in _SETS]
     try:
         probe = probe_at(locate(path), limits, plugins)
-        single = (format for format in _asked(plugins) if getattr(format, "__name__", "") not in sets)
+        single = (format for format in _asked(plugins) if format.files is None)
         return any(format.sniff(probe) for format in single) or _holds_checkpoints(probe)
     except NotOpenedError:
         raise
@@ -137,47 +147,39 @@ def recognises(path: str, limits: Limits, *, plugins: bool = False) -> bool:
             probe.close()
 
 
-def files_of_folder(path: str, limits: Limits) -> tuple[str, ...] | None:
+def files_of_folder(path: str, limits: Limits, *, plugins: bool = False) -> tuple[str, ...] | None:
     """The files, by their paths below a folder, of the one checkpoint that the folder is; None for any other folder."""
-    from ckpt.formats.dcp import read as dcp  # here: only who searches folders pays for them
-    from ckpt.formats.dcp.names import is_part
-    from ckpt.formats.dcp_hf.names import shards_in
-    from ckpt.formats.deepspeed.plan import POINTERS, SCRIPTS, files_in, is_deepspeed
-    from ckpt.formats.folder.parts import files_of
-    from ckpt.formats.folder.plan import plan_of
-    from ckpt.formats.fsdp.read import sets_of
-
     probe = probe_at(locate(path), limits)
     try:
-        if dcp.sniff(probe):
-            return tuple(name for name in probe.location.names() if is_part(name))
-        if is_deepspeed(probe):
-            return files_in(probe, limits)
-    except CkptError:
-        return (*POINTERS, *SCRIPTS)  # one item, whose error says what is wrong
-    try:
-        plan = plan_of(probe)
-        if plan is None:
-            shards = tuple(shard.name for shard in shards_in(probe.location.names()))
-            ranks = None if shards else sets_of(probe)
-            return shards or (ranks and tuple(name for each in ranks[0] for name in each.files.values()))
-        return (*(file for part in plan.parts for file in files_of(part)), *(file for file, _ in plan.unread))
+        for format in _asked(plugins):
+            names = None if format.files is None else format.files(probe)
+            if names is not None:
+                return tuple(names)
     except CkptError:
         return None
+    return None
 
 
 def is_folder_format(path: str, limits: Limits) -> bool:
     """Whether a path leads to a checkpoint that is a folder of its own: a distributed one."""
-    from ckpt.formats.dcp.names import folder_of
-
     try:
         probe = probe_at(locate(path), limits)
     except CkptError:
         return False
     try:
-        return folder_of(probe) is not None
+        if not probe.is_folder and not is_owned(probe.path.replace("\\", "/").rpartition("/")[2]):
+            return False
+        folder = probe.location if probe.is_folder else probe.location.parent()
+        return any(map(is_owned, folder.names()))
+    except NotOpenedError:
+        return False
     finally:
         probe.close()
+
+
+def is_owned(name: str) -> bool:
+    """Whether a file of this name belongs to a checkpoint that is a folder, and goes when another takes its place."""
+    return any(format.owns is not None and format.owns(name) for format in written_formats().values())
 
 
 def _advised(error: CkptError, probe: Probe) -> CkptError:
@@ -190,7 +192,7 @@ def _advised(error: CkptError, probe: Probe) -> CkptError:
         or error.path not in (None, probe.path)
     ):
         return error
-    from ckpt.formats.torch_zip.appended import explained  # here: only a damaged file pays for it
+    from ckpt.formats.common.appended import explained  # here: only a damaged file pays for it
 
     return explained(error, probe.source, probe.limits)
 
@@ -225,30 +227,26 @@ def _holds_checkpoints(probe: Probe) -> bool:
 
 
 def _foreign() -> Format:
-    from ckpt.formats import foreign  # here: only what no format reads pays for it
+    from ckpt.formats.foreign import FORMAT  # here: only what no format reads pays for it
 
-    return foreign
+    return FORMAT
 
 
 def _asked(plugins: bool) -> Iterator[Format]:
     yield from FORMATS
     if plugins:
-        from ckpt.formats.plugins import plugin_formats  # here: only an unknown file pays for it
-
         yield from plugin_formats()
 
 
 def by_name(name: str) -> Format | None:
     """The format with this name: one of the table, or one of another distribution that was loaded before."""
-    return next((format for format in known_formats() if name == format.NAME), None)
+    return next((format for format in known_formats() if name == format.name), None)
 
 
 def known_formats() -> Iterator[Format]:
     """The formats of the table, and those of other distributions that were loaded before."""
     yield from FORMATS
-    from ckpt.formats.plugins import loaded  # here: most names are of the table
-
-    yield from loaded()
+    yield from _loaded
 
 
 def written_formats() -> dict[str, Format]:
@@ -256,12 +254,12 @@ def written_formats() -> dict[str, Format]:
 
     A format whose code goes with its names is none of them: ckpt changes its files, and makes no new ones.
     """
-    found = {format.NAME: format for format in FORMATS if _is_written(format)}
-    return dict(sorted(found.items(), key=lambda row: row[1].TRAITS.is_folder))
+    found = {format.name: format for format in FORMATS if _is_written(format)}
+    return dict(sorted(found.items(), key=lambda row: row[1].traits.is_folder))
 
 
 def _is_written(format: Format) -> bool:
-    return bool(format.WRITER) and not format.TRAITS.names_are_code
+    return bool(format.writer) and not format.traits.names_are_code
 
 
 def out_beside(checkpoint: Checkpoint, suffix: str, *, same_format: bool) -> str | None:
@@ -269,21 +267,21 @@ def out_beside(checkpoint: Checkpoint, suffix: str, *, same_format: bool) -> str
 
     With `same_format` the source's own ending stays, unless it is that of another format.
     """
-    own = next((row for row in FORMATS if checkpoint.format == row.NAME and _is_written(row)), None)
-    if own is None or own.TRAITS.is_folder or not same_format:
+    own = next((row for row in FORMATS if checkpoint.format == row.name and _is_written(row)), None)
+    if own is None or own.traits.is_folder or not same_format:
         tensors_only = not checkpoint.traits.is_pickle and not checkpoint.traits.names_are_code
         usual = written_format("safetensors" if tensors_only else "torch-zip")
-        return beside(checkpoint.path, suffix, usual.SUFFIXES)
-    if checkpoint.path.endswith(own.SUFFIXES):
+        return beside(checkpoint.path, suffix, usual.suffixes)
+    if checkpoint.path.endswith(own.suffixes):
         return beside(checkpoint.path, suffix, ())
-    others = tuple(ending for format in written_formats().values() for ending in format.SUFFIXES)
-    return beside(checkpoint.path, suffix, own.SUFFIXES if checkpoint.path.endswith(others) else ())
+    others = tuple(ending for format in written_formats().values() for ending in format.suffixes)
+    return beside(checkpoint.path, suffix, own.suffixes if checkpoint.path.endswith(others) else ())
 
 
 def written_format(name: str) -> Format:
     """The format of a name that ckpt writes. Raises UsageError when there is none."""
     format = by_name(name)
-    if format is None or not format.WRITER:
+    if format is None or not format.writer:
         raise UsageError(
             f"{name}: ckpt does not write this format", hint="formats: " + " ".join(written_formats())
         )
@@ -292,22 +290,50 @@ def written_format(name: str) -> Format:
 
 def writer_of(name: str) -> CanWrite:
     """The module that writes a format. Raises UsageError when there is none."""
-    return cast("CanWrite", _module(written_format(name).WRITER))
+    return cast("CanWrite", _module(written_format(name).writer))
 
 
 def appender_of(name: str) -> CanAppend | None:
     """The module that rewrites a format in place; None when the file must be written anew."""
     format = by_name(name)
-    if format is None or not format.TRAITS.in_place:
+    if format is None or not format.traits.in_place:
         return None
-    return cast("CanAppend", _module(format.WRITER))
+    return cast("CanAppend", _module(format.writer))
 
 
 def verifier_of(format: Format) -> CanVerify | None:
     """The module that checks the bytes of a format, None when there is none."""
-    return cast("CanVerify", _module(format.VERIFIER)) if format.VERIFIER else None
+    return cast("CanVerify", _module(format.verifier)) if format.verifier else None
+
+
+def salvager_of(format: Format) -> CanSalvage | None:
+    """The module that knows what is left of a cut file of a format, None when there is none."""
+    return cast("CanSalvage", _module(format.salvager)) if format.salvager else None
 
 
 def _module(name: str) -> object:
     """A module that a format names. No file and no user names one."""
     return import_module(name)
+
+
+GROUP = "ckpt.formats"
+_loaded: list[Format] = []
+
+
+@cache
+def plugin_formats() -> tuple[Format, ...]:
+    """The formats of other distributions, by name. Raises UsageError for one that does not load."""
+    from importlib.metadata import entry_points
+
+    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+        try:
+            format = entry.load()
+            if not isinstance(format, Format):
+                raise TypeError(f"{entry.value} is no ckpt.formats.format.Format")
+            _loaded.append(format)
+        except Exception as error:  # whatever the code of the distribution raises
+            raise UsageError(
+                f"the format {show(entry.name, 60)} does not load: {show(str(error), 200)}",
+                hint="CKPT_NO_PLUGINS=1 turns plugins off",
+            ) from None
+    return tuple(_loaded)

@@ -15,23 +15,16 @@ from ckpt.errors import (
     UnreadableError,
     UnsupportedError,
 )
-from ckpt.formats.archive import Archive
+from ckpt.formats.common.archive import Archive
+from ckpt.formats.endings import PICKLE, WEIGHTS
+from ckpt.formats.format import Format
 from ckpt.formats.probe import Probe
 from ckpt.io.location import Location
 from ckpt.limits import Limits
 from ckpt.names import natural
 from ckpt.text import and_more, pasted_path, plural, show
 
-NAME = "foreign"
-SUFFIXES: tuple[str, ...] = ()
-TRAITS = Traits("not a checkpoint")
-WRITER = VERIFIER = ""
-
 _SMALL = 1 << 20
-
-
-def sniff(probe: Probe) -> bool:
-    return True
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
@@ -103,7 +96,7 @@ def _file(probe: Probe) -> CkptError:
     return UnsupportedError("not a checkpoint: its first bytes match no known format")
 
 
-_OURS = (".pth", ".pt", ".safetensors", ".ckpt", ".pkl", ".pickle", ".joblib")
+_OURS = (".pth", ".pt", ".safetensors", ".ckpt", *PICKLE)
 _RECORD = 30
 """Bytes of a local header of a zip archive before its name."""
 
@@ -116,7 +109,7 @@ def holds_checkpoints(probe: Probe) -> bool:
         if probe.archive is not None:
             return any(name.lower().endswith(_OURS) for name in probe.archive.records)
         if probe.head[257:262] == b"ustar":
-            from ckpt.formats.contained.tar import walk_tar  # here: most files are no tar
+            from ckpt.formats.common.tar import walk_tar  # here: most files are no tar
 
             members = islice(walk_tar(probe.source, probe.limits, probe.budget), _MEMBERS)
             return any(name.lower().endswith(_OURS) for name, _ in members)
@@ -150,7 +143,7 @@ def _archive(archive: Archive) -> CkptError:
         return UnsupportedError("not a checkpoint: numpy arrays (.npz)")
     if "[Content_Types].xml" in flat:
         return UnsupportedError("not a checkpoint: an office document")
-    if any(name.lower().endswith((".pth", ".pt", ".safetensors", ".ckpt", ".bin")) for name in names):
+    if any(name.lower().endswith(WEIGHTS) for name in names):
         return UnsupportedError("a zip archive of checkpoints", hint="unzip it first")
     return UnsupportedError("not a checkpoint: a zip archive without data.pkl")
 
@@ -196,7 +189,7 @@ def _directory(folder: Location) -> CkptError:
     jax = _jax(set(names))
     if jax is not None:
         return jax
-    files = [name for name in names if name.endswith((".pth", ".pt", ".ckpt", ".bin", ".safetensors"))]
+    files = [name for name in names if name.endswith(WEIGHTS)]
     if files:
         return FolderError(
             f"a directory without an index; it holds {plural(len(files), 'checkpoint file')}",
@@ -244,3 +237,6 @@ def _is_whole(folder: Location, name: str) -> bool:
         return any(re.fullmatch(_WHOLE, inner) for inner in folder.child(name, "no").names())
     except UnreadableError:
         return False
+
+
+FORMAT = Format("foreign", Traits("not a checkpoint"), lambda probe: True, reader=__name__)

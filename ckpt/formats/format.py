@@ -1,21 +1,17 @@
-"""What a format is: the protocols that its modules implement.
-
-A format is one folder here and one word in the table of `formats/__init__`. Its reader is a module, or an object of
-another distribution, with the names of `Format`. The reader names its writer and its verifier as text, so that
-reading never loads them.
-"""
+"""What a format is, and the protocols of the modules that it names."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol, cast
 
 from ckpt.checkpoint import Checkpoint, Entry, Traits
 from ckpt.limits import Limits
 from ckpt.rows import NamedTuple
 
 if TYPE_CHECKING:  # what writes is not loaded by who reads
-    from ckpt.formats.draft import Draft
+    from ckpt.formats.common.writing import Draft
     from ckpt.formats.probe import Probe
     from ckpt.io.executor import Executor
     from ckpt.io.location import Location
@@ -25,29 +21,45 @@ Progress = Callable[[int], None]
 """Called with the number of bytes that are done."""
 
 
-class Format(Protocol):
-    """A format that ckpt reads. Files are recognised by content; the first format that recognises a file reads it."""
+class Format(NamedTuple):
+    """A format that ckpt reads. Files are recognised by content; the first format that recognises a file reads it.
 
-    NAME: str
+    A format is one package (or module) with a `FORMAT`, and one word in the table of `formats/__init__`. Modules stand
+    here as text, and are imported on use: who reads never loads a writer.
+    """
+
+    name: str
     """The name in JSON, and of `--format`."""
-
-    SUFFIXES: tuple[str, ...]
+    traits: Traits
+    sniff: Callable[[Probe], bool]
+    """Tells whether the file has this format. Raises UnreadableError when it does but is damaged."""
+    files: Callable[[Probe], Sequence[str] | None] | None = None
+    """Of a format of several files: gives the files, by their paths below a folder, of the one checkpoint that the
+    folder is, and None for any other folder. Raises CkptError when that cannot be told."""
+    owns: Callable[[str], bool] | None = None
+    """Of a format with the trait `is_folder`: tells whether a file of this name belongs to the checkpoint, and goes
+    when another takes its place."""
+    reader: str = ""
+    """The module that reads it (`CanRead`)."""
+    suffixes: tuple[str, ...] = ()
     """Endings that its files usually have."""
-
-    TRAITS: Traits
-
-    WRITER: str
+    writer: str = ""
     """The module that writes it (`CanWrite`); empty when there is none."""
-
-    VERIFIER: str
+    verifier: str = ""
     """The module that checks its bytes (`CanVerify`); empty when there is none."""
-
-    def sniff(self, probe: Probe) -> bool:
-        """Whether the file has this format. Raises UnreadableError when it does but is damaged."""
-        ...
+    salvager: str = ""
+    """The module that knows what is left of a file that is cut off (`CanSalvage`); empty when there is none."""
 
     def read(self, probe: Probe, limits: Limits) -> Checkpoint:
-        """The checkpoint. Raises CkptError; reads no tensor data and runs nothing."""
+        """Return the checkpoint. Raises CkptError; reads no tensor data and runs nothing."""
+        return cast("CanRead", import_module(self.reader)).read(probe, limits)
+
+
+class CanRead(Protocol):
+    """The module that reads a format."""
+
+    def read(self, probe: Probe, limits: Limits) -> Checkpoint:
+        """Return the checkpoint. Raises CkptError; reads no tensor data and runs nothing."""
         ...
 
 
@@ -153,8 +165,12 @@ class CanVerify(Protocol):
         """
         ...
 
-    def salvage(self, source: Source, limits: Limits) -> Salvage | None:
-        """What is left of a file that is cut off; None when that cannot be known."""
+
+class CanSalvage(Protocol):
+    """The module that knows what is left of a file that is cut off, or of a save that was interrupted."""
+
+    def salvage(self, probe: Probe) -> Salvage | None:
+        """Return what is left; None when that cannot be known, and for files of other formats. Raises CkptError."""
         ...
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cached_property
 
 from ckpt.checkpoint import Checkpoint
-from ckpt.formats.archive import Archive, read_archive
+from ckpt.formats.common.archive import Archive, read_archive
 from ckpt.io.location import Location
 from ckpt.io.source import Source
 from ckpt.limits import Budget, Limits

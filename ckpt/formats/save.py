@@ -22,10 +22,8 @@ from ckpt.errors import (
     about,
 )
 from ckpt.formats import appender_of, by_name, open, writer_of, written_format, written_formats
-from ckpt.formats.dcp.names import is_part
-from ckpt.formats.draft import Draft
-from ckpt.formats.sharded import write as shards
-from ckpt.formats.written import differs
+from ckpt.formats.common.writing import Draft, differs
+from ckpt.formats.sharded import writer as shards
 from ckpt.io import commit, folder, inplace, leftover
 from ckpt.io.commit import Progress, Sink, Target
 from ckpt.io.far import is_url
@@ -73,7 +71,7 @@ def format_for(path: str, asked: str | None) -> str:
         if _contradicts(path, asked):
             raise UsageError(f"the ending does not fit --format {asked}", path=path)
         return asked
-    found = next((name for name, format in formats.items() if path.endswith(format.SUFFIXES)), None)
+    found = next((name for name, format in formats.items() if path.endswith(format.suffixes)), None)
     if found is None:
         raise UsageError(
             "the ending names no format", path=path, hint="--format " + " or --format ".join(formats)
@@ -84,16 +82,16 @@ def format_for(path: str, asked: str | None) -> str:
 def renamed(path: str, format: str) -> str:
     """The path with an ending of the format, where its own is that of another format or of none."""
     formats = written_formats()
-    if path.endswith(formats[format].SUFFIXES):
+    if path.endswith(formats[format].suffixes):
         return path
-    endings = sorted((ending for each in formats.values() for ending in each.SUFFIXES), key=len, reverse=True)
+    endings = sorted((ending for each in formats.values() for ending in each.suffixes), key=len, reverse=True)
     stem = next((path.removesuffix(ending) for ending in endings if path.endswith(ending)), path)
-    return f"{stem}{formats[format].SUFFIXES[0]}"
+    return f"{stem}{formats[format].suffixes[0]}"
 
 
 def _contradicts(path: str, name: str) -> bool:
     """Whether the ending of a path belongs to other formats and not to this one."""
-    endings = {name: path.endswith(format.SUFFIXES) for name, format in written_formats().items()}
+    endings = {name: path.endswith(format.suffixes) for name, format in written_formats().items()}
     if name not in endings:  # an archive with code, which has the endings of torch's other files
         return any(found and not traits_of(other).is_pickle for other, found in endings.items())
     return any(endings.values()) and not endings[name]
@@ -102,12 +100,12 @@ def _contradicts(path: str, name: str) -> bool:
 def is_written(name: str) -> bool:
     """Whether ckpt writes a format."""
     format = by_name(name)
-    return format is not None and bool(format.WRITER)
+    return format is not None and bool(format.writer)
 
 
 def traits_of(name: str) -> Traits:
     """The traits of a format that ckpt writes. Raises UsageError for any other."""
-    return written_format(name).TRAITS
+    return written_format(name).traits
 
 
 def own_format(checkpoint: Checkpoint) -> str:
@@ -223,8 +221,9 @@ def _writing(
 ) -> AbstractContextManager[Sink]:
     """What puts a file or a folder in place."""
     sources = checkpoint.all_sources()
-    if traits_of(format).is_folder:
-        return folder.writing(to, size, is_part, progress, sources=sources)
+    owns = written_format(format).owns
+    if owns is not None:
+        return folder.writing(to, size, owns, progress, sources=sources)
     return commit.writing(to, size, progress, sources=sources)
 
 
@@ -355,7 +354,7 @@ def save_shards(
     warnings += _cleared(folder, gone, old.stray)
     return SavedFile(
         index.path,
-        shards.NAME,
+        "sharded",
         total,
         None,
         tuple(done.items()),

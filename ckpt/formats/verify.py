@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ckpt.errors import CkptError, about
-from ckpt.formats import format_of, known_formats, probe_at, verifier_of
+from ckpt.formats import format_of, known_formats, probe_at, salvager_of, verifier_of
 from ckpt.formats.format import ChecksumReport, Salvage
 from ckpt.io.executor import Executor, Threads
 from ckpt.io.location import Location, locate
@@ -38,24 +38,18 @@ def checksums(
 
 
 def salvage(path: str, limits: Limits) -> Salvage | None:
-    """What is left of a file that is cut off, or of a save that was interrupted; None when that cannot be known."""
+    """Return what is left of a file that is cut off, or of a save that was interrupted; None when that cannot be known."""
+    probe = None
     try:
-        location = locate(path)
-        if location.is_folder():
-            from ckpt.formats.dcp.verify import salvage_folder
-
-            return salvage_folder(location, limits)
-        source = location.open()
-    except CkptError:
-        return None
-    try:
+        probe = probe_at(locate(path), limits)
         for format in known_formats():
-            verifier = verifier_of(format)
-            report = None if verifier is None else verifier.salvage(source, limits)
+            salvager = salvager_of(format)
+            report = None if salvager is None else salvager.salvage(probe)
             if report is not None:
                 return report
     except CkptError:
         return None
     finally:
-        source.close()
+        if probe is not None:
+            probe.close()
     return None

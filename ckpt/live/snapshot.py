@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from ckpt.evidence.record import KEY, STATE_DICT, columns
 from ckpt.formats import save
-from ckpt.formats.pickled import Contents, checkpoint
-from ckpt.formats.torch_zip import read as torch_zip
+from ckpt.formats.common.pickled import Contents, checkpoint
+from ckpt.formats.torch_zip import FORMAT
 from ckpt.io import commit
 from ckpt.limits import Limits
 from ckpt.live import memory, require_torch
@@ -62,9 +62,9 @@ def snapshot(
         record = record._replace(rank=rank, world_size=world_size, left_out=tuple(left_out.items()))
         tree.set([KEY], [plain_node(columns(record))])
         limits = Limits()
-        planned = checkpoint(name, torch_zip.NAME, torch_zip.TRAITS, tree, Contents(), limits)
+        planned = checkpoint(name, FORMAT.name, FORMAT.traits, tree, Contents(), limits)
         try:
-            save.save(planned, commit.target(name, force=True), torch_zip.NAME, limits)
+            save.save(planned, commit.target(name, force=True), FORMAT.name, limits)
         finally:
             memory.LiveSource.release()
     if left_out:

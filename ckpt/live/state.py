@@ -8,7 +8,7 @@ from typing import Any
 
 from ckpt.checkpoint import Checkpoint, Traits
 from ckpt.evidence.wrappers import own_name
-from ckpt.formats.pickled import Contents, checkpoint
+from ckpt.formats.common.pickled import Contents, checkpoint
 from ckpt.limits import Limits
 from ckpt.live import memory, require_torch
 from ckpt.live.parts import opened, quantized_node, scales

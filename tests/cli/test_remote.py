@@ -338,13 +338,13 @@ def test_local_files_import_nothing_of_it() -> None:
     )
     done = python("-c", code, "inspect", "--quiet", "llama_bf16.pth", cwd=SAMPLES)
     names = json.loads(done.lines[-1])
-    assert "ckpt.formats.archive" in names
+    assert "ckpt.formats.common.archive" in names
     ours = (
         "ckpt.io.remote",
         "ckpt.io.cluster",
         "distributed",
         "pickle",
-        "ckpt.formats.torch_zip.foresight",
+        "ckpt.formats.common.foresight",
         "urllib.request",
         "http.",
         "obstore",

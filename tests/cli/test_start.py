@@ -286,8 +286,9 @@ def test_what_looks_imports_little_besides_typer(words: tuple[str, ...], tmp_pat
 
     assert {each for each in found if each.partition(".")[0] in sys.stdlib_module_names} == set()
     assert {"ckpt.cli.app", "ckpt.formats"} <= found
-    rare = ("write", "save", "commit", "disk", "inplace", "emit", "reader", "executor", "merge", "verify")
+    rare = ("writer", "writing", "save", "commit", "disk", "inplace", "emit", "executor", "merge", "verifier")
     assert not [each for each in found if each.rpartition(".")[2] in rare]
+    assert {each for each in found if each.endswith(".reader")} == {"ckpt.formats.torch_zip.reader"}
     assert len([each for each in found if each.startswith("ckpt.")]) <= 98
 
 

@@ -26,9 +26,8 @@ from ckpt.cli import app, start
 from ckpt.cli.results import written
 from ckpt.evidence.survey import Survey
 from ckpt.findings import CATALOGUE
-from ckpt.formats import FORMATS, written_formats
+from ckpt.formats import FORMATS, GROUP, written_formats
 from ckpt.formats.format import Format
-from ckpt.formats.plugins import GROUP
 from ckpt.formats.save import SavedFile
 from ckpt.jobs.check.lint import LintReport, lint
 from ckpt.jobs.check.lint import document as lint_document
@@ -298,12 +297,12 @@ def test_every_format_stands_on_its_page() -> None:
     read, _, rest = page("docs/formats.md").partition("## What each format keeps")
     kept, _, rest = rest.partition("## Formats that are recognised but not read")
 
-    assert {row[0] for row in rows_of(read)[1:]} == {f"`{format.NAME}`" for format in FORMATS}
+    assert {row[0] for row in rows_of(read)[1:]} == {f"`{format.name}`" for format in FORMATS}
     names, *rows = rows_of(kept)
     said = {row[0]: [cell.partition(",")[0] == "yes" for cell in row[1:]] for row in rows}
     several = ("deepspeed", "folder", "sharded")
-    single = {f"`{format.NAME}`": format for format in FORMATS if format.NAME not in several}
-    traits = [single[name].TRAITS for name in names[1:]]
+    single = {f"`{format.name}`": format for format in FORMATS if format.name not in several}
+    traits = [single[name].traits for name in names[1:]]
     assert set(names[1:]) == set(single)
     assert said == {
         "written by `--format`": [name.strip("`") in written_formats() for name in names[1:]],
@@ -342,7 +341,7 @@ def test_every_limit_stands_on_the_page_of_security() -> None:
 
 def test_every_name_of_a_format_stands_on_the_page_of_formats() -> None:
     text = page("docs/formats.md").partition("## Formats of other distributions")[2]
-    names = {*Format.__annotations__, *(name for name in vars(Format) if not name.startswith("_"))}
+    names = {*Format._fields}
 
     assert GROUP in text
     assert {re.sub(r"`|\(.*", "", row[0]) for row in rows_of(text)[1:]} == names

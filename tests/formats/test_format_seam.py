@@ -17,7 +17,7 @@ from process import ROOT, Done, check_error, ckpt
 from ckpt import formats
 from ckpt.checkpoint import Traits
 from ckpt.errors import CkptError
-from ckpt.formats.format import CanAppend, CanVerify, CanWrite, Format
+from ckpt.formats.format import CanAppend, CanRead, CanSalvage, CanVerify, CanWrite, Format
 
 # --- the formats of the table -----------------------------------------------------------------------------------------
 
@@ -31,20 +31,21 @@ def members(protocol: type) -> set[str]:
 
 
 def test_the_protocols_ask_for_something() -> None:
-    assert members(Format) == {"NAME", "SUFFIXES", "TRAITS", "WRITER", "VERIFIER", "sniff", "read"}
+    assert members(CanRead) == {"read"} and members(CanSalvage) == {"salvage"}
     assert members(CanWrite) == {"losses", "unfit", "draft", "compare", "compare_bytes"}
-    assert members(CanAppend) == {"append", "end_before"} and members(CanVerify) == {"checksums", "salvage"}
+    assert members(CanAppend) == {"append", "end_before"} and members(CanVerify) == {"checksums"}
 
 
-@pytest.mark.parametrize("format", [*formats.FORMATS], ids=lambda format: format.NAME)
+@pytest.mark.parametrize("format", [*formats.FORMATS], ids=lambda format: format.name)
 def test_a_format_of_the_table_is_all_that_it_says(format: Format) -> None:
-    assert {name for name in members(Format) if not hasattr(format, name)} == set()
-    assert isinstance(format.NAME, str) and format.NAME.lower() == format.NAME
-    assert isinstance(format.SUFFIXES, tuple) and all(suffix.startswith(".") for suffix in format.SUFFIXES)
-    assert isinstance(format.TRAITS, Traits) and format.TRAITS.label
+    assert isinstance(format.name, str) and format.name.lower() == format.name
+    assert isinstance(format.suffixes, tuple) and all(suffix.startswith(".") for suffix in format.suffixes)
+    assert isinstance(format.traits, Traits) and format.traits.label
     for name, protocols in (
-        (format.WRITER, (CanWrite, CanAppend) if format.TRAITS.in_place else (CanWrite,)),
-        (format.VERIFIER, (CanVerify,)),
+        (format.writer, (CanWrite, CanAppend) if format.traits.in_place else (CanWrite,)),
+        (format.reader, (CanRead,)),
+        (format.verifier, (CanVerify,)),
+        (format.salvager, (CanSalvage,)),
     ):
         if name:
             module = import_module(name)
@@ -55,44 +56,63 @@ def test_a_format_of_the_table_is_all_that_it_says(format: Format) -> None:
 
 
 def test_names_are_unique_and_found() -> None:
-    names = [format.NAME for format in formats.FORMATS]
+    names = [format.name for format in formats.FORMATS]
 
     assert len(set(names)) == len(names)
-    assert all(formats.by_name(format.NAME) is format for format in formats.FORMATS)
+    assert all(formats.by_name(format.name) == format for format in formats.FORMATS)
     assert set(formats.written_formats()) == {
-        format.NAME for format in formats.FORMATS if format.WRITER and not format.TRAITS.names_are_code
+        format.name for format in formats.FORMATS if format.writer and not format.traits.names_are_code
+    }
+    assert {format.name for format in formats.FORMATS if format.owns} == {
+        format.name for format in formats.FORMATS if format.traits.is_folder
     }
     for format in formats.FORMATS:
+        assert format.reader
         assert isinstance(formats.verifier_of(format), ModuleType | None)
-        assert (formats.appender_of(format.NAME) is not None) == format.TRAITS.in_place
-        if format.WRITER:
-            assert formats.writer_of(format.NAME).__name__ == format.WRITER
+        assert (formats.appender_of(format.name) is not None) == format.traits.in_place
+        if format.writer:
+            assert formats.writer_of(format.name).__name__ == format.writer
 
 
 # --- a format of another distribution ---------------------------------------------------------------------------------
 
 READER = '''
-"""TOY1: the word and a line end, a line of JSON (name -> shape), float32 of all tensors, little-endian."""
+"""TOY1: the word and a line end, a line of JSON (name -> shape), float32 of all tensors, little-endian.
+
+A folder with a file TOYS, whose lines name such files, is one checkpoint: each file is a part of it.
+"""
 import json, os, pathlib
 from math import prod
 if os.environ.get("TOY_MARK"):
     pathlib.Path(os.environ["TOY_MARK"]).touch()
-from ckpt.checkpoint import Checkpoint, Entry, Traits
+from ckpt.checkpoint import Checkpoint, Entry, Member, Traits
 from ckpt.dtypes import BY_NAME, contiguous
 from ckpt.errors import CutOffError
+from ckpt.formats.common.merge import merged
+from ckpt.formats.format import Format
 from ckpt.nodes import Dict
 from ckpt.tensors import Range, Storage, tensor_ref
 
-NAME = "toy"
-SUFFIXES = (".toy",)
-TRAITS = Traits("toy file", "toy.load({path})", keeps_ties=False)
-WRITER = "toy_writer"
-VERIFIER = "toy_verifier"
 MAGIC = b"TOY1\\n"
 
 
 def sniff(probe):
     return probe.head.startswith(MAGIC)
+
+
+FORMAT = Format("toy", Traits("toy file", "toy.load({path})", keeps_ties=False), sniff, reader="toy_format",
+                suffixes=(".toy",), writer="toy_writer", verifier="toy_verifier", salvager="toy_verifier")
+
+
+def files(probe):
+    if not probe.is_folder or "TOYS" not in probe.location.names():
+        return None
+    source = probe.location.child("TOYS").open()
+    return ["TOYS", *source.read(0, source.size).decode().split()]
+
+
+FOLDER = Format("toys", Traits("folder of toys", is_set=True), lambda probe: files(probe) is not None, files,
+                reader="toy_folder", verifier="toy_folder")
 
 
 def shapes_of(source):
@@ -116,15 +136,32 @@ def read(probe, limits):
         entries.append(Entry((name,), name, ref))
         storages.append(storage)
         at += size
-    return Checkpoint(path=probe.path, format=NAME, traits=TRAITS, nbytes=probe.size, root=root,
+    return Checkpoint(path=probe.path, format=FORMAT.name, traits=FORMAT.traits, nbytes=probe.size, root=root,
                       tensors=tuple(entries), storages=tuple(storages), sources=(probe.file,))
 '''
+
+FOLDER = """
+from ckpt.checkpoint import Member
+from ckpt.formats.common.merge import merged
+from ckpt.formats.format import ChecksumReport
+from toy_format import FOLDER, files
+
+
+def read(probe, limits):
+    parts = [Member(name, name.removesuffix(".toy"), probe.open(probe.location.child(name), name + ":"))
+             for name in files(probe)[1:]]
+    return merged(probe.path, FOLDER.name, parts)
+
+
+def checksums(probe, limits, executor, progress, check):
+    return ChecksumReport.together([check(probe.location.child(name), name + ":") for name in files(probe)[1:]])
+"""
 
 WRITER = """
 import json
 from ckpt.elements.blocks import elements, place_of, pour, same_bytes
 from ckpt.errors import WriteError
-from ckpt.formats.draft import Draft
+from ckpt.formats.common.writing import Draft
 from ckpt.tensors import Storage, TensorRef
 from toy_format import MAGIC
 
@@ -180,14 +217,14 @@ def checksums(probe, limits, executor, progress, check):
     return ChecksumReport(probe.size, tuple(damage), 0)
 
 
-def salvage(source, limits):
-    if source.read(0, min(5, source.size)) != MAGIC:
+def salvage(probe):
+    if not probe.head.startswith(MAGIC):
         return None
-    shapes, at = shapes_of(source)
+    shapes, at = shapes_of(probe.file)
     whole, lost = [], []
     for name, shape in shapes.items():
         at += 4 * prod(shape)
-        (whole if at <= source.size else lost).append(name)
+        (whole if at <= probe.size else lost).append(name)
     return Salvage(tuple(whole), tuple(lost))
 '''
 
@@ -228,14 +265,21 @@ def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
 class Toy:
     """A folder with a toy file, and the command where its distribution is installed."""
 
-    def __init__(self, folder: Path, entry: str = "toy_format") -> None:
+    def __init__(self, folder: Path, entry: str = "toy_format:FORMAT") -> None:
         self.site = folder / "site"
         (self.site / "toy-1.0.dist-info").mkdir(parents=True)
         (self.site / "toy-1.0.dist-info" / "METADATA").write_text(
             "Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n"
         )
-        (self.site / "toy-1.0.dist-info" / "entry_points.txt").write_text(f"[ckpt.formats]\ntoy = {entry}\n")
-        for name, text in (("toy_format", READER), ("toy_writer", WRITER), ("toy_verifier", VERIFIER)):
+        (self.site / "toy-1.0.dist-info" / "entry_points.txt").write_text(
+            f"[ckpt.formats]\ntoy = {entry}\ntoys = toy_format:FOLDER\n"
+        )
+        for name, text in (
+            ("toy_format", READER),
+            ("toy_folder", FOLDER),
+            ("toy_writer", WRITER),
+            ("toy_verifier", VERIFIER),
+        ):
             (self.site / f"{name}.py").write_text(text)
         self.work = folder / "work"
         self.work.mkdir()
@@ -399,6 +443,48 @@ def test_convert_to_the_formats_of_the_table(toy: Toy) -> None:
     assert same(torch.load(toy.work / "b.pt"), state()) and same(torch.load(toy.work / "c.pt"), state())
 
 
+# --- a folder that is one checkpoint ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def toys(toy: Toy) -> Toy:
+    """A toy folder in a folder: two files that are one checkpoint, and another checkpoint beside them."""
+    folder = toy.work / "runs" / "set"
+    folder.mkdir(parents=True)
+    toy.file.rename(folder / "a.toy")
+    toy_file(folder / "b.toy", {"bias": torch.ones(3)})
+    (folder / "TOYS").write_text("a.toy\nb.toy\n")
+    torch.save({"a.weight": torch.ones(2)}, toy.work / "runs" / "z.pt")
+    return toy
+
+
+def test_a_folder_of_another_distribution_is_one_checkpoint(toys: Toy) -> None:
+    names = [f"a.{name}" for name in state()] + ["b.bias"]
+
+    assert [row["name"] for row in toys.json("inspect", "runs/set")["tensors"]] == names  # type: ignore[attr-defined]
+    assert toys.json("verify", "runs/set")["verdict"] == "intact"
+    assert toys.run("convert", "runs/set", "--format", "torch-zip", "-o", "one.pt").code == 0
+    loaded = torch.load(toys.work / "one.pt")
+    assert same(loaded["a"], state()) and loaded["b"]["bias"].tolist() == [1, 1, 1]
+
+
+def test_ls_lists_a_folder_of_another_distribution_once(toys: Toy) -> None:
+    done = toys.run("ls", "runs", "--tsv", "--no-header")
+    rows = [line.split("\t") for line in done.lines]
+
+    assert done.code == 0 and [row[0] for row in rows] == ["runs/set", "runs/z.pt"]
+    assert rows[0][1] == "toys"
+    without = toys.run("ls", "runs", "--tsv", "--no-header", CKPT_NO_PLUGINS="1")
+    assert [line.split("\t")[0] for line in without.lines] == ["runs/z.pt"]
+    assert b"3 not looked at" in without.err
+
+
+def test_lint_counts_the_files_of_a_folder_of_another_distribution(toys: Toy) -> None:
+    done = toys.run("lint", "runs")
+
+    assert done.code == 0 and b"3 files not looked at" in done.err and not toys.mark.exists()
+
+
 # --- when other distributions are asked -------------------------------------------------------------------------------
 
 
@@ -441,7 +527,16 @@ def test_a_file_that_nobody_knows_is_refused_as_without_plugins(toy: Toy) -> Non
 
 
 @pytest.mark.parametrize(
-    "entry", ["no_such_module", "toy_format:no_such_name", "broken", "broken_syntax", "exits"]
+    "entry",
+    [
+        "no_such_module",
+        "toy_format:no_such_name",
+        "toy_format",
+        "toy_format:MAGIC",
+        "broken",
+        "broken_syntax",
+        "exits",
+    ],
 )
 def test_a_plugin_that_does_not_load_is_one_line(entry: str, tmp_path: Path) -> None:
     toy = Toy(tmp_path, entry)

@@ -20,9 +20,10 @@ from safetensors.torch import load_file, save_file
 from ckpt import formats
 from ckpt.errors import CkptError, LimitError, UnreadableError, UnsupportedError
 from ckpt.evidence.survey import Survey
-from ckpt.formats import FORMATS, foreign
+from ckpt.formats import FORMATS
+from ckpt.formats.foreign import FORMAT as FOREIGN
 from ckpt.formats.format import Format
-from ckpt.formats.torch_zip import read as torch_zip
+from ckpt.formats.torch_zip import reader as torch_zip
 from ckpt.io.location import locate
 from ckpt.io.source import File
 from ckpt.limits import Limits
@@ -74,7 +75,7 @@ def example(name: str, samples: Path, folder: Path, request: pytest.FixtureReque
 
 
 def test_every_format_has_an_example() -> None:
-    assert [reader.NAME for reader in FORMATS] == [
+    assert [reader.name for reader in FORMATS] == [
         "dcp",
         "deepspeed",
         "folder",
@@ -84,23 +85,23 @@ def test_every_format_has_an_example() -> None:
         "torchscript",
         "torch-zip",
         "torch-zip-1.4",
-        "torchscript-1.0",
         "torch-legacy",
         "safetensors",
+        "torchscript-1.0",
         "pt2",
         "torch-package",
         "torch-tar",
         "archive",
         "pickle",
     ]
-    assert {*EXAMPLES, *MADE, *OF_RANKS, "deepspeed"} == {reader.NAME for reader in (*FORMATS, foreign)}
+    assert {*EXAMPLES, *MADE, *OF_RANKS, "deepspeed"} == {reader.name for reader in (*FORMATS, FOREIGN)}
 
 
-@pytest.mark.parametrize("reader", (*FORMATS, foreign), ids=lambda reader: reader.NAME)
+@pytest.mark.parametrize("reader", (*FORMATS, FOREIGN), ids=lambda reader: reader.name)
 def test_recognises_its_own_whatever_it_is_called(
     reader: Format, samples: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    source = example(reader.NAME, samples, tmp_path, request)
+    source = example(reader.name, samples, tmp_path, request)
     stays = source.is_dir() or source.suffix == ".json"  # an index is known by its name
     path = source if stays else tmp_path / "renamed.data"
     if not stays:
@@ -109,11 +110,11 @@ def test_recognises_its_own_whatever_it_is_called(
 
     first = formats.format_of(probe)
 
-    assert first is reader
-    assert isinstance(reader.SUFFIXES, tuple)
-    if reader.NAME != "foreign":
+    assert first == reader
+    assert isinstance(reader.suffixes, tuple)
+    if reader.name != "foreign":
         with formats.open(str(path)) as checkpoint:
-            assert checkpoint.format == reader.NAME
+            assert checkpoint.format == reader.name
             assert checkpoint.tensors
             assert checkpoint.path == str(path)
 

@@ -21,7 +21,7 @@ from ckpt.elements.blocks import blocks, place_of
 from ckpt.errors import CkptError, LimitError, UsageError
 from ckpt.formats import save
 from ckpt.formats.save import SavedFile, save_shards
-from ckpt.formats.sharded.write import old_set, shard_names
+from ckpt.formats.sharded.writer import old_set, shard_names
 from ckpt.io import commit
 from ckpt.jobs.check import verify
 from ckpt.limits import Limits

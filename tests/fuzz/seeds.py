@@ -17,7 +17,7 @@ from process import SAMPLES
 from ckpt.errors import CkptError
 from ckpt.evidence.record import columns, record_of
 from ckpt.evidence.survey import Survey
-from ckpt.formats.torch_legacy.read import is_legacy
+from ckpt.formats.common.stream import is_legacy
 from ckpt.jobs.inspect.inspect import inspect
 from ckpt.limits import Limits
 from ckpt.pickles import machine

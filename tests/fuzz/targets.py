@@ -29,15 +29,14 @@ from ckpt.errors import CkptError
 from ckpt.evidence.survey import Survey
 from ckpt.findings import Rules
 from ckpt.formats import listing, save, verify
-from ckpt.formats.archive import Archive
+from ckpt.formats.common.archive import Archive
+from ckpt.formats.common.directory import Record
+from ckpt.formats.common.pickled import run
+from ckpt.formats.common.writing import Keys, compare
 from ckpt.formats.dcp.metadata import metadata_of
 from ckpt.formats.dcp.skim import read_metadata
-from ckpt.formats.directory import Record
-from ckpt.formats.draft import Keys
 from ckpt.formats.format import ChecksumReport
-from ckpt.formats.pickled import run
-from ckpt.formats.torch_zip.read import read_from
-from ckpt.formats.written import compare
+from ckpt.formats.torch_zip.reader import read_from
 from ckpt.io.executor import Serial
 from ckpt.io.remote import http as web
 from ckpt.io.remote.store import BusyError, ChangedError

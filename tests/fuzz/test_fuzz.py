@@ -17,7 +17,7 @@ import targets
 from harness import clean, looked, opened, watched
 from targets import TARGETS
 
-from ckpt.formats.torch_zip import read
+from ckpt.formats.torch_zip import reader as read
 from ckpt.render import tables
 
 SEEDS = 250

@@ -14,6 +14,7 @@ from process import TIMEOUT, environment
 
 import ckpt
 from ckpt.findings import CATALOGUE, Finding, order
+from ckpt.formats import FORMATS
 
 
 def test_the_top_is_a_table_of_contents() -> None:
@@ -60,11 +61,11 @@ def test_jobs_know_no_format() -> None:
 
 
 def test_reading_never_loads_what_writes() -> None:
-    writing = {name for name in NAMES if name.endswith(".write")}
+    writing = {name for name in NAMES if name.endswith(".writer")}
     writing |= {
         "formats.save",
-        "formats.draft",
-        "formats.written",
+        "formats.common.draft",
+        "formats.common.written",
         "io.commit",
         "io.disk",
         "io.inplace",
@@ -83,11 +84,27 @@ def test_reading_never_loads_what_writes() -> None:
         assert writing & reached_from(door) == set(), door
 
 
+PACKAGES = {name.split(".")[0] for name in FORMATS.names}
+COMMON = frozenset(["__init__", "common", "endings", "format", "probe"])
+"""What formats share."""
+INSIDE = {("folder", "dcp"): "a folder holds a distributed checkpoint, whose tensors get names of its own"}
+"""A format that reads another by its name, and why."""
+
+
+def test_a_format_imports_no_other() -> None:
+    siblings = set()
+    for name in NAMES:
+        for other in imports_of(name):
+            pair = (name.split(".")[1:2] or [""])[0], (other.split(".")[1:2] or ["__init__"])[0]
+            if name.startswith("formats.") and other.startswith("formats") and pair[0] in PACKAGES:
+                siblings.add(pair) if pair[1] not in COMMON | {pair[0]} else None
+
+    assert siblings == INSIDE.keys()
+
+
 def test_formats_are_named_in_formats_only() -> None:
     """Whoever else compares a format's name with a text should ask one of its traits."""
-    from ckpt.formats import FORMATS
-
-    names = {format.NAME for format in FORMATS}
+    names = {format.name for format in FORMATS}
     found = []
     for path in MODULES:
         if path.relative_to(ROOT).parts[0] == "formats":

@@ -28,7 +28,7 @@ from ckpt.cli import app, output
 from ckpt.errors import CkptError, UsageError, WriteError
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save
-from ckpt.formats.torch_zip import appended
+from ckpt.formats.common import appended
 from ckpt.io import commit, disk, inplace, leftover
 from ckpt.io.source import File, Memory
 from ckpt.jobs.rewrite.rehome import moves, rehome

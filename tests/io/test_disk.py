@@ -21,7 +21,7 @@ from ckpt import formats
 from ckpt.errors import CkptError, WriteError
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save
-from ckpt.formats.torch_zip.appended import end_before
+from ckpt.formats.common.appended import end_before
 from ckpt.io import commit, disk, inplace
 from ckpt.io.commit import target
 from ckpt.io.disk import UNKNOWN, FileSystem

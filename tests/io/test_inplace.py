@@ -16,7 +16,7 @@ from ckpt import formats
 from ckpt.errors import CkptError, NotOpenedError, WriteError
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save
-from ckpt.formats.torch_zip import write
+from ckpt.formats.torch_zip import writer as write
 from ckpt.io import disk, inplace
 from ckpt.io.source import Source
 from ckpt.jobs.rewrite.rehome import moves, rehome

@@ -18,8 +18,8 @@ SMALL = {
     "ckpt.io.commit._KERNEL_COPY": 40,
     "ckpt.io.commit._EARLY": 96,
     "ckpt.io.executor.SPAN": 192,
-    "ckpt.formats.torch_zip.appended._STEP": 64,
-    "ckpt.formats.torch_zip.verify._STEP": 64,
+    "ckpt.formats.common.appended._STEP": 64,
+    "ckpt.formats.common.records._STEP": 64,
 }
 """Module and constant -> bytes; of `spans.ELEMENTS` elements."""
 

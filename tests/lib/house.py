@@ -118,6 +118,17 @@ def imports_of(name: str) -> frozenset[str]:
     return frozenset(found & NAMES.keys())
 
 
+@cache
+def readers_of(name: str) -> frozenset[str]:
+    """The modules that read the formats of a module, which name them as text."""
+    tree = ast.parse(NAMES[name].read_text(encoding="utf-8"))
+    calls = [
+        node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "Format"
+    ]
+    readers = [word.value for call in calls for word in call.keywords if word.arg == "reader"]
+    return frozenset(text.value.removeprefix("ckpt.") for text in readers if isinstance(text, ast.Constant))
+
+
 def circles() -> list[list[str]]:
     """Modules that import each other, however far around."""
     found: list[list[str]] = []
@@ -141,7 +152,8 @@ def reached_from(name: str, *, skip: frozenset[str] = frozenset()) -> set[str]:
     found: set[str] = set()
     todo = [name]
     while todo:
-        for other in imports_of(todo.pop()) - found - skip:
+        module = todo.pop()
+        for other in (imports_of(module) | readers_of(module)) - found - skip:
             found.add(other)
             todo.append(other)
     return found

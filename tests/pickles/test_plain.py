@@ -11,7 +11,7 @@ import torch
 from states import shaped
 
 from ckpt import formats
-from ckpt.formats import pickled
+from ckpt.formats.common import pickled
 from ckpt.pickles.skim.idiom import Cut, OutOfOrderError
 from ckpt.pickles.skim.plain import Plain
 

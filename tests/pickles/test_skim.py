@@ -17,7 +17,7 @@ from states import blocks, shaped, states, usual
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import CkptError
-from ckpt.formats import pickled
+from ckpt.formats.common import pickled
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId, Set
 from ckpt.pickles.skim.idiom import Cut

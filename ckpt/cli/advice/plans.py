@@ -7,8 +7,7 @@ from ckpt.errors import CodeError, LossError, UnsupportedError
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import strips
 from ckpt.formats import save, writer_of, written_formats
-from ckpt.formats.draft import Keys
-from ckpt.formats.torch_legacy.write import to_bytes
+from ckpt.formats.common.writing import Keys, to_bytes
 from ckpt.jobs.rewrite.plain import Plain
 from ckpt.jobs.rewrite.report import RewriteReport, weights_of
 from ckpt.limits import Limits

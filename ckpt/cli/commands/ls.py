@@ -32,6 +32,7 @@ from ckpt.cli.options import (
     limits_of,
     opened,
     planning,
+    plugins_allowed,
 )
 from ckpt.cli.signature import OUTPUT, Exclusion, excluding
 from ckpt.cli.start import Signal
@@ -152,7 +153,7 @@ class _Listing:
 
     def read(self, names: Sequence[str], jobs: int | None = None) -> None:
         """Add what the names lead to. Whoever interrupts this has the rows so far."""
-        items, self.others = parted(found(names))
+        items, self.others = parted(found(names, plugins=plugins_allowed()))
         items = unskipped(items)
         tasks = [Task(_row, (item, self._limits, self._commands)) for item in items]
         with output.progress("reading", len(tasks), "files") as progress:

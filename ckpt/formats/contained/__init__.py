@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from ckpt.checkpoint import Traits
+from ckpt.formats.format import Format
+from ckpt.formats.probe import Probe
 
-NAME = "archive"
-SUFFIXES: tuple[str, ...] = (".zip", ".nemo")
-TRAITS = Traits(
-    "archive of checkpoints", is_pickle=True, keeps_devices=True, has_checksums=True, is_archive=True
+
+def sniff(probe: Probe) -> bool:
+    if probe.archive is None and probe.head[257:262] != b"ustar":
+        return False
+    from ckpt.formats.contained.layouts import is_known
+
+    return is_known(probe)
+
+
+FORMAT = Format(
+    "archive",
+    Traits("archive of checkpoints", is_pickle=True, keeps_devices=True, has_checksums=True, is_archive=True),
+    sniff,
+    reader="ckpt.formats.contained.reader",
+    suffixes=(".zip", ".nemo"),
+    verifier="ckpt.formats.contained.verifier",
 )
-WRITER = ""
-VERIFIER = "ckpt.formats.contained.verify"

@@ -8,27 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ckpt.checkpoint import Checkpoint, Notice, Traits
-from ckpt.checkpoint import Member as Part
 from ckpt.errors import CkptError, LimitError, UnreadableError
-from ckpt.formats.contained import NAME, TRAITS
-from ckpt.formats.contained.member import Member, of_record
-from ckpt.formats.contained.tar import is_tar, read_tar, walk_tar
-from ckpt.formats.contained.values import json_value, pickles_inside, text_value
-from ckpt.formats.folder.merge import merged
-from ckpt.formats.pickled import Contents, checkpoint
+from ckpt.formats.common.members import Member, of_record
+from ckpt.formats.common.tar import is_tar, read_tar, walk_tar
 from ckpt.formats.probe import Probe
 from ckpt.io.location import is_plain_name
 from ckpt.limits import Budget, Limits
-from ckpt.nodes import Dict
-from ckpt.rows import NamedTuple, replace
+from ckpt.rows import NamedTuple
 from ckpt.text import plural, show
 
 
 class Layout(NamedTuple):
-    """The members of an archive: checkpoints, JSON and texts, each by the key of its part."""
+    """The members of an archive, checkpoints, JSON and texts, each by the key of its part; its label, and how to load it."""
 
-    traits: Traits
+    label: str
+    load: str
+    has_checksums: bool
     parts: dict[str, Member]
     jsons: dict[str, Member]
     texts: dict[str, Member]
@@ -41,41 +36,6 @@ class Layout(NamedTuple):
 def is_known(probe: Probe) -> bool:
     """Whether the archive is one that is read."""
     return _kind(probe) is not None
-
-
-def read(probe: Probe, limits: Limits) -> Checkpoint:
-    layout = layout_of(probe, limits)
-    root = Dict()
-    parts: list[Part] = []
-    notices: list[Notice] = []
-    try:
-        for key, member in layout.parts.items():
-            member.admit(limits, probe.budget)
-            opened = probe.open(member, f"{probe.mark}{key}:")
-            parts.append(Part(member.member, key, opened, is_model=not parts))  # the model comes first
-        for key, member in layout.jsons.items():
-            value, pickles = json_value(member.read(limits, probe.budget), member.member, probe.budget)
-            root.set([key], [value])
-            notices += pickles_inside(probe, member.member, pickles)
-        for key, member in layout.texts.items():
-            root.set([key], [text_value(member.read(limits, probe.budget), member.member)])
-        contents = Contents(notices, None, probe.mark, probe.budget)
-        values = checkpoint(probe.path, NAME, layout.traits, root, contents, limits)
-        whole = merged(probe.path, NAME, [Part("", "", values), *parts])
-        return replace(
-            whole,
-            traits=layout.traits,
-            nbytes=probe.size,
-            byteorder=parts[0].checkpoint.byteorder,
-            weights_only=whole.weights_only or None,  # torch.load opens the members, not the archive
-            parts=tuple(part.file for part in parts),
-            members=(),  # they are not files of their own
-            sources=(probe.file,),
-        )
-    except BaseException:
-        for part in parts:
-            part.checkpoint.close()
-        raise
 
 
 def layout_of(probe: Probe, limits: Limits) -> Layout:
@@ -101,9 +61,7 @@ def _kind(probe: Probe) -> Callable[[Probe, Limits], Layout] | None:
 
 # --- Stable-Baselines3 ----------------------------------------------------------------------------------------
 
-_SB3 = TRAITS._replace(
-    label="Stable-Baselines3", load="torch.load(zipfile.ZipFile({path}).open({part}), {options})"
-)
+_SB3 = "Stable-Baselines3", "torch.load(zipfile.ZipFile({path}).open({part}), {options})", True
 _TEXTS = ("_stable_baselines3_version", "system_info.txt")
 
 
@@ -123,14 +81,12 @@ def _stable_baselines(probe: Probe, limits: Limits) -> Layout:
     if twice:
         raise UnreadableError(f"the archive holds {show(min(twice), 80)} twice")
     first = ["policy", *(key for key in parts if key != "policy")]  # the model before its optimizers
-    return Layout(_SB3, {key: parts[key] for key in first}, jsons, texts)
+    return Layout(*_SB3, {key: parts[key] for key in first}, jsons, texts)
 
 
 # --- NeMo -----------------------------------------------------------------------------------------------------
 
-_NEMO = TRAITS._replace(
-    label="NeMo", load="torch.load(tarfile.open({path}).extractfile({part}), {options})", has_checksums=False
-)
+_NEMO = "NeMo", "torch.load(tarfile.open({path}).extractfile({part}), {options})", False
 _WEIGHTS, _CONFIG = "model_weights.ckpt", "model_config.yaml"
 
 
@@ -153,4 +109,4 @@ def _nemo(probe: Probe, limits: Limits) -> Layout:
         stem = name.rpartition(".")[0]
         return {stem: Member(probe.file, row.name, row.offset, row.size)} if row is not None else {}
 
-    return Layout(_NEMO, found(_WEIGHTS), {}, found(_CONFIG))
+    return Layout(*_NEMO, found(_WEIGHTS), {}, found(_CONFIG))

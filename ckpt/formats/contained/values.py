@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from ckpt.checkpoint import Import, Notice
 from ckpt.errors import CkptError, UnreadableError
-from ckpt.formats import plain_pickle
-from ckpt.formats.contained.member import Member
+from ckpt.formats.common.members import Member
 from ckpt.formats.probe import Probe
 from ckpt.io.source import Memory
 from ckpt.limits import Budget
@@ -81,7 +80,7 @@ def pickles_inside(probe: Probe, what: str, pickles: Sequence[bytes]) -> list[No
         name = f"pickle {number + 1:,} in {what}"
         try:
             with probe.open(Member(Memory(data), name, 0, len(data)), f"{probe.mark}{name}:") as opened:
-                if opened.format != plain_pickle.NAME:
+                if opened.format != "pickle":
                     return [Notice("code-inside", f"DANGER: {show(name, 80)} is none.")]
                 strange += [row for row in opened.imports if row.group != "known"]
         except CkptError as error:

@@ -8,21 +8,38 @@ tensors there are, into which boxes each is cut, and which bytes of which file h
 from __future__ import annotations
 
 from ckpt.checkpoint import Traits
+from ckpt.formats.common.dcp import is_part, plain_folder_of
+from ckpt.formats.format import Format
+from ckpt.formats.probe import Probe
 
-NAME = "dcp"
-SUFFIXES: tuple[str, ...] = (".dcp",)
 """Of folders that ckpt writes. torch gives them no ending."""
-TRAITS = Traits(
-    "DCP",
-    "torch.distributed.checkpoint.load(state, checkpoint_id={path})",
-    is_pickle=True,
-    keeps_ties=False,
-    has_checksums=True,
-    fills_a_state=True,
-    is_folder=True,
-)
-WRITER = "ckpt.formats.dcp.writer"
-VERIFIER = "ckpt.formats.dcp.verify"
 
-METADATA = ".metadata"
-DATA = ".distcp"
+
+def sniff(probe: Probe) -> bool:
+    return plain_folder_of(probe) is not None
+
+
+def files(probe: Probe) -> tuple[str, ...] | None:
+    return tuple(name for name in probe.location.names() if is_part(name)) if sniff(probe) else None
+
+
+FORMAT = Format(
+    "dcp",
+    Traits(
+        "DCP",
+        "torch.distributed.checkpoint.load(state, checkpoint_id={path})",
+        is_pickle=True,
+        keeps_ties=False,
+        has_checksums=True,
+        fills_a_state=True,
+        is_folder=True,
+    ),
+    sniff,
+    files,
+    owns=is_part,
+    reader="ckpt.formats.dcp.reader",
+    suffixes=(".dcp",),
+    writer="ckpt.formats.dcp.writer",
+    verifier="ckpt.formats.dcp.verifier",
+    salvager="ckpt.formats.dcp.verifier",
+)

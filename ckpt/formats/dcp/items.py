@@ -12,11 +12,11 @@ from math import prod
 from ckpt.checkpoint import Checkpoint, Origin
 from ckpt.dtypes import DType
 from ckpt.errors import CkptError, CutOffError, DamagedDataError, UnreadableError
-from ckpt.formats.archive import Archive, read_archive
-from ckpt.formats.directory import LOCAL_MAGIC
-from ckpt.formats.pickled import Contents, interpret, run
-from ckpt.formats.torch_legacy.read import read_nested
-from ckpt.formats.torch_zip.read import StorageFolder, byteorder_of
+from ckpt.formats.common.archive import Archive, read_archive
+from ckpt.formats.common.directory import LOCAL_MAGIC
+from ckpt.formats.common.pickled import Contents, interpret, run
+from ckpt.formats.common.storages import StorageFolder, byteorder_of
+from ckpt.formats.common.stream import read_nested
 from ckpt.io.source import Memory, Source, Window
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Node, tensor_of

@@ -14,7 +14,7 @@ from math import prod
 
 from ckpt.dtypes import BY_NAME, DType
 from ckpt.errors import UnreadableError
-from ckpt.formats.pickled import unknown_names
+from ckpt.formats.common.pickled import unknown_names
 from ckpt.names import Path
 from ckpt.nodes import Dict, Global, Node, Opaque, is_tuple
 from ckpt.pickles.machine import Pickle

@@ -12,17 +12,17 @@ from functools import partial
 from ckpt.checkpoint import Checkpoint, Notice
 from ckpt.dtypes import contiguous
 from ckpt.errors import CkptError, CutOffError, LimitError, NotOpenedError, UnreadableError
-from ckpt.formats import pickled
-from ckpt.formats.dcp import DATA, METADATA, NAME, TRAITS
-from ckpt.formats.dcp.coverage import Fault, fault, indices
+from ckpt.formats.common import pickled
+from ckpt.formats.common.coverage import Fault, fault, indices
+from ckpt.formats.common.dcp import DATA, METADATA, beside, folder_of, is_metadata
+from ckpt.formats.common.pickled import Contents, refuse_mixed
+from ckpt.formats.common.stream import read_nested
+from ckpt.formats.dcp import FORMAT
 from ckpt.formats.dcp.items import Bytes, Placement, TensorItem, read_object
 from ckpt.formats.dcp.merge import merged, shared_spans, tree_of
 from ckpt.formats.dcp.metadata import Item, Metadata, TensorRow
-from ckpt.formats.dcp.names import beside, folder_of, is_metadata
 from ckpt.formats.dcp.skim import read_metadata
-from ckpt.formats.pickled import Contents, refuse_mixed
 from ckpt.formats.probe import Probe
-from ckpt.formats.torch_legacy.read import read_nested
 from ckpt.io.location import Location, is_plain_name
 from ckpt.io.source import Source, read_limited
 from ckpt.limits import Budget, Limits
@@ -228,8 +228,8 @@ def _checkpoint(probe: Probe, files: Files, limits: Limits) -> Checkpoint:
     order = [name for name in _order(metadata) if name in leaves]
     checkpoint = pickled.checkpoint(
         probe.path if probe.is_folder else files.folder.name,
-        NAME,
-        TRAITS._replace(keeps_order=bool(metadata.paths)),
+        FORMAT.name,
+        FORMAT.traits._replace(keeps_order=bool(metadata.paths)),
         tree_of([(name, metadata.paths.get(name, (name,)), leaves[name]) for name in order]),
         contents,
         limits,

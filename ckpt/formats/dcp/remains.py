@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from struct import unpack_from
 
 from ckpt.errors import CkptError, LimitError, UnreadableError
-from ckpt.formats.archive import DESCRIPTOR_MAGIC, END_MAGIC
-from ckpt.formats.dcp import DATA
+from ckpt.formats.common.archive import DESCRIPTOR_MAGIC, END_MAGIC
+from ckpt.formats.common.dcp import DATA
+from ckpt.formats.common.directory import CENTRAL_MAGIC, LOCAL_HEADER, LOCAL_MAGIC
+from ckpt.formats.common.pickled import Contents
+from ckpt.formats.common.records import pickle_at
+from ckpt.formats.common.stream import read_nested
 from ckpt.formats.dcp.items import Bytes, read_object
-from ckpt.formats.directory import CENTRAL_MAGIC, LOCAL_HEADER, LOCAL_MAGIC
-from ckpt.formats.pickled import Contents
-from ckpt.formats.torch_legacy.read import read_nested
-from ckpt.formats.torch_zip.verify import pickle_at
 from ckpt.io.location import Location
 from ckpt.io.source import Source
 from ckpt.limits import Budget, Limits

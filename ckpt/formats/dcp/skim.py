@@ -15,8 +15,8 @@ from typing import TypeAlias, cast
 
 from ckpt.dtypes import BY_NAME, DType
 from ckpt.errors import UnreadableError
+from ckpt.formats.common.pickled import run
 from ckpt.formats.dcp.metadata import Chunks, FoundItem, Metadata, TensorRow, class_of, metadata_of
-from ckpt.formats.pickled import run
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Dict, Global, Node, Opaque, is_tuple
 from ckpt.pickles.machine import MachineError, Made, Pickle

@@ -19,12 +19,11 @@ from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.dtypes import DType, contiguous
 from ckpt.elements.blocks import elements, is_dense, place_of, same_bytes
 from ckpt.errors import LimitError, UnreadableError
-from ckpt.formats.dcp import DATA, METADATA
+from ckpt.formats.common.dcp import DATA, METADATA
+from ckpt.formats.common.layout import archive_of
+from ckpt.formats.common.writing import Draft, differs, same_value
 from ckpt.formats.dcp.items import Bytes, Placement, TensorItem
 from ckpt.formats.dcp.metadata import Item
-from ckpt.formats.draft import Draft
-from ckpt.formats.torch_zip.write import archive_of
-from ckpt.formats.written import differs, same_value
 from ckpt.io.commit import Sink
 from ckpt.io.folder import FolderSink
 from ckpt.io.source import Source

@@ -3,16 +3,42 @@
 from __future__ import annotations
 
 from ckpt.checkpoint import Traits
+from ckpt.errors import CkptError
+from ckpt.formats.format import Format
+from ckpt.formats.probe import Probe
 
-NAME = "deepspeed"
-SUFFIXES: tuple[str, ...] = ()
-TRAITS = Traits(
-    "DeepSpeed checkpoint",
-    "get_fp32_state_dict_from_zero_checkpoint({path})",
-    is_pickle=True,
-    keeps_devices=True,
-    has_checksums=True,
-    is_set=True,
+
+def sniff(probe: Probe) -> bool:
+    if not probe.is_folder and not probe.path.endswith(("latest", "latest_universal")):
+        return False
+    from ckpt.formats.deepspeed.plan import is_deepspeed
+
+    return is_deepspeed(probe)
+
+
+def files(probe: Probe) -> tuple[str, ...] | None:
+    if not sniff(probe):
+        return None
+    from ckpt.formats.deepspeed.plan import POINTERS, SCRIPTS, files_in
+
+    try:
+        return files_in(probe, probe.limits)
+    except CkptError:
+        return (*POINTERS, *SCRIPTS)  # one item, whose error says what is wrong
+
+
+FORMAT = Format(
+    "deepspeed",
+    Traits(
+        "DeepSpeed checkpoint",
+        "get_fp32_state_dict_from_zero_checkpoint({path})",
+        is_pickle=True,
+        keeps_devices=True,
+        has_checksums=True,
+        is_set=True,
+    ),
+    sniff,
+    files,
+    reader="ckpt.formats.deepspeed.reader",
+    verifier="ckpt.formats.deepspeed.verifier",
 )
-WRITER = ""
-VERIFIER = "ckpt.formats.deepspeed.verify"

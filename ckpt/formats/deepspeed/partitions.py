@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from ckpt.checkpoint import Notice
 from ckpt.errors import LimitError, UnreadableError
+from ckpt.formats.common.pickled import refuse_mixed
 from ckpt.formats.deepspeed.rebuild import Cut, Pieces, Vector, rebuilt, shared_cuts, whole_cuts
 from ckpt.formats.deepspeed.states import ModelState, OptimizerState, header, is_flat, same_dtype
-from ckpt.formats.pickled import refuse_mixed
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Node, tensor_of
 from ckpt.tensors import TensorRef

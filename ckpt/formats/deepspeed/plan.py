@@ -11,8 +11,7 @@ import re
 from collections.abc import Sequence
 
 from ckpt.errors import LimitError, NotOpenedError, UnreadableError
-from ckpt.formats.folder.layouts import weights_in
-from ckpt.formats.folder.plan import DEEPSPEED_TAG
+from ckpt.formats.common.weights import DEEPSPEED_TAG, weights_in
 from ckpt.formats.probe import Probe
 from ckpt.io.location import Location, is_plain_name
 from ckpt.io.source import read_limited

@@ -11,7 +11,9 @@ from collections.abc import Iterator, Sequence
 
 from ckpt.checkpoint import Checkpoint, Entry, Import, Member, Notice, Refusal, Traits
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
-from ckpt.formats.deepspeed import NAME, TRAITS
+from ckpt.formats.common.merge import merged
+from ckpt.formats.common.pickled import Contents, checkpoint, refuse_mixed
+from ckpt.formats.deepspeed import FORMAT
 from ckpt.formats.deepspeed.partitions import Partitions
 from ckpt.formats.deepspeed.plan import Plan, plan_of
 from ckpt.formats.deepspeed.states import (
@@ -23,8 +25,6 @@ from ckpt.formats.deepspeed.states import (
     optimizer_state,
     plain_fields,
 )
-from ckpt.formats.folder.merge import merged
-from ckpt.formats.pickled import Contents, checkpoint, refuse_mixed
 from ckpt.formats.probe import Probe
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Node
@@ -106,10 +106,10 @@ def side_by_side(files: Files, why: str) -> Checkpoint:
     if not members:
         raise UnreadableError(files.notices[0].message)
     refuse_mixed((show(name, 80), header(fields(found.root))) for name, found in files.opened.items())
-    whole = merged(plan.path, NAME, members)
+    whole = merged(plan.path, FORMAT.name, members)
     return replace(
         whole,
-        traits=TRAITS._replace(load=""),
+        traits=FORMAT.traits._replace(load=""),
         parts=tuple(f"{plan.prefix}{member.file}" for member in members),
         layout=f"DeepSpeed checkpoint ({why} ranks, side by side)",
         members=(),
@@ -221,7 +221,7 @@ def assembled(files: Files, main: ModelState, partitions: Partitions | None, lim
     kind = "universal checkpoint" if plan.universal is not None else f"ZeRO-{stage} checkpoint"
     is_whole = not any(row.code in _LOSSES for row in files.notices)
     traits = _traits(plan, stage, main)
-    whole = checkpoint(plan.path, NAME, traits, root, contents, limits)
+    whole = checkpoint(plan.path, FORMAT.name, traits, root, contents, limits)
     ranks = main.rest.get("dp_world_size") if partitions is None else partitions.saved_by
     facts: list[tuple[str, Node]] = [("step", main.rest.get("global_steps")), ("ranks", ranks)]
     is_lightning = isinstance(main.rest.get(_LIGHTNING), str)
@@ -311,7 +311,7 @@ def _roled(entry: Entry, main: ModelState) -> Entry:
     if main.buffers is None or len(entry.path) != 2 or entry.path[0] != MODEL:
         return entry
     kind = "buffer" if entry.path[1] in main.buffers else "parameter"
-    return entry._replace(kind=kind, source=NAME)  # type: ignore[arg-type]
+    return entry._replace(kind=kind, source=FORMAT.name)  # type: ignore[arg-type]
 
 
 def _traits(plan: Plan, stage: int, main: ModelState) -> Traits:
@@ -322,19 +322,19 @@ def _traits(plan: Plan, stage: int, main: ModelState) -> Traits:
     tag = plan.prefix.rstrip("/") or "."  # the folder of the tag itself
     name = next(iter(plan.models.values()))
     if any(letter in f"{tag}{name}" for letter in "{}"):
-        return TRAITS._replace(load="")
+        return FORMAT.traits._replace(load="")
     inside = f" + {json.dumps('/' + plan.prefix + name)}"
     if stage == 0:
-        return TRAITS._replace(load=f'torch.load({{path}}{inside}, {{options}})["module"]')
+        return FORMAT.traits._replace(load=f'torch.load({{path}}{inside}, {{options}})["module"]')
     if plan.universal is not None:
-        return TRAITS._replace(load="")
+        return FORMAT.traits._replace(load="")
     call = f"get_fp32_state_dict_from_zero_checkpoint({{path}}, tag={json.dumps(tag)})"
     trained = {name for rows in main.shapes or () for name in rows}
     frozen = (main.module or {}).keys() - trained - main.shared.keys() - (main.buffers or set())
     if frozen and not main.frozen:
         module = f'torch.load({{path}}{inside}, map_location="cpu")["module"]'
         call = f"{{{{**{module}, **{call}}}}}"
-    return TRAITS._replace(load=call)
+    return FORMAT.traits._replace(load=call)
 
 
 def _imports(files: Files) -> tuple[Import, ...]:

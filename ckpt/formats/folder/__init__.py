@@ -3,10 +3,38 @@
 from __future__ import annotations
 
 from ckpt.checkpoint import Traits
+from ckpt.formats.format import Format
+from ckpt.formats.probe import Probe
 
-NAME = "folder"
-SUFFIXES: tuple[str, ...] = ()
-TRAITS = Traits("a folder")
+_FILES = (".metadata", ".distcp", "metadata.json", "latest_checkpointed_iteration.txt")
+"""Endings of files that may lead to the folder around them; any other file is one of its own."""
+
+
+def sniff(probe: Probe) -> bool:
+    if not probe.is_folder and not probe.path.endswith(_FILES):
+        return False
+    from ckpt.formats.folder.plan import plan_of
+
+    return plan_of(probe) is not None
+
+
+def files(probe: Probe) -> tuple[str, ...] | None:
+    from ckpt.formats.folder.parts import files_of
+    from ckpt.formats.folder.plan import plan_of
+
+    plan = plan_of(probe)
+    if plan is None:
+        return None
+    return (*(file for part in plan.parts for file in files_of(part)), *(file for file, _ in plan.unread))
+
+
+FORMAT = Format(
+    "folder",
+    Traits("a folder"),
+    sniff,
+    files,
+    reader="ckpt.formats.folder.reader",
+    verifier="ckpt.formats.folder.verifier",
+)
+
 """The traits of the table; a checkpoint has those of its weights."""
-WRITER = ""
-VERIFIER = "ckpt.formats.folder.verify"

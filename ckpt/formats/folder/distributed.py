@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ckpt.errors import LimitError, UnreadableError, UnsupportedError
-from ckpt.formats.dcp.names import BACKEND, COMMON, LIGHTNING, companion, is_of_accelerate, is_part
+from ckpt.formats.common.dcp import BACKEND, COMMON, LIGHTNING, companion, is_of_accelerate, is_part
 from ckpt.formats.folder.layouts import Fact
 from ckpt.formats.folder.parts import Part, Plan
 from ckpt.formats.probe import Probe

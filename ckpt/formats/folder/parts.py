@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ckpt.formats.dcp import METADATA
-from ckpt.formats.dcp.names import is_part
+from ckpt.formats.common.dcp import METADATA, is_part
 from ckpt.formats.folder.layouts import Fact, Kind
 from ckpt.io.location import Location
 from ckpt.names import Path

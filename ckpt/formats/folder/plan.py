@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable
 
 from ckpt.errors import NotOpenedError, UnreadableError
-from ckpt.formats.dcp.names import is_part
+from ckpt.formats.common.dcp import is_part
+from ckpt.formats.common.weights import DEEPSPEED_TAG, weights_in
 from ckpt.formats.folder.distributed import place_of, plan_in, shards_in
-from ckpt.formats.folder.layouts import LAYOUTS, SPEECHBRAIN, Fact, Layout, weights_in
+from ckpt.formats.folder.layouts import LAYOUTS, SPEECHBRAIN, Fact, Layout
 from ckpt.formats.folder.parts import Part, Plan
 from ckpt.formats.probe import Probe
 from ckpt.io.location import Location, is_plain_name, read_file
@@ -18,8 +19,6 @@ from ckpt.text import Json, show
 
 DIFFUSERS = "model_index.json"
 SENTENCE_TRANSFORMERS = "modules.json"
-DEEPSPEED_TAG = re.compile(r"global_step\d+(?:_universal)?/")
-"""A folder of DeepSpeed, as the Trainer has it beside its own files: a checkpoint of its own."""
 
 
 def plan_of(probe: Probe) -> Plan | None:

@@ -10,15 +10,15 @@ from math import prod
 
 from ckpt.checkpoint import Checkpoint, Member, Notice
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
+from ckpt.formats.common.merge import merged
+from ckpt.formats.common.pickled import mixed, refuse_mixed
 from ckpt.formats.dcp import reader as dcp
-from ckpt.formats.folder import NAME, distributed, documents
+from ckpt.formats.endings import INDEXES
+from ckpt.formats.folder import FORMAT, distributed, documents
 from ckpt.formats.folder.layouts import Fact
-from ckpt.formats.folder.merge import merged
 from ckpt.formats.folder.parts import Part, Plan
 from ckpt.formats.folder.plan import plan_of
-from ckpt.formats.pickled import mixed, refuse_mixed
 from ckpt.formats.probe import Probe
-from ckpt.formats.sharded import INDEXES
 from ckpt.limits import Limits
 from ckpt.names import Path
 from ckpt.nodes import Node
@@ -98,7 +98,7 @@ def _whole(probe: Probe, plan: Plan, members: Sequence[Member], notices: Sequenc
         if plan.path:
             made = replace(made, layout=plan.layout, facts=tuple(_facts(only.root, plan.facts)))
         return made
-    whole = merged(plan.path or probe.path, NAME, members)
+    whole = merged(plan.path or probe.path, FORMAT.name, members)
     facts = [*_facts(whole.root, plan.facts)]
     # Only the states of random numbers are told apart here: those of a run with more ranks may have been left.
     said = mixed(_headers([row for row in members if row.key.startswith("random_states")], "step"))

@@ -14,7 +14,7 @@ from typing import cast
 from ckpt.checkpoint import Entry
 from ckpt.dtypes import contiguous
 from ckpt.errors import UnreadableError
-from ckpt.formats.dcp.coverage import fault, grid_of, indices
+from ckpt.formats.common.coverage import fault, grid_of, indices
 from ckpt.nodes import Dict, Node, Opaque, is_tuple, tensor_of
 from ckpt.pickles.sharded import is_flat
 from ckpt.rows import NamedTuple

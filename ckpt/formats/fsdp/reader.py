@@ -12,11 +12,11 @@ from math import prod
 
 from ckpt.checkpoint import Checkpoint, Import, Notice, Origin
 from ckpt.errors import LimitError, UnreadableError
-from ckpt.formats import pickled
-from ckpt.formats.fsdp import NAME, TRAITS
+from ckpt.formats.common import pickled
+from ckpt.formats.common.pickled import Contents, counters_of, refuse_mixed
+from ckpt.formats.fsdp import FORMAT
 from ckpt.formats.fsdp.pieces import Copies, Whole, copies_of, from_pieces, from_shards, refuse_flat, swapped
 from ckpt.formats.fsdp.sets import RankSet, sets_of
-from ckpt.formats.pickled import Contents, counters_of, refuse_mixed
 from ckpt.formats.probe import Probe
 from ckpt.limits import TENSOR_MEMORY, Limits
 from ckpt.names import Path, dotted
@@ -74,8 +74,8 @@ def _checkpoint(probe: Probe, sets: Sequence[_Set], others: Sequence[RankSet], l
     every = [file for each in sets for file in each.files.values()]
     checkpoint = pickled.checkpoint(
         probe.path,
-        NAME,
-        TRAITS,
+        FORMAT.name,
+        FORMAT.traits,
         root,
         contents,
         limits,

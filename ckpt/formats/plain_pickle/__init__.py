@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from ckpt.checkpoint import Traits
+from ckpt.formats.common.pickled import is_pickle
+from ckpt.formats.endings import PICKLE
+from ckpt.formats.format import Format
+from ckpt.formats.probe import Probe
 
-NAME = "pickle"
-SUFFIXES: tuple[str, ...] = (".pkl", ".pickle", ".joblib")
-TRAITS = Traits("plain pickle", 'pickle.load(open({path}, "rb"){options})', is_pickle=True, is_foreign=True)
-WRITER = VERIFIER = ""
+
+def sniff(probe: Probe) -> bool:
+    if probe.source is None or not probe.head:
+        return False
+    if is_pickle(probe.head):
+        return True
+    from ckpt.formats.plain_pickle.early import is_early, is_packed
+
+    return is_packed(probe.head, probe.file, probe.limits) or is_early(probe.head, probe.file, probe.limits)
 
 
-def is_pickle(head: bytes) -> bool:
-    """Whether these first bytes are those of a pickle of a dict, a list or an object."""
-    return (
-        (head[:1] == b"\x80" and len(head) > 1 and head[1] <= 5)
-        or head[:3] in (b"(dp", b"(lp")
-        or head[:2] in (b"}q", b"]q")
-        or head.startswith(b"ccollections\nOrderedDict\n")
-    )
+FORMAT = Format(
+    "pickle",
+    Traits("plain pickle", 'pickle.load(open({path}, "rb"){options})', is_pickle=True, is_foreign=True),
+    sniff,
+    reader="ckpt.formats.plain_pickle.reader",
+    suffixes=PICKLE,
+)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ckpt.errors import LimitError
-from ckpt.formats.plain_pickle import is_pickle
+from ckpt.formats.common.pickled import is_pickle
 from ckpt.formats.plain_pickle.packed import beginning, packing
 from ckpt.io.source import Source
 from ckpt.limits import Budget, Limits

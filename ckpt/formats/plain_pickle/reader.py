@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from ckpt.checkpoint import Checkpoint, Notice, Traits
 from ckpt.errors import UnreadableError
-from ckpt.formats.pickled import Contents, checkpoint, interpret, unknown_names
-from ckpt.formats.plain_pickle import NAME, TRAITS, arrays, is_pickle
+from ckpt.formats.common.pickled import Contents, checkpoint, interpret, is_pickle, unknown_names
+from ckpt.formats.common.stream import read_nested
+from ckpt.formats.common.swap import Swap
+from ckpt.formats.plain_pickle import FORMAT, arrays
 from ckpt.formats.plain_pickle.cut import Cutter
 from ckpt.formats.plain_pickle.packed import packing, unpacked
-from ckpt.formats.plain_pickle.swap import Swap
 from ckpt.formats.probe import Probe
-from ckpt.formats.torch_legacy.read import read_nested
 from ckpt.io.source import Memory, Source, grounded
 from ckpt.limits import Limits
 from ckpt.nodes import ByteStr, Node, Opaque, PersistentId
@@ -20,7 +20,7 @@ from ckpt.pickles.opcodes import BINSTRING, BYTEARRAY8
 from ckpt.rows import replace
 from ckpt.tensors import Range, Storage, TensorRef
 
-_JOBLIB = TRAITS._replace(label="joblib pickle", load="joblib.load({path})")
+_JOBLIB = FORMAT.traits._replace(label="joblib pickle", load="joblib.load({path})")
 _TENSOR = 500
 """Bytes of memory of a tensor and its storage."""
 
@@ -70,7 +70,7 @@ class _Reader:
             if isinstance(node, TensorRef):
                 contents.storages[node.storage.id] = node.storage
         found = checkpoint(
-            probe.path, NAME, traits, root, contents, self._limits, source=probe.file, refusals=()
+            probe.path, FORMAT.name, traits, root, contents, self._limits, source=probe.file, refusals=()
         )
         return replace(found, weights_only=None)  # torch.load opens no such file
 
@@ -79,9 +79,9 @@ class _Reader:
         if self._wrapped:
             return _JOBLIB if how is None else _JOBLIB._replace(label=f"joblib pickle ({how.name})")
         if how is None:
-            return TRAITS
+            return FORMAT.traits
         load = f"pickle.load({how.opener}{{options}})" if how.opener else _JOBLIB.load
-        return TRAITS._replace(label=f"plain pickle ({how.name})", load=load)
+        return FORMAT.traits._replace(label=f"plain pickle ({how.name})", load=load)
 
     def _run(self) -> Pickle:
         """The pickle without its long bytes. Offsets are those of the file."""

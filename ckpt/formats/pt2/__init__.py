@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from ckpt.checkpoint import Traits
+from ckpt.formats.format import Format
+from ckpt.formats.probe import Probe
 
-NAME = "pt2"
-SUFFIXES: tuple[str, ...] = (".pt2",)
-TRAITS = Traits(
-    "PT2",
-    "torch.export.load({path})",
-    is_pickle=True,
-    keeps_devices=True,
-    has_checksums=True,
-    names_are_code=True,
+
+def sniff(probe: Probe) -> bool:
+    archive = probe.archive
+    return archive is not None and (
+        archive.find("archive_format") is not None or "serialized_exported_program.json" in archive.records
+    )
+
+
+FORMAT = Format(
+    "pt2",
+    Traits(
+        "PT2",
+        "torch.export.load({path})",
+        is_pickle=True,
+        keeps_devices=True,
+        has_checksums=True,
+        names_are_code=True,
+    ),
+    sniff,
+    reader="ckpt.formats.pt2.reader",
+    suffixes=(".pt2",),
+    verifier="ckpt.formats.common.records",
 )
-WRITER = ""
-VERIFIER = "ckpt.formats.torch_zip.verify"

@@ -1,6 +1,6 @@
 """PT2 archives: the tensors of exported programs under their names in the module, sample inputs, facts of the graph.
 
-Three layouts. Torch 2.1 to 2.6 writes four flat records. Later ones write `models/NAME.json`, first with the weights
+Three layouts. Torch 2.1 to 2.6 writes four flat records. Later ones write `models/FORMAT.name.json`, first with the weights
 as one file of torch.save, then with one record of bytes per storage and a list (torch/export/pt2_archive/_package.py).
 """
 
@@ -11,17 +11,16 @@ from collections.abc import Iterator
 from ckpt.checkpoint import Checkpoint, Entry, Notice, Refusal
 from ckpt.columns import Chain
 from ckpt.errors import LimitError, UnreadableError
-from ckpt.formats.archive import Archive
-from ckpt.formats.contained.member import of_record
-from ckpt.formats.directory import Record
-from ckpt.formats.pickled import Contents, checkpoint, interpret, run
+from ckpt.formats.common.archive import Archive
+from ckpt.formats.common.directory import Record
+from ckpt.formats.common.members import of_record
+from ckpt.formats.common.pickled import Contents, checkpoint, interpret, run
+from ckpt.formats.common.storages import byteorder_of, tree_inside
+from ckpt.formats.common.stream import read_nested
 from ckpt.formats.probe import Probe
-from ckpt.formats.pt2 import NAME, TRAITS
+from ckpt.formats.pt2 import FORMAT
 from ckpt.formats.pt2.payload import Payload, payloads, view
 from ckpt.formats.pt2.program import Kind, Program, program_of
-from ckpt.formats.torch_legacy.read import read_nested
-from ckpt.formats.torch_zip.inside import tree_inside
-from ckpt.formats.torch_zip.read import byteorder_of
 from ckpt.limits import Limits
 from ckpt.names import Path
 from ckpt.nodes import Dict, Global, Node, PersistentId, tensor_of
@@ -88,8 +87,8 @@ class _Reader:
         flat.containers = [row._replace(is_module=row.path in modules) for row in flat.containers]
         return checkpoint(
             self._probe.path,
-            NAME,
-            TRAITS,
+            FORMAT.name,
+            FORMAT.traits,
             root,
             self._contents,
             self._limits,
@@ -247,8 +246,8 @@ class _Reader:
         """The entry with what the program says of it. Sample inputs are no part of the module."""
         kind = self._kinds.get(entry.path)
         if kind is None or kind.role is None:
-            return entry._replace(kind=None, source=NAME, registered=False)
-        return entry._replace(kind=kind.role, source=NAME, persistent=kind.persistent)
+            return entry._replace(kind=None, source=FORMAT.name, registered=False)
+        return entry._replace(kind=kind.role, source=FORMAT.name, persistent=kind.persistent)
 
     def _read(self, record: Record) -> bytes:
         if record.size > self._limits.index_bytes:

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from ckpt.checkpoint import Traits
+from ckpt.formats.endings import INDEXES
+from ckpt.formats.format import Format
+from ckpt.formats.probe import Probe
 
-NAME = "sharded"
-SUFFIXES: tuple[str, ...] = (".index.json",)
-TRAITS = Traits("shards")
+
+def sniff(probe: Probe) -> bool:
+    return not probe.is_folder and probe.path.endswith(INDEXES)
+
+
+def files(probe: Probe) -> None:
+    """Return None: the folder around an index is no checkpoint of its own."""
+    return
+
+
+FORMAT = Format(
+    "sharded",
+    Traits("shards"),
+    sniff,
+    files,
+    reader="ckpt.formats.sharded.reader",
+    suffixes=(".index.json",),
+    verifier="ckpt.formats.sharded.verifier",
+)
+
 """The traits of the index; a checkpoint has those of its shards."""
-WRITER = ""
-VERIFIER = "ckpt.formats.sharded.verify"
-
-INDEXES = (".safetensors.index.json", ".bin.index.json")
-"""Endings of an index."""

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ckpt.checkpoint import Checkpoint, Container, Entry, Notice, Refusal, Value, names_of
 from ckpt.errors import CkptError, LimitError, UnreadableError
+from ckpt.formats.common.safetensors import TRAITS, Header, Maker, is_usual, read_header, values_of
+from ckpt.formats.endings import INDEXES
 from ckpt.formats.probe import HEAD_BYTES, Probe
-from ckpt.formats.safetensors.read import TRAITS, Header, Maker, is_usual, read_header, values_of
-from ckpt.formats.sharded import INDEXES, NAME
+from ckpt.formats.sharded import FORMAT
 from ckpt.io.location import Location, is_plain_name, read_file
 from ckpt.io.source import Source
 from ckpt.limits import Budget, Limits
@@ -92,7 +93,7 @@ def of_headers(path: str, shards: Sequence[Shard], notices: Sequence[Notice]) ->
     storages: list[Storage] = [storage for make in makers.values() for storage in make.storages]
     return Checkpoint(
         path=path,
-        format=NAME,
+        format=FORMAT.name,
         traits=TRAITS._replace(in_place=False),
         nbytes=sum(shard.source.size for shard in shards),
         root=root,
@@ -212,7 +213,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
             shards.append((name, probe.open(place, prefix)))
         named = [(name, names_of(shard.tensors)) for name, shard in shards]
         notices = [*layout.lost, *_compare(layout.weight_map, named)]
-        return replace(merged(probe.path, NAME, shards, notices), index_bytes=layout.total_size)
+        return replace(merged(probe.path, FORMAT.name, shards, notices), index_bytes=layout.total_size)
     except BaseException:
         for _, shard in shards:
             shard.close()

@@ -1,1 +1,27 @@
 """torch.save before 1.6: a stream of pickles."""
+
+from __future__ import annotations
+
+from ckpt.checkpoint import Traits
+from ckpt.formats.common.stream import is_legacy
+from ckpt.formats.endings import TORCH
+from ckpt.formats.format import Format
+from ckpt.formats.probe import Probe
+
+
+def sniff(probe: Probe) -> bool:
+    return is_legacy(probe.head)
+
+
+FORMAT = Format(
+    "torch-legacy",
+    Traits(
+        "PyTorch legacy", "torch.load({path}, {options})", is_pickle=True, keeps_devices=True, has_views=True
+    ),
+    sniff,
+    reader="ckpt.formats.torch_legacy.reader",
+    suffixes=TORCH,
+    writer="ckpt.formats.torch_legacy.writer",
+    verifier="ckpt.formats.torch_legacy.verifier",
+    salvager="ckpt.formats.torch_legacy.verifier",
+)

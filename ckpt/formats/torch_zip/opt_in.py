@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 from ckpt.checkpoint import Checkpoint, Traits
-from ckpt.formats.pickled import Contents, checkpoint, interpret, run
+from ckpt.formats.common.pickled import Contents, checkpoint, interpret, run
+from ckpt.formats.common.storages import StorageFolder
+from ckpt.formats.common.stream import read_nested
+from ckpt.formats.endings import TORCH
+from ckpt.formats.format import Format
 from ckpt.formats.probe import Probe
-from ckpt.formats.torch_legacy.read import read_nested
-from ckpt.formats.torch_zip.read import StorageFolder, is_torch_1_4
 from ckpt.limits import Limits
-
-NAME = "torch-zip-1.4"
-SUFFIXES: tuple[str, ...] = (".pth", ".pt", ".bin", ".ckpt", ".tar", ".pkl")
-TRAITS = Traits(
-    "PyTorch 1.4 zip", "torch.load({path}, {options})", is_pickle=True, keeps_devices=True, has_checksums=True
-)
-WRITER = ""
-VERIFIER = "ckpt.formats.torch_zip.verify"
 
 _ONLY = "only torch 1.4 loads its own optional zip format; ckpt convert writes one that all load"
 
 
 def sniff(probe: Probe) -> bool:
     archive = probe.archive
-    return archive is not None and archive.find("data.pkl") is not None and is_torch_1_4(archive)
+    return (
+        archive is not None
+        and archive.find("data.pkl") is not None
+        and archive.records.any_below(f"{archive.root}/tensors/")
+    )
+
+
+FORMAT = Format(
+    "torch-zip-1.4",
+    Traits(
+        "PyTorch 1.4 zip",
+        "torch.load({path}, {options})",
+        is_pickle=True,
+        keeps_devices=True,
+        has_checksums=True,
+    ),
+    sniff,
+    reader=__name__,
+    suffixes=TORCH,
+    verifier="ckpt.formats.common.records",
+)
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
@@ -39,8 +53,8 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     contents.notices += folder.notices()
     return checkpoint(
         probe.path,
-        NAME,
-        TRAITS,
+        FORMAT.name,
+        FORMAT.traits,
         pickle.root,
         contents,
         limits,

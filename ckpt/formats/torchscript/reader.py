@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from ckpt.checkpoint import Checkpoint, CodeDevice, Entry, Notice, Origin, Refusal, Role
 from ckpt.columns import Chain
 from ckpt.errors import UnreadableError
-from ckpt.formats.archive import Archive
-from ckpt.formats.pickled import Contents, checkpoint, interpret, run
+from ckpt.formats.common.archive import Archive
+from ckpt.formats.common.code import OTHERS, Code, code_of
+from ckpt.formats.common.pickled import Contents, checkpoint, interpret, run
+from ckpt.formats.common.storages import StorageFolder, byteorder_of
+from ckpt.formats.common.stream import read_nested
 from ckpt.formats.probe import Probe
-from ckpt.formats.torch_legacy.read import read_nested
-from ckpt.formats.torch_zip.read import StorageFolder, byteorder_of
-from ckpt.formats.torchscript import NAME, TRAITS
-from ckpt.formats.torchscript.code import OTHERS, Code, code_of
+from ckpt.formats.torchscript import FORMAT
 from ckpt.limits import Budget, Limits
 from ckpt.names import Path
 from ckpt.nodes import Dict, Global, Node, Opaque
@@ -83,8 +83,8 @@ def read_from(
         flat.values += extra.values
     made = checkpoint(
         path,
-        NAME,
-        TRAITS,
+        FORMAT.name,
+        FORMAT.traits,
         root,
         contents,
         limits,

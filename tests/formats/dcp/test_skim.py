@@ -25,12 +25,12 @@ from torch.distributed.checkpoint.metadata import (
 
 from ckpt.dtypes import BY_NAME
 from ckpt.errors import CkptError
+from ckpt.formats.common.pickled import run
 from ckpt.formats.dcp import skim
 from ckpt.formats.dcp.metadata import Item, metadata_of
 from ckpt.formats.dcp.reader import _ENTRY
 from ckpt.formats.dcp.skim import read_metadata, without_frames
 from ckpt.formats.dcp.writer import Chunk, Row, record
-from ckpt.formats.pickled import run
 from ckpt.limits import Budget, Limits
 
 pytestmark = oracle.QUIET

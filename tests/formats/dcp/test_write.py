@@ -29,9 +29,9 @@ import ckpt
 from ckpt import formats
 from ckpt.errors import LossError, WriteError
 from ckpt.formats import save
+from ckpt.formats.common.dcp import is_part
 from ckpt.formats.dcp import writer
 from ckpt.formats.dcp.items import Placement, placed
-from ckpt.formats.dcp.names import is_part
 from ckpt.io import folder
 from ckpt.limits import Limits
 

@@ -185,7 +185,7 @@ def test_ranks_are_never_merged(tmp_path: Path) -> None:
     written.classic(tmp_path)
     with formats.open(str(tmp_path)) as checkpoint:
         for name in ("safetensors", "torch-zip"):
-            traits = next(row.TRAITS for row in formats.FORMATS if name == row.NAME)
+            traits = next(row.traits for row in formats.FORMATS if name == row.name)
             with pytest.raises(UsageError, match="2 files of ranks") as caught:
                 convert(Survey(checkpoint), name, traits, Limits(), lambda entry: None)
             assert "name one: iter_0000010/mp_rank_00/model_optim_rng.pt, or" in str(caught.value.hint)

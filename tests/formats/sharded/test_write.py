@@ -19,7 +19,7 @@ from ckpt import formats
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import CkptError
 from ckpt.formats.save import save_shards
-from ckpt.formats.sharded.write import index_draft, split
+from ckpt.formats.sharded.writer import index_draft, split
 from ckpt.io import commit
 from ckpt.limits import Limits
 from ckpt.tree.metadata import metadata_of

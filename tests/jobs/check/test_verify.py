@@ -137,7 +137,7 @@ def test_a_record_of_unknown_size_before_the_data(
     step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its end is where a descriptor gives the size that it has, in whatever block that lies, and not sooner."""
-    monkeypatch.setattr(import_module("ckpt.formats.torch_zip.verify"), "_STEP", step)
+    monkeypatch.setattr(import_module("ckpt.formats.common.records"), "_STEP", step)
     tensor = torch.randn(20)
     rewriting.saved({"a.weight": tensor}, tmp_path / "plain.pth")
     for size in range(300, 330):

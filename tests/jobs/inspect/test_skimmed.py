@@ -15,7 +15,7 @@ from ckpt import formats
 from ckpt.checkpoint import Checkpoint, Entries, keys_at, looks_of, names_of
 from ckpt.columns import Column, looks, parts
 from ckpt.evidence.survey import Survey
-from ckpt.formats import pickled
+from ckpt.formats.common import pickled
 from ckpt.jobs.inspect.get import get
 from ckpt.jobs.inspect.inspect import InspectReport, inspect
 from ckpt.limits import Limits

@@ -1,0 +1,147 @@
+"""Finding what an in-place rewrite appended to an archive, and where the archive before it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpt.errors import CkptError, LimitError, UnreadableError
+from ckpt.formats.common.archive import (
+    END_MAGIC,
+    END_RECORD,
+    FIELD,
+    Archive,
+    end_at,
+    header_names,
+    is_appended,
+    read_archive,
+)
+from ckpt.formats.common.directory import LOCAL_HEADER, LOCAL_MAGIC
+from ckpt.formats.common.pickled import Contents
+from ckpt.formats.common.storages import tree_of
+from ckpt.formats.common.stream import read_nested
+from ckpt.io.source import Beginning, Source
+from ckpt.limits import Budget, Limits
+from ckpt.text import pasted_path
+
+_SEARCHED = 512 << 20
+"""How many bytes before the end of a file are searched for the end of an older archive."""
+_STEP = 1 << 20
+_LOOKED_AT = 10_000
+"""How many end records are looked at. Tensors hold one by chance in 4 GB, so more are made on purpose."""
+_TRIED = 4
+"""How many ends are tried. A torn rewrite leaves one, and each that another left on the same blocks one more."""
+
+
+def end_before(source: Source, limits: Limits) -> int | None:
+    """The end of the whole archive before the last in-place rewrite, complete or torn; None without one.
+
+    Torn is also what a power loss leaves: stale bytes or zeros after the archive. Raises LimitError.
+    """
+    try:
+        archive = read_archive(source, limits)
+    except LimitError:
+        raise
+    except CkptError:
+        return _last_whole(source, limits)
+    end = _appended_at(archive)
+    if archive.trailing:
+        return _last_whole(source, limits)
+    if end is not None:
+        return end if _is_whole(source, end, limits) else None
+    # Stale bytes may lie over the mark, between a new directory and the old archive.
+    return None if _is_whole(source, source.size, limits) else _last_whole(source, limits)
+
+
+def explained(error: UnreadableError, source: Source, limits: Limits) -> UnreadableError:
+    """The error of an archive that cannot be read. It names --undo where a whole archive lies before the end."""
+    try:
+        end = end_before(source, limits)
+    except CkptError:
+        return error
+    if end is None:
+        return error
+    name = pasted_path(source.name)
+    hint = None if name is None else f"ckpt rehome --undo --dry-run {name}"
+    try:
+        read_archive(source, limits)
+    except CkptError:
+        if is_appended(source, end):
+            problem = f"an in-place rewrite was interrupted, the first {end:,} bytes are intact"
+        else:
+            problem = f"{source.size - end:,} bytes follow the zip archive, which ends at byte {end:,}"
+        return UnreadableError(problem, path=error.path, hint=hint)
+    error.hint = hint  # the archive is whole, what was appended to it is not
+    return error
+
+
+def _appended_at(archive: Archive) -> int | None:
+    """The end of the archive before its pickle was appended in place; None when it was not."""
+    record = archive.find("data.pkl")
+    return record.header if record and record.header and is_appended(archive.source, record.header) else None
+
+
+def _last_whole(source: Source, limits: Limits) -> int | None:
+    tried = 0
+    for end in _ends(source):
+        if end < source.size and not _is_another(source, end):
+            if _is_whole(source, end, limits):
+                return end
+            tried += 1
+            if tried == _TRIED:
+                break
+    return None
+
+
+def _ends(source: Source) -> Iterator[int]:
+    """Where an archive may end, from the back: at end records that fit the bytes before them."""
+    looked_at = 0
+    high = source.size
+    while high > max(0, source.size - _SEARCHED):
+        low = max(0, high - _STEP)
+        # The steps overlap by one end record, so that no end record is missed between two steps.
+        data = source.read(low, min(source.size, high + END_RECORD.size) - low)
+        at = data.rfind(END_MAGIC)
+        while at >= 0:
+            looked_at += 1
+            if looked_at > _LOOKED_AT:
+                return
+            if at < high - low:
+                end = end_at(source, low + at)
+                if end is not None and end <= source.size:
+                    yield end
+            at = data.rfind(END_MAGIC, 0, at)
+        high = low
+
+
+def _is_whole(source: Source, end: int, limits: Limits) -> bool:
+    """Whether the bytes before `end` are an archive that our own reader reads. Raises LimitError."""
+    try:
+        archive = read_archive(Beginning(source, end), limits)
+        if archive.find("data.pkl") is None:
+            return False
+        tree_of(archive, Contents((), read_nested), limits, Budget(limits))
+    except LimitError:
+        raise
+    except CkptError:
+        return False
+    return True
+
+
+def _is_another(source: Source, end: int) -> bool:
+    """Whether another archive begins after an end: a header without our mark. It is not ours to cut off.
+
+    A header that makes no sense was torn itself.
+    """
+    head = source.read(end, min(source.size - end, LOCAL_HEADER.size))
+    if len(head) < LOCAL_HEADER.size or not head.startswith(LOCAL_MAGIC):
+        return False
+    method = LOCAL_HEADER.unpack(head)[2]
+    name, extra, extras = header_names(source, end, head)
+    if method not in (0, 8) or not name or b"\0" in name or "\ufffd" in name.decode("utf-8", "replace"):
+        return False
+    if extras and (FIELD.startswith(extra[: len(FIELD)]) or not any(extra)):
+        return False
+    at = 0
+    while at + 4 <= len(extra):
+        at += 4 + int.from_bytes(extra[at + 2 : at + 4], "little")
+    return at == extras or len(extra) < extras >= at

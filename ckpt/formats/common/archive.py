@@ -1,0 +1,266 @@
+"""Reads the directory of a zip archive as torch does, but more strictly: it refuses an archive that two parsers
+could read differently. Layout: PKWARE APPNOTE 6.3; what torch accepts: caffe2/serialize/inline_container.cc.
+
+Not a format of the table: torch-zip, TorchScript and others use it. It reads no record.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from zlib import crc32
+
+from ckpt.checkpoint import Notice
+from ckpt.errors import CutOffError, DamagedDataError, LimitError, UnreadableError
+from ckpt.formats.common.directory import (
+    CENTRAL_MAGIC,
+    LOCAL_HEADER,
+    LOCAL_MAGIC,
+    ReadAlike,
+    Record,
+    Records,
+    read_records,
+)
+from ckpt.io.source import Source, grounded, inflate
+from ckpt.limits import RECORD_BYTES, Budget, Limits
+from ckpt.rows import NamedTuple
+from ckpt.text import plural, show
+
+END_RECORD = Struct("<4s4H2IH")
+_WINDOW = 4096
+"""Bytes that torch reads at once when it looks for the end record; two windows overlap by three."""
+_MANY = 64
+"""Records that are worth columns."""
+_END64 = Struct("<4sQ2H2I4Q")
+_LOCATOR = Struct("<4sIQI")
+DESCRIPTOR_MAGIC = b"PK\x07\x08"
+END_MAGIC = b"PK\x05\x06"
+TRAILING = 65_535
+"""Bytes behind its end record that an archive may have: torch looks no less far back."""
+MARK = b"CK"
+"""Tag of the extra field of a record that was appended in place. Its eight bytes hold the old end of the archive."""
+FIELD = MARK + b"\x08\0"
+
+
+class Archive(NamedTuple):
+    """A zip archive whose directory is consistent. `root` is the folder that all of torch's records share."""
+
+    source: Source
+    root: str
+    records: Records
+    notices: tuple[Notice, ...]
+    outside: int = 0
+    """Records that do not lie below the root."""
+    nbytes: int = 0
+    """Bytes of the directory."""
+    trailing: int = 0
+    """Bytes that follow the archive."""
+
+    def find(self, name: str) -> Record | None:
+        """The record `root/name`."""
+        at = self.records.find(f"{self.root}/{name}", 0)
+        return None if at < 0 else self.records.at(at)
+
+    def read_pickle(self, record: Record, limits: Limits, budget: Budget) -> bytes:
+        """The bytes of a record that holds a pickle. Raises LimitError, UnreadableError."""
+        if record.size <= limits.pickle_bytes:
+            budget.hold(record.stored)
+            budget.check(record.size)
+            budget.charge(record.size + (record.stored if record.deflated else 0), "a pickle")
+        return self.read(record, limits.pickle_bytes, "pickle-bytes")
+
+    def read(self, record: Record, limit: int, limit_name: str) -> bytes:
+        """The bytes of a record, inflated; never more than `limit`. Raises LimitError, UnreadableError."""
+        what = f"record {show(record.name, 80)}"
+        if record.size > limit:
+            raise LimitError(f"{what} has {record.size:,} bytes", limit_name, limit)
+        data = self.source.read(record.offset, record.stored)
+        if record.deflated:
+            data = inflate(data, record.size, what)
+        if record.crc is not None and crc32(data) != record.crc:
+            raise DamagedDataError(f"{what} is damaged: its bytes do not match the recorded checksum")
+        return data
+
+
+def read_archive(source: Source, limits: Limits) -> Archive:
+    """The directory of a zip archive. Raises UnreadableError when it is cut off or ambiguous."""
+    if source.size < 4 or source.read(0, 4) != LOCAL_MAGIC:
+        raise UnreadableError("the zip archive does not begin with its first record")
+    count, size, offset, trailer, last = _find_end(source)
+    if count > limits.entries:
+        raise LimitError(f"the zip archive has {count:,} records", "entries", limits.entries)
+    if size > max(limits.directory_bytes, count * RECORD_BYTES):
+        raise LimitError(f"the zip directory has {size:,} bytes", "directory-bytes", limits.directory_bytes)
+    if offset + size != trailer:
+        raise UnreadableError(
+            f"the zip directory ends at byte {offset + size:,}, but its end record is at {trailer:,}",
+            hint="two archives joined, or bytes put in front?",
+        )
+    trailing = source.size - last
+    if trailing and is_appended(source, last):
+        raise UnreadableError(f"an in-place rewrite was interrupted, the first {last:,} bytes are intact")
+    directory = source.read(offset, size)
+    headers = source
+    if grounded(source, 0)[0].far is not None:
+        from ckpt.formats.common.foresight import (
+            foreseen,  # here: only what lies on another machine pays for it
+        )
+
+        headers = foreseen(source, directory, count, offset)
+    alike: ReadAlike | None = None
+    if count >= _MANY:
+        from ckpt.formats.common.columns import read_alike  # here: small files do not pay for it
+
+        alike = read_alike
+    records = read_records(headers, directory, count, offset, alike)
+    notices = _check_names(records)
+    if trailing:
+        text = f"{trailing:,} bytes follow the zip archive, which ends at byte {last:,}: torch ignores them"
+        notices.append(Notice("trailing-data", text))
+    overlap = records.overlapping()
+    if overlap is not None:
+        raise UnreadableError(f"records {show(overlap[0], 60)} and {show(overlap[1], 60)} overlap")
+    names = records.names
+    root = names[0].partition("/")[0] if names else ""
+    outside = 0
+    below = records.joined.count(f"\0{root}/")
+    if below < len(names) and any("/" in name for name in names):
+        root = ""
+        holding = [name for name in names if name.endswith("/data.pkl") and name.count("/") == 1]
+        if len(holding) == 1:
+            root = holding[0].partition("/")[0]
+            outside = sum(not name.startswith(f"{root}/") for name in names)
+            if outside:
+                text = f"{plural(outside, 'record')} outside {show(root, 40)}/: torch refuses the archive"
+                notices.append(Notice("container", text))
+        elif len(holding) > 1:
+            raise UnreadableError(
+                "the archive has two roots: " + ", ".join(show(name, 60) for name in holding[:2])
+            )
+    return Archive(source, root, records, tuple(notices), outside, size, trailing)
+
+
+def _find_end(source: Source) -> tuple[int, int, int, int, int]:
+    """(entries, directory bytes, directory offset, offset of the first end record, end of the archive).
+
+    As in torch (miniz), the last end record that fits into the file is the one, whatever follows it.
+    """
+    span = min(source.size, END_RECORD.size)
+    tail = source.read(source.size - span, span)
+    # A comment, other bytes, or no end record: only then more of the file is read.
+    if not tail.startswith(END_MAGIC):
+        span = min(source.size, TRAILING + END_RECORD.size)
+        tail = source.read(source.size - span, span)
+    at = tail.rfind(END_MAGIC, 0, max(0, span - END_RECORD.size + len(END_MAGIC)))
+    if at < 0:
+        raise CutOffError(
+            f"cut off: the zip archive has no directory, the file ends at {source.size:,} bytes",
+            hint="an unfinished download or save?",
+        )
+    end = source.size - span + at
+    _, disk, start, here, count, size, offset, comment = END_RECORD.unpack_from(tail, at)
+    last = end + END_RECORD.size + int(comment)
+    if disk or start or here != count:
+        raise UnreadableError("the zip archive is split into several parts")
+    if last < source.size and not _is_found(end, source.size):
+        more = f"{source.size - last:,} bytes follow the zip archive"
+        raise UnreadableError(f"{more}, which ends at byte {last:,}: torch does not find its end")
+    if last > source.size:
+        raise CutOffError("cut off: the comment of the zip archive is longer than the rest of the file")
+    if end >= _LOCATOR.size + 4 and source.read(end - _LOCATOR.size, 4) == b"PK\x06\x07":
+        return *_find_end64(source, end, (count, size, offset)), last
+    if count == 0xFFFF or 0xFFFFFFFF in (size, offset):
+        raise UnreadableError("the zip archive lacks the zip64 record that it needs")
+    return count, size, offset, end, last
+
+
+def _is_found(end: int, size: int) -> bool:
+    """Whether torch finds an end record: it looks from the back in steps, but not where a step begins before the file."""
+    at = max(size - _WINDOW, 0)
+    while end < at and at >= _WINDOW - 3 and size - at < TRAILING + END_RECORD.size:
+        at -= _WINDOW - 3
+    return end >= at
+
+
+def end_at(source: Source, at: int) -> int | None:
+    """The end of the archive with its end record at `at`; None when the record and the directory disagree."""
+    if source.size - at < END_RECORD.size:
+        return None
+    fields = END_RECORD.unpack(source.read(at, END_RECORD.size))
+    disk, start, _, count, size, offset, comment = fields[1:]
+    end = at + END_RECORD.size + int(comment)
+    try:
+        if at >= _LOCATOR.size + 4 and source.read(at - _LOCATOR.size, 4) == b"PK\x06\x07":
+            count, size, offset, at = _find_end64(source, at, (count, size, offset))
+        whole = not disk and not start and offset + size == at and count
+        return end if whole and source.read(offset, 4) == CENTRAL_MAGIC else None
+    except UnreadableError:
+        return None
+
+
+def _find_end64(source: Source, end: int, plain: tuple[int, int, int]) -> tuple[int, int, int, int]:
+    _, disk, at, disks = _LOCATOR.unpack(source.read(end - _LOCATOR.size, _LOCATOR.size))
+    if disk or disks > 1 or at + _END64.size > end - _LOCATOR.size:
+        raise UnreadableError("the zip64 locator of the archive is damaged")
+    fields = _END64.unpack(source.read(at, _END64.size))
+    signature, length, disk, start, here, count, size, offset = fields[0], fields[1], *fields[4:]
+    if (
+        signature != b"PK\x06\x06"
+        or at + 12 + length != end - _LOCATOR.size
+        or disk
+        or start
+        or here != count
+    ):
+        raise UnreadableError("the zip64 end record of the archive is damaged")
+    for value, short, full in zip(
+        (count, size, offset), plain, (0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF), strict=True
+    ):
+        if short not in (value, full):
+            raise UnreadableError("the two end records of the zip archive disagree")
+    return count, size, offset, at
+
+
+def is_appended(source: Source, end: int) -> bool:
+    """Whether the bytes after the end of an archive are what an in-place rewrite appends, or the beginning of it.
+
+    Zeros are bytes that never reached the disk.
+    """
+    left = source.size - end
+    head = source.read(end, min(left, LOCAL_HEADER.size))
+    if not any(head):
+        return left >= LOCAL_HEADER.size  # a few zeros may be anything
+    if not head.startswith(LOCAL_MAGIC[: len(head)]):
+        return False
+    if len(head) < LOCAL_HEADER.size:
+        return True
+    _, extra, extras = header_names(source, end, head)
+    mark = FIELD + end.to_bytes(8, "little")
+    return mark in extra if len(extra) == extras else mark.startswith(extra[: len(mark)])
+
+
+def header_names(source: Source, end: int, head: bytes) -> tuple[bytes, bytes, int]:
+    """(name, extra fields as far as they are there, how long they are to be) of the local header at an end."""
+    names, extras = LOCAL_HEADER.unpack(head)[-2:]
+    begin = end + LOCAL_HEADER.size
+    name = source.read(begin, min(names, source.size - begin))
+    begin += len(name)
+    return name, source.read(begin, min(extras, source.size - begin)), extras
+
+
+def _check_names(records: Records) -> list[Notice]:
+    """What is odd about the names. Raises UnreadableError for two that are equal."""
+    names, lower = records.names, records.joined.lower()
+    if len(set(names if lower == records.joined else lower[1:].split("\0"))) == len(names):
+        return []
+    seen: dict[str, str] = {}
+    notices: list[Notice] = []
+    for name in names:
+        before = seen.setdefault(name.lower(), name)
+        if before is name:
+            continue
+        if before == name:
+            raise UnreadableError(f"duplicate record {show(name, 80)}: readers may pick either one")
+        both = f"{show(before, 60)} and {show(name, 60)}"
+        notices.append(
+            Notice("container", f"two records differ only in case: {both}; torch may read either one")
+        )
+    return notices

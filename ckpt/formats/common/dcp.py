@@ -1,0 +1,105 @@
+"""The files of a distributed checkpoint by their names, the folder that a path into it leads to, and what lies beside."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ckpt.errors import NotOpenedError, UnreadableError
+from ckpt.formats.probe import Probe
+from ckpt.io.location import Location
+
+METADATA, DATA = ".metadata", ".distcp"
+_OF_A_RANK = r"__\d+\.metadata"
+"""What each rank writes where `save` uses no collectives."""
+
+LIGHTNING, COMMON, BACKEND = "meta.pt", "common.pt", "metadata.json"
+"""Files of torch.save and JSON that frameworks put into the folder: Lightning the first, Megatron the others."""
+BACKEND_KEY = b'"sharded_backend"'
+_HEAD = 4096
+
+_ACCELERATE = r"(?:pytorch_model_fsdp|optimizer)_\d{1,4}"
+_BESIDE = (
+    r"(?:scheduler|sampler|dl_state_dict)(?:_\d{1,4})?\.bin|scaler\.pt|scheduler\.pt|(?:random_states|custom_checkpoint)_\d{1,6}\.pkl"
+    r"|rng_state(?:_\d{1,6})?\.pth|trainer_state\.json|training_args\.bin"
+)
+
+
+def is_metadata(name: str) -> bool:
+    """Whether a file of this name says what a distributed checkpoint holds."""
+    return name == METADATA or (name.endswith(METADATA) and re.fullmatch(_OF_A_RANK, name) is not None)
+
+
+def is_of_accelerate(name: str) -> bool:
+    """Whether accelerate, or the Trainer of transformers, gives this name to a folder: a distributed checkpoint."""
+    return re.fullmatch(_ACCELERATE, name) is not None
+
+
+def is_part(name: str) -> bool:
+    """Whether a file of this name belongs to a distributed checkpoint."""
+    return is_metadata(name) or name.endswith(DATA)
+
+
+def folder_of(probe: Probe) -> Location | None:
+    """The folder of the checkpoint that a path leads to: the folder, its `.metadata`, or a file of its data."""
+    found = _found(probe)
+    return None if found is None else found[0]
+
+
+def plain_folder_of(probe: Probe) -> Location | None:
+    """As `folder_of`; None for the folder of a framework that keeps a part of its checkpoint in files of its own."""
+    found = _found(probe)
+    return None if found is None or companion(*found) else found[0]
+
+
+def _found(probe: Probe) -> tuple[Location, list[str]] | None:
+    if probe.is_folder:
+        folder = probe.location
+    else:
+        name = probe.path.replace("\\", "/").rpartition("/")[2]
+        if not is_part(name):
+            return None
+        folder = probe.location.parent()
+    try:
+        names = folder.names()
+    except NotOpenedError:
+        return None
+    return (folder, names) if any(map(is_part, names)) else None
+
+
+def companion(folder: Location, names: Sequence[str]) -> str:
+    """The file that says whose folder it is: `metadata.json` of Megatron, `common.pt` or `meta.pt`; empty without one.
+
+    A link, or anything else that is not a file, is not one.
+    """
+    return next(
+        (name for name in (BACKEND, COMMON, LIGHTNING) if name in names and _is_one(folder, name)), ""
+    )
+
+
+def _is_one(folder: Location, name: str) -> bool:
+    try:
+        at = folder.child(name, "cache")
+        if not at.is_file() or name != BACKEND:
+            return at.is_file()
+        source = at.open()
+    except UnreadableError:
+        return False
+    try:
+        return BACKEND_KEY in source.read(0, min(source.size, _HEAD))
+    finally:
+        source.close()
+
+
+def beside(folder: Location) -> tuple[str, ...]:
+    """What accelerate saved together with one of its folders: the names in the folder around it, ranks as `*`."""
+    own = folder.name.replace("\\", "/").rstrip("/").rpartition("/")[2]
+    if not is_of_accelerate(own):
+        return ()
+    try:
+        names = folder.parent().names()
+    except NotOpenedError:
+        return ()
+    others = [name for name in names if name.endswith("/") and is_of_accelerate(name[:-1])]
+    files = dict.fromkeys(re.sub(r"_\d+(?=\.)", "_*", name) for name in names if re.fullmatch(_BESIDE, name))
+    return (*(name for name in others if name[:-1] != own), *files)

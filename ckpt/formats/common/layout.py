@@ -1,0 +1,306 @@
+"""Writing a zip archive exactly as torch's own writer does: uncompressed records, aligned by padding, sizes and
+checksums after the data, zip64 where it is needed.
+
+Layout: caffe2/serialize/inline_container.cc and miniz, the same from torch 1.6 to 2.13. All sizes and
+positions are known before the first byte is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from struct import pack
+from zlib import crc32
+
+from ckpt.elements.blocks import little, pour
+from ckpt.formats.common.archive import MARK, Archive, read_archive
+from ckpt.formats.common.directory import Record
+from ckpt.formats.common.writing import Keys, to_bytes
+from ckpt.io.commit import MemorySink, Sink
+from ckpt.io.disk import PAGE
+from ckpt.io.source import Extended
+from ckpt.limits import Limits
+from ckpt.nodes import Node
+from ckpt.pickles.emit import emit
+from ckpt.rows import NamedTuple
+from ckpt.tensors import Range, Storage
+
+ALIGNMENT = 64
+_MAX32, _MAX16 = 0xFFFFFFFF, 0xFFFF
+
+
+class PlannedRecord(NamedTuple):
+    """A record to be written: `pour` writes its `size` bytes and returns their CRC-32.
+
+    `like` is the position modulo PAGE that its data should have; None when the alignment alone decides. `inflated` is
+    the size of what a deflated record holds; its CRC-32 is that of the inflated bytes.
+    """
+
+    name: str
+    size: int
+    pour: Callable[[Sink], int]
+    like: int | None = None
+    inflated: int | None = None
+
+
+class WrittenRecord(NamedTuple):
+    """A record as the directory describes it. `header` is the offset of its local header."""
+
+    name: bytes
+    size: int
+    crc: int
+    header: int
+    method: int = 0
+    stored: int | None = None
+    flags: int | None = None
+
+
+class Layout(NamedTuple):
+    """The position of every record. `headers` and `pads` go with `records`; `size` is that of the archive."""
+
+    records: Sequence[PlannedRecord]
+    headers: list[int]
+    pads: list[int]
+    size: int
+    regular: bool
+    """Whether all padding after the first storage follows torch's own rule. Computed offsets rely on it."""
+
+    def write(self, sink: Sink) -> None:
+        """Write the archive at the position of a sink, which need not be the beginning of its file."""
+        start = sink.position
+        written: list[WrittenRecord] = []
+        for record, header, pad in zip(self.records, self.headers, self.pads, strict=True):
+            written.append(write_record(sink, record, header, pad))
+        write_directory(sink, written, start)
+
+
+def bytes_record(name: str, data: bytes) -> PlannedRecord:
+    """A record of bytes that are in memory."""
+
+    def pour(sink: Sink) -> int:
+        sink.write(data)
+        return crc32(data)
+
+    return PlannedRecord(name, len(data), pour)
+
+
+def lay_out(records: Sequence[PlannedRecord], alignment: int = ALIGNMENT) -> Layout:
+    """The layout of an archive of these records."""
+    at = 0
+    headers: list[int] = []
+    pads: list[int] = []
+    moved = 0
+    storages = 0
+    for record in records:
+        headers.append(at)
+        begin = at + 30 + len(record.name.encode()) + _zip64_local(record.size, at) + 4
+        pad = -begin % alignment
+        if record.like is not None:
+            storages += 1
+            if record.like % alignment == 0:
+                wanted = (record.like - begin) % PAGE
+                moved += wanted != pad and storages > 1
+                pad = wanted
+        pads.append(pad)
+        at = begin + pad + record.size + _descriptor_size(record.size, at)
+    directory = [
+        WrittenRecord(record.name.encode(), record.inflated or record.size, 0, header, 0, record.size)
+        for record, header in zip(records, headers, strict=True)
+    ]
+    return Layout(records, headers, pads, at + directory_size(directory), not moved)
+
+
+def write_record(
+    sink: Sink, record: PlannedRecord, header: int, pad: int, mark: bytes = b""
+) -> WrittenRecord:
+    """Write one record at the sink's position, which is `header`, with `pad` bytes of padding.
+
+    `mark` is one more extra field of its local header. Loaders skip it.
+    """
+    name, size = record.name.encode(), record.size
+    method = 0 if record.inflated is None else 8
+    extra = b""
+    if size >= _MAX32 or header >= _MAX32:
+        fields = (pack("<QQ", size, 0) if size >= _MAX32 else b"") + (
+            pack("<Q", header) if header >= _MAX32 else b""
+        )
+        extra = pack("<HH", 1, len(fields)) + fields
+    extra = mark + extra + pack("<2sH", b"FB", pad) + b"Z" * pad
+    sink.write(
+        pack(
+            "<4sHHHHHIIIHH",
+            b"PK\3\4",
+            _needs(method),
+            _flags(size),
+            method,
+            0,
+            0,
+            0,
+            0,
+            0,
+            len(name),
+            len(extra),
+        )
+        + name
+        + extra
+    )
+    crc = record.pour(sink)
+    full = size if record.inflated is None else record.inflated
+    if size:
+        form = "<4sIQQ" if size >= _MAX32 or header >= _MAX32 else "<4sIII"
+        sink.write(pack(form, b"PK\7\x08", crc, size, full))
+    return WrittenRecord(name, full, crc, header, method, size, _flags(size))
+
+
+def padding(record: PlannedRecord, header: int, mark: bytes = b"") -> int:
+    """The padding that aligns the data of a record whose local header is at `header`."""
+    fixed = 30 + len(record.name.encode()) + len(mark) + _zip64_local(record.size, header) + 4
+    return -(header + fixed) % ALIGNMENT
+
+
+def write_directory(sink: Sink, written: Sequence[WrittenRecord], start: int = 0) -> None:
+    """Write the central directory and the end records at the sink's position. The archive begins at `start`."""
+    begin = sink.position - start
+    for row in written:
+        stored = row.size if row.stored is None else row.stored
+        values = (row.size, stored, row.header)
+        fields = b"".join(pack("<Q", value) for value in values if value >= _MAX32)
+        extra = pack("<HH", 1, len(fields)) + fields if fields else b""
+        size, stored, header = (min(value, _MAX32) for value in values)
+        flags = _flags(row.size) if row.flags is None else row.flags
+        sink.write(
+            pack(
+                "<4sHHHHHHIII",
+                b"PK\1\2",
+                0,
+                _needs(row.method),
+                flags,
+                row.method,
+                0,
+                0,
+                row.crc,
+                stored,
+                size,
+            )
+            + pack("<HHHHHII", len(row.name), len(extra), 0, 0, 0, 0, header)
+            + row.name
+            + extra
+        )
+    end = sink.position - start
+    count, size = len(written), end - begin
+    sink.write(pack("<4sQHHIIQQQQ", b"PK\6\6", 44, 0x031E, 0x2D, 0, 0, count, count, size, begin))
+    sink.write(pack("<4sIQI", b"PK\6\7", 0, end, 1))
+    short = min(count, _MAX16)
+    sink.write(pack("<4sHHHHIIH", b"PK\5\6", 0, 0, short, short, min(size, _MAX32), min(begin, _MAX32), 0))
+
+
+def directory_size(written: Sequence[WrittenRecord]) -> int:
+    """Bytes that `write_directory` writes."""
+    total = 56 + 20 + 22
+    for row in written:
+        stored = row.size if row.stored is None else row.stored
+        wide = sum(value >= _MAX32 for value in (row.size, stored, row.header))
+        total += 46 + len(row.name) + (4 + 8 * wide if wide else 0)
+    return total
+
+
+def _needs(method: int) -> int:
+    """The version that a reader needs, as miniz writes it: 2.0 for a deflated record."""
+    return 20 if method else 0
+
+
+def _flags(size: int) -> int:
+    return 0x0808 if size else 0x0800
+
+
+def _zip64_local(size: int, header: int) -> int:
+    wide = 16 * (size >= _MAX32) + 8 * (header >= _MAX32)
+    return 4 + wide if wide else 0
+
+
+def _descriptor_size(size: int, header: int) -> int:
+    if not size:
+        return 0
+    return 24 if size >= _MAX32 or header >= _MAX32 else 16
+
+
+# --- records of checkpoints -------------------------------------------------------------------------------------------
+
+_LARGE = 1 << 20
+
+
+def archive_of(root: Node, limits: Limits) -> tuple[Layout, bytes, tuple[Storage, ...]]:
+    """The archive that torch.save writes for an object, its pickle, and its storages. Raises LimitError."""
+    keys = Keys(())
+    pickle = emit(root, keys, to_bytes, limits)
+    storages = tuple(keys.storages.values())
+    keys.storages = {key: little(storage) for key, storage in keys.storages.items()}
+    return lay_out(fresh(b"little", pickle, keys)), pickle, storages
+
+
+def appended(archive: Archive, pickles: dict[str, bytes], limits: Limits) -> tuple[bytes, bytes, Archive]:
+    """The records that replace some of an archive, its new directory, and the archive with both at its end.
+
+    `data.pkl` comes first: its mark says where the old archive ends.
+    """
+    start = archive.source.size
+    mark = pack("<2sHQ", MARK, 8, start)
+    sink = MemorySink(start)
+    new: list[WrittenRecord] = []
+    for name, data in pickles.items():
+        planned = bytes_record(f"{archive.root}/{name}", data)
+        new.append(write_record(sink, planned, sink.position, padding(planned, sink.position, mark), mark))
+        mark = b""
+    records = sink.taken()
+    replaced = {row.name.decode() for row in new}
+    write_directory(
+        sink, [*(_row(row) for name, row in archive.records.items() if name not in replaced), *new]
+    )
+    directory = sink.taken()
+    return records, directory, read_archive(Extended(archive.source, records + directory), limits)
+
+
+def fresh(order: bytes, pickle: bytes, keys: Keys) -> list[PlannedRecord]:
+    """The records of a new archive, as torch.save names them."""
+    records = [
+        bytes_record("archive/data.pkl", pickle),
+        bytes_record("archive/byteorder", order),
+    ]
+    records += [storage_record(f"archive/data/{key}", storage) for key, storage in keys.storages.items()]
+    return [*records, bytes_record("archive/version", b"3\n")]
+
+
+def storage_record(name: str, storage: Storage, like: int | None = None) -> PlannedRecord:
+    """The record of a storage; `like` is the position modulo PAGE that its data should have."""
+    if like is None and isinstance(storage.place, Range) and storage.nbytes >= _LARGE:
+        like = storage.place.offset  # a gap is worth it, because the copy is faster
+    return PlannedRecord(name, storage.nbytes, lambda sink: pour(storage, sink, crc=True), like)
+
+
+def copied(archive: Archive, record: Record) -> PlannedRecord:
+    """A record that ckpt does not write itself, with its own bytes. A deflated one is inflated."""
+    place = record.place(archive.source)
+    whole = Storage(record.name, None, None, record.size, place, record.crc)
+    return PlannedRecord(record.name, record.size, lambda sink: pour(whole, sink, crc=True))
+
+
+def _row(record: Record) -> WrittenRecord:
+    """A record that stays where it is. A CRC of 0 still means "not recorded"."""
+    return WrittenRecord(
+        record.name.encode(),
+        record.size,
+        record.crc or 0,
+        record.header,
+        8 if record.deflated else 0,
+        record.stored,
+        record.flags,
+    )
+
+
+def alignment_of(archive: Archive) -> int:
+    """The alignment of the storages of an archive, in bytes."""
+    record = archive.find(".storage_alignment")
+    if record is not None and record.size < 8:
+        text = archive.read(record, 8, "entries")
+        if text.isdigit() and 0 < int(text) <= 4096:
+            return int(text)
+    return ALIGNMENT

@@ -1,0 +1,314 @@
+"""What every pickle-based format does once it knows where the storages are: pickle -> Checkpoint.
+
+Not a format of the table; torch-zip, legacy and TorchScript use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from ckpt.checkpoint import Checkpoint, Import, Notice, Origin, Refusal, Traits, Value
+from ckpt.columns import Chain, Column
+from ckpt.errors import LimitError, MixedStepsError, UnreadableError
+from ckpt.io.source import Source
+from ckpt.limits import Budget, Limits
+from ckpt.nodes import Global, Node, PersistentId, tensor_of
+from ckpt.pickles import imports, machine, weights_only
+from ckpt.pickles.imports import Judgement, looks_like_enum
+from ckpt.pickles.known import is_known
+from ckpt.pickles.machine import MachineError, Pickle
+from ckpt.pickles.rebuild import Rebuilder
+from ckpt.tensors import Range, Storage, TensorRef, parts_of
+from ckpt.text import and_more, show
+from ckpt.tree.find import counter, is_counter, with_unique_names
+from ckpt.tree.literals import call_text
+from ckpt.tree.walk import Flat, flatten
+
+_CALLS_SHOWN = 20
+LEAST_BYTES = 256 * 1024
+"""The size of a pickle from which on skimming saves more than it costs to compile its expressions."""
+ReadNested = Callable[[bytes | Range, "Contents", Limits, int], Node]
+
+
+class Contents:
+    """The pickles of one file, nested ones too, and every storage that they name, by its id.
+
+    `read_nested` reads a checkpoint in the bytes of a pickle, as the loader of the format would. `mark` is the
+    prefix of all storage ids, `streams` counts the nested checkpoints, `budget` is what is left for all of them.
+    """
+
+    def __init__(
+        self,
+        notices: Iterable[Notice] = (),
+        read_nested: ReadNested | None = None,
+        mark: str = "",
+        budget: Budget | None = None,
+    ) -> None:
+        self.budget = budget
+        self.pickles: list[Pickle] = []
+        self.read_nested = read_nested
+        self.mark = mark
+        self.streams = 0
+        self.storages: dict[str, Storage | Column[Storage]] = {}
+        """By their ids; a column by that of its first one."""
+        self.notices = list(notices)
+        self.bytestrings = False
+        self.not_loadable: str | None = None
+
+
+def run(
+    data: bytes, limits: Limits, budget: Budget | None = None, skim: machine.Skim | None = None
+) -> Pickle:
+    """`machine.run`. The error of a damaged pickle names the unknown imports that came before the damage."""
+    try:
+        return machine.run(data, limits, 0, budget, None, skim)
+    except MachineError as error:
+        error.hint = unknown_names(error.seen)
+        raise
+
+
+class Storages(Protocol):
+    """Gives the storages of one pickle, each made once."""
+
+    def resolve(self, persistent: PersistentId) -> Storage | Global:
+        """What a persistent id names. Raises UnreadableError."""
+        ...
+
+    def storages(self, keys: Sequence[str], looks: Sequence[Storage]) -> Sequence[Storage]:
+        """The storage of each key, with the device, the dtype and the bytes of another. Raises UnreadableError."""
+        ...
+
+    def forget(self) -> None:
+        """Drop every storage, as before the first one."""
+        ...
+
+
+def run_skimmed(data: bytes, limits: Limits, budget: Budget, storages: Storages) -> Pickle:
+    """`run`, where the tensors of a large pickle are read by columns if that surely gives the same tree."""
+    if len(data) < LEAST_BYTES:
+        return run(data, limits, budget)
+    from ckpt.pickles.skim.tensors import TensorSkimmer  # here: small files do not pay for it
+
+    left = budget.copy()
+    skimmer = TensorSkimmer(data, left, storages.resolve, storages.storages)
+    try:
+        pickle = machine.run(data, limits, 0, left, None, skimmer)
+    except UnreadableError:  # of this pickle, or of a part of it that only the machine understands
+        pickle = None
+    if pickle is None or not skimmer.is_exact:
+        storages.forget()
+        return run(data, limits, budget)
+    budget.become(left)
+    return pickle
+
+
+def unknown_names(names: Iterable[Global]) -> str | None:
+    """What a refused file would have imported, for the hint of the error."""
+    unknown = [show(name.qualified, 60) for name in names if not is_known(name)]
+    return f"it imports {and_more(unknown, 5)}" if unknown else None
+
+
+def interpret(
+    pickle: Pickle,
+    contents: Contents,
+    limits: Limits,
+    storage_of: Callable[[PersistentId], Storage | Global],
+    depth: int,
+) -> None:
+    """Give every persistent id and every call of a pickle its meaning. Raises UnreadableError."""
+    contents.pickles.append(pickle)
+    contents.bytestrings = contents.bytestrings or pickle.bytestrings
+    for persistent in pickle.persistent:
+        if persistent.meaning is None:
+            persistent.meaning = storage_of(persistent)
+
+    def nested(data: bytes | Range) -> Node:
+        if depth >= limits.nesting or contents.read_nested is None:
+            raise LimitError("checkpoints are nested too deep in pickles", "nesting", limits.nesting)
+        if contents.budget is not None:
+            contents.budget.charge(
+                len(data) if isinstance(data, bytes) else 0
+            )  # it is read, and perhaps decoded, each time that it is met
+        return contents.read_nested(data, contents, limits, depth + 1)
+
+    Rebuilder(nested, contents.budget).annotate(pickle)
+
+
+def checkpoint(
+    path: str,
+    format: str,
+    traits: Traits,
+    root: Node,
+    contents: Contents,
+    limits: Limits,
+    *,
+    source: Source | None = None,
+    origin: Origin | None = None,
+    byteorder: str = "little",
+    refusals: tuple[Refusal, ...] | None = None,
+    not_loadable: str | None = None,
+    flat: Flat | None = None,
+) -> Checkpoint:
+    """The Checkpoint over a tree whose calls have their meaning."""
+    try:
+        flat = flatten(root, limits, contents.budget) if flat is None else flat
+    except UnreadableError as error:
+        error.hint = unknown_names(name for pickle in contents.pickles for name in pickle.globals.values())
+        raise
+    tensors, tensor_marks = (flat.tensors, []) if flat.names_differ else with_unique_names(flat.tensors)
+    values, value_marks = with_unique_names(flat.values)
+    for marks, of in ((tensor_marks, [mark for _, mark in tensor_marks]), (value_marks, [])):
+        if marks:
+            listed = and_more([f"{name} (the second is shown as {mark})" for name, mark in marks], 1)
+            contents.notices.append(Notice("ambiguous-name", f"two paths have the name {listed}", tuple(of)))
+    if flat.repeats:
+        contents.notices.append(Notice("ambiguous-name", and_more(flat.repeats, 1)))
+    if refusals is None:
+        refusals = _refusals(contents, flat)
+    not_loadable = not_loadable or contents.not_loadable
+    impossible = (weights_only.impossible_call(p.globals.values(), p.calls) for p in contents.pickles)
+    call = next((call for call in impossible if call is not None), None)
+    if call is not None and not_loadable is None:
+        not_loadable = (
+            f"the call of {show(call.class_name, 60)} at byte {call.offset:,} of the pickle cannot succeed"
+        )
+    unhashable = [pickle.unhashable for pickle in contents.pickles if pickle.unhashable is not None]
+    if unhashable and not_loadable is None:
+        not_loadable = f"the dict at byte {unhashable[0]:,} of the pickle has an unhashable key"
+    encoding = "latin1" if not_loadable is None and contents.bytestrings else None
+    return Checkpoint(
+        path=path,
+        format=format,
+        traits=traits,
+        nbytes=0 if source is None else source.size,
+        root=root,
+        tensors=tensors,
+        storages=_storages(contents, flat),
+        values=tuple(values),
+        containers=tuple(flat.containers),
+        imports=_imports(contents, flat),
+        byteorder=byteorder,
+        weights_only=refusals,
+        encoding=encoding,
+        not_loadable=not_loadable,
+        notices=tuple(contents.notices),
+        sources=() if source is None else (source,),
+        origin=origin,
+    )
+
+
+def _storages(contents: Contents, flat: Flat) -> Sequence[Storage]:
+    """Every storage: first those that persistent ids name, then those that only tensors name (on meta)."""
+    storages: Chain[Storage] = Chain()
+    for each in contents.storages.values():
+        if isinstance(each, Column):
+            storages.extend(each)
+        else:
+            storages.append(each)
+    known = {
+        id(storage)
+        for part in storages.parts
+        for storage in (part.made if isinstance(part, Column) else part)
+    }
+    for part in flat.tensors.parts:
+        for entry in () if isinstance(part, Column) else part:
+            for tensor in parts_of(entry.tensor):
+                if id(tensor.storage) not in known:
+                    known.add(id(tensor.storage))
+                    storages.append(tensor.storage)
+    return storages
+
+
+def _refusals(contents: Contents, flat: Flat) -> tuple[Refusal, ...]:
+    places_of: dict[str, dict[str, None]] = {}
+    for pickle in contents.pickles:
+        for reason, node in weights_only.refusals(pickle):
+            places_of.setdefault(reason, {}).update(dict.fromkeys(flat.where.get(id(node), ())))
+    return tuple(Refusal(reason, tuple(places)) for reason, places in places_of.items())
+
+
+def _imports(contents: Contents, flat: Flat) -> tuple[Import, ...]:
+    nodes: dict[tuple[str, str], list[Global]] = {}
+    judged: dict[tuple[str, str], list[Judgement]] = {}
+    for pickle in contents.pickles:
+        roots = [pickle.root, *pickle.persistent]
+        for name, judgement in imports.judge(
+            pickle.globals.values(), pickle.calls, roots, pickle.late
+        ).items():
+            nodes.setdefault((name.module, name.name), []).append(name)
+            judged.setdefault((name.module, name.name), []).append(judgement)
+    rows: list[Import] = []
+    for pair, found in judged.items():
+        group = min((judgement.group for judgement in found), key=_WORST.index)
+        calls = [call for judgement in found for call in judgement.calls]
+        where = [place for node in nodes[pair] for place in flat.where.get(id(node), ())]
+        texts = tuple(call_text(call) for call in calls[:_CALLS_SHOWN])
+        is_enum = bool(calls) and all(map(looks_like_enum, calls))
+        times = sum(judgement.times for judgement in found)
+        rows.append(Import(*pair, group, tuple(dict.fromkeys(where)), texts, is_enum, times=times))
+    return tuple(rows)
+
+
+_WORST: tuple[imports.Group, ...] = ("called", "unknown", "known")
+
+
+# --- the files of ranks ------------------------------------------------------------------------------------------------
+
+HINT = "copy all files of one save again"
+
+
+def refuse_mixed(headers: Iterable[tuple[str, Mapping[str, Node]]]) -> None:
+    """Raise MixedStepsError where two files count differently.
+
+    `headers` gives each file, as a message names it, and its counters by their names.
+    """
+    problem = mixed(headers)
+    if problem is not None:
+        raise MixedStepsError(problem, hint=HINT)
+
+
+def mixed(headers: Iterable[tuple[str, Mapping[str, Node]]]) -> str | None:
+    """What two files count differently; None where all agree."""
+    known: dict[str, tuple[str, Node]] = {}
+    for file, header in headers:
+        for name, node in header.items():
+            first, other = known.setdefault(name, (file, node))
+            values = _differing(other, node)
+            if values is not None:
+                said = f"{show(name, 80)} is {values[0]:,.0f} in {first}, {values[1]:,.0f} in {file}"
+                return f"the files were saved at several steps: {said}"
+    return None
+
+
+def counters_of(values: Iterable[Value]) -> dict[str, Node]:
+    """The counters of a run among values, by their names."""
+    return {
+        row.name: row.node for row in values if row.path and row.node is not None and is_counter(row.path)
+    }
+
+
+def _differing(one: Node, two: Node) -> tuple[float, float] | None:
+    """The values of two counters that differ. Where the files record equal checksums, no value is read."""
+    first, second = tensor_of(one), tensor_of(two)
+    if first is not None and (first is second or _crc(first) == _crc(second) is not None):
+        return None
+    values = counter(one), counter(two)
+    return None if None in values or values[0] == values[1] else values  # type: ignore[return-value]
+
+
+def _crc(tensor: object) -> tuple[str, int] | None:
+    """The dtype and the recorded checksum of a tensor that is all of its storage."""
+    if not isinstance(tensor, TensorRef) or tensor.storage.crc is None:
+        return None
+    return (tensor.dtype.name, tensor.storage.crc) if tensor.extent == (0, tensor.storage.nbytes) else None
+
+
+def is_pickle(head: bytes) -> bool:
+    """Whether these first bytes are those of a pickle of a dict, a list or an object."""
+    return (
+        (head[:1] == b"\x80" and len(head) > 1 and head[1] <= 5)
+        or head[:3] in (b"(dp", b"(lp")
+        or head[:2] in (b"}q", b"]q")
+        or head.startswith(b"ccollections\nOrderedDict\n")
+    )

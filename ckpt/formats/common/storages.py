@@ -1,0 +1,233 @@
+"""The storages of an archive of torch.save: the records of one folder, as its pickle names them."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import repeat
+
+from ckpt.checkpoint import Notice
+from ckpt.columns import Column
+from ckpt.dtypes import UINT8, DType
+from ckpt.errors import UnreadableError
+from ckpt.formats.common.archive import Archive, read_archive
+from ckpt.formats.common.directory import Record
+from ckpt.formats.common.members import of_record
+from ckpt.formats.common.pickled import Contents, interpret, run
+from ckpt.io.source import grounded
+from ckpt.limits import Budget, Limits
+from ckpt.nodes import Global, Node, PersistentId
+from ckpt.pickles.rebuild import make_storage, storage_bytes, storage_type
+from ckpt.tensors import Range, Storage
+from ckpt.text import and_more, show
+
+_KEY_BYTES = 65_000
+"""The name of a record has at most 65,535 bytes, with the folder of the storages."""
+
+
+def byteorder_of(archive: Archive) -> str:
+    """`little` or `big`, from the record `byteorder`. Torch before 2.1 wrote no such record."""
+    record = archive.find("byteorder")
+    if record is None:
+        return "little"
+    text = archive.read(record, 64, "entries") if record.size <= 64 else b"too much"
+    if text not in (b"little", b"big"):
+        raise UnreadableError(
+            f"unknown byte order {show(text.decode('latin-1'), 40)} in the record byteorder"
+        )
+    return text.decode()
+
+
+def is_key(text: str) -> bool:
+    """Whether a text can name a storage and its record. torch takes any, but a NUL ends a name, and a slash at its end
+    makes the record a folder, of which torch reads no byte.
+    """
+    try:
+        return 0 < len(text.encode()) <= _KEY_BYTES and "\0" not in text and not text.endswith("/")
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
+
+
+def _is_count(key: object) -> bool:
+    return type(key) is int and 0 <= key < 2**63
+
+
+class StorageFolder:
+    """The storages of one folder of records (`data/KEY`). Each is made when a persistent id names it."""
+
+    def __init__(
+        self,
+        archive: Archive,
+        folder: str,
+        contents: Contents,
+        prefix: str = "",
+        *,
+        big: bool = False,
+        suffix: str = "",
+    ) -> None:
+        self._source = archive.source
+        self._records = archive.records
+        self._folder = f"{archive.root}/{folder}/"
+        self._contents = contents
+        self._prefix = prefix
+        self._suffix = suffix
+        self._big = big
+        self._types: dict[Node, DType | None] = {}
+        self._made: dict[str, Storage] = {}
+        self._columns: dict[int, Column[Storage]] = {}
+        """By the position of the first record in the directory."""
+        self._count = 0
+        self._longer: list[str] = []
+
+    def resolve(self, persistent: PersistentId) -> Storage | Global:
+        """The storage that `('storage', class, key, location, numel)` names. Raises UnreadableError."""
+        pid = persistent.pid
+        if type(pid) is not tuple or len(pid) not in (5, 6) or pid[0] != "storage":
+            raise UnreadableError(
+                f"the persistent id at byte {persistent.offset:,} of the pickle does not name a storage"
+            )
+        _, cls, key, device, numel = pid[:5]
+        text = key if type(key) is str else str(key) if isinstance(key, str) or _is_count(key) else ""
+        return self.storage(cls, text, device, numel)
+
+    def storage(self, cls: Node, text: str, device: Node, numel: Node) -> Storage:
+        """The storage with the key `text`, as a persistent id describes it. Raises UnreadableError."""
+        if type(cls) is Global and cls in self._types:
+            dtype = self._types[cls]
+        else:
+            dtype = self._types[cls] = storage_type(cls)
+        return self._storage(text, device, dtype, storage_bytes(dtype, numel))
+
+    def _storage(self, text: str, device: Node, dtype: DType | None, nbytes: int) -> Storage:
+        at = -1
+        storage = self._made.get(text)
+        if storage is None:
+            at = self._position(text)
+            storage = self._in_column(at)
+        if storage is not None:
+            if (storage.dtype or UINT8, storage.nbytes) != (dtype or UINT8, nbytes):  # untyped ones are bytes
+                raise UnreadableError(f"storage {show(text)} is used with two types or sizes")
+            return storage  # as in torch, the first id that names a storage decides its device
+        if not is_key(text):
+            raise UnreadableError(f"invalid storage key {show(text, 80)}")
+        if at < 0:
+            raise UnreadableError(
+                f"storage {show(text, 80)} has no record {show(self._folder + text + self._suffix, 160)}"
+            )
+        record = self._records.at(at)
+        if record.size < nbytes:
+            raise UnreadableError(
+                f"storage {show(text, 80)} has {record.size:,} bytes, its tensors need {nbytes:,}"
+            )
+        if record.size > nbytes:
+            self._longer.append(f"{show(text, 80)} ({record.size:,} bytes for {nbytes:,})")
+        place = record.place(self._source, big=self._big)
+        storage = make_storage(
+            self._contents.mark + self._prefix + text, device, dtype, nbytes, place, record.crc
+        )
+        self._made[text] = self._contents.storages[storage.id] = storage
+        self._count += 1
+        return storage
+
+    def storages(self, keys: Sequence[str], looks: Sequence[Storage]) -> Sequence[Storage]:
+        """The storages with these keys, each with the device, the dtype and the bytes of another. Raises UnreadableError."""
+        records, before, after = self._records, self._folder, self._suffix
+        first = records.run(before + f"{after}\0{before}".join(keys) + after, self._count)
+        end = first + len(keys)
+        if (
+            first < 0
+            or not self._made.keys().isdisjoint(keys)
+            or any(first < start + len(column) and start < end for start, column in self._columns.items())
+            or records.methods[first:end].tobytes().strip(b"\0")
+            or records.sizes[first:end] != array("Q", [look.nbytes for look in looks])
+        ):
+            return [
+                self._storage(key, look.device, look.dtype, look.nbytes)
+                for key, look in zip(keys, looks, strict=True)
+            ]
+        mark = self._contents.mark + self._prefix
+        file, base = grounded(self._source, 0)
+
+        def make(begin: int, last: int) -> list[Storage]:
+            span, new = slice(first + begin, first + last), tuple.__new__
+            offsets: Iterable[int] = records.offsets[span]
+            if base:
+                offsets = map(base.__add__, offsets)
+            checksums: Iterable[int | None] = records.checksums[span]
+            if 0 in records.checksums[span]:
+                checksums = [records.at(at).crc for at in range(span.start, span.stop)]
+            ids = [mark + key for key in keys[begin:last]] if mark else keys[begin:last]
+            _, devices, dtypes, sizes, *_ = zip(*looks[begin:last], strict=True)
+            ranges = zip(
+                repeat(file), offsets, sizes, repeat(None), repeat(self._big), repeat(None), strict=False
+            )
+            fields = zip(ids, devices, dtypes, sizes, map(new, repeat(Range), ranges), checksums, strict=True)
+            return list(map(new, repeat(Storage), fields))
+
+        column = Column(len(keys), make, looks)
+        self._columns[first] = column
+        self._contents.storages[mark + keys[0]] = column
+        self._count += len(keys)
+        return column
+
+    def _in_column(self, at: int) -> Storage | None:
+        """The storage of the record at a position of the directory, where it is in a column."""
+        for first, column in self._columns.items():
+            if first <= at < first + len(column):
+                return column[at - first]
+        return None
+
+    def __contains__(self, key: object) -> bool:
+        """Whether the pickle named a key so far."""
+        if not isinstance(key, str):
+            return False
+        return key in self._made or self._in_column(self._position(key)) is not None
+
+    def _position(self, key: str) -> int:
+        """The position of the record of a key in the directory; -1 without one."""
+        return self._records.find(self._folder + key + self._suffix, self._count)
+
+    def forget(self) -> None:
+        """Drop every storage, as before the first one."""
+        for each in (*self._made.values(), *(column[0] for column in self._columns.values())):
+            del self._contents.storages[each.id]
+        self._made.clear()
+        self._columns.clear()
+        self._longer.clear()
+        self._count = 0
+
+    def notices(self) -> list[Notice]:
+        """The records that do not fit their storages, in one notice."""
+        if not self._longer:
+            return []
+        listed = and_more(self._longer, 3)
+        return [Notice("container", f"records are longer than their storages: {listed}")]
+
+
+def tree_inside(
+    outer: Archive, record: Record, contents: Contents, limits: Limits, budget: Budget, prefix: str
+) -> Node:
+    """The tree of the file of torch.save in a record. Its pickle and its storages, whose ids begin with `prefix`, join
+    `contents`.
+
+    Raises UnreadableError, LimitError.
+    """
+    member = of_record(outer.source, record)
+    member.admit(limits, budget)
+    archive = read_archive(member.open(), limits)
+    if archive.find("data.pkl") is None:
+        raise UnreadableError(f"record {show(record.name, 80)} is not a file of torch.save")
+    contents.notices += archive.notices
+    return tree_of(archive, contents, limits, budget, prefix)
+
+
+def tree_of(archive: Archive, contents: Contents, limits: Limits, budget: Budget, prefix: str = "") -> Node:
+    """The tree of an archive of torch.save. Its pickle and its storages join `contents`. Raises UnreadableError, LimitError."""
+    record = archive.find("data.pkl")
+    assert record is not None
+    budget.hold(archive.nbytes)
+    pickle = run(archive.read_pickle(record, limits, budget), limits, budget)
+    folder = StorageFolder(archive, "data", contents, prefix, big=byteorder_of(archive) == "big")
+    interpret(pickle, contents, limits, folder.resolve, 0)
+    contents.notices += folder.notices()
+    return pickle.root

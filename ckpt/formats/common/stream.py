@@ -1,0 +1,295 @@
+"""The stream of torch.save before 1.6, a file or nested in a pickle: five pickles in a row (magic, protocol, system, object, storage keys), then a count of
+elements and the bytes for each key. The file holds no offsets and is always little-endian.
+
+Layout: torch/serialization.py `_legacy_save`, `_legacy_load`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ckpt.checkpoint import Notice
+from ckpt.dtypes import UINT8, DType
+from ckpt.errors import CutOffError, LimitError, UnreadableError
+from ckpt.formats.common.pickled import Contents, interpret, run
+from ckpt.io.source import Memory, Source, Window, grounded
+from ckpt.limits import Budget, Limits
+from ckpt.nodes import Global, Node, Opaque, PersistentId, tensor_of
+from ckpt.pickles.machine import Pickle, TruncatedPickleError
+from ckpt.pickles.rebuild import make_storage, storage_bytes, storage_type
+from ckpt.tensors import Range, Storage
+from ckpt.text import show
+from ckpt.tree.quantized import convolution, packed
+from ckpt.tree.scalars import class_of
+
+MAGIC = 0x1950A86A20F9469CFC6C
+PROTOCOL = 1001
+_MAGIC_BYTES = b"\x8a\x0a" + MAGIC.to_bytes(10, "little")
+_MAGICS = (
+    b"\x80\x02" + _MAGIC_BYTES,
+    b"\x80\x03" + _MAGIC_BYTES,
+    b"\x80\x04\x95\x0d\0\0\0\0\0\0\0" + _MAGIC_BYTES,
+    b"\x80\x05\x95\x0d\0\0\0\0\0\0\0" + _MAGIC_BYTES,
+    b"L%dL\n" % MAGIC,
+)
+_FIRST_READ = 1 << 18
+
+
+_NEEDS_DATA = {
+    "torch._utils._rebuild_nested_tensor": "a nested tensor",
+    "torch._utils._rebuild_device_tensor_from_cpu_tensor": "a tensor that is copied to its device",
+    "torch._C.Generator": "a torch.Generator",
+}
+
+
+def needs_data(call: Opaque) -> str | None:
+    """The kind of an object that torch makes from the data of its tensors; None for any other call.
+
+    In this format the data follows the pickle, so torch fails, or takes what happens to lie in memory.
+    """
+    func = call.func
+    if type(func) is Global and func.name.startswith("_rebuild_from_type") and call.args:
+        func = call.args[0]
+    kind = _NEEDS_DATA.get(func.qualified) if type(func) is Global else None
+    if kind is not None and (call.states or call.meaning is not None):
+        return kind
+    if tensor_of(call) is not None:
+        return None
+    name = class_of(call)
+    is_packed = packed(call) is not None or convolution(call, name) is not None
+    return "packed parameters of a quantized module" if is_packed else None
+
+
+def is_legacy(head: bytes) -> bool:
+    """Whether these first bytes are those of a legacy stream."""
+    return head.startswith(_MAGICS)
+
+
+def salvaged(source: Source, limits: Limits) -> Node:
+    """The root of a stream that may be cut off in its data: incomplete storages are placed after its end."""
+    return Stream(
+        source, Contents(read_nested=read_nested, budget=Budget(limits)), limits, "", 0, is_cut=True
+    ).read()
+
+
+def read_nested(data: bytes | Range, contents: Contents, limits: Limits, depth: int) -> Node:
+    """The root of a checkpoint in the bytes of a pickle. Its storages join `contents`."""
+    if isinstance(data, Range):
+        source: Source = Window(data.source, data.offset, data.size, data.source.name)
+    else:
+        source = Memory(data)
+    if not source.read(0, min(32, source.size)).startswith(_MAGICS):
+        raise UnreadableError("a nested checkpoint does not have the legacy format")
+    prefix = f"nested-{contents.streams}:"
+    contents.streams += 1
+    return Stream(source, contents, limits, prefix, depth).read()
+
+
+def trailing(source: Source, end: int) -> Notice:
+    left = source.size - end
+    head = source.read(end, min(left, 32))
+    if head.startswith(_MAGICS) or head.startswith(b"PK\x03\x04"):
+        return Notice(
+            "trailing-data", f"a second checkpoint begins at byte {end:,}: torch.load reads only the first"
+        )
+    return Notice("trailing-data", f"{left:,} bytes follow the last storage")
+
+
+class Stream:
+    """One legacy stream, read front to back."""
+
+    def __init__(
+        self,
+        source: Source,
+        contents: Contents,
+        limits: Limits,
+        prefix: str,
+        depth: int,
+        *,
+        is_cut: bool = False,
+    ) -> None:
+        self._source = source
+        self._contents = contents
+        self._limits = limits
+        self._prefix = prefix
+        self._depth = depth
+        self._is_cut = is_cut
+        self._buffer = b""
+        self._made: dict[str, Storage] = {}
+        self.end = 0
+
+    def read(self) -> Node:
+        magic = self._pickle()
+        if magic.root != MAGIC or magic.globals:
+            raise UnreadableError("the legacy file lacks its magic number")
+        protocol = self._pickle()
+        if type(protocol.root) is not int or protocol.root != PROTOCOL:
+            raise UnreadableError("the legacy file has an unknown protocol")
+        self._contents.pickles.append(self._pickle())  # sys_info: torch ignores it
+        main = self._pickle()
+        keys = self._pickle()
+        self._contents.pickles += [magic, protocol, keys]
+        places = self._places(keys.root, main)
+        interpret(
+            main,
+            self._contents,
+            self._limits,
+            lambda persistent: self._resolve(persistent, places),
+            self._depth,
+        )
+        return main.root
+
+    def _pickle(self) -> Pickle:
+        """The pickle at `end`. Its length is unknown before it was read, so more bytes are read until it is whole."""
+        start = self.end
+        while True:
+            try:
+                pickle = run(self._buffer, self._limits, self._contents.budget)
+            except TruncatedPickleError as error:
+                if not self._grow(start):
+                    size = self._source.size
+                    problem = f"cut off: the file ends at {size:,} bytes, inside a pickle"
+                    raise CutOffError(problem, hint=error.hint) from None
+                continue
+            self._buffer = self._buffer[pickle.end :]
+            self.end = start + pickle.end
+            return pickle
+
+    def _grow(self, start: int) -> bool:
+        have = len(self._buffer)
+        left = self._source.size - start - have
+        if left <= 0:
+            return False
+        if have >= self._limits.pickle_bytes:
+            raise LimitError("a pickle is too long", "pickle-bytes", self._limits.pickle_bytes)
+        more = min(left, max(_FIRST_READ, have))
+        budget = self._contents.budget
+        if budget is not None:
+            if not self._depth:
+                budget.hold(more)  # a nested stream lies within bytes that the file stores once
+            budget.charge(more, "a pickle")
+        self._buffer += self._source.read(start + have, more)
+        return True
+
+    def _places(self, keys: Node, main: Pickle) -> dict[str, tuple[int, int]]:
+        """Key -> (offset of its data, numel). Walks the data part with the sizes of the persistent ids."""
+        if type(keys) is not list:
+            raise UnreadableError("the legacy file lacks its list of storage keys")
+        widths: dict[str, tuple[DType | None, Node]] = {}
+        for persistent in main.persistent:
+            pid = persistent.pid
+            if (
+                type(pid) is tuple
+                and len(pid) in (5, 6)
+                and pid[0] == "storage"
+                and isinstance(pid[2], (str, int))
+            ):
+                dtype = storage_type(pid[1])
+                widths.setdefault(str(pid[2]), (dtype, pid[4]))
+        places: dict[str, tuple[int, int]] = {}
+        at = self.end
+        counts = self._counts(keys, widths) if self._source.far is not None else {}
+        for key in keys:
+            text = str(key) if isinstance(key, (str, int)) and not isinstance(key, bool) else ""
+            if text in places:
+                raise UnreadableError(f"storage {show(text, 80)} is listed twice")
+            if text not in widths:
+                raise UnreadableError(f"storage {show(text, 80)} is listed, but no tensor uses it")
+            dtype, expected = widths[text]
+            if self._is_cut and at + 8 + storage_bytes(dtype, expected) > self._source.size:
+                at = self._source.size
+                places[text] = (at, 0)
+                continue
+            if at + 8 > self._source.size:
+                raise CutOffError(
+                    f"cut off: storage {show(text, 80)} is missing, the file ends at {self._source.size:,}"
+                )
+            numel = int.from_bytes(counts.get(at) or self._source.read(at, 8), "little")
+            if numel != expected:
+                raise UnreadableError(
+                    f"storage {show(text, 80)} has {numel:,} elements, its tensors need {_count(expected)}"
+                )
+            nbytes = storage_bytes(dtype, numel)
+            at += 8
+            if at + nbytes > self._source.size:
+                raise CutOffError(
+                    f"cut off: storage {show(text, 80)} needs bytes {at:,} to {at + nbytes:,}, "
+                    f"the file ends at {self._source.size:,}"
+                )
+            places[text] = (at, numel)
+            at += nbytes
+        self.end = at
+        missing = widths.keys() - places.keys()
+        if missing:
+            raise UnreadableError(
+                f"a tensor uses storage {show(min(missing), 80)}, which the list of storages lacks"
+            )
+        return places
+
+    def _counts(
+        self, keys: Sequence[object], widths: dict[str, tuple[DType | None, Node]]
+    ) -> dict[int, bytes]:
+        """The counts of elements at the places where they should lie, in few requests. They are checked later."""
+        at = self.end
+        ranges: list[tuple[int, int]] = []
+        for key in keys:
+            dtype, expected = widths.get(str(key), (None, None))
+            if type(expected) is not int or expected < 0 or at + 8 > self._source.size:
+                break
+            ranges.append((at, 8))
+            at += 8 + storage_bytes(dtype, expected)
+        return {at: data for (at, _), data in zip(ranges, self._source.read_many(ranges), strict=True)}
+
+    def _resolve(self, persistent: PersistentId, places: dict[str, tuple[int, int]]) -> Storage | Global:
+        pid = persistent.pid
+        where = f"the persistent id at byte {persistent.offset:,} of the pickle"
+        if type(pid) is not tuple or not pid:
+            raise UnreadableError(f"{where} is not a tuple")
+        if pid[0] == "module" and len(pid) == 4 and type(pid[1]) in (Global, Opaque):
+            if type(pid[1]) is Global:
+                return pid[1]
+        if pid[0] != "storage" or len(pid) not in (5, 6):
+            raise UnreadableError(f"{where} does not name a storage")
+        _, cls, key, device, numel = pid[:5]
+        view = pid[5] if len(pid) == 6 else None
+        if len(pid) == 5:
+            self._contents.not_loadable = "torch refuses persistent ids of 5 fields in the legacy format"
+        text = str(key) if isinstance(key, (str, int)) else ""
+        if text not in places:
+            raise UnreadableError(f"{where} names a storage by a key that is not a text")
+        dtype = storage_type(cls)
+        root = self._root(text, dtype, numel, device, places)
+        if view is not None:
+            persistent.shift = _view_offset(view, root, dtype, text)
+        return root
+
+    def _root(
+        self, key: str, dtype: DType | None, numel: Node, device: Node, places: dict[str, tuple[int, int]]
+    ) -> Storage:
+        nbytes = storage_bytes(dtype, numel)
+        before = self._made.get(key)
+        if before is not None:
+            if (before.dtype or UINT8, before.nbytes) != (dtype or UINT8, nbytes):
+                raise UnreadableError(f"storage {show(key, 80)} is used with two types or sizes")
+            return before
+        place = Range(*grounded(self._source, places[key][0]), nbytes)
+        storage = make_storage(
+            self._contents.mark + self._prefix + show(key, 80), device, dtype, nbytes, place
+        )
+        self._made[key] = self._contents.storages[storage.id] = storage
+        return storage
+
+
+def _view_offset(view: Node, root: Storage, dtype: DType | None, key: str) -> int:
+    """Where a view of a storage begins, in elements. Torch before 0.4 wrote `(view_key, offset, size)`."""
+    if type(view) is tuple and len(view) == 3:
+        _, offset, size = view
+        width = max(1, dtype.bits // 8) if dtype else 1
+        if type(offset) is int and type(size) is int:
+            if min(offset, size) >= 0 and (offset + size) * width <= root.nbytes:
+                return int(offset)
+    raise UnreadableError(f"a view of storage {show(key, 80)} reaches past its {root.nbytes:,} bytes")
+
+
+def _count(node: Node) -> str:
+    return f"{node:,}" if type(node) is int and node.bit_length() < 80 else "another number"

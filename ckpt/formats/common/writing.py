@@ -1,0 +1,201 @@
+"""What writers of checkpoints share: the plan of a file, the keys of its storages, the stream of a nested checkpoint, and
+the comparison of what was written with what was planned."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Container, Iterable, Iterator
+from struct import pack
+
+from ckpt.checkpoint import Checkpoint, Value
+from ckpt.elements.blocks import blocks, little, same_bytes
+from ckpt.errors import WriteError
+from ckpt.formats.common.stream import MAGIC, PROTOCOL
+from ckpt.io.commit import Sink
+from ckpt.io.source import Memory
+from ckpt.limits import Limits
+from ckpt.nodes import Dict, Global, Node, PersistentId
+from ckpt.pickles.calls import storage_class
+from ckpt.pickles.emit import StorageId, emit
+from ckpt.rows import NamedTuple
+from ckpt.tensors import Geometry, Range, Storage, TensorRef, parts_of
+from ckpt.text import show
+from ckpt.tree.metadata import is_alias
+from ckpt.tree.view import look
+
+_PLAIN = r"[A-Za-z0-9_.-]{1,64}"
+
+
+class Draft(NamedTuple):
+    """A file that is ready to be written: its bytes, and what writes them to a sink at position 0."""
+
+    size: int
+    write: Callable[[Sink], None]
+
+
+class Keys:
+    """Gives the storages of one file their keys, in the order of the pickle. `storages` keeps that order.
+
+    A storage keeps its key when that is plain, or one of `kept`, and free; else it gets a number.
+    """
+
+    def __init__(self, storages: Iterable[Storage], kept: Container[str] = ()) -> None:
+        self._kept = kept
+        self.storages: dict[str, Storage] = {}
+        self._ids: dict[int, StorageId] = {}
+        self._reserved = {storage.id for storage in storages}
+        self._next = 0
+
+    def __call__(self, storage: Storage, persistent: PersistentId | None) -> StorageId:
+        storage_id = self._ids.get(id(storage))
+        if storage_id is None:
+            key = storage.id
+            if (re.fullmatch(_PLAIN, key) is None and key not in self._kept) or key in self.storages:
+                while str(self._next) in self._reserved or str(self._next) in self.storages:
+                    self._next += 1
+                key = str(self._next)
+            pid = persistent.pid if persistent is not None else None
+            cls = pid[1] if type(pid) is tuple and type(pid[1]) is Global else storage_class(storage)
+            storage_id = self._ids[id(storage)] = StorageId(
+                cls, key, "cpu" if storage.device is None else storage.device, numel(storage, cls)
+            )
+            self.storages[key] = storage
+        return storage_id
+
+
+def numel(storage: Storage, cls: Global) -> int:
+    """Elements of a storage as its class counts them. Untyped storages and elements below one byte count bytes."""
+    if storage.dtype is None or cls.name.endswith("UntypedStorage"):
+        return storage.nbytes
+    return storage.nbytes // max(1, storage.dtype.bits // 8)
+
+
+# --- the stream of torch.save before 1.6 ------------------------------------------------------------------------------
+
+
+def to_bytes(root: Node) -> bytes:
+    """The stream of a checkpoint inside a pickle."""
+    head, storages = stream_of(root, Keys(()), Limits())
+    parts = [head]
+    for storage in storages:
+        assert storage.place is not None
+        parts += (pack("<Q", numel(storage, storage_class(storage))), *blocks(storage.place))
+    return b"".join(parts)
+
+
+def stream_of(root: Node, keys: Keys, limits: Limits) -> tuple[bytes, list[Storage]]:
+    """The stream without its data, and the storages in the order of the data."""
+    pickle = emit(root, keys, to_bytes, limits, legacy=True)
+    order = sorted(keys.storages, key=lambda key: (*_place_of(keys.storages[key]), key))
+    system = Dict()
+    sizes = Dict()
+    sizes.set(["short", "int", "long"], [2, 4, 4])
+    system.set(["protocol_version", "little_endian", "type_sizes"], [PROTOCOL, True, sizes])
+    parts = [emit(node, keys, to_bytes, limits) for node in (MAGIC, PROTOCOL, system)]
+    parts += (pickle, emit([*order], keys, to_bytes, limits))
+    return b"".join(parts), [keys.storages[key] for key in order]
+
+
+def _place_of(storage: Storage) -> tuple[int, int]:
+    """A sort key: storages in the order of their file, then the new ones."""
+    if isinstance(storage.place, Range) and not isinstance(storage.place.source, Memory):
+        return 0, storage.place.offset
+    return 1, 0
+
+
+# --- what was written, and what was planned ---------------------------------------------------------------------------
+
+
+def compare(planned: Checkpoint, written: Checkpoint) -> None:
+    """Raise WriteError unless a written pickle has the tensors, the sharing and the values of the plan."""
+    if len(planned.tensors) != len(written.tensors):
+        raise differs(f"{len(written.tensors):,} tensors instead of {len(planned.tensors):,}")
+    ours: dict[Storage, int] = {}
+    theirs: dict[Storage, int] = {}
+    for one, two in zip(planned.tensors, written.tensors, strict=True):
+        if (one.name, one.path) != (two.name, two.path):
+            raise differs(f"{show(two.name, 80)} instead of {show(one.name, 80)}")
+        for mine, other in zip(parts_of(one.tensor), parts_of(two.tensor), strict=True):
+            same = (
+                mine._replace(storage=other.storage, requires_grad=bool(mine.requires_grad))[:]
+                == (other._replace(requires_grad=bool(other.requires_grad))[:])
+            )
+            same = same and mine.device in (other.device, None)
+            same = same and mine.storage.nbytes == other.storage.nbytes
+            same = same and ours.setdefault(mine.storage, len(ours)) == theirs.setdefault(
+                other.storage, len(theirs)
+            )
+            if not same:
+                raise differs(f"tensor {show(one.name, 80)} differs")
+    if len(planned.values) != len(written.values):
+        raise differs(f"{len(written.values):,} values instead of {len(planned.values):,}")
+    for before, after in zip(planned.values, written.values, strict=True):
+        if not same_value(before, after):
+            raise differs(f"value {show(before.name, 80)} differs")
+
+
+def compare_bytes(planned: Checkpoint, written: Checkpoint) -> None:
+    """Raise WriteError unless every byte of a storage in a written pickle equals its source."""
+    seen: set[Storage] = set()
+    for entry, other in zip(planned.tensors, written.tensors, strict=True):
+        for one, two in zip(parts_of(entry.tensor), parts_of(other.tensor), strict=True):
+            if one.storage in seen or one.storage.place is None:
+                continue
+            seen.add(one.storage)
+            if not same_bytes(_bytes(one.storage), _bytes(two.storage)):
+                raise differs(f"the bytes of {show(entry.name, 80)} differ from the source")
+
+
+def _bytes(storage: Storage) -> Iterator[bytes]:
+    place = little(storage).place
+    assert place is not None
+    return blocks(place, 0, storage.nbytes)
+
+
+def same_value(one: Value, two: Value) -> bool:
+    """Whether two values have one path and one content."""
+    if (one.path, one.fields, one.same_as) != (two.path, two.fields, two.same_as):
+        return False
+    mine, other = look(one.node), look(two.node)
+    if mine.kind != other.kind:
+        return False
+    if mine.kind == "scalar":
+        alike = mine.type == other.type and _kind(mine.value) is _kind(other.value)
+        return alike and (mine.value == other.value or mine.value != mine.value)
+    return len(mine.children) == len(other.children)
+
+
+def _kind(value: object) -> type:
+    """The type of a scalar. A bytearray may be written as a call, whose value reads as bytes."""
+    return bytes if type(value) is bytearray else type(value)
+
+
+def differs(what: str) -> WriteError:
+    """The error for a written file that differs from the plan."""
+    return WriteError(
+        f"the written file differs from the plan and was not kept: {what}", hint="a bug in ckpt"
+    )
+
+
+# --- tensors under several names --------------------------------------------------------------------------------------
+
+
+def held(checkpoint: Checkpoint) -> tuple[list[tuple[str, TensorRef]], dict[str, str]]:
+    """What a file of the checkpoint holds: its tensors, tied ones once under their first name, and the other names.
+
+    The other names go into the metadata, as `safetensors.torch.save_model` writes them.
+    """
+    kept: dict[tuple[Storage, Geometry], str] = {}
+    tensors: list[tuple[str, TensorRef]] = []
+    others: dict[str, str] = {}
+    for entry in checkpoint.tensors:
+        ref = entry.tensor
+        assert isinstance(ref, TensorRef)
+        first = kept.setdefault(ref.view, entry.name) if ref.numel else entry.name
+        if not is_alias(entry.name, first):
+            first = entry.name  # a name that could be any text of the metadata gets a copy
+        if first == entry.name:
+            tensors.append((entry.name, ref))
+        else:
+            others[entry.name] = first
+    return tensors, others

@@ -1,0 +1,249 @@
+"""Reading a distributed checkpoint in safetensors: the headers of all files, and no tensor data.
+
+No file says how large a tensor is as a whole: it reaches as far as its parts do, and they must cover it. A last part
+that is missing cannot be seen, which a finding says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ckpt.checkpoint import Checkpoint, Entry, Notice, Value
+from ckpt.dtypes import DType, contiguous
+from ckpt.errors import CkptError, LimitError, UnreadableError
+from ckpt.formats.common import safetensors
+from ckpt.formats.common.coverage import fault, grid_of
+from ckpt.formats.common.safetensors import SHARDING, VERSION
+from ckpt.formats.dcp.hf import FORMAT, Shard, shards_in
+from ckpt.formats.format import Check, ChecksumReport, Progress
+from ckpt.formats.probe import Probe
+from ckpt.io.executor import Executor
+from ckpt.limits import Budget, Limits
+from ckpt.names import natural
+from ckpt.nodes import Dict
+from ckpt.parse import parse_json
+from ckpt.rows import NamedTuple
+from ckpt.tensors import Box, Boxes, Storage, TensorRef, sources_of, tensor_ref
+from ckpt.text import Json, plural, show
+from ckpt.tree.metadata import METADATA, metadata_node, metadata_of
+
+_KNOWN = "1.0"
+_LISTED = 5
+_TOO_MANY = 2**63
+
+
+class _Piece(NamedTuple):
+    """A part of a tensor: where it begins in the whole, its elements, and its file."""
+
+    offsets: tuple[int, ...]
+    tensor: TensorRef
+    file: str
+
+
+def read(probe: Probe, limits: Limits) -> Checkpoint:
+    shards = shards_in(probe.location.names())
+    for shard in shards:
+        if not (shard.rank and 1 <= shard.number <= shard.files):
+            raise UnreadableError(f"{show(shard.name, 80)}: its numbers are not those of a shard and a part")
+    if len(shards) > limits.shards:
+        raise LimitError("the folder holds too many files", "shards", limits.shards)
+    files: list[Checkpoint] = []
+    try:
+        for shard in shards:
+            files.append(_opened(probe, shard, limits))
+        return _checkpoint(probe, shards, files)
+    except BaseException:
+        for file in files:
+            file.close()
+        raise
+
+
+def _opened(probe: Probe, shard: Shard, limits: Limits) -> Checkpoint:
+    """One file, as safetensors. Raises CkptError."""
+    location = probe.location.child(shard.name, "cache")
+    mark = f"{probe.mark}{shard.name}:"
+    inner = Probe(location, limits, probe.open, mark, probe.budget)
+    try:
+        if inner.is_folder or not safetensors.is_usual(inner.head):
+            raise UnreadableError("not a safetensors file")
+        return safetensors.read(inner, limits)
+    except BaseException as error:
+        inner.close()
+        if isinstance(error, CkptError) and error.path is None:
+            error.path = location.name
+        raise
+
+
+def _checkpoint(probe: Probe, shards: Sequence[Shard], files: Sequence[Checkpoint]) -> Checkpoint:
+    pieces: dict[str, list[_Piece]] = {}
+    texts: dict[str, str] = {}
+    for shard, file in zip(shards, files, strict=True):
+        metadata = metadata_of(file.root)
+        offsets = _offsets(shard.name, metadata, probe.budget)
+        for entry in file.tensors:
+            assert isinstance(entry.tensor, TensorRef)
+            begin = offsets.pop(entry.name, None)
+            what = f"{show(shard.name, 80)}: {SHARDING} of {show(entry.name, 80)}"
+            if begin is None:
+                raise UnreadableError(f"{what} is missing")
+            if len(begin) != len(entry.tensor.shape):
+                raise UnreadableError(
+                    f"{what}: {len(begin)} offsets for {len(entry.tensor.shape)} dimensions"
+                )
+            pieces.setdefault(entry.name, []).append(_Piece(begin, entry.tensor, shard.name))
+        if offsets:
+            raise UnreadableError(
+                f"{show(shard.name, 80)}: {SHARDING} names {show(next(iter(offsets)), 80)}, which is not in the file"
+            )
+        for key, text in metadata.items():
+            if key not in (SHARDING, VERSION):
+                texts.setdefault(key, text)
+    notices = [*_gaps(shards)]
+    holes: list[tuple[str, str]] = []
+    twice: list[tuple[str, str]] = []
+    root = Dict()
+    entries: list[Entry] = []
+    for name in sorted(pieces, key=natural):
+        shape, dtype = _whole(name, pieces[name])
+        found = fault(shape, [(piece.offsets, piece.tensor.shape) for piece in pieces[name]])
+        problem = None
+        if found is not None and found.kind == "hole":
+            problem = f"{show(name, 80)} lacks {found.where}: no file holds it"
+            holes.append((name, f"{show(name, 80)} lacks {found.where}"))
+        elif found is not None:
+            problem = f"two files hold {f'{found.where} of ' if shape else ''}{show(name, 80)}"
+            twice.append((name, problem))
+        ref = _ref(probe.mark + name, dtype, shape, pieces[name], problem)
+        entries.append(Entry((name,), name, ref))
+    root.set([entry.name for entry in entries], [entry.tensor for entry in entries])
+    if texts:
+        root.set([METADATA], [metadata_node(texts)])
+    notices += [*_lacking(holes), *_mixed(twice)]
+    notices.append(_unverified(shards))
+    return Checkpoint(
+        path=probe.path,
+        format=FORMAT.name,
+        traits=FORMAT.traits,
+        nbytes=sum(file.nbytes for file in files),
+        root=root,
+        tensors=tuple(entries),
+        storages=tuple(entry.tensor.storage for entry in entries if isinstance(entry.tensor, TensorRef)),
+        values=tuple(Value((METADATA, key), f"{METADATA}.{key}", "str", text) for key, text in texts.items()),
+        notices=tuple(notices),
+        parts=tuple(shard.name for shard in shards),
+        sources=tuple(source for file in files for source in file.sources),
+    )
+
+
+def _offsets(file: str, metadata: dict[str, str], budget: Budget) -> dict[str, tuple[int, ...]]:
+    """Where the tensors of a file begin, by name. Raises UnreadableError where its metadata does not say so."""
+    what = show(file, 80)
+    version = metadata.get(VERSION)
+    if version is None or SHARDING not in metadata:
+        raise UnreadableError(f"{what} has no {VERSION if version is None else SHARDING} in its metadata")
+    if version != _KNOWN:
+        raise UnreadableError(f"{what} has {VERSION} {show(version, 40)}, ckpt reads {_KNOWN}")
+    found = parse_json(metadata[SHARDING].encode(), f"{SHARDING} of {what}", budget)
+    if not isinstance(found, dict):
+        raise UnreadableError(f"{what}: {SHARDING} is not an object")
+    return {name: _numbers(row, f"{what}: {SHARDING} of {show(name, 80)}") for name, row in found.items()}
+
+
+def _numbers(row: Json, what: str) -> tuple[int, ...]:
+    numbers = row.get("saved_offsets") if isinstance(row, dict) else None
+    if not isinstance(numbers, list):
+        raise UnreadableError(f"{what} has no list saved_offsets")
+    found: list[int] = []
+    for number in numbers:
+        if type(number) is not int or not 0 <= number < _TOO_MANY:
+            raise UnreadableError(f"{what}: saved_offsets are not whole numbers")
+        found.append(number)
+    return tuple(found)
+
+
+def _whole(name: str, pieces: Sequence[_Piece]) -> tuple[tuple[int, ...], DType]:
+    """How far the parts reach, and their dtype. Raises UnreadableError where they disagree."""
+    first = pieces[0]
+    for piece in pieces:
+        one, two = first.tensor, piece.tensor
+        if (one.dtype, len(one.shape)) != (two.dtype, len(two.shape)):
+            files = f"{show(first.file, 80)} and {show(piece.file, 80)}"
+            raise UnreadableError(f"{files} disagree on the dtype or the dimensions of {show(name, 80)}")
+    ends = [
+        [begin + size for begin, size in zip(piece.offsets, piece.tensor.shape, strict=True)]
+        for piece in pieces
+    ]
+    shape = tuple(map(max, zip(*ends, strict=True)))
+    volume = first.tensor.dtype.bits
+    for size in shape:
+        volume *= size
+    if volume >= _TOO_MANY:
+        raise UnreadableError(f"the parts of {show(name, 80)} reach too far")
+    return shape, first.tensor.dtype
+
+
+def _ref(
+    id: str, dtype: DType, shape: tuple[int, ...], pieces: Sequence[_Piece], problem: str | None
+) -> TensorRef:
+    boxes = [Box(piece.offsets, piece.tensor.shape, piece.tensor) for piece in pieces]
+    places = [piece.tensor.storage.place for piece in pieces]
+    sources = dict.fromkeys(source for place in places for source in sources_of(place))
+    place = Boxes(dtype, shape, lambda: boxes, tuple(sources), problem, grid_of(boxes))
+    return tensor_ref(Storage(id, None, dtype, place.size, place), dtype, shape, contiguous(shape), 0)
+
+
+def _gaps(shards: Sequence[Shard]) -> Iterator[Notice]:
+    """Numbers that no file has, and files that count differently."""
+    ranks = {shard.rank for shard in shards}
+    counts = {shard.files for shard in shards}
+    if len(counts) > 1:
+        text = " and ".join(f"-of-{count:05}" for count in sorted(counts)[:3])
+        yield Notice("overlap", f"the files of several saves are mixed: some names end in {text}")
+    for what, have, last in (
+        ("shard", ranks, max(ranks)),
+        ("model", {shard.number for shard in shards}, max(counts)),
+    ):
+        gone = last - len(have)
+        if gone > 0:
+            numbers = range(1, min(last, len(have) + _LISTED) + 1)
+            missing = [number for number in numbers if number not in have][:_LISTED]
+            listed = ", ".join(f"{what}-{number:05}" for number in missing)
+            if gone > len(missing):
+                listed += f" and {gone - len(missing):,} more"
+            yield Notice("incomplete", f"no file of {listed}: the names go to {what}-{last:05}")
+
+
+def _lacking(holes: Sequence[tuple[str, str]]) -> Iterator[Notice]:
+    """Tensors with elements that no file holds, in one notice."""
+    if holes:
+        more = f", and {plural(len(holes) - 1, 'more tensor')} lack parts too" if len(holes) > 1 else ""
+        yield Notice("incomplete", f"{holes[0][1]}: no file holds it{more}", tuple(name for name, _ in holes))
+
+
+def _mixed(twice: Sequence[tuple[str, str]]) -> Iterator[Notice]:
+    """Tensors with elements in two files, in one notice. Each part is written once, so one file is of another save."""
+    if twice:
+        more = f", and {plural(len(twice) - 1, 'more tensor')}" if len(twice) > 1 else ""
+        text = f"{twice[0][1]}{more}: a save with fewer ranks may have left files of an older one"
+        yield Notice("overlap", text, tuple(name for name, _ in twice))
+
+
+def _unverified(shards: Sequence[Shard]) -> Notice:
+    last = max(shard.rank for shard in shards)
+    return Notice(
+        "unverified-size",
+        f"no file records the sizes of the tensors: files after shard-{last:05} would not be missed",
+    )
+
+
+def checksums(
+    probe: Probe,
+    limits: Limits,
+    executor: Executor,
+    progress: Progress | None,
+    check: Check,
+) -> ChecksumReport:
+    files = shards_in(probe.location.names())
+    return ChecksumReport.together(
+        [check(probe.location.child(file.name, "cache"), f"{probe.mark}{file.name}:") for file in files]
+    )

@@ -1,0 +1,129 @@
+"""Writing safetensors in several files with an index, as Hugging Face lays them out.
+
+The index decides which shards are the checkpoint. A set that takes the place of another one gets shards of other
+names, so that both are whole until the index is replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection
+from itertools import count
+
+from ckpt.checkpoint import Checkpoint, Entry
+from ckpt.errors import CkptError
+from ckpt.formats.common.writing import Draft, held
+from ckpt.io.far import is_url, writer
+from ckpt.io.location import Location, locate, read_file
+from ckpt.limits import Budget, Limits
+from ckpt.nodes import Dict
+from ckpt.parse import parse_json
+from ckpt.rows import NamedTuple, replace
+from ckpt.tree.metadata import metadata_of, with_metadata
+
+FORMAT = "safetensors"
+"""The format of each shard."""
+
+
+def split(checkpoint: Checkpoint, shard_bytes: int) -> list[Checkpoint]:
+    """Split a checkpoint for safetensors into parts of at most `shard_bytes` bytes of tensors, in its order.
+
+    A larger tensor gets a part of its own. The names of a tied tensor stay together.
+    """
+    tensors, others = held(checkpoint)
+    number: dict[str, int] = {}
+    count = used = 0
+    for name, ref in tensors:
+        if used and used + ref.nbytes > shard_bytes:
+            count, used = count + 1, 0
+        number[name] = count
+        used += ref.nbytes
+    groups: list[list[Entry]] = [[] for _ in range(count + 1)]
+    for entry in checkpoint.tensors:
+        groups[number[others.get(entry.name, entry.name)]].append(entry)
+    parts = []
+    for entries in groups:
+        root = Dict()
+        root.set([entry.name for entry in entries], [entry.tensor for entry in entries])
+        root = with_metadata(root, metadata_of(checkpoint.root))
+        parts.append(replace(checkpoint, root=root, tensors=tuple(entries)))
+    return parts
+
+
+def index_name(stem: str) -> str:
+    """The name of the index: `model.safetensors.index.json`."""
+    return f"{stem}.safetensors.index.json"
+
+
+def shard_names(stem: str, of: int, taken: Collection[str] = ()) -> list[str]:
+    """Names for shards in the style of Hugging Face, none of them taken: `model-00001-of-00003.safetensors`.
+
+    Where one of these is taken, all are `model-r2-00001-of-00003.safetensors`, and so on.
+    """
+    for revision in count(1):
+        mark = "" if revision == 1 else f"-r{revision}"
+        names = [f"{stem}{mark}-{number:05}-of-{of:05}.safetensors" for number in range(1, of + 1)]
+        if not any(name in taken for name in names):
+            break
+    return names
+
+
+def set_pattern(stem: str) -> str:
+    """A regular expression for the names of the shards that `shard_names` gives."""
+    return rf"{re.escape(stem)}(?:-r\d+)?-\d{{5,}}-of-\d{{5,}}\.safetensors"
+
+
+class OldSet(NamedTuple):
+    """What lies where a set is to be written: all names, the shards that its index names, those that none names."""
+
+    taken: frozenset[str]
+    shards: tuple[str, ...]
+    stray: tuple[str, ...]
+
+
+def old_set(folder: str, stem: str, limits: Limits) -> OldSet:
+    """The set of a stem in a folder. Shards have the names that ckpt and Hugging Face give them.
+
+    A file that another index names, or an index that cannot be read may name, is neither a shard of it nor stray.
+    """
+    location = locate(folder)
+    found = writer().names(folder) if is_url(folder) else location.names()
+    taken = [name.removesuffix("/") for name in found]
+    mine = [name for name in taken if re.fullmatch(set_pattern(stem), name)]
+    own: frozenset[str] = frozenset()
+    for name in taken:
+        if name.endswith(".index.json"):
+            named = _named(location, name, limits)
+            if name == index_name(stem):
+                own = named or own
+            else:
+                mine = [shard for shard in mine if named is not None and shard not in named]
+    shards = tuple(name for name in mine if name in own)
+    return OldSet(frozenset(taken), shards, tuple(name for name in mine if name not in own))
+
+
+def _named(folder: Location, index: str, limits: Limits) -> frozenset[str] | None:
+    """The files that an index names; None for one that cannot be read."""
+    try:
+        data = read_file(folder.child(index), limits, "the index")
+        document = parse_json(data, "index", Budget(limits))
+    except CkptError:
+        return None
+    weight_map = document.get("weight_map") if isinstance(document, dict) else None
+    if not isinstance(weight_map, dict):
+        return None
+    return frozenset(name for name in weight_map.values() if isinstance(name, str))
+
+
+def index_draft(parts: list[Checkpoint], names: list[str]) -> Draft:
+    """The index of shards: the bytes of all tensors, and the shard of each."""
+    weight_map: dict[str, str] = {}
+    total = 0
+    for part, name in zip(parts, names, strict=True):
+        for tensor, ref in held(part)[0]:
+            weight_map[tensor] = name
+            total += ref.nbytes
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    text = (json.dumps(index, indent=2, ensure_ascii=True) + "\n").encode()
+    return Draft(len(text), lambda sink: sink.write(text))

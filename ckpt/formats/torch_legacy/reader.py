@@ -1,0 +1,35 @@
+"""Reading a file of torch.save before 1.6."""
+
+from __future__ import annotations
+
+from ckpt.checkpoint import Checkpoint, Refusal
+from ckpt.formats.common.pickled import Contents, checkpoint
+from ckpt.formats.common.stream import Stream, needs_data, read_nested, trailing
+from ckpt.formats.probe import Probe
+from ckpt.formats.torch_legacy import FORMAT
+from ckpt.limits import Limits
+from ckpt.pickles.rebuild import UNTYPED
+
+
+def read(probe: Probe, limits: Limits) -> Checkpoint:
+    contents = Contents((), read_nested, probe.mark, probe.budget)
+    stream = Stream(probe.file, contents, limits, "", 0)
+    root = stream.read()
+    if stream.end < probe.size:
+        contents.notices.append(trailing(probe.file, stream.end))
+    untyped = any(
+        pickled.name in UNTYPED for pickle in contents.pickles for pickled in pickle.globals.values()
+    )
+    early = (needs_data(call) for pickle in contents.pickles for call in pickle.calls)
+    kind = "UntypedStorage" if untyped else next((kind for kind in early if kind is not None), None)
+    return checkpoint(
+        probe.path,
+        FORMAT.name,
+        FORMAT.traits,
+        root,
+        contents,
+        limits,
+        source=probe.file,
+        not_loadable=None if kind is None else f"torch cannot load {kind} from the legacy format",
+        refusals=None if kind is None else (Refusal(f"{kind} in the legacy format", ()),),
+    )

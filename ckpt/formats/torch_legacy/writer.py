@@ -1,0 +1,48 @@
+"""Writing the stream that torch.save wrote before 1.6."""
+
+from __future__ import annotations
+
+from struct import pack
+
+from ckpt.checkpoint import Checkpoint, Entry
+from ckpt.elements.blocks import little, pour
+from ckpt.formats.common.stream import needs_data
+from ckpt.formats.common.writing import Draft, Keys, compare, compare_bytes, numel, stream_of
+from ckpt.io.commit import Sink
+from ckpt.limits import Limits
+from ckpt.pickles.calls import is_typed, storage_class
+from ckpt.pickles.imports import reached
+from ckpt.text import show
+from ckpt.tree.find import places_of
+
+__all__ = ["compare", "compare_bytes", "draft", "losses", "unfit"]
+
+
+def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
+    """The stream of a checkpoint. Raises LimitError."""
+    head, storages = stream_of(checkpoint.root, Keys(checkpoint.storages), limits)
+
+    def write(sink: Sink) -> None:
+        sink.write(head)
+        for storage in storages:
+            sink.write(pack("<Q", numel(storage, storage_class(storage))))
+            pour(little(storage), sink, crc=False)
+
+    return Draft(len(head) + sum(8 + storage.nbytes for storage in storages), write)
+
+
+def losses(checkpoint: Checkpoint) -> list[str]:
+    """What the format cannot hold: untyped storages, and what torch makes from data that comes after the pickle."""
+    untyped = [
+        f"storage {show(storage.id, 80)} (untyped)"
+        for storage in checkpoint.storages
+        if storage.place is not None and not is_typed(storage)
+    ]
+    early = {id(call): kind for call in reached(checkpoint.root)[1] if (kind := needs_data(call)) is not None}
+    names = places_of(checkpoint.root, set(early)) if early else {}
+    return [*untyped, *(f"{show(names.get(at) or 'the root', 80)} ({kind})" for at, kind in early.items())]
+
+
+def unfit(entry: Entry) -> str | None:
+    """Always None: the format holds every tensor."""
+    return None

@@ -1,0 +1,201 @@
+"""torch.package archives: each pickle under its name, texts, and the names of the code, none of which is run.
+
+Layout: torch/package/package_exporter.py and package_importer.py. Storages are `.data/KEY.storage`, shared by all
+pickles. An importer looks a module up in the package first, so any name may mean code in the file.
+"""
+
+from __future__ import annotations
+
+from ckpt.checkpoint import Checkpoint, Notice, Traits
+from ckpt.errors import LimitError, UnreadableError
+from ckpt.formats.common.archive import Archive
+from ckpt.formats.common.directory import Record
+from ckpt.formats.common.members import of_record
+from ckpt.formats.common.pickled import Contents, checkpoint, interpret, is_pickle, run
+from ckpt.formats.common.storages import StorageFolder, byteorder_of
+from ckpt.formats.common.stream import read_nested
+from ckpt.formats.format import Format
+from ckpt.formats.probe import Probe
+from ckpt.limits import Limits
+from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId, is_tuple
+from ckpt.pickles.machine import MachineError, Pickle
+from ckpt.rows import replace
+from ckpt.tensors import Storage
+from ckpt.text import and_more, show, size_text
+
+
+def sniff(probe: Probe) -> bool:
+    archive = probe.archive
+    return archive is not None and any(
+        archive.find(name) is not None for name in (".data/extern_modules", ".data/python_version")
+    )
+
+
+FORMAT = Format(
+    "torch-package",
+    Traits(
+        "torch.package",
+        "torch.package.PackageImporter({path}).load_pickle({part})",
+        is_pickle=True,
+        keeps_devices=True,
+        has_checksums=True,
+        is_foreign=True,
+        is_archive=True,
+    ),
+    sniff,
+    reader=__name__,
+    suffixes=(".pt", ".package"),
+    verifier="ckpt.formats.common.records",
+)
+
+
+_OTHERS = ("version", "byteorder")
+"""Records of the archive itself."""
+_ROW = 500
+_TEXT = 1 << 16
+
+
+def read(probe: Probe, limits: Limits) -> Checkpoint:
+    archive = probe.archive
+    assert archive is not None
+    return _Reader(probe, archive, limits).read()
+
+
+class _Reader:
+    def __init__(self, probe: Probe, archive: Archive, limits: Limits) -> None:
+        self._probe = probe
+        self._archive = archive
+        self._limits = limits
+        self._budget = probe.budget
+        self._contents = Contents(archive.notices, read_nested, probe.mark, probe.budget)
+        big = byteorder_of(archive) == "big"
+        self._storages = StorageFolder(archive, ".data", self._contents, big=big, suffix=".storage")
+
+    def read(self) -> Checkpoint:
+        archive, budget = self._archive, self._budget
+        budget.hold(archive.nbytes)
+        root, code, files = Dict(), Dict(), Dict()
+        parts: list[str] = []
+        for name, record in archive.records.items():
+            inner = name.removeprefix(f"{archive.root}/")
+            if inner.startswith(".data/") or inner in _OTHERS:
+                continue
+            budget.charge(_ROW, "the package")
+            if inner.endswith(".py"):
+                code.set([inner], [size_text(record.size)])
+                continue
+            pickle = self._pickle(record)
+            if pickle is None:
+                files.set([inner], [self._file(record)])
+                continue
+            key = inner.removesuffix(".pkl")
+            if key in root.keys:
+                raise UnreadableError(f"the package holds {show(key, 80)} twice")
+            parts.append(inner)
+            root.set([key], [self._interpreted(pickle)])
+        for key, rows in (("code", code), ("files", files), ("package", self._facts())):
+            while key in root.keys:
+                key += "_"
+            if rows.keys:
+                root.set([key], [rows])
+        self._contents.notices += self._storages.notices()
+        self._contents.notices += self._code_inside([str(name) for name in code.keys])
+        found = checkpoint(
+            self._probe.path,
+            FORMAT.name,
+            FORMAT.traits,
+            root,
+            self._contents,
+            self._limits,
+            source=self._probe.file,
+            byteorder=byteorder_of(archive),
+            refusals=(),
+        )
+        return replace(found, weights_only=None, parts=tuple(parts))  # torch.load opens no package
+
+    def _pickle(self, record: Record) -> Pickle | None:
+        """The pickle in a record; None for one that is none. A name that ends in .pkl must be one."""
+        named = record.name.endswith(".pkl")
+        if not named:
+            size = min(record.stored, 8)
+            if record.deflated or not is_pickle(self._archive.source.read(record.offset, size)):
+                return None
+        data = self._archive.read_pickle(record, self._limits, self._budget)
+        try:
+            pickle = run(data, self._limits, self._budget)
+        except MachineError:
+            if named:
+                raise
+            return None
+        if pickle.end < len(data):
+            text = f"{len(data) - pickle.end:,} bytes follow the pickle in {show(record.name, 60)}"
+            self._contents.notices.append(Notice("trailing-data", text))
+        return pickle
+
+    def _interpreted(self, pickle: Pickle) -> Node:
+        for persistent in pickle.persistent:
+            call = _reduced(persistent)
+            if call is not None:
+                pickle.calls.append(call)
+        interpret(pickle, self._contents, self._limits, self._resolve, 0)
+        return pickle.root
+
+    def _resolve(self, persistent: PersistentId) -> Storage | Global:
+        """A storage, or the function that makes an object (a ScriptModule, an `__reduce_package__`)."""
+        call = _reduced(persistent)
+        if call is not None and type(call.func) is Global:
+            return call.func
+        return self._storages.resolve(persistent)
+
+    def _code_inside(self, code: list[str]) -> list[Notice]:
+        """What an importer runs of the code when it loads the pickles: the modules that they name, and their parents."""
+        modules = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in code}
+        runs: dict[str, None] = {}
+        for pickle in self._contents.pickles:
+            for name in pickle.globals.values():
+                steps = name.module.split(".")
+                if any(".".join(steps[: end + 1]) in modules for end in range(len(steps))):
+                    runs[name.qualified] = None
+        if not runs:
+            return []
+        listed = and_more([show(name, 60) for name in runs], 2)
+        return [Notice("code-inside", f"DANGER: loading this file runs Python code in it, for {listed}.")]
+
+    def _facts(self) -> Dict:
+        facts = Dict()
+        extern = self._archive.find(".data/extern_modules")
+        if extern is not None:
+            facts.set(["extern_modules"], [[*self._text(extern).split()]])
+        python = self._archive.find(".data/python_version")
+        if python is not None:
+            facts.set(["python_version"], [self._text(python).strip()])
+        return facts
+
+    def _text(self, record: Record) -> str:
+        if record.size > self._limits.index_bytes:
+            what = f"record {show(record.name, 80)} has {record.size:,} bytes"
+            raise LimitError(what, "index-bytes", self._limits.index_bytes)
+        self._budget.charge(10 * record.size, "the package")
+        data = of_record(self._archive.source, record).read(self._limits, self._budget)
+        return data.decode("utf-8", "backslashreplace")
+
+    def _file(self, record: Record) -> Node:
+        """A short text as it is, anything else as its size."""
+        if record.size <= _TEXT:
+            data = of_record(self._archive.source, record).read(self._limits, self._budget)
+            try:
+                return data.decode("utf-8")
+            except UnicodeDecodeError:
+                pass
+        return size_text(record.size)
+
+
+def _reduced(persistent: PersistentId) -> Opaque | None:
+    """`('reduce_package', [id,] func, args)` as the call that it is."""
+    pid = persistent.pid
+    if not is_tuple(pid) or len(pid) not in (3, 4) or pid[0] != "reduce_package":
+        return None
+    args = pid[-1]
+    if not is_tuple(args):
+        raise UnreadableError(f"the persistent id at byte {persistent.offset:,} of a pickle is no call")
+    return Opaque("reduce", pid[-2], args, None, persistent.offset)

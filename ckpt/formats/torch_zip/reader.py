@@ -1,0 +1,97 @@
+"""torch.save since 1.6: a zip archive of `data.pkl`, one record per storage, and a few small records.
+
+Layout: torch/serialization.py `_save`, `_load`. Offsets come from the local headers only, never from torch's
+shortcut (`.storage_alignment`).
+"""
+
+from __future__ import annotations
+
+from ckpt.checkpoint import Checkpoint, Notice, Origin
+from ckpt.formats.common.archive import Archive
+from ckpt.formats.common.pickled import Contents, checkpoint, interpret, run_skimmed
+from ckpt.formats.common.storages import StorageFolder, byteorder_of
+from ckpt.formats.probe import Probe
+from ckpt.formats.torch_zip import FORMAT
+from ckpt.limits import Budget, Limits
+from ckpt.nodes import Node
+from ckpt.rows import dataclass
+from ckpt.tensors import Range
+from ckpt.text import show
+
+_NEWEST = 10
+"""The newest version of an archive that torch 2.13 reads (kMaxSupportedFileFormatVersion)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ArchiveOrigin(Origin):
+    """The archive of a checkpoint, and the folder of the storages that its pickle names."""
+
+    archive: Archive
+    folder: StorageFolder
+
+
+def read(probe: Probe, limits: Limits) -> Checkpoint:
+    archive = probe.archive
+    assert archive is not None
+    return read_from(archive, probe.path, limits, probe.mark, probe.budget)
+
+
+def read_from(
+    archive: Archive, path: str, limits: Limits, mark: str = "", budget: Budget | None = None
+) -> Checkpoint:
+    """The checkpoint in an archive. Raises CkptError."""
+    record = archive.find("data.pkl")
+    assert record is not None
+    byteorder = byteorder_of(archive)
+    budget = budget or Budget(limits)
+    budget.hold(archive.nbytes)
+    contents = Contents(archive.notices, _read_nested, mark, budget)
+    data = archive.read_pickle(record, limits, budget)
+    folder = StorageFolder(archive, "data", contents, big=byteorder == "big")
+    pickle = run_skimmed(data, limits, budget, folder)
+    if pickle.end < len(data):
+        left = len(data) - pickle.end
+        contents.notices.append(
+            Notice("trailing-data", f"{left:,} bytes follow the pickle in {show(record.name, 60)}")
+        )
+    if archive.outside:
+        contents.not_loadable = f"torch refuses an archive with records outside {show(archive.root, 40)}/"
+    interpret(pickle, contents, limits, folder.resolve, 0)
+    refused = _refused_version(archive)
+    if refused is not None:
+        contents.not_loadable = refused
+        contents.notices.append(Notice("container", refused))
+    if any(type(row.pid) is tuple and len(row.pid) == 6 for row in pickle.persistent):
+        contents.not_loadable = "torch refuses persistent ids of 6 fields in a zip file"
+    contents.notices += folder.notices()
+    origin = ArchiveOrigin(archive, folder)
+    return checkpoint(
+        path,
+        FORMAT.name,
+        FORMAT.traits,
+        pickle.root,
+        contents,
+        limits,
+        source=archive.source,
+        origin=origin,
+        byteorder=byteorder,
+    )
+
+
+def _read_nested(data: bytes | Range, contents: Contents, limits: Limits, depth: int) -> Node:
+    from ckpt.formats.common.stream import read_nested  # here: few checkpoints hold others
+
+    return read_nested(data, contents, limits, depth)
+
+
+def _refused_version(archive: Archive) -> str | None:
+    """Why torch refuses the record `version`, which it reads as std::stoull does (caffe2/serialize)."""
+    record = archive.find("version") or archive.find(".data/version")
+    if record is None:
+        return "torch refuses an archive without the record `version`"
+    text = archive.read(record, 64, "entries") if record.size <= 64 else b""
+    digits = text.lstrip(b" \t\n\v\f\r").removeprefix(b"+")
+    number = digits[: len(digits) - len(digits.lstrip(b"0123456789"))]
+    if not number or not 1 <= int(number) <= _NEWEST:
+        return f"torch refuses an archive of version {show(text.decode('latin-1').strip(), 20) or 'nothing'}"
+    return None

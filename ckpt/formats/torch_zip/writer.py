@@ -1,0 +1,134 @@
+"""Writing torch's zip format: a whole file, or a new pickle and directory at the end of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ckpt.checkpoint import Checkpoint, Entry
+from ckpt.elements.blocks import is_big, little
+from ckpt.errors import WriteError
+from ckpt.formats.common.appended import end_before
+from ckpt.formats.common.layout import (
+    ALIGNMENT,
+    PlannedRecord,
+    alignment_of,
+    appended,
+    bytes_record,
+    copied,
+    fresh,
+    lay_out,
+    storage_record,
+)
+from ckpt.formats.common.writing import Draft, Keys, compare, compare_bytes, to_bytes
+from ckpt.formats.torch_zip.reader import ArchiveOrigin, read_from
+from ckpt.limits import Limits
+from ckpt.pickles.emit import emit
+from ckpt.tensors import Range
+
+__all__ = [
+    "append",
+    "compare",
+    "compare_bytes",
+    "draft",
+    "end_before",
+    "losses",
+    "unfit",
+]
+
+_COMPUTED_OFFSETS = (".format_version", ".storage_alignment")
+"""Records that let torch compute the offsets of storages instead of reading them."""
+
+
+def losses(checkpoint: Checkpoint) -> list[str]:
+    """Always empty: the format holds everything."""
+    return []
+
+
+def unfit(entry: Entry) -> str | None:
+    """Always None: the format holds every tensor."""
+    return None
+
+
+def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
+    """The archive of a checkpoint, in torch's own layout.
+
+    A checkpoint from such an archive keeps its root, its records and their order. Without edits every byte keeps
+    its place; with edits storages keep their position within a page. Raises LimitError.
+    """
+    pickle, keys = _pickle(checkpoint, limits)
+    origin = checkpoint.origin if isinstance(checkpoint.origin, ArchiveOrigin) else None
+    # Torch swaps all storages of a file or none, so mixed byte orders become little-endian.
+    used = keys.storages.values()
+    big = any(map(is_big, used)) and all(is_big(s) or (s.dtype and s.dtype.bits <= 8) for s in used)
+    if not big:
+        keys.storages = {key: little(storage) for key, storage in keys.storages.items()}
+    order = b"big" if big else b"little"
+    records = fresh(order, pickle, keys) if origin is None else _again(origin, order, pickle, keys)
+    alignment = alignment_of(origin.archive) if origin else ALIGNMENT
+    layout = lay_out(records, alignment)
+    if not layout.regular or not _in_order(records, keys):
+        root = records[0].name.partition("/")[0]
+        left = {f"{root}/{name}" for name in _COMPUTED_OFFSETS}
+        layout = lay_out([record for record in records if record.name not in left], alignment)
+    return Draft(layout.size, layout.write)
+
+
+def append(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, bytes]:
+    """What to append to the archive of a checkpoint: a record, then a new directory.
+
+    The record is the new pickle. Storages stay where they are; the old pickle and the old directory remain as
+    unused bytes. The old directory stays valid until the last byte is written. Our own reader reads the new end
+    first. Raises WriteError when the storages were edited as well.
+    """
+    pickle, keys = _pickle(checkpoint, limits)
+    assert isinstance(checkpoint.origin, ArchiveOrigin)
+    archive = checkpoint.origin.archive
+    for key, storage in keys.storages.items():
+        old = archive.find(f"data/{key}")
+        place = storage.place
+        if old is None or not isinstance(place, Range) or place.offset != old.offset:
+            raise WriteError("the storages change, so they cannot stay in place", hint="--in-place --copy")
+    record, directory, whole = appended(archive, {"data.pkl": pickle}, limits)
+    compare(checkpoint, read_from(whole, checkpoint.path, limits))
+    return record, directory
+
+
+def _pickle(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, Keys]:
+    origin = checkpoint.origin
+    keys = Keys(checkpoint.storages, origin.folder if isinstance(origin, ArchiveOrigin) else ())
+    data = emit(checkpoint.root, keys, to_bytes, limits)
+    if isinstance(origin, ArchiveOrigin) and not checkpoint.is_edited:
+        record = origin.archive.find("data.pkl")
+        assert record is not None
+        data = origin.archive.read(record, limits.pickle_bytes, "pickle-bytes")
+    return data, keys
+
+
+def _again(origin: ArchiveOrigin, order: bytes, pickle: bytes, keys: Keys) -> list[PlannedRecord]:
+    """The records of the archive in their order, new storages after the old ones."""
+    archive = origin.archive
+    folder = f"{archive.root}/data/"
+    left = dict(keys.storages)
+    records: list[PlannedRecord] = []
+    after = 0
+    for record in sorted(archive.records.values(), key=lambda record: record.header):
+        key = record.name.removeprefix(folder) if record.name.startswith(folder) else None
+        if record.name == f"{archive.root}/data.pkl":
+            records.append(bytes_record(record.name, pickle))
+        elif record.name == f"{archive.root}/byteorder":
+            records.append(bytes_record(record.name, order))
+        elif key is not None and key in left:
+            records.append(storage_record(record.name, left.pop(key), record.offset))
+        elif key is None or key not in origin.folder:
+            records.append(copied(archive, record))
+        after = len(records) if key is not None or not after else after
+    # A pickle that was appended in place moves back to the front, where torch writes it.
+    records.sort(key=lambda record: record.name != f"{archive.root}/data.pkl")
+    new = [storage_record(folder + key, storage) for key, storage in left.items()]
+    return [*records[:after], *new, *records[after:]]
+
+
+def _in_order(records: Sequence[PlannedRecord], keys: Keys) -> bool:
+    """Whether the storages are in the order in which the pickle names them."""
+    names = [record.name.rpartition("/data/")[2] for record in records if "/data/" in record.name]
+    return names == list(keys.storages)
