@@ -288,6 +288,7 @@ def test_what_looks_imports_little_besides_typer(words: tuple[str, ...], tmp_pat
     assert {"ckpt.cli.app", "ckpt.formats"} <= found
     rare = ("write", "save", "commit", "disk", "inplace", "emit", "reader", "executor", "merge", "verify")
     assert not [each for each in found if each.rpartition(".")[2] in rare]
+    assert "ckpt.render.notebook" not in found
     assert len([each for each in found if each.startswith("ckpt.")]) <= 98
 
 
