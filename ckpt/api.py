@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, ValuesView
 from contextlib import ExitStack
+from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -239,10 +240,17 @@ class _Shown(Mapping[str, Any]):
         except MissingNameError as error:
             raise UsageError(f"no value {show(name, 80)}", path=self.path, hint=error.hint) from None
 
-    def _repr_html_(self) -> str | None:
-        from ckpt.jobs.notebook.inspect import html_checkpoint
+    def _survey(self) -> Survey:
+        """Return the survey of the checkpoint."""
+        from ckpt.evidence.survey import Survey
 
-        return html_checkpoint(self.checkpoint, getattr(self, "report", None))
+        return Survey(self.checkpoint)
+
+    def _repr_html_(self) -> str | None:
+        """Return the lines of `ckpt inspect` as HTML, None where the file cannot be read any more."""
+        # Named as text: only a notebook loads what it shows.
+        html: str | None = import_module("ckpt.render.notebook").html_inspect(self._survey())
+        return html
 
     def _sizes(self) -> str:
         nbytes = sum(entry.tensor.nbytes for entry in self.checkpoint.tensors)
@@ -274,9 +282,7 @@ class OpenCheckpoint(_Shown, Mapping[str, Ref]):
     @property
     def sections(self) -> tuple[SectionSummary, ...]:
         """The parts of the checkpoint: its models, optimizers, schedulers …"""
-        from ckpt.evidence.survey import Survey
-
-        return _summaries(Survey(self.checkpoint))
+        return _summaries(self._survey())
 
     def close(self) -> None:
         """Close the file."""
@@ -297,8 +303,8 @@ class OpenCheckpoint(_Shown, Mapping[str, Ref]):
 class Inspection(_Shown, Mapping[str, TensorSummary]):
     """What `ckpt inspect` says, as a report that outlives the file: dotted names -> tensors, in file order.
 
-    `findings` are the most serious first. `load` is the expression that opens the file, or None. Notebooks show it as
-    a table.
+    `findings` are the most serious first. `load` is the expression that opens the file, or None. Notebooks show the
+    text of the command.
     """
 
     def __init__(self, report: InspectReport, roles: list[Role]) -> None:
@@ -321,6 +327,9 @@ class Inspection(_Shown, Mapping[str, TensorSummary]):
             )
             for row, role in zip(report.rows, roles, strict=True)
         }
+
+    def _survey(self) -> Survey:
+        return self.report.survey
 
     @property
     def tensors(self) -> tuple[TensorSummary, ...]:

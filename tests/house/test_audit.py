@@ -460,13 +460,14 @@ def _imports_by_name(path: Path) -> list[ast.Call]:
 
 
 def test_modules_are_imported_by_name_only_from_the_table_of_commands() -> None:
-    """`import_module` for a command of the table, for the writer of a format and for what plans commands.
+    """`import_module` for a command of the table, for the writer of a format, for a notebook and for what plans commands.
 
     What a user types is no name of a module.
     """
     users = {_name(path): _imports_by_name(path) for path in SOURCES}
     assert {name: len(calls) for name, calls in users.items() if calls} == {
         "ckpt/__init__.py": 1,
+        "ckpt/api.py": 1,
         "ckpt/cli/app.py": 2,
         "ckpt/cli/options.py": 1,
         "ckpt/formats/__init__.py": 2,
@@ -477,6 +478,8 @@ def test_modules_are_imported_by_name_only_from_the_table_of_commands() -> None:
         "ckpt/io/remote/objects.py": 2,
         "ckpt/io/remote/put.py": 1,
         "ckpt/io/source.py": 1,
+        "ckpt/jobs/diff/diff.py": 1,
+        "ckpt/render/notebook.py": 1,
     }
     for name in (name for name in users if name.startswith("ckpt/io/")):
         far = [call.args[0] for call in users[name]]
@@ -488,6 +491,14 @@ def test_modules_are_imported_by_name_only_from_the_table_of_commands() -> None:
     assert isinstance(shell, ast.Constant) and shell.value == "ckpt.cli.completion"
     (named,) = users["ckpt/cli/options.py"][0].args
     assert isinstance(named, ast.Constant) and named.value == "ckpt.cli.advice.ways"
+    shown = {
+        "ckpt/api.py": "ckpt.render.notebook",
+        "ckpt/jobs/diff/diff.py": "ckpt.render.notebook",
+        "ckpt/render/notebook.py": "ckpt.cli.advice.ways",
+    }
+    for name, module in shown.items():
+        (named,) = users[name][0].args
+        assert isinstance(named, ast.Constant) and named.value == module, name
     for word in ("output", "options", "app", "os", ".inspect", "../inspect"):
         done = ckpt(word)
         assert done.code == 2 and done.out == b"", word

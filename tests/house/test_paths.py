@@ -203,7 +203,7 @@ REQUESTS = [
 ]
 """How much is read, sent or kept at once: `tests/io` and `tests/elements` have their tests."""
 
-SHOWN = ("jobs.notebook.", "render.", "cli.")
+SHOWN = ("render.", "cli.")
 """Rooms whose constants decide what is shown."""
 
 

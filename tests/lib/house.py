@@ -17,7 +17,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("columns",),
     ("errors",),
     ("text", "dtypes", "limits"),
-    ("names", "parse", "findings", "render.palette"),
+    ("names", "parse", "findings"),
     ("io.descriptors", "io.far", "io.source", "io.location"),
     ("tensors",),
     ("nodes",),

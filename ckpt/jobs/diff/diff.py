@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.elements.compare import Tolerance
@@ -140,9 +141,10 @@ class DiffReport(NamedTuple):
         return document(self)
 
     def _repr_html_(self) -> str:
-        from ckpt.jobs.notebook.diff import html_diff
-
-        return html_diff(self)
+        """Return the lines of `ckpt diff` as HTML."""
+        # Named as text: only a notebook loads what it shows.
+        html: str = import_module("ckpt.render.notebook").html_diff(self)
+        return html
 
 
 def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffReport:

@@ -1,1 +1,0 @@
-"""What notebooks show: HTML without scripts and styles."""

@@ -1,0 +1,202 @@
+"""What a notebook shows: the lines of the terminal in their colours, and nothing that runs, loads or is a formula."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import oracle
+import pytest
+import rewriting
+import torch
+from comparing import compared
+from hypothesis import given
+from hypothesis import strategies as st
+from process import SAMPLES, terminal
+
+import ckpt
+from ckpt.cli import output
+from ckpt.errors import UnreadableError
+from ckpt.render import notebook
+from ckpt.render.notebook import WIDTH, html_of
+from ckpt.text import show_literal
+
+pytestmark = oracle.QUIET
+EVIL = "</span></pre></div><img src=x onerror=alert(1)><script>1</script>\"'\u202e\x1b[31m\ud800$x$&amp;\n"
+IGNORED = "tex2jax_ignore mathjax_ignore"
+"""Classes of what MathJax passes over."""
+
+
+class Spans(HTMLParser):
+    """The (text, style) of a block, after it was seen that it is well-formed and can only be looked at."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.spans: list[tuple[str, str]] = []
+        self.style = ""
+        self.feed(html)
+        self.close()
+        assert self.open == []
+        html.encode("utf-8")
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        styles = dict(attrs)
+        if tag == "div":
+            assert self.open == [] and self.spans == [] and styles == {"class": IGNORED}
+        elif tag == "pre":
+            assert self.open == ["div"] and self.spans == [] and set(styles) == {"style"}
+        else:
+            assert tag == "span" and self.open == ["div", "pre"] and set(styles) == {"style"}
+            self.style = styles["style"] or ""
+        assert re.fullmatch("[a-z0-9-:;#.]+", styles.get("style") or "none")
+        self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+        self.style = ""
+
+    def handle_data(self, data: str) -> None:
+        assert self.open[:2] == ["div", "pre"]
+        self.spans.append((data, self.style))
+
+    @property
+    def text(self) -> str:
+        return "".join(text for text, _ in self.spans)
+
+
+def lines_of(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip("\n").split("\n")]
+
+
+@pytest.mark.parametrize("name", ["ddp_after.pth", "hostile.pth", "objects.pth", "scripted.pt", "sharded"])
+def test_a_checkpoint_shows_the_lines_of_the_terminal(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(SAMPLES)
+    screen = terminal("inspect", name, columns=WIDTH, rows=60, TERM="dumb")
+
+    assert lines_of(Spans(ckpt.inspect(name)._repr_html_() or "").text) == lines_of(screen)
+
+
+def test_a_comparison_shows_the_lines_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(SAMPLES)
+    names = ("snapshot_before.pth", "snapshot_after.pth")
+    screen = terminal("diff", *names, columns=WIDTH, rows=60, code=1, TERM="dumb")
+
+    assert lines_of(Spans(ckpt.diff(*names)._repr_html_()).text) == lines_of(screen)
+
+
+def test_danger_comes_first_and_red_and_commands_are_underlined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(SAMPLES)
+    spans = Spans(ckpt.inspect("hostile.pth")._repr_html_() or "").spans
+
+    text, style = spans[0]
+    assert text.startswith("DANGER  loading this file runs posix.system")
+    assert style == "font-weight:bold;color:#e54949"
+    assert ("ckpt slim hostile.pth -o hostile.slim.pth", "text-decoration:underline") in spans
+
+
+@pytest.mark.parametrize("path", sorted(SAMPLES.iterdir()), ids=lambda path: path.name)
+def test_an_open_checkpoint_shows_what_its_report_shows(path: Path) -> None:
+    try:
+        opened = ckpt.open(path)
+    except ckpt.CkptError:
+        return
+    with opened:
+        html = opened._repr_html_()
+        assert html is not None and html == ckpt.inspect(opened)._repr_html_()
+    assert path.name in Spans(html).text
+
+
+def test_a_file_that_is_gone_or_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = {"model": {"module.a": torch.ones(3), "module.b": torch.ones(3)}}
+    path = rewriting.saved(state, tmp_path / "a.pt")
+    opened, report = ckpt.open(path), ckpt.inspect(path)
+    opened.close()
+    assert "ckpt strip" in (report._repr_html_() or ""), "the file is there"
+    path.unlink()
+
+    for shown in (opened, report):
+        text = Spans(shown._repr_html_() or "").text
+        assert "module" in text and "2 tensors" in text and "ckpt strip" not in text
+
+    def unreadable(*arguments: object, **options: object) -> None:
+        raise UnreadableError("gone")
+
+    monkeypatch.setattr(notebook, "inspect", unreadable)
+    assert opened._repr_html_() is None
+
+
+def test_nothing_of_the_files_is_markup(tmp_path: Path) -> None:
+    evil = EVIL.replace("\ud800", "")  # torch writes no lone surrogate
+    state = {f"{evil}{number}.{evil}": torch.ones(100 + number) for number in range(60)}
+    changed = {name: tensor * 2 for name, tensor in state.items()}
+    folder = tmp_path / "<b>&$x$\x1b"
+    folder.mkdir()
+    before, after = {"m": state, evil: evil}, {"m": changed, evil: f"{evil}2"}
+    path = rewriting.saved(before, folder / "'<b>&.pt")
+
+    for html in (ckpt.inspect(path)._repr_html_() or "", compared(before, after, folder)._repr_html_()):
+        assert "<img src=x onerror=" in Spans(html).text
+        assert "<script" not in html and "\u202e" not in html and "\x1b" not in html
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.text() | st.just(EVIL), st.sampled_from(["", *output._STYLES])), max_size=4)
+    )
+)
+def test_any_line_is_text(lines: list[list[tuple[str, str]]]) -> None:
+    shown = "\n".join("".join(show_literal(text) for text, _ in line) for line in lines)
+
+    # A parser takes the first line end of <pre> away.
+    assert Spans(html_of(lines)).text.removeprefix("\n") == shown.removeprefix("\n")
+
+
+def test_each_style_of_the_terminal_has_its_own() -> None:
+    words = {"bold": "font-weight:bold", "dim": "opacity:0.7", "underline": "text-decoration:underline"}
+    words |= {
+        "red": "color:#e54949",
+        "green": "color:#089637",
+        "yellow": "color:#b47305",
+        "cyan": "color:#098da8",
+    }
+
+    for style, rich in output._STYLES.items():
+        html = html_of([[("a", style)]])
+        assert Spans(html).spans == [("a", ";".join(words[word] for word in rich.split()))], style
+
+
+def light(colour: str) -> float:
+    """The relative luminance of WCAG 2."""
+    parts = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("page", ["#ffffff", "#111111", "#1e1e1e", "#383838"])
+def test_colours_can_be_read(page: str) -> None:
+    """On white, and in the dark of JupyterLab, VS Code and Colab."""
+    html = html_of([[("a", style)] for style in output._STYLES])
+
+    for colour in set(re.findall("color:(#[0-9a-f]{6})", html)):
+        low, high = sorted((light(colour), light(page)))
+        assert (high + 0.05) / (low + 0.05) >= 3, colour
+
+
+def test_a_hundred_thousand_hostile_names_stay_small(tmp_path: Path) -> None:
+    tensors = [torch.ones(size) for size in range(97)]
+    evil = EVIL.replace("\ud800", "")
+    state = {f"{evil}{number % 300}.{number}": tensors[number % 97] for number in range(100_000)}
+
+    html = ckpt.inspect(rewriting.saved(state, tmp_path / "a.pt"))._repr_html_()
+    assert "100,000 tensors" in Spans(html or "").text and len(html or "") < 50_000
+
+
+def test_what_has_no_room_is_counted() -> None:
+    html = html_of([[("DANGER", "error")], *([("'" * 1000, "")] for _ in range(1000))])
+
+    lines = Spans(html).text.split("\n")
+    assert len(html) < 201_000 and lines[0] == "DANGER" and len(lines) > 30
+    assert lines[-1] == f"… {1001 - (len(lines) - 1)} more lines in a terminal"
+    assert "more lines" not in html_of([[("a" * 190_000, "")]])
