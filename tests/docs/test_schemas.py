@@ -19,6 +19,7 @@ from inside import inside
 from process import ROOT
 
 from ckpt.cli import app
+from ckpt.cli.work.jobs import WORKS
 from ckpt.evidence.roles import RoleName, Trust
 from ckpt.findings import Level
 from ckpt.jobs.check.verify import Verdict
@@ -51,7 +52,7 @@ def test_every_command_with_json_has_its_schema_and_its_part_of_the_page() -> No
     with_json.remove("merge-parts")  # it prints the documents of the commands whose parts it merges
     words = {"rewrite" if command in WRITERS else command for command in with_json}
 
-    assert {*json_schemas.NAMES} == {*words, "error"}
+    assert {*json_schemas.NAMES} == {*words, "error", "part"}
     for name in {*json_schemas.NAMES} - {"error"}:
         assert f"## `{json_schemas.schema(name)['title'].replace(',', '`,', 1)}\n" in page
 
@@ -111,6 +112,7 @@ def test_the_words_that_a_schema_lists_are_those_of_the_code() -> None:
     closed |= {frozenset(get_args(Block.__annotations__["kind"])) or frozenset(("text", "item", "command"))}
     closed |= {
         frozenset(WRITERS),
+        frozenset(WORKS),
         frozenset(("inf", "-inf", "nan")),
         frozenset(("little", "big")),
     }
@@ -187,8 +189,9 @@ ANY = {
     "inspect": {"values[].value"},
     "get": {"value"},
     "diff": {"values[].before", "values[].after"},
+    "part": {"options.", "results[]."},
 }
-"""Fields that hold any value: they may have any type, but they must be there."""
+"""Fields that hold any value: they may have any type, but they must be there. With a dot at the end: all fields inside."""
 FREE = {
     "inspect": {
         *("tensors[].optimizer_state", "tensors[].sharding", "tensors[].piece", "index"),
