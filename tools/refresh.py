@@ -92,5 +92,7 @@ if __name__ == "__main__":
         (ROOT / name).write_text(text, encoding="utf-8")
     if not sys.argv[1:]:
         import pictures  # beside this file
+        import schemas
 
         pictures.write()
+        schemas.write()

@@ -77,7 +77,7 @@ _ATTRIBUTE = re.compile(r'(\b(?:src|href|srcset)=")([^"]+)(")')
 _PICTURE = re.compile(
     r'<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="(.+?)">\s*<img alt="(.+?)" src="(.+?)">\s*</picture>'
 )
-_RUN = re.compile(r"^<!-- run: .+? -->\n", re.MULTILINE)
+_MADE = re.compile(r"^<!-- (?:run: .+?|fields: .+?|/fields) -->\n", re.MULTILINE)
 
 
 class SiteError(Exception):
@@ -138,7 +138,7 @@ def page(text: str, name: str, places: Mapping[str, str]) -> str:
         return f"![{text}]({light}#only-light)\n![{text}]({dark}#only-dark)"
 
     def prose(part: str) -> str:
-        part = _PICTURE.sub(pictures, _RUN.sub("", part))
+        part = _PICTURE.sub(pictures, _MADE.sub("", part))
         cut = _CODE.split(_LINK.sub(moved, part))  # the text of a link may be code, so links come first
         return "".join(piece if at % 2 else _ATTRIBUTE.sub(moved, piece) for at, piece in enumerate(cut))
 

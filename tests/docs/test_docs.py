@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any, get_args
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -21,23 +21,10 @@ import torch
 from torch import nn
 
 import ckpt
-from ckpt import formats
 from ckpt.cli import app, start
-from ckpt.cli.results import written
-from ckpt.evidence.survey import Survey
 from ckpt.findings import CATALOGUE
 from ckpt.formats import FORMATS, GROUP, written_formats
 from ckpt.formats.format import Format
-from ckpt.formats.save import SavedFile
-from ckpt.jobs.check.lint import LintReport, lint
-from ckpt.jobs.check.lint import document as lint_document
-from ckpt.jobs.check.stats import stats
-from ckpt.jobs.check.verify import damaged
-from ckpt.jobs.diff.diff import Options, diff
-from ckpt.jobs.diff.rows import STATUSES, Cause
-from ckpt.jobs.inspect.inspect import inspect
-from ckpt.jobs.rewrite.rehome import moves, rehome
-from ckpt.jobs.rewrite.warmstart import warmstart
 from ckpt.limits import INFLATION, TENSOR_BYTES, TENSOR_MEMORY, Limits
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -145,74 +132,6 @@ def test_every_finding_has_its_place_on_the_page() -> None:
     assert set(titles.findall(made)) == set(CATALOGUE)
     for code, level in re.findall(r"^### ([a-z-]+)\n\n\*(\w+)\.\*", made, re.MULTILINE):
         assert CATALOGUE[code].level == level
-
-
-def fields(document: dict[str, Any]) -> set[str]:
-    """Every field of a document, rows of lists by the first of them that has it."""
-    found = set(document)
-    for key, value in document.items():
-        if isinstance(value, dict) and key not in ("dtypes", "devices"):
-            found |= fields(value)
-        elif isinstance(value, list) and key != "path":
-            for row in value:
-                if isinstance(row, dict):
-                    found |= fields(row)
-    return found
-
-
-def test_every_field_of_the_document_is_described(samples: Path) -> None:
-    text = page("docs/json.md")
-    described = set(re.findall(r"\w+", text))
-    for name in ("train_cuda.pth", "dtypes.pth", "objects.pth", "hostile.pth", "sharded"):
-        with formats.open(str(samples / name)) as checkpoint:
-            document = inspect(Survey(checkpoint)).to_json()
-        document["values"] = [row | {"value": None} for row in document["values"]]
-
-        assert fields(document) - described == set(), name
-        assert f"`{document['schema']['name']}`, version {document['schema']['version']}" in text
-
-
-def test_every_field_of_a_rewrite_is_described(samples: Path) -> None:
-    text = page("docs/json.md")
-    described = set(re.findall(r"\w+", text))
-    with formats.open(str(samples / "train_cuda.pth")) as checkpoint:
-        report = rehome(Survey(checkpoint), moves(None, []), Limits())
-    saved = SavedFile("x", "torch-zip", 1, None, (("structure", 0.1),), 0.1)
-    document = report.to_json(written(saved), dry_run=False)
-
-    assert fields(document) - described == set()
-    assert f"`{document['schema']['name']}`, version {document['schema']['version']}" in text
-
-
-def test_every_field_of_a_comparison_is_described(samples: Path) -> None:
-    text = page("docs/json.md")
-    described = set(re.findall(r"\w+", text))
-    with (
-        formats.open(str(samples / "ddp_before.pth")) as before,
-        formats.open(str(samples / "ddp_after.pth")) as after,
-    ):
-        document = diff(Survey(before), Survey(after), Options(norms=True)).to_json()
-
-    assert {name for name in fields(document) if "." not in name} - described == set()
-    assert {status for status in STATUSES if f"`{status}`" not in text} == set()
-    assert {cause for cause in get_args(Cause) if f"`{cause}`" not in text} == set()
-    assert f"`{document['schema']['name']}`, version {document['schema']['version']}" in text
-
-
-def test_every_field_of_a_check_is_described(samples: Path) -> None:
-    text = page("docs/json.md")
-    described = set(re.findall(r"\w+", text))
-    path = str(samples / "whole_model.pth")
-    with formats.open(path) as checkpoint:
-        documents = [
-            stats(Survey(checkpoint), threshold=1e-3).to_json(),
-            lint_document([LintReport(path, tuple(lint(Survey(checkpoint))))]),
-            damaged(path, "x", ["a"], ["b"]).to_json(),
-            warmstart(Survey(checkpoint), Survey(checkpoint), Limits()).to_json(None, dry_run=True),
-        ]
-    for document in documents:
-        assert fields(document) - described == set()
-        assert f"`{document['schema']['name']}`, version {document['schema']['version']}" in text
 
 
 def said_by_torch() -> list[str]:

@@ -1,11 +1,14 @@
-"""docs/schema/: what every command prints is valid, every field is described, and no other document would pass."""
+"""docs/schema/: what every command prints is valid, every field is described, and no other document would pass. The
+schemas, and the tables of docs/json.md, are those of the declarations in ckpt/."""
 
 from __future__ import annotations
 
 import copy
 import json
 import re
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, get_args
 
 import json_schemas
@@ -16,6 +19,7 @@ from inside import inside
 from process import ROOT
 
 from ckpt.cli import app
+from ckpt.cli.work.jobs import WORKS
 from ckpt.evidence.roles import RoleName, Trust
 from ckpt.findings import Level
 from ckpt.jobs.check.verify import Verdict
@@ -25,6 +29,11 @@ from ckpt.jobs.explain.pages import Block
 from ckpt.jobs.inspect.storages import Kind
 from ckpt.jobs.rewrite.coverage import Status as CoverageStatus
 from ckpt.pickles.imports import Group
+
+sys.path.insert(0, str(ROOT / "tools"))
+import schemas
+
+sys.path.remove(str(ROOT / "tools"))
 
 
 @pytest.fixture(scope="module")
@@ -36,57 +45,63 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> Documents:
 # ---------------------------------------------------------------------------------------------- the schemas themselves
 
 
-def test_every_command_with_json_has_its_schema_and_its_link() -> None:
+def test_every_command_with_json_has_its_schema_and_its_part_of_the_page() -> None:
     page = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
     helps = {command: inside(command, "--help", cwd=ROOT).out for command in app.COMMANDS}
     with_json = {command for command, text in helps.items() if b" --json " in text}
     with_json.remove("merge-parts")  # it prints the documents of the commands whose parts it merges
     words = {"rewrite" if command in WRITERS else command for command in with_json}
 
-    assert {*json_schemas.NAMES} == {*words, "error"}
-    assert set(re.findall(r"\]\(schema/(\w+)\.json\)", page)) == {*json_schemas.NAMES}
-    for name in json_schemas.NAMES:
-        schema = json_schemas.schema(name)
-        kind, version = re.fullmatch(r"urn:ckpt:schema:(\w+):(\d+)", schema["$id"]).groups()  # type: ignore[union-attr]
-        assert (kind, schema["$schema"]) == (name, "https://json-schema.org/draft/2020-12/schema")
-        assert schema["title"] == f"ckpt.{name}, version {version}"
-        if name != "error":
-            said = (
-                schema["$defs"]["document"]["properties"]
-                if name != "get"
-                else schema["$defs"]["named_value"]["properties"]
-            )
-            constants = {key: part["const"] for key, part in said["schema"]["properties"].items()}
-            assert constants == {"name": f"ckpt.{name}", "version": int(version)}
-            assert f"## `ckpt.{name}`, version {version}\n" in page
+    assert {*json_schemas.NAMES} == {*words, "error", "part"}
+    for name in {*json_schemas.NAMES} - {"error"}:
+        assert f"## `{json_schemas.schema(name)['title'].replace(',', '`,', 1)}\n" in page
 
 
-@pytest.mark.parametrize("name", json_schemas.NAMES)
-def test_a_schema_is_whole(name: str) -> None:
-    """Keywords are known, references lead somewhere, what is required is described, and no definition is idle."""
-    schema = json_schemas.schema(name)
-    found = list(json_schemas.parts(schema))
-    places = {node["$ref"] for _, node in found if "$ref" in node}
+def test_the_schemas_and_the_tables_are_those_of_the_declarations() -> None:
+    texts = schemas.files()
 
-    assert places == {f"#/$defs/{each}" for each in schema["$defs"]}
-    for where, node in found:
-        if "properties" in node and "required" in node:
-            assert set(node["required"]) <= node["properties"].keys(), where
-        if "properties" in node and "$defs/" in where and not re.search(r"/(if|then|else)$", where):
-            assert "type" in node or "dependentSchemas" in where, where
+    assert {path.relative_to(ROOT).as_posix() for path in json_schemas.FOLDER.iterdir()} < texts.keys()
+    assert [
+        name for name, text in texts.items() if (ROOT / name).read_text(encoding="utf-8") != text
+    ] == [], "make docs"
+    assert all(
+        len(re.findall(rf"<!-- fields: ckpt.{name} -->", texts[schemas.PAGE])) == 1
+        for name in schemas.documents()
+    )
 
 
-def test_a_definition_is_the_same_in_every_schema() -> None:
-    """Each schema stands alone, so what several use is in each of them."""
-    own = {"document", "failure", "row"}
-    found: dict[str, Any] = {}
-    for name in json_schemas.NAMES:
-        for each, node in json_schemas.schema(name)["$defs"].items():
-            if each not in own:
-                assert found.setdefault(each, node) == node, f"{each} of {name}"
-    failures = [json_schemas.schema(name)["$defs"].get("failure") for name in json_schemas.NAMES]
-    texts = {re.sub(r"ckpt\.\w+", "", json.dumps(failure)) for failure in failures if failure}
-    assert len(texts) == 1
+def test_each_definition_is_used() -> None:
+    documents = schemas.documents().values()
+    names = {name for document in documents for name in document.scope}
+
+    assert names - {name for document in documents for name in schemas.schema(document)["$defs"]} == set()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "  name text",
+        "    name: text",
+        "  name: txt",
+        "  name: list text",
+        "  name: list of",
+        "  name: (text or null",
+        "  name: text null",
+        "  if name is there then it is",
+        "  name: text\n  if nam is null then name is null",
+        "  name: text\n  name: int",
+        "  define name: text",
+        "   name: text",
+        "name: text",
+        "define again: text\ndefine again: int",
+        "  name: text\n    inner: text",
+    ],
+)
+def test_a_line_that_the_notation_does_not_have_is_refused(line: str, tmp_path: Path) -> None:
+    (tmp_path / "ckpt").mkdir()
+    (tmp_path / "ckpt" / "a.fields").write_text(f"document ckpt.a 1  # A.\n{line}\n")
+    with pytest.raises(schemas.DeclarationError):
+        [schemas.schema(document) for document in schemas.documents(tmp_path).values()]
 
 
 def test_the_words_that_a_schema_lists_are_those_of_the_code() -> None:
@@ -95,7 +110,12 @@ def test_the_words_that_a_schema_lists_are_those_of_the_code() -> None:
         for each in (RoleName, Trust, Level, Verdict, Cause, DiffStatus, CoverageStatus, Kind, Group)
     }
     closed |= {frozenset(get_args(Block.__annotations__["kind"])) or frozenset(("text", "item", "command"))}
-    closed |= {frozenset(WRITERS), frozenset(("inf", "-inf", "nan")), frozenset(("little", "big"))}
+    closed |= {
+        frozenset(WRITERS),
+        frozenset(WORKS),
+        frozenset(("inf", "-inf", "nan")),
+        frozenset(("little", "big")),
+    }
     listed = {
         frozenset(node["enum"])
         for name in json_schemas.NAMES
@@ -136,7 +156,7 @@ def test_every_field_that_is_described_is_printed(documents: Documents, name: st
         f"{where}/properties/{key}"
         for where, node in json_schemas.parts(json_schemas.schema(name))
         for key in node.get("properties", {})
-        if not re.search(r"/(if|then|else|dependentSchemas)(/|$)", where)
+        if not re.search(r"/(if|then|else)(/|$)", where)
     }
     assert {place for place in wanted - seen if not place.endswith("/unread")} == set(), (
         "only a file that changes meanwhile has unread parts"
@@ -169,8 +189,9 @@ ANY = {
     "inspect": {"values[].value"},
     "get": {"value"},
     "diff": {"values[].before", "values[].after"},
+    "part": {"options.", "results[]."},
 }
-"""Fields that hold any value: they may have any type, but they must be there."""
+"""Fields that hold any value: they may have any type, but they must be there. With a dot at the end: all fields inside."""
 FREE = {
     "inspect": {
         *("tensors[].optimizer_state", "tensors[].sharding", "tensors[].piece", "index"),

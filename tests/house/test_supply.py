@@ -101,7 +101,7 @@ def test_what_builds_and_what_fuzzes_is_pinned() -> None:
 GOOD = {
     **{
         path.relative_to(ROOT).as_posix(): b""
-        for kind in ("*.py", "*.md")
+        for kind in ("*.py", "*.md", "*.fields")
         for path in (ROOT / "ckpt").rglob(kind)
     },
     **{path.relative_to(ROOT).as_posix(): b"" for path in (ROOT / "ckpt/render/html/assets").iterdir()},

@@ -28,7 +28,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 _TALK = {"$schema", "$id", "title", "description", "$defs"}
 _ONE = {"items", "additionalProperties", "if", "then", "else"}
 _LISTED = {"anyOf", "allOf"}
-_NAMED = {"properties", "dependentSchemas", "$defs"}
+_NAMED = {"properties", "$defs"}
 _PLAIN = {
     *("type", "const", "enum", "required", "pattern", "minimum", "maximum", "minItems", "maxItems"),
     *("dependentRequired", "$ref"),
@@ -125,9 +125,6 @@ class _Check:
             if branch in node:
                 apply(node[branch], f"{at}/{branch}")
         if isinstance(value, dict):
-            for name, part in node.get("dependentSchemas", {}).items():
-                if name in value:
-                    apply(part, f"{at}/dependentSchemas/{name}")
             if "properties" in node or "additionalProperties" in node:
                 known = (known or set()) | self._fields(node, value, where, at, found)
         if isinstance(value, list) and "items" in node:
