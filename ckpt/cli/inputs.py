@@ -30,7 +30,7 @@ from ckpt.errors import (
     about,
 )
 from ckpt.formats.common.directory import LOCAL_MAGIC
-from ckpt.formats.endings import CHECKPOINTS, PERHAPS
+from ckpt.formats.format import CHECKPOINTS, PERHAPS
 from ckpt.io.far import is_url
 from ckpt.io.location import locate, shown
 from ckpt.io.source import beginning, read_limited

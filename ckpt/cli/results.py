@@ -50,10 +50,10 @@ from ckpt.evidence.survey import Survey
 from ckpt.formats import save
 from ckpt.formats.save import Check, SavedFile, check_bytes, check_weights_only
 from ckpt.formats.sharded.writer import set_pattern
-from ckpt.io import commit, folder, leftover
-from ckpt.io.beside import beside
+from ckpt.io import target
 from ckpt.io.far import is_url
-from ckpt.io.folder import make_parents
+from ckpt.io.location import beside
+from ckpt.io.target import make_parents
 from ckpt.jobs.check.like import Like, likeness
 from ckpt.jobs.rewrite.report import Leftover, RewriteReport, with_unread
 from ckpt.jobs.rewrite.sets import is_partial, weights_file, whole_part, with_files, without_copies
@@ -249,13 +249,13 @@ def _ending(item: Found, options: WriteOptions, opened: Open) -> str:
     return os.path.splitext(path or "")[1]
 
 
-def target_of(job: Job, options: WriteOptions) -> commit.Target | None:
+def target_of(job: Job, options: WriteOptions) -> target.Target | None:
     """Where one checkpoint is written to, None when it is changed in place, in shards or not at all."""
     if job.out is None or options.shard_bytes:
         return None
     if is_folder_made(job.path, options):
-        return folder.target(job.out, formats.is_owned, force=options.force, parents=options.recursive)
-    return commit.target(job.out, force=options.force, parents=options.recursive)
+        return target.folder_target(job.out, formats.is_owned, force=options.force, parents=options.recursive)
+    return target.target(job.out, force=options.force, parents=options.recursive)
 
 
 def is_folder_made(path: str, options: WriteOptions) -> bool:
@@ -299,7 +299,7 @@ def can_stay(checkpoint: Checkpoint) -> bool:
     return checkpoint.source is not None and not checkpoint.traits.is_folder and save.stays(checkpoint)
 
 
-def refuse_source(report: RewriteReport, to: commit.Target | None, options: WriteOptions) -> None:
+def refuse_source(report: RewriteReport, to: target.Target | None, options: WriteOptions) -> None:
     """Raise UsageError where OUT is a file that is read: a mistaken edit would take its source with it."""
     if to is None or not to.is_replacing:
         return
@@ -361,14 +361,14 @@ def advised_partial(options: WriteOptions, plan: Callable[[], None]) -> Iterator
         raise
 
 
-def left_over(to: commit.Target | None, options: WriteOptions) -> list[tuple[str, int]]:
+def left_over(to: target.Target | None, options: WriteOptions) -> list[tuple[str, int]]:
     """What killed runs left beside the files that are to be written."""
     if to is not None:
-        return leftover.left_over(to.real)
+        return target.left_over(to.real)
     if options.shard_bytes and options.output is not None:
         folder, stem = shard_place(options.output)
         files = rf"(?:{set_pattern(stem)}|{re.escape(stem)}\.safetensors(?:\.index\.json)?)"
-        return leftover.left_over(os.path.join(folder, stem), files)
+        return target.left_over(os.path.join(folder, stem), files)
     return []
 
 
@@ -555,7 +555,7 @@ def _rewritten(
     checkpoint: Checkpoint,
     survey: Survey,
     make: Make,
-    to: commit.Target | None,
+    to: target.Target | None,
     options: WriteOptions,
 ) -> int:
     """Change, write and report one checkpoint; `survey` is of its file of weights where only that is changed."""
@@ -626,14 +626,14 @@ def warn(path: str, warnings: Iterable[str]) -> None:
         output.talk(f"ckpt: {show(path, None)}: {show_literal(line)}")
 
 
-def _format(checkpoint: Checkpoint, to: commit.Target | None, options: WriteOptions) -> str:
+def _format(checkpoint: Checkpoint, to: target.Target | None, options: WriteOptions) -> str:
     """The format of the result."""
     if to is not None and options.format is None:
         return save.same_format(to.path, checkpoint)
     return options.format or checkpoint.format
 
 
-def _is_pickle(report: RewriteReport, to: commit.Target | None, options: WriteOptions) -> bool:
+def _is_pickle(report: RewriteReport, to: target.Target | None, options: WriteOptions) -> bool:
     """Whether a pickle is written, or would be but for --dry-run."""
     if options.in_place and not report.changes:
         return False
@@ -641,7 +641,7 @@ def _is_pickle(report: RewriteReport, to: commit.Target | None, options: WriteOp
     return save.traits_of(name).is_pickle if save.is_written(name) else report.result.traits.is_pickle
 
 
-def _write(report: RewriteReport, to: commit.Target | None, options: WriteOptions) -> SavedFile | None:
+def _write(report: RewriteReport, to: target.Target | None, options: WriteOptions) -> SavedFile | None:
     checkpoint, limits = report.result, options.limits
     format = _format(checkpoint, to, options)
     further: dict[str, Check] = {}
@@ -657,8 +657,8 @@ def _write(report: RewriteReport, to: commit.Target | None, options: WriteOption
         with output.progress("copying", _bytes_of(checkpoint)) as progress:
             folder, stem = shard_place(options.output)
 
-            def shard(name: str) -> commit.Target:
-                return commit.target(os.path.join(folder, name), force=options.force)
+            def shard(name: str) -> target.Target:
+                return target.target(os.path.join(folder, name), force=options.force)
 
             return save.save_shards(
                 checkpoint,
@@ -702,7 +702,7 @@ def _write(report: RewriteReport, to: commit.Target | None, options: WriteOption
             hint="-o OUT",
         )
     assert checkpoint.source is not None
-    to = commit.target(checkpoint.source.name, force=True)
+    to = target.target(checkpoint.source.name, force=True)
     with output.progress("copying", _bytes_of(checkpoint)) as progress:
         return save.save(
             checkpoint,

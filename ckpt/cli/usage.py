@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from ckpt.errors import CkptError, UsageError
-from ckpt.formats.endings import CHECKPOINTS, PERHAPS
+from ckpt.formats.format import CHECKPOINTS, PERHAPS
 from ckpt.names import natural
 from ckpt.text import pasted_path, show
 

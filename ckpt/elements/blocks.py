@@ -30,7 +30,7 @@ from ckpt.tensors import (
 from ckpt.text import show
 
 if TYPE_CHECKING:
-    from ckpt.io.commit import Sink
+    from ckpt.io.target import Sink
 
 BLOCK = 1 << 20
 """Bytes of one read."""

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from ckpt.checkpoint import Checkpoint, Refusal
 from ckpt.evidence.sections import Section
-from ckpt.io.beside import is_lasting
 from ckpt.io.far import is_url
+from ckpt.io.location import is_lasting
 from ckpt.names import NamedKey, Path
 from ckpt.nodes import Node
 from ckpt.pickles.known import PACKAGES, is_own

@@ -17,8 +17,7 @@ from ckpt.errors import CkptError, NotOpenedError, UnreadableError, UsageError
 from ckpt.formats.common.directory import LOCAL_MAGIC
 from ckpt.formats.format import Format
 from ckpt.formats.probe import Probe
-from ckpt.io.beside import beside
-from ckpt.io.location import Location, locate
+from ckpt.io.location import Location, beside, locate
 from ckpt.limits import Budget, Limits
 from ckpt.text import show
 

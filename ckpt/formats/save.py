@@ -24,9 +24,10 @@ from ckpt.errors import (
 from ckpt.formats import appender_of, by_name, open, writer_of, written_format, written_formats
 from ckpt.formats.common.writing import Draft, differs
 from ckpt.formats.sharded import writer as shards
-from ckpt.io import commit, folder, inplace, leftover
-from ckpt.io.commit import Progress, Sink, Target
+from ckpt.io import inplace
+from ckpt.io import target as io_target
 from ckpt.io.far import is_url
+from ckpt.io.target import Progress, Sink, Target
 from ckpt.limits import Limits
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Checksum, noted, parts_of
@@ -223,8 +224,8 @@ def _writing(
     sources = checkpoint.all_sources()
     owns = written_format(format).owns
     if owns is not None:
-        return folder.writing(to, size, owns, progress, sources=sources)
-    return commit.writing(to, size, progress, sources=sources)
+        return io_target.writing_folder(to, size, owns, progress, sources=sources)
+    return io_target.writing(to, size, progress, sources=sources)
 
 
 def _checked(
@@ -326,10 +327,10 @@ def save_shards(
         with ExitStack() as stack:
             audit = stack.enter_context(Audit())
             # The context entered first is left last: so the index, which completes the checkpoint, comes last.
-            sinks.append(stack.enter_context(commit.writing(index, listing.size, sources=sources)))
+            sinks.append(stack.enter_context(io_target.writing(index, listing.size, sources=sources)))
             listing.write(sinks[0])
             for part, drafted, target in zip(parts, drafts, targets, strict=True):
-                sink = stack.enter_context(commit.writing(target, drafted.size, progress, sources=sources))
+                sink = stack.enter_context(io_target.writing(target, drafted.size, progress, sources=sources))
                 sinks.append(sink)
                 sink.audit = audit
                 drafted.write(sink)
@@ -344,7 +345,7 @@ def save_shards(
         if sinks and not (sinks[0].is_placed or sinks[0].is_kept):
             for sink, target in zip(sinks[1:], targets, strict=False):
                 if sink.is_placed:
-                    commit.removed(target.real)
+                    io_target.removed(target.real)
         raise
     total = listing.size + sum(drafted.size for drafted in drafts)
     seconds = time.perf_counter() - start - sum(done.values())
@@ -394,7 +395,7 @@ def _refuse_sources(checkpoint: Checkpoint, paths: Iterable[str]) -> None:
 
 def _cleared(folder: str, gone: Sequence[str], stray: Sequence[str]) -> list[str]:
     """Remove what a set took the place of. What failed, and what stays though no index names it, one line each."""
-    problems = leftover.cleared(folder, gone) if gone else []
+    problems = io_target.cleared(folder, gone) if gone else []
     if stray:
         listed = and_more([show(name, 80) for name in stray], 3)
         problems.append(f"no index names {listed}, left over from a run that was killed?")

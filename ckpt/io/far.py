@@ -8,8 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
 if TYPE_CHECKING:
-    from ckpt.io.commit import Progress, Sink, Target
-    from ckpt.io.folder import FolderSink
+    from ckpt.io.target import FolderSink, Progress, Sink, Target
 
 
 class Claim(Protocol):

@@ -22,9 +22,8 @@ from contextlib import contextmanager, suppress
 
 from ckpt.errors import NotOpenedError, WriteError
 from ckpt.io import disk
-from ckpt.io.commit import Progress, Sink, Target, closed, failed, lock
 from ckpt.io.source import MOST, File, Source, reason
-from ckpt.io.target import why
+from ckpt.io.target import Progress, Sink, Target, closed, failed, lock, why
 from ckpt.rows import NamedTuple
 
 _LACKING = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
@@ -41,13 +40,13 @@ class ThroughSink(Sink):
     def sync(self) -> None:
         self.flush()
         if not self._goes_through:
-            os.fsync(self._fd)
+            os.fsync(self.fd)
 
     def _write(self, data: bytes | bytearray | memoryview) -> None:
         view = memoryview(data)
         while view and self._goes_through:
             try:
-                done = os.pwritev(self._fd, [view[:MOST]], self._at, os.RWF_DSYNC)
+                done = os.pwritev(self.fd, [view[:MOST]], self._at, os.RWF_DSYNC)
             except OSError as error:
                 if error.errno not in _LACKING:
                     raise

@@ -14,7 +14,7 @@ from ckpt.evidence.record import KEY, STATE_DICT, columns
 from ckpt.formats import save
 from ckpt.formats.common.pickled import Contents, checkpoint
 from ckpt.formats.torch_zip import FORMAT
-from ckpt.io import commit
+from ckpt.io import target
 from ckpt.limits import Limits
 from ckpt.live import memory, require_torch
 from ckpt.live.model import describe, unwrapped
@@ -64,7 +64,7 @@ def snapshot(
         limits = Limits()
         planned = checkpoint(name, FORMAT.name, FORMAT.traits, tree, Contents(), limits)
         try:
-            save.save(planned, commit.target(name, force=True), FORMAT.name, limits)
+            save.save(planned, target.target(name, force=True), FORMAT.name, limits)
         finally:
             memory.LiveSource.release()
     if left_out:

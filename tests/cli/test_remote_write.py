@@ -236,7 +236,7 @@ def test_local_writers_import_nothing_of_it(tmp_path: Path) -> None:
     )
     done = python("-c", code, "rehome", "train_cuda.pth", "-o", str(tmp_path / "x.pth"), cwd=SAMPLES)
     names = done.lines[-1].split()
-    assert done.code == 0 and "ckpt.io.commit" in names
+    assert done.code == 0 and "ckpt.io.target" in names
     assert [
         name for name in names if name.startswith(("ckpt.io.remote", "obstore", "mmap", "tempfile"))
     ] == []

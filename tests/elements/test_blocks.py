@@ -16,7 +16,7 @@ from ckpt.dtypes import BY_NAME
 from ckpt.elements import blocks as module
 from ckpt.elements.blocks import blocks, elements, little, place_of, pour, same_bytes, same_ranges
 from ckpt.errors import CutOffError, DamagedDataError, NotOpenedError
-from ckpt.io import commit
+from ckpt.io import target
 from ckpt.io.source import File, Memory
 from ckpt.tensors import Computed, Overlaid, Patched, Place, Range, Storage
 
@@ -158,9 +158,9 @@ def test_pouring_writes_every_byte_and_tells_their_crc(
     kind: str, crc: bool, nbytes: int, tmp_path: Path
 ) -> None:
     place, data = places(nbytes)[kind]
-    to = commit.target(str(tmp_path / "out"), force=False)
+    to = target.target(str(tmp_path / "out"), force=False)
 
-    with commit.writing(to, len(data)) as sink:
+    with target.writing(to, len(data)) as sink:
         found = pour(Storage("0", None, None, len(data), place), sink, crc=crc)
 
     assert (tmp_path / "out").read_bytes() == data
@@ -177,7 +177,7 @@ def test_pouring_from_a_file(recorded: bool, crc: bool, nbytes: int, tmp_path: P
     known = zlib.crc32(data) if recorded else None
     storage = Storage("0", None, None, nbytes, refs.range_of(data, source=source), known)
 
-    with commit.writing(commit.target(str(tmp_path / "out"), force=False), nbytes) as sink:
+    with target.writing(target.target(str(tmp_path / "out"), force=False), nbytes) as sink:
         found = pour(storage, sink, crc=crc)
 
     assert (tmp_path / "out").read_bytes() == data
@@ -191,8 +191,8 @@ def test_a_deflated_record_with_another_crc_is_not_written(nbytes: int) -> None:
     storage = Storage("0", None, None, nbytes, refs.range_of(data, is_deflated=True), zlib.crc32(data) ^ 1)
 
     with pytest.raises(DamagedDataError):
-        pour(storage, commit.MemorySink(), crc=True)
-    assert pour(storage._replace(crc=zlib.crc32(data)), commit.MemorySink(), crc=True) == zlib.crc32(data)
+        pour(storage, target.MemorySink(), crc=True)
+    assert pour(storage._replace(crc=zlib.crc32(data)), target.MemorySink(), crc=True) == zlib.crc32(data)
 
 
 @pytest.mark.parametrize("crc", [True, False])
@@ -210,7 +210,7 @@ def test_pouring_pieces_of_a_file(crc: bool, nbytes: int, tmp_path: Path) -> Non
     storage = Storage("s", "cpu", None, nbytes, Patched(None, nbytes, pieces))
     expected = bytearray(data[4 : third + 4] + data[5 : 5 + nbytes - third])
     expected[2 * third : 2 * third + 3] = data[11:14]
-    with commit.writing(commit.target(str(tmp_path / "out"), force=False), nbytes) as sink:
+    with target.writing(target.target(str(tmp_path / "out"), force=False), nbytes) as sink:
         found = pour(storage, sink, crc=crc)
     assert (tmp_path / "out").read_bytes() == expected
     assert found == (zlib.crc32(expected) if crc else 0)

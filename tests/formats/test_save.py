@@ -22,7 +22,7 @@ from ckpt.errors import CkptError, LimitError, UsageError
 from ckpt.formats import save
 from ckpt.formats.save import SavedFile, save_shards
 from ckpt.formats.sharded.writer import old_set, shard_names
-from ckpt.io import commit
+from ckpt.io import target
 from ckpt.jobs.check import verify
 from ckpt.limits import Limits
 
@@ -38,8 +38,8 @@ def source(folder: Path, value: float) -> Path:
 
 
 def write(source: Path, folder: Path, size: int, *, force: bool = False, stem: str = "model") -> SavedFile:
-    def to(name: str) -> commit.Target:
-        return commit.target(str(folder / name), force=force)
+    def to(name: str) -> target.Target:
+        return target.target(str(folder / name), force=force)
 
     with formats.open(str(source)) as opened:
         result = rewriting.convert(opened, "safetensors").result
@@ -248,7 +248,7 @@ def test_a_folder_of_a_set_under_other_names_is_read_by_every_command(
 def test_the_command_replaces_a_set_and_says_what_a_killed_run_left(
     sources: tuple[Path, Path], folder: Path
 ) -> None:
-    (folder / f".model-r2-00001-of-00003.safetensors.0123456789ab{commit.SUFFIX}").write_bytes(bytes(3000))
+    (folder / f".model-r2-00001-of-00003.safetensors.0123456789ab{target.SUFFIX}").write_bytes(bytes(3000))
     arguments = ("convert", sources[1], "-o", folder, "--shard-size", "400")
 
     assert b"already exists (--force to replace)" in ckpt(*arguments).err
@@ -399,7 +399,7 @@ def test_the_old_set_goes_only_when_the_index_is_on_the_disk(
     watch("fsync", 0)
     write(sources[1], folder, 400, force=True)
 
-    order = [row for row in order if commit.SUFFIX not in row]
+    order = [row for row in order if target.SUFFIX not in row]
     plain = shard_names("model", 3)
     linked = [row for row in order if row.startswith("link")]
     assert sorted(linked) == [f"link model-r2-{n:05}-of-00003.safetensors" for n in (1, 2, 3)]
@@ -410,7 +410,7 @@ def test_the_old_set_goes_only_when_the_index_is_on_the_disk(
 
 def test_a_limit_that_the_check_of_a_new_file_meets_is_not_called_a_bug(tmp_path: Path) -> None:
     source = rewriting.saved({f"layers.{n}.weight": torch.ones(2) for n in range(90)}, tmp_path / "a.pth")
-    to = commit.target(str(tmp_path / "b.pth"), force=False)
+    to = target.target(str(tmp_path / "b.pth"), force=False)
     with formats.open(str(source)) as checkpoint, pytest.raises(LimitError) as caught:
         save.save(rewriting.unedited(checkpoint), to, "torch-zip", Limits(entries=50))
     assert "bug" not in str(caught.value) and not (tmp_path / "b.pth").exists()

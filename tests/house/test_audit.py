@@ -366,18 +366,19 @@ def _suspicious(node: ast.AST) -> str | None:
 
 
 MAY = {
-    "ckpt/io/commit.py": {
+    "ckpt/io/target.py": {
         "os.link",
+        "os.makedirs",
+        "os.mkdir",
         "os.rename",
         "os.replace",
+        "os.rmdir",
         "os.unlink",
         "os.fchmod",
         "os.fchown",
         "import ctypes",
     },
-    "ckpt/io/folder.py": {"os.link", "os.makedirs", "os.mkdir", "os.rename", "os.rmdir", "os.unlink"},
     "ckpt/io/inplace.py": {"os.ftruncate"},
-    "ckpt/io/target.py": {"import ctypes"},
     "ckpt/io/remote/http.py": {  # loaded for a URL only; tests/io/remote/test_promise.py listens
         "import http.client",
         "import socket",  # to see whether a redirect leads to a private address

@@ -66,10 +66,9 @@ def test_reading_never_loads_what_writes() -> None:
         "formats.save",
         "formats.common.draft",
         "formats.common.written",
-        "io.commit",
+        "io.target",
         "io.disk",
         "io.inplace",
-        "io.leftover",
         "pickles.emit",
         "pickles.edit",
     }

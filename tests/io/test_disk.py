@@ -22,10 +22,11 @@ from ckpt.errors import CkptError, WriteError
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save
 from ckpt.formats.common.appended import end_before
-from ckpt.io import commit, disk, inplace
-from ckpt.io.commit import target
+from ckpt.io import disk, inplace
+from ckpt.io import target as io_target
 from ckpt.io.disk import UNKNOWN, FileSystem
 from ckpt.io.source import File, Memory
+from ckpt.io.target import target
 from ckpt.jobs.rewrite.rehome import moves, rehome
 from ckpt.limits import Limits
 
@@ -214,14 +215,14 @@ def test_a_source_on_another_file_system_is_reserved_for(
     assert named(calls, "posix_fallocate")
 
 
-@pytest.mark.parametrize("small", [16, commit._SMALL])
+@pytest.mark.parametrize("small", [16, io_target._SMALL])
 @pytest.mark.parametrize("block", [64, 4096, 65_536])
 def test_every_range_is_copied_as_it_is(
     block: int, small: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[Call]
 ) -> None:
     """Ranges before, at and behind the borders of blocks, at the same place within a block and at another."""
     monkeypatch.setattr(disk, "shared_block", lambda fd, sources: block)
-    monkeypatch.setattr(commit, "_SMALL", small)
+    monkeypatch.setattr(io_target, "_SMALL", small)
     data = random.Random(0).randbytes(max(5 * block, 200_000) + 700)
     (tmp_path / "in").write_bytes(data)
     source = File(str(tmp_path / "in"))
@@ -237,7 +238,7 @@ def test_every_range_is_copied_as_it_is(
         wanted += gap + data[at : at + count]
     seen: list[int] = []
     to = target(str(tmp_path / "out"), force=False)
-    with commit.writing(to, len(wanted), seen.append, sources=[source]) as sink:
+    with io_target.writing(to, len(wanted), seen.append, sources=[source]) as sink:
         for gap, at, count in steps:
             sink.write(gap)
             sink.copy(source, at, count)

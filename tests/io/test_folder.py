@@ -18,7 +18,7 @@ import torch
 from process import TIMEOUT, as_nobody, check_error, ckpt, environment
 
 from ckpt.errors import CkptError, UsageError, WriteError
-from ckpt.io import commit, folder, leftover
+from ckpt.io import target as io_target
 from ckpt.io.source import File
 
 ERRORS = (errno.ENOSPC, errno.EIO)
@@ -29,12 +29,12 @@ def belongs(name: str) -> bool:
     return name.startswith("part")
 
 
-def target(path: Path, *, force: bool = False) -> commit.Target:
-    return folder.target(str(path), belongs, force=force)
+def target(path: Path, *, force: bool = False) -> io_target.Target:
+    return io_target.folder_target(str(path), belongs, force=force)
 
 
-def write(to: commit.Target, **files: bytes) -> folder.FolderSink:
-    with folder.writing(to, sum(map(len, files.values())), belongs) as sink:
+def write(to: io_target.Target, **files: bytes) -> io_target.FolderSink:
+    with io_target.writing_folder(to, sum(map(len, files.values())), belongs) as sink:
         for name, data in files.items():
             with sink.file(name, len(data)) as inner:
                 inner.write(data)
@@ -68,7 +68,7 @@ def test_a_new_folder_holds_what_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kernel", [True, False], ids=["renameat2", "two renames"])
 def test_a_folder_is_swapped(kernel: bool, old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not kernel:
-        monkeypatch.setattr(folder, "renamed", lambda *_: False)
+        monkeypatch.setattr(io_target, "renamed", lambda *_: False)
     old.chmod(0o750)
     sink = write(target(old, force=True), **NEW)
     assert content(old) == NEW and not sink.warnings
@@ -83,11 +83,11 @@ def test_what_appears_in_the_last_moment_is_not_replaced(
     what: str, kernel: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not kernel:
-        monkeypatch.setattr(folder, "renamed", lambda *_: False)
+        monkeypatch.setattr(io_target, "renamed", lambda *_: False)
     out = tmp_path / "out"
     with (
         pytest.raises(UsageError, match="exists"),
-        folder.writing(target(out), 3, belongs) as sink,
+        io_target.writing_folder(target(out), 3, belongs) as sink,
         sink.file("part1", 3) as inner,
     ):
         inner.write(b"new")
@@ -124,7 +124,7 @@ def test_a_folder_with_other_files_is_not_replaced(old: Path) -> None:
 
 def test_what_somebody_put_there_meanwhile_is_kept(old: Path) -> None:
     to = target(old, force=True)
-    with folder.writing(to, 3, belongs) as sink:
+    with io_target.writing_folder(to, 3, belongs) as sink:
         with sink.file("part1", 3) as inner:
             inner.write(b"new")
         (old / "notes.txt").write_text("mine")
@@ -155,7 +155,7 @@ def test_every_call_that_fails_leaves_the_old_or_the_new(
     name: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if way == "two renames":
-        monkeypatch.setattr(folder, "renamed", lambda *_: False)
+        monkeypatch.setattr(io_target, "renamed", lambda *_: False)
     for number in ERRORS:
         for nth in range(1, 20):
             place = tmp_path / f"{number}.{nth}"
@@ -190,7 +190,7 @@ def test_every_call_that_fails_leaves_the_old_or_the_new(
 
 @pytest.mark.parametrize("problem", [KeyboardInterrupt, SystemExit, ValueError])
 def test_an_interrupted_run_leaves_nothing(problem: type[BaseException], old: Path) -> None:
-    with pytest.raises(problem), folder.writing(target(old, force=True), 6, belongs) as sink:
+    with pytest.raises(problem), io_target.writing_folder(target(old, force=True), 6, belongs) as sink:
         with sink.file("part1", 3) as inner:
             inner.write(b"new")
         with sink.file("part2", 3) as inner:
@@ -201,21 +201,21 @@ def test_an_interrupted_run_leaves_nothing(problem: type[BaseException], old: Pa
 
 def test_a_folder_of_a_killed_run_is_named_and_one_in_use_is_not(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    left = tmp_path / f".out.0123456789ab{commit.SUFFIX}"
+    left = tmp_path / f".out.0123456789ab{io_target.SUFFIX}"
     left.mkdir()
     (left / "part1").write_bytes(b"abc")
-    with folder.writing(target(out), 3, belongs) as sink:
+    with io_target.writing_folder(target(out), 3, belongs) as sink:
         with sink.file("part1", 3) as inner:
             inner.write(b"new")
-        assert leftover.left_over(str(out)) == [(str(left), 3)]
-    assert leftover.left_over(str(out)) == [(str(left), 3)]
+        assert io_target.left_over(str(out)) == [(str(left), 3)]
+    assert io_target.left_over(str(out)) == [(str(left), 3)]
 
 
 def test_clones_and_links_hold_the_same_bytes(tmp_path: Path) -> None:
     path = tmp_path / "source"
     path.write_bytes(bytes(range(256)) * 1000)
     source = File(str(path))
-    with folder.writing(target(tmp_path / "out"), 0, belongs) as sink:
+    with io_target.writing_folder(target(tmp_path / "out"), 0, belongs) as sink:
         sink.clone("part1", source)
         sink.link("part2", source)
     made = tmp_path / "out"
@@ -225,7 +225,7 @@ def test_clones_and_links_hold_the_same_bytes(tmp_path: Path) -> None:
     path.write_bytes(b"another file")
     with (
         pytest.raises(WriteError, match="replaced while it was read"),
-        folder.writing(target(tmp_path / "other"), 0, belongs) as sink,
+        io_target.writing_folder(target(tmp_path / "other"), 0, belongs) as sink,
     ):
         sink.link("part1", source)
     assert not (tmp_path / "other").exists()
@@ -262,11 +262,11 @@ def test_killed_at_every_event(force: bool, work: Path, killer: kills.Killer) ->
         killed += ran.was_killed
         found = content(out) if out.exists() else None
         assert found in (after, before if force else None), killed
-        left = [path for path in work.iterdir() if path.name.endswith(commit.SUFFIX)]
+        left = [path for path in work.iterdir() if path.name.endswith(io_target.SUFFIX)]
         assert len(left) <= 1
         for each in [*left, out]:
             if each.exists() and (each is not out or not force):
-                folder.removed(str(each))
+                io_target.removed_folder(str(each))
     assert killed > 8
 
 
@@ -274,7 +274,7 @@ def test_killed_at_every_event(force: bool, work: Path, killer: kills.Killer) ->
 def test_signals_clean_up(number: int, code: int, work: Path) -> None:
     script = (
         "import os, signal, sys\n"
-        "from ckpt.io import folder\n"
+        "from ckpt.io import target\n"
         "from ckpt.cli import app\nfrom ckpt.cli.commands import convert\n"
         "real, calls = os.fsync, []\n"
         "def fsync(fd):\n"

@@ -11,8 +11,9 @@ import pytest
 from inside import inside
 from process import SAMPLES, Done
 
-from ckpt.io import commit, source
-from ckpt.io.commit import target, writing
+from ckpt.io import source
+from ckpt.io import target as io_target
+from ckpt.io.target import target, writing
 
 LACKING = (
     "posix_fallocate",
@@ -58,10 +59,10 @@ def take_away(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in LACKING:
         monkeypatch.delattr(os, name, raising=False)
     monkeypatch.delattr(fcntl, "flock")
-    monkeypatch.setattr(commit, "NOFOLLOW", 0)
-    monkeypatch.setattr(commit, "_SMALL", 16)
+    monkeypatch.setattr(io_target, "NOFOLLOW", 0)
+    monkeypatch.setattr(io_target, "_SMALL", 16)
     monkeypatch.setattr(source, "MOST", 1000)
-    monkeypatch.setattr(commit, "MOST", 1000)
+    monkeypatch.setattr(io_target, "MOST", 1000)
 
 
 def test_every_command_works_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +80,7 @@ def test_a_full_disk_is_noticed_before_anything_is_written(
 ) -> None:
     take_away(monkeypatch)
     to = target(str(tmp_path / "x"), force=False)
-    with pytest.raises(commit.WriteError, match="the disk is full"), writing(to, 1 << 60):
+    with pytest.raises(io_target.WriteError, match="the disk is full"), writing(to, 1 << 60):
         pytest.fail("nothing is written")
     assert os.listdir(tmp_path) == []
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpt.io import commit
+from ckpt.io import target
 from ckpt.io.source import File
 
 
@@ -16,13 +16,13 @@ def test_what_was_written_is_begun_once_and_in_order(
     kernel: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[tuple[int, int]] = []
-    monkeypatch.setattr(commit, "_EARLY", 300)
-    monkeypatch.setattr(commit, "_SMALL", 16)
-    monkeypatch.setattr(commit, "_KERNEL_COPY", 128)
-    monkeypatch.setattr(commit, "begin_writeback", lambda fd, at, count: begun.append((at, count)))
+    monkeypatch.setattr(target, "_EARLY", 300)
+    monkeypatch.setattr(target, "_SMALL", 16)
+    monkeypatch.setattr(target, "_KERNEL_COPY", 128)
+    monkeypatch.setattr(target, "begin_writeback", lambda fd, at, count: begun.append((at, count)))
     (tmp_path / "in").write_bytes(bytes(1000))
     source = File(str(tmp_path / "in"))
-    with commit.writing(commit.target(str(tmp_path / "out"), force=False), 1000) as sink:
+    with target.writing(target.target(str(tmp_path / "out"), force=False), 1000) as sink:
         for at in range(0, 1000, 250):
             if kernel:
                 sink.copy(source, at, 250)
@@ -35,8 +35,8 @@ def test_what_was_written_is_begun_once_and_in_order(
 
 
 def test_a_small_file_is_left_to_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit, "begin_writeback", lambda *_: pytest.fail("begun"))
-    with commit.writing(commit.target(str(tmp_path / "out"), force=False), 1 << 20) as sink:
+    monkeypatch.setattr(target, "begin_writeback", lambda *_: pytest.fail("begun"))
+    with target.writing(target.target(str(tmp_path / "out"), force=False), 1 << 20) as sink:
         sink.write(bytes(1 << 20))
 
 
@@ -51,12 +51,12 @@ def test_the_system_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(os, "posix_fadvise", advise)
     with (tmp_path / "x").open("wb") as file:
-        commit.begin_writeback(file.fileno(), 1 << 32, 4096)
+        target.begin_writeback(file.fileno(), 1 << 32, 4096)
     assert told == [(1 << 32, 4096, os.POSIX_FADV_DONTNEED)]
-    commit.begin_writeback(-1, 0, 1)  # a failure is no problem: fsync comes
+    target.begin_writeback(-1, 0, 1)  # a failure is no problem: fsync comes
     assert len(told) == 1
 
 
 def test_a_system_without_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "posix_fadvise", raising=False)
-    commit.begin_writeback(-1, 0, 1)
+    target.begin_writeback(-1, 0, 1)

@@ -25,11 +25,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     (
         "io.disk",
         "io.target",
-        "io.commit",
-        "io.folder",
         "io.inplace",
-        "io.leftover",
-        "io.beside",
         "io.executor",
         "io.remote",
         "io.cluster",

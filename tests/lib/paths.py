@@ -39,7 +39,7 @@ PATHS = {
     "ckpt.pickles.machine.STEP": Sides(7, 1 << 14),
     "ckpt.formats.common.stream._FIRST_READ": Sides(1 << 18, 64),
     "ckpt.formats.torch_tar._FIRST_READ": Sides(1 << 10, 16),
-    "ckpt.formats.plain_pickle.cut._CHUNK": Sides(1 << 14, 16),
+    "ckpt.formats.plain_pickle.reader._CHUNK": Sides(1 << 14, 16),
     "ckpt.elements.blocks.SMALL": Sides(0, NEVER),
     "ckpt.elements.audit.SMALL": Sides(0, NEVER),
     "ckpt.io.descriptors.MOST_OPEN": Sides(2, 4_096),

@@ -12,7 +12,7 @@ from ckpt import formats
 from ckpt.checkpoint import Checkpoint
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save, writer_of
-from ckpt.io import commit
+from ckpt.io import target
 from ckpt.jobs.rewrite import convert as converting
 from ckpt.jobs.rewrite.report import RewriteReport, edited
 from ckpt.limits import Limits
@@ -34,7 +34,7 @@ def convert(checkpoint: Checkpoint, format: str, **options: Any) -> RewriteRepor
 
 
 def write(checkpoint: Checkpoint, to: Path, format: str | None = None) -> Path:
-    save.save(checkpoint, commit.target(str(to), force=True), format or save.own_format(checkpoint), LIMITS)
+    save.save(checkpoint, target.target(str(to), force=True), format or save.own_format(checkpoint), LIMITS)
     return to
 
 

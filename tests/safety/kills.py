@@ -22,7 +22,7 @@ from ckpt import formats
 from ckpt.elements.blocks import blocks, place_of
 from ckpt.errors import CkptError
 from ckpt.formats import save
-from ckpt.io import commit
+from ckpt.io import target
 from ckpt.limits import Limits
 
 KILLS = 200
@@ -127,7 +127,7 @@ def test_killed(
         ended = killer.run(*arguments, cwd=folder, nth=nth, after=after, through=through)
         killed += ended.was_killed
         assert ended.was_killed or ended.code == 0, ended
-        left = [path for path in folder.iterdir() if path.name.endswith(commit.SUFFIX)]
+        left = [path for path in folder.iterdir() if path.name.endswith(target.SUFFIX)]
         now = kills.contents(folder)
         differ = {name for name in old.keys() | now.keys() if old.get(name) != now.get(name)}
         if "shard" in way:
@@ -163,7 +163,7 @@ def _until_done(
     again()
     for ran in killer.at_events(*arguments, cwd=folder, through=through, step=1):
         for path in folder.iterdir():
-            if path.name.endswith(commit.SUFFIX):
+            if path.name.endswith(target.SUFFIX):
                 path.unlink()
         again()
         yield ran

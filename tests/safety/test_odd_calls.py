@@ -13,7 +13,7 @@ from opcodes import binary, call, glob, pickled, py2, tensor, torch_zip, value
 from ckpt.errors import CkptError
 from ckpt.evidence.survey import Survey
 from ckpt.formats import open, save, writer_of
-from ckpt.io import commit
+from ckpt.io import target
 from ckpt.jobs.check.lint import lint
 from ckpt.jobs.diff.diff import diff
 from ckpt.jobs.inspect.inspect import inspect
@@ -157,6 +157,6 @@ def write(command: str, survey: Survey, out: Path) -> None:
             report = slim(survey, limits, keep=["x"])
         else:
             report, checks = rehome(survey, moves("cuda", []), limits, objects=True), {}
-        save.save(report.result, commit.target(str(out), force=True), "torch-zip", limits, checks=checks)
+        save.save(report.result, target.target(str(out), force=True), "torch-zip", limits, checks=checks)
     except CkptError as error:
         assert "a bug in ckpt" not in str(error), command

@@ -10,7 +10,7 @@ from ckpt.errors import CkptError, LossError
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import strips
 from ckpt.findings import Way
-from ckpt.io.beside import is_lasting
+from ckpt.io.location import is_lasting
 from ckpt.limits import Limits
 from ckpt.tensors import TensorRef
 from ckpt.text import pasted, pasted_path

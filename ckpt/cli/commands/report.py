@@ -41,7 +41,7 @@ from ckpt.errors import CkptError, UsageError, about
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save
 from ckpt.formats.listing import open_documents
-from ckpt.io import commit
+from ckpt.io import target
 from ckpt.io.far import is_url
 from ckpt.jobs.check.stats import StatsReport, stats
 from ckpt.jobs.diff.diff import Options, diff
@@ -122,7 +122,7 @@ class Page:
         if out is None:
             raise UsageError("where to write?", hint="-o report.html")
         self.is_stdout = out == "-"
-        self._to = None if self.is_stdout else commit.target(out, force=force)
+        self._to = None if self.is_stdout else target.target(out, force=force)
         self._like: os.stat_result | None = None
 
     def drawn_from(self, checkpoint: Checkpoint) -> None:
@@ -170,7 +170,7 @@ class Page:
             return
         if self._to.warning is not None:
             output.talk(f"ckpt: {show(self._to.path, None)}: {self._to.warning}")
-        with commit.writing(self._to._replace(like=self._like), len(data)) as sink:
+        with target.writing(self._to._replace(like=self._like), len(data)) as sink:
             sink.write(data)
         for text in sink.warnings:
             output.talk(f"ckpt: {text}")
@@ -186,7 +186,7 @@ class Page:
             output.conclude(" · ".join(parts))
 
 
-def _is_source(to: commit.Target) -> UsageError:
+def _is_source(to: target.Target) -> UsageError:
     return UsageError("OUT is a source of the page, which --force does not replace", path=to.path)
 
 

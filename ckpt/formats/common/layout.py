@@ -15,9 +15,9 @@ from ckpt.elements.blocks import little, pour
 from ckpt.formats.common.archive import MARK, Archive, read_archive
 from ckpt.formats.common.directory import Record
 from ckpt.formats.common.writing import Keys, to_bytes
-from ckpt.io.commit import MemorySink, Sink
 from ckpt.io.disk import PAGE
 from ckpt.io.source import Extended
+from ckpt.io.target import MemorySink, Sink
 from ckpt.limits import Limits
 from ckpt.nodes import Node
 from ckpt.pickles.emit import emit

@@ -11,8 +11,8 @@ from ckpt.checkpoint import Checkpoint, Value
 from ckpt.elements.blocks import blocks, little, same_bytes
 from ckpt.errors import WriteError
 from ckpt.formats.common.stream import MAGIC, PROTOCOL
-from ckpt.io.commit import Sink
 from ckpt.io.source import Memory
+from ckpt.io.target import Sink
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Global, Node, PersistentId
 from ckpt.pickles.calls import storage_class

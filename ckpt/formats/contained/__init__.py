@@ -21,5 +21,5 @@ FORMAT = Format(
     sniff,
     reader="ckpt.formats.contained.reader",
     suffixes=(".zip", ".nemo"),
-    verifier="ckpt.formats.contained.verifier",
+    verifier="ckpt.formats.contained.reader",
 )

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from ckpt.checkpoint import Checkpoint, Notice
+from base64 import b64decode
+from collections.abc import Callable, Sequence
+
+from ckpt.checkpoint import Checkpoint, Import, Notice
 from ckpt.checkpoint import Member as Part
+from ckpt.errors import CkptError, DamagedDataError, UnreadableError
+from ckpt.formats.common.members import Member
 from ckpt.formats.common.merge import merged
 from ckpt.formats.common.pickled import Contents, checkpoint
 from ckpt.formats.contained import FORMAT
 from ckpt.formats.contained.layouts import layout_of
-from ckpt.formats.contained.values import json_value, pickles_inside, text_value
+from ckpt.formats.format import Check, ChecksumReport, Damage
 from ckpt.formats.probe import Probe
-from ckpt.limits import Limits
-from ckpt.nodes import Dict
+from ckpt.io.executor import Executor
+from ckpt.io.source import Memory
+from ckpt.limits import Budget, Limits
+from ckpt.nodes import Dict, Node
+from ckpt.parse import parse_json
+from ckpt.pickles.known import is_own
 from ckpt.rows import replace
+from ckpt.text import Json, and_more, plural, show
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
@@ -49,3 +59,105 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         for part in parts:
             part.checkpoint.close()
         raise
+
+
+def checksums(
+    probe: Probe,
+    limits: Limits,
+    executor: Executor,
+    progress: Callable[[int], None] | None,
+    check: Check,
+) -> ChecksumReport:
+    layout = layout_of(probe, limits)
+    reports = [check(member, f"{probe.mark}{key}:") for key, member in layout.parts.items()]
+    for member in (*layout.jsons.values(), *layout.texts.values()):
+        damage: tuple[Damage, ...] = ()
+        try:
+            member.read(limits, Budget(limits))
+        except DamagedDataError as error:
+            damage = (Damage(error.problem),)
+        known, unknown = (0, member.size) if member.crc is None else (member.size, 0)
+        reports.append(ChecksumReport(known, damage, unknown))
+    return ChecksumReport.together(reports)
+
+
+_PICKLED, _TYPE = ":serialized:", ":type:"
+"""The keys of Stable-Baselines3 for an object: its pickle in base64, and its class (common/save_util.py)."""
+_DEPTH = 50
+
+
+def text_value(data: bytes, what: str) -> str:
+    """A text member. Raises UnreadableError when it is none."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise UnreadableError(f"{show(what, 80)} is not UTF-8") from None
+
+
+def json_value(data: bytes, what: str, budget: Budget) -> tuple[Node, list[bytes]]:
+    """A JSON member as inert nodes, and the pickles in it. An object that was pickled is the text of its class.
+
+    Raises UnreadableError.
+    """
+    pickles: list[bytes] = []
+    return _node(parse_json(data, show(what, 80), budget), what, 0, pickles), pickles
+
+
+def _node(value: Json, what: str, depth: int, pickles: list[bytes]) -> Node:
+    if depth > _DEPTH:
+        raise UnreadableError(f"damaged {show(what, 80)}: it is nested too deep")
+    if isinstance(value, dict):
+        if _PICKLED in value:
+            pickles.append(_decoded(value[_PICKLED], what))
+            return str(value.get(_TYPE, ""))
+        node = Dict()
+        node.set(list(value), [_node(item, what, depth + 1, pickles) for item in value.values()])
+        return node
+    if isinstance(value, (str, int, float)) or value is None:
+        return value
+    return [_node(item, what, depth + 1, pickles) for item in value]
+
+
+def _decoded(text: Json, what: str) -> bytes:
+    """The bytes of a pickle, decoded as its loader does."""
+    try:
+        return b64decode(text.encode()) if isinstance(text, str) else b""
+    except ValueError:
+        raise UnreadableError(f"damaged {show(what, 80)}: a pickle in it is no base64") from None
+
+
+_CLOUD = "cloudpickle.cloudpickle"
+_MAKERS = ("_make_function", "_builtin_type", "_make_empty_cell", "_make_cell", "_function_setstate")
+"""Functions of cloudpickle that make a function of code in the file, and run none of it: a schedule of the learning rate."""
+
+
+def _only_makes(row: Import) -> bool:
+    """Whether all calls of a name make a function or its code object, and none calls what was made."""
+    starts = (f"{_CLOUD}.{row.name}(", f"({_CLOUD}._builtin_type('CodeType'))(")
+    is_maker = row.module == _CLOUD and row.name in _MAKERS
+    return is_maker and row.times == len(row.calls) and all(text.startswith(starts) for text in row.calls)
+
+
+def pickles_inside(probe: Probe, what: str, pickles: Sequence[bytes]) -> list[Notice]:
+    """What unpickling the objects of a member does beyond making values of known kinds."""
+    strange: list[Import] = []
+    for number, data in enumerate(pickles):
+        name = f"pickle {number + 1:,} in {what}"
+        try:
+            with probe.open(Member(Memory(data), name, 0, len(data)), f"{probe.mark}{name}:") as opened:
+                if opened.format != "pickle":
+                    return [Notice("code-inside", f"DANGER: {show(name, 80)} is none.")]
+                strange += [row for row in opened.imports if row.group != "known"]
+        except CkptError as error:
+            return [Notice("code-inside", f"DANGER: {show(name, 80)} cannot be judged: {error.problem}.")]
+    if not strange:
+        return []
+    runs = [row for row in strange if row.group == "called" and is_own(row.module) and not _only_makes(row)]
+    if runs:
+        calls = and_more([row.calls[0] if row.calls else f"{row.module}.{row.name}" for row in runs], 3)
+        return [
+            Notice("code-inside", f"DANGER: who unpickles the objects in {show(what, 80)} calls {calls}.")
+        ]
+    names = and_more(list(dict.fromkeys(show(f"{row.module}.{row.name}", 80) for row in strange)), 3)
+    text = f"{show(what, 80)} holds {plural(len(pickles), 'pickle')}, which its library unpickles; they name {names}."
+    return [Notice("pickles-inside", text)]

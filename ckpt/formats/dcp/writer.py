@@ -24,9 +24,8 @@ from ckpt.formats.common.layout import archive_of
 from ckpt.formats.common.writing import Draft, differs, same_value
 from ckpt.formats.dcp.items import Bytes, Placement, TensorItem
 from ckpt.formats.dcp.metadata import Item
-from ckpt.io.commit import Sink
-from ckpt.io.folder import FolderSink
 from ckpt.io.source import Source
+from ckpt.io.target import FolderSink, Sink
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId, tensor_of
 from ckpt.pickles.emit import StorageId, emit

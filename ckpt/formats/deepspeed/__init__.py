@@ -40,5 +40,5 @@ FORMAT = Format(
     sniff,
     files,
     reader="ckpt.formats.deepspeed.reader",
-    verifier="ckpt.formats.deepspeed.verifier",
+    verifier="ckpt.formats.deepspeed.reader",
 )

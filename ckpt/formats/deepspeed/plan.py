@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 
 from ckpt.errors import LimitError, NotOpenedError, UnreadableError
-from ckpt.formats.common.weights import DEEPSPEED_TAG, weights_in
+from ckpt.formats.common.dcp import DEEPSPEED_TAG, weights_in
 from ckpt.formats.probe import Probe
 from ckpt.io.location import Location, is_plain_name
 from ckpt.io.source import read_limited

@@ -19,7 +19,7 @@ def sniff(probe: Probe) -> bool:
 
 
 def files(probe: Probe) -> tuple[str, ...] | None:
-    from ckpt.formats.folder.parts import files_of
+    from ckpt.formats.folder.layouts import files_of
     from ckpt.formats.folder.plan import plan_of
 
     plan = plan_of(probe)
@@ -34,7 +34,7 @@ FORMAT = Format(
     sniff,
     files,
     reader="ckpt.formats.folder.reader",
-    verifier="ckpt.formats.folder.verifier",
+    verifier="ckpt.formats.folder.reader",
 )
 
 """The traits of the table; a checkpoint has those of its weights."""

@@ -6,11 +6,9 @@ import re
 from collections.abc import Iterable
 
 from ckpt.errors import NotOpenedError, UnreadableError
-from ckpt.formats.common.dcp import is_part
-from ckpt.formats.common.weights import DEEPSPEED_TAG, weights_in
+from ckpt.formats.common.dcp import DEEPSPEED_TAG, is_part, weights_in
 from ckpt.formats.folder.distributed import place_of, plan_in, shards_in
-from ckpt.formats.folder.layouts import LAYOUTS, SPEECHBRAIN, Fact, Layout
-from ckpt.formats.folder.parts import Part, Plan
+from ckpt.formats.folder.layouts import LAYOUTS, SPEECHBRAIN, Fact, Layout, Part, Plan
 from ckpt.formats.probe import Probe
 from ckpt.io.location import Location, is_plain_name, read_file
 from ckpt.names import natural

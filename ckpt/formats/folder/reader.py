@@ -5,26 +5,30 @@ A damaged file of weights makes the folder unreadable. Any other damaged file is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 
-from ckpt.checkpoint import Checkpoint, Member, Notice
+from ckpt.checkpoint import Checkpoint, Member, Notice, Traits
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
 from ckpt.formats.common.merge import merged
 from ckpt.formats.common.pickled import mixed, refuse_mixed
 from ckpt.formats.dcp import reader as dcp
-from ckpt.formats.endings import INDEXES
-from ckpt.formats.folder import FORMAT, distributed, documents
-from ckpt.formats.folder.layouts import Fact
-from ckpt.formats.folder.parts import Part, Plan
+from ckpt.formats.folder import FORMAT, distributed
+from ckpt.formats.folder.layouts import Fact, Part, Plan
 from ckpt.formats.folder.plan import plan_of
+from ckpt.formats.format import INDEXES, Check, ChecksumReport
 from ckpt.formats.probe import Probe
-from ckpt.limits import Limits
+from ckpt.io.executor import Executor
+from ckpt.io.location import Location, read_file
+from ckpt.limits import Budget, Limits
 from ckpt.names import Path
-from ckpt.nodes import Node
+from ckpt.nodes import Dict, Node
+from ckpt.parse import parse_json
 from ckpt.rows import replace
-from ckpt.text import and_more, show
+from ckpt.text import Json, and_more, show
 from ckpt.tree.view import SCALARS, look
+from ckpt.tree.walk import flatten
 
 _SHOWN = 8
 
@@ -67,11 +71,11 @@ def _member(part: Part, plan: Plan, probe: Probe, limits: Limits, before: Sequen
         key = "" if look(found.root).kind == "mapping" and held.isdisjoint(own) else part.key
         return Member(part.file, key, found, part.is_model)
     if part.kind == "json":
-        found = documents.read_json(part.at, part.file, limits, probe.budget)
+        found = read_json(part.at, part.file, limits, probe.budget)
         return Member(part.file, part.key, found)
     text = None
     if part.kind in ("text", "any"):
-        text = documents.read_text(part.at, part.file, limits, probe.budget)
+        text = read_text(part.at, part.file, limits, probe.budget)
     if part.kind == "text" and text is None:
         raise UnreadableError("not a small text")
     if text is not None:
@@ -191,3 +195,142 @@ def _at(root: Node, path: Path) -> Node:
         else:
             root = view.children[key] if isinstance(key, int) and key < len(view.children) else None
     return root
+
+
+def checksums(
+    probe: Probe,
+    limits: Limits,
+    executor: Executor,
+    progress: Callable[[int], None] | None,
+    check: Check,
+) -> ChecksumReport:
+    plan = plan_of(probe)
+    assert plan is not None
+    reports: list[ChecksumReport] = []
+    for part in plan.parts:
+        if part.kind in ("json", "text"):
+            continue
+        if part.kind == "any" and read_text(part.at, part.file, limits, probe.budget) is not None:
+            continue
+        try:
+            if part.kind == "dcp":
+                inner = Probe(part.at, limits, probe.open, plan.mark(part), probe.budget)
+                from ckpt.formats.dcp.verifier import (
+                    checksums as checked,  # here: only who checks pays for it
+                )
+
+                found = checked(inner, limits, executor, progress, check)
+            else:
+                found = check(part.at, plan.mark(part))
+        except (LimitError, NotOpenedError):
+            raise
+        except CkptError:
+            if part.is_model:
+                raise
+            continue  # the reader has said that it is damaged
+        reports.append(found.about(part.file) if len(plan.parts) > 1 else found)
+    return ChecksumReport.together(reports)
+
+
+TEXT_BYTES = 1 << 16
+"""A text beside checkpoints is smaller: `counter.ckpt` has one number."""
+
+_JSON = Traits("JSON")
+_TEXT = Traits("text")
+
+
+def read_json(location: Location, name: str, limits: Limits, budget: Budget) -> Checkpoint:
+    """A JSON document as values. Python's own writer puts NaN and Infinity into it, so these are read too.
+
+    Raises UnreadableError, LimitError.
+    """
+    data = read_file(location, limits, name)
+    return _document(
+        location, len(data), _JSON, parse_json(data, "JSON", budget, constants=True), limits, budget
+    )
+
+
+def read_text(location: Location, name: str, limits: Limits, budget: Budget) -> Checkpoint | None:
+    """A small text as a value; None when the file is not one.
+
+    A number is a number. Lines of `name: value` are a mapping, as SpeechBrain writes them with YAML. Any other text
+    stays one text: no YAML is interpreted.
+    """
+    source = location.open()
+    try:
+        if source.size > TEXT_BYTES:
+            return None
+        data = source.read(0, source.size)
+    finally:
+        source.close()
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    if not text.strip() or any(ord(letter) < 0x20 and letter not in "\t\r\n" for letter in text):
+        return None
+    budget.charge(10 * len(data), name)
+    return _document(location, len(data), _TEXT, _values(text), limits, budget)
+
+
+def _document(
+    location: Location, nbytes: int, traits: Traits, value: Json, limits: Limits, budget: Budget
+) -> Checkpoint:
+    root = _node(value, limits, 0)
+    # Without containers: a document is never a section, whatever its keys are.
+    values = tuple(flatten(_node(_shown(value), limits, 0), limits, budget).values)
+    return Checkpoint(location.name, traits.label, traits, nbytes, root, (), (), values)
+
+
+def _node(value: Json, limits: Limits, depth: int) -> Node:
+    if depth > limits.depth:
+        raise LimitError("the document is nested too deep", "depth", limits.depth)
+    if isinstance(value, dict):
+        node = Dict()
+        node.set(list(value), [_node(child, limits, depth + 1) for child in value.values()])
+        return node
+    if isinstance(value, list):
+        return [_node(child, limits, depth + 1) for child in value]
+    assert value is None or isinstance(value, (str, int, float))  # nothing else is in JSON
+    return value
+
+
+def _shown(value: Json) -> Json:
+    """A document without its tables: `log_history` has a row for each step. `ckpt get` finds them in the tree."""
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: child
+        for key, child in value.items()
+        if not isinstance(child, list) or not any(isinstance(row, (dict, list)) for row in child)
+    }
+
+
+_LINE = re.compile(r"([A-Za-z_][\w.-]{0,99}): +(\S.*)")
+_WHOLE = re.compile(r"-?(?:0|[1-9]\d{0,17})")
+_FRACTION = re.compile(r"-?(?:0|[1-9]\d{0,30})\.\d{0,30}(?:[eE][-+]?\d{1,3})?")
+_WORDS: dict[str, Json] = {"true": True, "false": False, "null": None}
+
+
+def _values(text: str) -> Json:
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    rows = [_LINE.fullmatch(line.rstrip()) for line in lines]
+    pairs = {row[1]: _scalar(row[2]) for row in rows if row is not None and _is_plain(row[2])}
+    if lines and len(pairs) == len(lines):
+        return pairs
+    return _scalar(lines[0].strip()) if len(lines) == 1 else text
+
+
+def _is_plain(text: str) -> bool:
+    """Whether YAML reads a text as it stands: no quotes, no brackets, no comment."""
+    return (text[0] not in "'\"[]{}&*!|>%@`,?#-" and " #" not in text) or isinstance(
+        _scalar(text), (int, float)
+    )
+
+
+def _scalar(text: str) -> Json:
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    if _FRACTION.fullmatch(text):
+        return float(text)
+    return _WORDS.get(text, text)

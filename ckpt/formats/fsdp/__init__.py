@@ -27,5 +27,5 @@ FORMAT = Format(
     sniff,
     files,
     reader="ckpt.formats.fsdp.reader",
-    verifier="ckpt.formats.fsdp.verifier",
+    verifier="ckpt.formats.fsdp.reader",
 )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ckpt.checkpoint import Traits
 from ckpt.formats.common.pickled import is_pickle
-from ckpt.formats.endings import PICKLE
-from ckpt.formats.format import Format
+from ckpt.formats.format import PICKLE, Format
 from ckpt.formats.probe import Probe
 
 
@@ -14,7 +13,7 @@ def sniff(probe: Probe) -> bool:
         return False
     if is_pickle(probe.head):
         return True
-    from ckpt.formats.plain_pickle.early import is_early, is_packed
+    from ckpt.formats.plain_pickle.packed import is_early, is_packed
 
     return is_packed(probe.head, probe.file, probe.limits) or is_early(probe.head, probe.file, probe.limits)
 

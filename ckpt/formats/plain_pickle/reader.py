@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from math import prod
+from struct import pack
+
 from ckpt.checkpoint import Checkpoint, Notice, Traits
-from ckpt.errors import UnreadableError
+from ckpt.dtypes import BY_NAME, DType
+from ckpt.errors import CutOffError, LimitError, UnreadableError, UnsupportedError
 from ckpt.formats.common.pickled import Contents, checkpoint, interpret, is_pickle, unknown_names
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.common.swap import Swap
-from ckpt.formats.plain_pickle import FORMAT, arrays
-from ckpt.formats.plain_pickle.cut import Cutter
+from ckpt.formats.plain_pickle import FORMAT
 from ckpt.formats.plain_pickle.packed import packing, unpacked
 from ckpt.formats.probe import Probe
 from ckpt.io.source import Memory, Source, grounded
-from ckpt.limits import Limits
-from ckpt.nodes import ByteStr, Node, Opaque, PersistentId
+from ckpt.limits import Budget, Limits
+from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId
 from ckpt.pickles import machine
-from ckpt.pickles.machine import MachineError, Pickle
+from ckpt.pickles import opcodes as op
+from ckpt.pickles.machine import LINE_BYTES, MachineError, Pickle
 from ckpt.pickles.opcodes import BINSTRING, BYTEARRAY8
-from ckpt.rows import replace
-from ckpt.tensors import Range, Storage, TensorRef
+from ckpt.pickles.rebuild import DIMENSIONS
+from ckpt.rows import NamedTuple, replace
+from ckpt.tensors import Range, Storage, TensorRef, tensor_ref
+from ckpt.text import show
+from ckpt.tree.arrays import NumpyDType, as_bytes, numpy_dtype
 
 _JOBLIB = FORMAT.traits._replace(label="joblib pickle", load="joblib.load({path})")
 _TENSOR = 500
@@ -53,7 +61,7 @@ class _Reader:
         contents.bytestrings = contents.bytestrings or any(run.code == BINSTRING for run in cutter.runs)
         made = dict(self._wrapped)
         for call in pickle.calls:
-            array = None if id(call) in made else arrays.described(call)
+            array = None if id(call) in made else described(call)
             tensor = None if array is None else self._tensor(array)
             if tensor is not None:
                 made[id(call)] = tensor
@@ -102,31 +110,31 @@ class _Reader:
         """After BUILD: take the bytes of joblib's array, and cut on. The cutter stops there once joblib was named."""
         cutter = self._cutter
         if at < len(cutter.out):
-            if arrays.is_wrapper(call):
+            if is_wrapper(call):
                 raise UnreadableError(
                     "damaged pickle: joblib's name is spelled so that its arrays cannot be found"
                 )
             return
-        if arrays.is_wrapper(call):
-            array, is_padded = arrays.wrapped(call)
+        if is_wrapper(call):
+            array, is_padded = wrapped(call)
             begin = cutter.position
             if is_padded:
                 begin += 1 + self._source.read(begin, 1)[0]
             cutter.skip_to(begin + array.nbytes)
             place = Range(*grounded(self._source, begin), array.nbytes)
             tensor = self._tensor(array, place)
-            other = None if tensor else arrays.as_call(array, self._read(place), call.offset)
+            other = None if tensor else as_call(array, self._read(place), call.offset)
             self._wrapped[id(call)] = tensor or other
         cutter.cut()
 
-    def _tensor(self, array: arrays.Description, place: Range | None = None) -> TensorRef | None:
+    def _tensor(self, array: Description, place: Range | None = None) -> TensorRef | None:
         if place is None and type(array.raw) is PersistentId:
             meaning = array.raw.meaning
             place = meaning.place if type(meaning) is Storage and type(meaning.place) is Range else None
         self._arrays += 1
         self._probe.budget.claim(1)
         self._probe.budget.charge(_TENSOR, "an array")
-        return arrays.tensor(array, place, f"{self._probe.mark}array-{self._arrays}")
+        return tensor(array, place, f"{self._probe.mark}array-{self._arrays}")
 
     def _bytes_of(self, persistent: PersistentId) -> Storage:
         """The long bytes behind a number, as a storage without a dtype."""
@@ -147,3 +155,315 @@ class _Reader:
     def _read(self, place: Range) -> bytes:
         self._probe.budget.charge(2 * place.size, "a pickle")
         return place.source.read(place.offset, place.size)
+
+
+WRAPPER = ("joblib.numpy_pickle", "NumpyArrayWrapper")
+_DTYPES = {
+    "b1": "bool",
+    "c8": "complex64",
+    "c16": "complex128",
+    **{f"f{width}": f"float{8 * width}" for width in (2, 4, 8)},
+    **{
+        f"{code}{width}": f"{kind}{8 * width}"
+        for code, kind in (("i", "int"), ("u", "uint"))
+        for width in (1, 2, 4, 8)
+    },
+}
+
+
+class Description(NamedTuple):
+    """What a pickle says of an array: its shape, dtype and order, the node of its dtype and that of its bytes."""
+
+    shape: tuple[int, ...]
+    dtype: NumpyDType
+    kind: Node
+    fortran: bool
+    raw: Node
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its elements. Raises UnreadableError for a dtype without a size."""
+        size = self.dtype.itemsize
+        if size is None:
+            raise UnreadableError(f"an array has the unknown dtype {show(self.dtype.code, 40)}")
+        return size * prod(self.shape)
+
+
+def described(call: Opaque) -> Description | None:
+    """The array that a call makes; None for any other call."""
+    name = call.class_name
+    if name.endswith(".numeric._frombuffer") and len(call.args) == 4 and not call.states:
+        raw, kind, size, order = call.args
+        return _description(kind, size, order == "F", raw)
+    if name.endswith(".multiarray._reconstruct") and len(call.states) == 1 and call.args:
+        cls, state = call.args[0], call.states[0]
+        is_array = type(cls) is Global and cls.qualified == "numpy.ndarray"  # not a matrix or a masked array
+        if is_array and type(state) is tuple and len(state) == 5:
+            _, size, kind, fortran, raw = state
+            return _description(kind, size, fortran is True or fortran == 1, raw)
+    return None
+
+
+def is_wrapper(call: Opaque) -> bool:
+    """Whether a call makes joblib's description of an array, whose bytes follow in the file."""
+    return type(call.func) is Global and (call.func.module, call.func.name) == WRAPPER
+
+
+def wrapped(call: Opaque) -> tuple[Description, bool]:
+    """(the array of joblib's description, whether padding comes before its bytes). Raises UnreadableError."""
+    state = call.states[-1] if len(call.states) == 1 else None
+    if type(state) is not Dict or not all(isinstance(key, str) for key in state.keys):
+        raise UnreadableError("damaged pickle: joblib's description of an array is not a dict of names")
+    fields = dict(zip(map(str, state.keys), state.values, strict=True))
+    if len(fields) < len(state.keys):
+        raise UnreadableError("damaged pickle: joblib's description of an array names a field twice")
+    found = _description(fields.get("dtype"), fields.get("shape"), fields.get("order") == "F", None)
+    if found is None or fields.get("order") not in ("C", "F"):
+        raise UnreadableError(
+            "damaged pickle: joblib's description of an array lacks its shape, order or dtype"
+        )
+    if found.dtype.code.startswith("O"):
+        raise UnsupportedError("joblib stored an array of objects in it, which ckpt does not read")
+    aligned = fields.get("numpy_array_alignment_bytes")
+    if aligned is not None and (type(aligned) is not int or not 0 < aligned < 256):
+        raise UnreadableError("damaged pickle: joblib's description of an array has an invalid alignment")
+    return found, aligned is not None
+
+
+def tensor(array: Description, place: Range | None, id: str) -> TensorRef | None:
+    """The array as a tensor over its bytes at `place`, or those that the pickle spells; None for a dtype that torch
+    lacks. Raises UnreadableError when the bytes are too few or too many.
+    """
+    dtype = _dtype(array.dtype)
+    if dtype is None:
+        return None
+    needed = array.nbytes
+    if place is None:
+        data = array.raw.raw if isinstance(array.raw, ByteStr) else as_bytes(array.raw)
+        if data is None:
+            return None
+        place = Range(Memory(data), 0, len(data))
+    if place.size != needed:
+        raise UnreadableError(
+            f"damaged pickle: an array of {needed:,} bytes {list(array.shape)[:8]} has {place.size:,} bytes"
+        )
+    storage = Storage(id, None, dtype, needed, place._replace(big=array.dtype.order == ">"))
+    return tensor_ref(storage, dtype, array.shape, _strides(array), 0)
+
+
+def as_call(array: Description, data: bytes, offset: int) -> Opaque:
+    """The call of numpy for an array of joblib that is no tensor, such as one of texts."""
+    function = Global("numpy.core.multiarray", "_reconstruct")
+    call = Opaque("reduce", function, (Global("numpy", "ndarray"), (0,), b"b"), None, offset)
+    call.build((1, array.shape, array.kind, array.fortran, data))
+    return call
+
+
+def _description(kind: Node, size: Node, fortran: bool, raw: Node) -> Description | None:
+    dtype = numpy_dtype(kind)
+    if dtype is None or type(size) is not tuple or len(size) > DIMENSIONS:
+        return None
+    shape = tuple([number for number in size if type(number) is int and 0 <= number < 2**63])
+    if len(shape) < len(size) or prod(shape) >= 2**63:
+        return None
+    return Description(shape, dtype, kind, fortran, raw)
+
+
+def _dtype(dtype: NumpyDType) -> DType | None:
+    name = _DTYPES.get(dtype.code)
+    return BY_NAME.get(name) if name is not None and dtype.order in "<>=|" else None
+
+
+def _strides(array: Description) -> tuple[int, ...]:
+    sizes = array.shape if array.fortran else array.shape[::-1]
+    steps, step = [], 1
+    for size in sizes:
+        steps.append(step)
+        step *= max(size, 1)
+    return tuple(steps if array.fortran else steps[::-1])
+
+
+KEPT = 255
+"""The most bytes of a run that stays in the pickle."""
+JOBLIB = b"joblib.numpy_pickle"
+"""The module whose arrays follow their description, between two opcodes."""
+_CHUNK = 1 << 14
+_LONGEST = 9  # an opcode and the length of what follows
+_RUNS = {op.BINBYTES: 4, op.BINBYTES8: 8, op.BYTEARRAY8: 8, op.BINSTRING: 4}
+"""Opcodes of bytes that may be long -> the width of their length."""
+_TEXTS = {
+    op.BINUNICODE: 4,
+    op.BINUNICODE8: 8,
+    op.LONG4: 4,
+    **dict.fromkeys((op.SHORT_BINUNICODE, op.SHORT_BINSTRING, op.SHORT_BINBYTES, op.LONG1), 1),
+}
+_LINES = {
+    **dict.fromkeys((op.GLOBAL, op.INST), 2),
+    **dict.fromkeys((op.INT, op.LONG, op.FLOAT, op.STRING, op.UNICODE, op.GET, op.PUT), 1),
+}
+_OTHERS = frozenset((*_RUNS, *_TEXTS, *_LINES, op.FRAME, op.PERSID, op.BINPERSID))
+_FIXED = {code: 1 + op.ARGUMENT_BYTES.get(code, 0) for code in range(256) if code not in _OTHERS}
+
+
+class Run(NamedTuple):
+    """A run of bytes in the file. `code` is the opcode that pushes them."""
+
+    code: int
+    offset: int
+    size: int
+
+
+class Cutter:
+    """One pickle, cut from front to back. `out` is what is left of it so far, `runs` are its long bytes.
+
+    Raises CutOffError, LimitError; UnreadableError for a pickle with persistent ids.
+    """
+
+    def __init__(self, source: Source, limits: Limits, budget: Budget) -> None:
+        self.out = bytearray()
+        self.runs: list[Run] = []
+        self.has_joblib = False
+        self._source = source
+        self._limits = limits
+        self._budget = budget
+        self._left = budget.operations
+        self._data = b""
+        self._base = 0
+        self._at = 0
+        self._from: list[int] = []
+        self._to: list[int] = []
+
+    @property
+    def position(self) -> int:
+        """The offset in the file of what comes next."""
+        return self._base + self._at
+
+    def original(self, offset: int) -> int:
+        """The offset in the file of a byte of `out`."""
+        index = bisect_right(self._from, offset) - 1
+        return offset if index < 0 else self._to[index] + offset - self._from[index]
+
+    def skip_to(self, position: int) -> None:
+        """Go on at an offset of the file: raw bytes of an array lie before it."""
+        if position > self._source.size:
+            size = self._source.size
+            raise CutOffError(f"cut off: an array needs bytes up to {position:,}, the file ends at {size:,}")
+        self._seek(position)
+
+    def cut(self) -> None:
+        """Cut up to the end of the pickle, or past the next BUILD once joblib was named. What is missing is left out."""
+        before = len(self.out)
+        try:
+            self._cut()
+        finally:
+            added = len(self.out) - before
+            self._budget.hold(added)
+        self._budget.charge(2 * added, "a pickle")
+
+    def _cut(self) -> None:
+        start = self._at
+        for count in range(self._left):
+            if self._at + _LONGEST > len(self._data) and self._more():
+                start = self._flush(start)
+                self._fill(_LONGEST)
+                start = self._at
+            if self._at >= len(self._data):
+                self._flush(start)
+                return
+            code = self._data[self._at]
+            size = _FIXED.get(code)
+            if size is not None:
+                self._at = min(self._at + size, len(self._data))
+                if code == op.STOP or (code == op.BUILD and self.has_joblib):
+                    self._left -= count + 1
+                    self._flush(start)
+                    return
+            elif code in (op.PERSID, op.BINPERSID):
+                raise UnreadableError("a plain pickle with persistent ids, which pickle.load refuses")
+            elif code == op.FRAME:
+                self._flush(start)
+                self._at = start = min(self._at + 9, len(self._data))
+            elif code in _LINES:
+                start = self._lines(code, start)
+            else:
+                start = self._counted(code, start)
+        raise LimitError("a pickle has too many operations", "operations", self._limits.operations)
+
+    def _counted(self, code: int, start: int) -> int:
+        """Keep or cut an opcode with the length of its bytes. Returns where the bytes that are kept begin."""
+        width = _RUNS.get(code) or _TEXTS[code]
+        head = self._at + 1 + width
+        size = int.from_bytes(self._data[self._at + 1 : head], "little")
+        if head > len(self._data):
+            self._at = len(self._data)
+            return start
+        if code in _RUNS and size > KEPT:
+            offset = self._base + head
+            if offset + size > self._source.size:
+                end = self._source.size
+                problem = f"cut off: the pickle needs bytes {offset:,} to {offset + size:,}, the file ends at {end:,}"
+                raise CutOffError(problem)
+            self._flush(start)
+            self.out += b"J" + pack("<i", len(self.runs)) + b"Q"
+            self.runs.append(Run(code, offset, size))
+            self._seek(offset + size)
+            return self._at
+        if head + size > len(self._data):
+            if self._base + head + size > self._source.size:
+                self._at = len(self._data)
+                return start
+            self._room(size)
+            start = self._flush(start)
+            self._fill(1 + width + size)
+            start, head = self._at, self._at + 1 + width
+        if size == len(JOBLIB) and self._data[head : head + size] == JOBLIB:
+            self.has_joblib = True
+        self._at = head + size
+        return start
+
+    def _lines(self, code: int, start: int) -> int:
+        """Keep an opcode with lines of text. An endless line is kept in part: the machine refuses it."""
+        end = self._at + 1
+        for _ in range(_LINES[code]):
+            found = self._data.find(b"\n", end, end + LINE_BYTES)
+            if found < 0 and len(self._data) - self._at <= 2 * LINE_BYTES and self._more():
+                self._flush(start)
+                self._fill(2 * LINE_BYTES + 1)
+                return self._lines(code, self._at)
+            if found < 0:
+                self._at = min(len(self._data), end + LINE_BYTES)
+                return start
+            if self._data[end:found] == JOBLIB:
+                self.has_joblib = True
+            end = found + 1
+        self._at = end
+        return start
+
+    def _flush(self, start: int) -> int:
+        """Move what was read since `start` to `out`."""
+        if self._at > start:
+            self._room(self._at - start)
+            self._from.append(len(self.out))
+            self._to.append(self._base + start)
+            self.out += self._data[start : self._at]
+        return self._at
+
+    def _room(self, more: int) -> None:
+        if len(self.out) + more > self._limits.pickle_bytes:
+            raise LimitError("the pickle is too long", "pickle-bytes", self._limits.pickle_bytes)
+
+    def _more(self) -> bool:
+        return self._base + len(self._data) < self._source.size
+
+    def _fill(self, least: int) -> None:
+        self._seek(self._base + self._at, least)
+
+    def _seek(self, position: int, least: int = 0) -> None:
+        """Read on at an offset of the file; bytes that were read already are kept."""
+        inside = position - self._base
+        if 0 <= inside <= len(self._data) and len(self._data) - inside >= least and inside < len(self._data):
+            self._at = inside
+            return
+        left = self._source.size - position
+        self._data = self._source.read(position, min(left, max(_CHUNK, least)))
+        self._base, self._at = position, 0

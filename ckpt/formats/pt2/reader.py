@@ -7,9 +7,11 @@ as one file of torch.save, then with one record of bytes per storage and a list 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
-from ckpt.checkpoint import Checkpoint, Entry, Notice, Refusal
+from ckpt.checkpoint import Checkpoint, Entry, Notice, Refusal, Role
 from ckpt.columns import Chain
+from ckpt.dtypes import BY_NAME, DType
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.formats.common.archive import Archive
 from ckpt.formats.common.directory import Record
@@ -19,14 +21,14 @@ from ckpt.formats.common.storages import byteorder_of, tree_inside
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.probe import Probe
 from ckpt.formats.pt2 import FORMAT
-from ckpt.formats.pt2.payload import Payload, payloads, view
-from ckpt.formats.pt2.program import Kind, Program, program_of
-from ckpt.limits import Limits
+from ckpt.limits import Budget, Limits
 from ckpt.names import Path
 from ckpt.nodes import Dict, Global, Node, PersistentId, tensor_of
+from ckpt.parse import parse_json
+from ckpt.pickles.rebuild import DIMENSIONS
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Storage
-from ckpt.text import and_more, show, size_text
+from ckpt.tensors import Storage, TensorRef, tensor_ref
+from ckpt.text import Json, and_more, show, size_text
 from ckpt.tree.view import look
 from ckpt.tree.walk import flatten
 
@@ -263,3 +265,200 @@ class _Reader:
 
 def _no_storage(persistent: PersistentId) -> Storage | Global:
     raise UnreadableError("an object of the PT2 archive names a storage, which it has not")
+
+
+_DTYPES = {
+    1: "uint8",
+    2: "int8",
+    3: "int16",
+    4: "int32",
+    5: "int64",
+    6: "float16",
+    7: "float32",
+    8: "float64",
+    9: "complex32",
+    10: "complex64",
+    11: "complex128",
+    12: "bool",
+    13: "bfloat16",
+    28: "uint16",
+    29: "float8_e4m3fn",
+    30: "float8_e5m2",
+    31: "float8_e4m3fnuz",
+    32: "float8_e5m2fnuz",
+    33: "float8_e8m0fnu",
+    34: "uint32",
+    35: "uint64",
+}
+"""torch/_export/serde/schema.py `ScalarType`."""
+_STRIDED = 7
+_MOST = 2**63
+
+
+class Geometry(NamedTuple):
+    """How a tensor looks at the storage in its record. Strides and offset count elements."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    device: str
+    requires_grad: bool
+
+
+class Payload(NamedTuple):
+    """A row of the list. `geometry` is None for a tensor or an object that is pickled."""
+
+    name: str
+    record: str
+    is_param: bool
+    geometry: Geometry | None
+    is_tensor: bool
+
+
+def payloads(data: bytes, what: str, budget: Budget) -> list[Payload]:
+    """The rows of a list, in its order. Raises UnreadableError, LimitError."""
+    document = parse_json(data, show(what, 80), budget, b'"path_name"')
+    try:
+        config = _object(_object(document)["config"])
+        return [_payload(name, _object(row)) for name, row in config.items()]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise UnreadableError(f"damaged {show(what, 80)}: it is not a list of tensors") from None
+
+
+def _payload(name: str, row: dict[str, Json]) -> Payload:
+    record, meta = row["path_name"], row.get("tensor_meta")
+    if not isinstance(record, str) or record in ("", ".", "..") or "/" in record:
+        raise UnreadableError(
+            f"tensor {show(name, 80)}: its record {show(str(record), 80)} is not a plain name"
+        )
+    is_pickled = row.get("use_pickle") is True or meta is None
+    return Payload(
+        name,
+        record,
+        row.get("is_param") is True,
+        None if is_pickled else _geometry(name, _object(meta)),
+        meta is not None,
+    )
+
+
+def _geometry(name: str, meta: dict[str, Json]) -> Geometry:
+    number = meta["dtype"]
+    dtype = BY_NAME.get(_DTYPES.get(number, "")) if type(number) is int else None
+    if dtype is None:
+        raise UnreadableError(f"tensor {show(name, 80)}: unknown dtype {show(str(number)[:40], 40)}")
+    if meta["layout"] != _STRIDED:
+        raise UnreadableError(f"tensor {show(name, 80)}: its bytes have an unknown layout")
+    shape, stride = _numbers(name, meta["sizes"]), _numbers(name, meta["strides"])
+    if len(shape) != len(stride) or len(shape) > DIMENSIONS or prod(shape) >= _MOST:
+        raise UnreadableError(f"tensor {show(name, 80)}: its sizes and strides do not fit")
+    device = _object(meta["device"])
+    kind, index = device["type"], device.get("index")
+    if not isinstance(kind, str) or len(kind) > 64:
+        raise ValueError
+    tag = kind if type(index) is not int or kind == "cpu" else f"{kind}:{index}"
+    offset = _number(name, meta["storage_offset"])
+    return Geometry(dtype, shape, stride, offset, tag, meta.get("requires_grad") is True)
+
+
+def _numbers(name: str, value: Json) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        raise ValueError
+    return tuple(_number(name, each) for each in value)
+
+
+def _number(name: str, value: Json) -> int:
+    """A size: `{"as_int": 3}`. Raises UnreadableError for a symbol, which no stored tensor has."""
+    number = value.get("as_int") if isinstance(value, dict) else value
+    if type(number) is not int or not 0 <= number < _MOST:
+        raise UnreadableError(
+            f"tensor {show(name, 80)}: a size, a stride or its offset is not a whole number"
+        )
+    return number
+
+
+def view(name: str, geometry: Geometry, storage: Storage) -> TensorRef:
+    """The tensor over its storage. Raises UnreadableError when it reaches past the record."""
+    dtype, shape, stride, offset, _, requires_grad = geometry
+    ref = tensor_ref(storage, dtype, shape, stride, offset, requires_grad)
+    if ref.extent[1] > storage.nbytes:
+        raise UnreadableError(
+            f"tensor {show(name, 80)} needs {ref.extent[1]:,} bytes, its record has {storage.nbytes:,}"
+        )
+    return ref
+
+
+class Kind(NamedTuple):
+    """What the signature of a program says of a tensor. `role` is None for a constant of the graph."""
+
+    role: Role | None
+    persistent: bool = True
+
+
+class Program(NamedTuple):
+    """The kind of each tensor by its name in the module, and what is shown of the graph."""
+
+    kinds: dict[str, Kind]
+    facts: Dict
+
+
+_NAMES = ("parameter_name", "buffer_name", "tensor_constant_name")
+
+
+def program_of(data: bytes, what: str, budget: Budget) -> Program:
+    """The program in a JSON document. Raises UnreadableError, LimitError."""
+    document = parse_json(data, show(what, 80), budget, constants=True)
+    try:
+        return _program(_object(document))
+    except (KeyError, TypeError, ValueError):
+        raise UnreadableError(f"damaged {show(what, 80)}: it is not an exported program") from None
+
+
+def _program(document: dict[str, Json]) -> Program:
+    module = _object(document["graph_module"])
+    graph = _object(module["graph"])
+    kinds: dict[str, Kind] = {}
+    inputs: list[Node] = []
+    for spec in _list(_object(module["signature"])["input_specs"]):
+        for kind, fields in _object(spec).items():
+            if kind == "user_input":
+                inputs += _names(fields)
+                continue
+            fields = _object(fields)
+            name = next((fields[key] for key in _NAMES if key in fields), None)
+            if not isinstance(name, str):
+                continue
+            if kind == "parameter":
+                kinds[name] = Kind("parameter")
+            elif kind == "buffer":
+                kinds[name] = Kind("buffer", fields.get("persistent") is not False)
+            elif kind == "tensor_constant":
+                kinds[name] = Kind(None)
+    facts = Dict()
+    version = document.get("schema_version")
+    if isinstance(version, dict):
+        facts.set(["schema"], [f"{version.get('major')}.{version.get('minor')}"])
+    torch = document.get("torch_version")
+    if isinstance(torch, str):
+        facts.set(["torch_version"], [torch])
+    facts.set(["nodes", "inputs"], [len(_list(graph["nodes"])), inputs])
+    return Program(kinds, facts)
+
+
+def _names(fields: Json) -> list[Node]:
+    """The name of a user's input: `{"arg": {"as_tensor": {"name": "x"}}}`. A constant input has none."""
+    argument = _object(fields).get("arg")
+    each = argument.values() if isinstance(argument, dict) else ()
+    return [row["name"] for row in each if isinstance(row, dict) and isinstance(row.get("name"), str)]
+
+
+def _object(value: Json) -> dict[str, Json]:
+    if not isinstance(value, dict):
+        raise ValueError
+    return value
+
+
+def _list(value: Json) -> list[Json]:
+    if not isinstance(value, list):
+        raise ValueError
+    return value

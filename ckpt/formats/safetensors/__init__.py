@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ckpt.formats.common.safetensors import NAME, TRAITS, is_usual
-from ckpt.formats.endings import SAFETENSORS
-from ckpt.formats.format import Format
+from ckpt.formats.format import SAFETENSORS, Format
 from ckpt.formats.probe import Probe
 
 
@@ -22,6 +21,6 @@ FORMAT = Format(
     reader="ckpt.formats.common.safetensors",
     suffixes=SAFETENSORS,
     writer="ckpt.formats.safetensors.writer",
-    verifier="ckpt.formats.safetensors.verifier",
-    salvager="ckpt.formats.safetensors.verifier",
+    verifier="ckpt.formats.common.safetensors",
+    salvager="ckpt.formats.common.safetensors",
 )

@@ -12,10 +12,10 @@ from ckpt.elements.blocks import elements, place_of, pour, same_bytes
 from ckpt.errors import LimitError, WriteError
 from ckpt.formats.common.safetensors import SHARDING, VERSION
 from ckpt.formats.common.writing import Draft, differs, held
-from ckpt.io.commit import Sink
 from ckpt.io.disk import PAGE
 from ckpt.io.far import is_url
 from ckpt.io.source import open_address
+from ckpt.io.target import Sink
 from ckpt.limits import Limits
 from ckpt.names import NamedKey
 from ckpt.parse import is_text

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ckpt.checkpoint import Traits
-from ckpt.formats.endings import INDEXES
-from ckpt.formats.format import Format
+from ckpt.formats.format import INDEXES, Format
 from ckpt.formats.probe import Probe
 
 
@@ -24,7 +23,7 @@ FORMAT = Format(
     files,
     reader="ckpt.formats.sharded.reader",
     suffixes=(".index.json",),
-    verifier="ckpt.formats.sharded.verifier",
+    verifier="ckpt.formats.sharded.reader",
 )
 
 """The traits of the index; a checkpoint has those of its shards."""

@@ -6,14 +6,15 @@ checkpoint of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ckpt.checkpoint import Checkpoint, Container, Entry, Notice, Refusal, Value, names_of
 from ckpt.errors import CkptError, LimitError, UnreadableError
 from ckpt.formats.common.safetensors import TRAITS, Header, Maker, is_usual, read_header, values_of
-from ckpt.formats.endings import INDEXES
+from ckpt.formats.format import INDEXES, Check, ChecksumReport
 from ckpt.formats.probe import HEAD_BYTES, Probe
 from ckpt.formats.sharded import FORMAT
+from ckpt.io.executor import Executor
 from ckpt.io.location import Location, is_plain_name, read_file
 from ckpt.io.source import Source
 from ckpt.limits import Budget, Limits
@@ -302,3 +303,18 @@ def _compare(weight_map: dict[str, str], shards: Sequence[tuple[str, Iterable[st
         listed = and_more([show(name, 80) for name in unlisted], 3)
         notices.append(Notice("shards", f"the index does not list {listed}", unlisted))
     return notices
+
+
+def checksums(
+    probe: Probe,
+    limits: Limits,
+    executor: Executor,
+    progress: Callable[[int], None] | None,
+    check: Check,
+) -> ChecksumReport:
+    layout = layout_of(probe, limits)
+    reports = [
+        check(layout.folder.child(name), mark(probe, number)).about(name)
+        for number, name in enumerate(layout.places)
+    ]
+    return ChecksumReport.together(reports)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ckpt.checkpoint import Traits
 from ckpt.formats.common.stream import is_legacy
-from ckpt.formats.endings import TORCH
-from ckpt.formats.format import Format
+from ckpt.formats.format import TORCH, Format
 from ckpt.formats.probe import Probe
 
 
@@ -22,6 +21,6 @@ FORMAT = Format(
     reader="ckpt.formats.torch_legacy.reader",
     suffixes=TORCH,
     writer="ckpt.formats.torch_legacy.writer",
-    verifier="ckpt.formats.torch_legacy.verifier",
-    salvager="ckpt.formats.torch_legacy.verifier",
+    verifier="ckpt.formats.torch_legacy.reader",
+    salvager="ckpt.formats.torch_legacy.reader",
 )

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from ckpt.checkpoint import Checkpoint, Refusal
 from ckpt.formats.common.pickled import Contents, checkpoint
-from ckpt.formats.common.stream import Stream, needs_data, read_nested, trailing
+from ckpt.formats.common.stream import Stream, is_legacy, needs_data, read_nested, salvaged, trailing
+from ckpt.formats.format import Salvage, no_checksums
 from ckpt.formats.probe import Probe
 from ckpt.formats.torch_legacy import FORMAT
 from ckpt.limits import Limits
 from ckpt.pickles.rebuild import UNTYPED
+from ckpt.tensors import Range, parts_of
+from ckpt.tree.walk import flatten
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
@@ -33,3 +36,19 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         not_loadable=None if kind is None else f"torch cannot load {kind} from the legacy format",
         refusals=None if kind is None else (Refusal(f"{kind} in the legacy format", ()),),
     )
+
+
+checksums = no_checksums
+
+
+def salvage(probe: Probe) -> Salvage | None:
+    if not is_legacy(probe.head):
+        return None
+    root = salvaged(probe.file, probe.limits)
+    whole: list[str] = []
+    lost: list[str] = []
+    for entry in flatten(root, probe.limits).tensors:
+        places = [part.storage.place for part in parts_of(entry.tensor) if part.nbytes]
+        is_cut = any(isinstance(place, Range) and place.offset + place.size > probe.size for place in places)
+        (lost if is_cut else whole).append(entry.name)
+    return Salvage(tuple(whole), tuple(lost))

@@ -8,7 +8,7 @@ from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.blocks import little, pour
 from ckpt.formats.common.stream import needs_data
 from ckpt.formats.common.writing import Draft, Keys, compare, compare_bytes, numel, stream_of
-from ckpt.io.commit import Sink
+from ckpt.io.target import Sink
 from ckpt.limits import Limits
 from ckpt.pickles.calls import is_typed, storage_class
 from ckpt.pickles.imports import reached

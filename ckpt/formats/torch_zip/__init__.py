@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ckpt.checkpoint import Traits
-from ckpt.formats.endings import TORCH
-from ckpt.formats.format import Format
+from ckpt.formats.format import TORCH, Format
 from ckpt.formats.probe import Probe
 
 

@@ -6,8 +6,7 @@ from ckpt.checkpoint import Checkpoint, Traits
 from ckpt.formats.common.pickled import Contents, checkpoint, interpret, run
 from ckpt.formats.common.storages import StorageFolder
 from ckpt.formats.common.stream import read_nested
-from ckpt.formats.endings import TORCH
-from ckpt.formats.format import Format
+from ckpt.formats.format import TORCH, Format
 from ckpt.formats.probe import Probe
 from ckpt.limits import Limits
 

@@ -11,8 +11,8 @@ from hashlib import md5
 from typing import Protocol
 
 from ckpt.errors import WriteError
-from ckpt.io.commit import BLOCK
 from ckpt.io.source import open_address
+from ckpt.io.target import BLOCK
 
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 

@@ -9,14 +9,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from ckpt.errors import CkptError, NotOpenedError, UsageError, WriteError, about
-from ckpt.io.commit import Progress, Sink, Target
-from ckpt.io.folder import FolderSink
 from ckpt.io.remote.location import locate_url
 from ckpt.io.remote.put import Writable, object_to_write
 from ckpt.io.remote.received import compares
 from ckpt.io.remote.upload import ObjectSink
 from ckpt.io.remote.url import OBJECTS, Url, parsed
 from ckpt.io.source import Source
+from ckpt.io.target import FolderSink, Progress, Sink, Target
 from ckpt.text import plural, show
 
 

@@ -11,10 +11,10 @@ from mmap import mmap
 from queue import SimpleQueue
 
 from ckpt.errors import CkptError
-from ckpt.io.commit import BLOCK, Progress, Sink
 from ckpt.io.remote.put import Bytes, StoppedError, Writable
 from ckpt.io.remote.received import Sums
 from ckpt.io.source import Source
+from ckpt.io.target import BLOCK, Progress, Sink
 
 PART, _MOST_PARTS = 16 << 20, 10_000
 """Bytes of a part, and the most parts of an object of S3."""

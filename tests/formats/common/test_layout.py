@@ -25,7 +25,7 @@ from ckpt.formats.common import stream
 from ckpt.formats.common.layout import PAGE, PlannedRecord, bytes_record, lay_out
 from ckpt.formats.torch_zip import writer as torch_zip
 from ckpt.formats.torch_zip.reader import Origin
-from ckpt.io import commit
+from ckpt.io import target
 from ckpt.jobs.rewrite.rehome import moves, rehome
 from ckpt.jobs.rewrite.report import edited
 from ckpt.limits import Limits
@@ -54,7 +54,7 @@ def drafted(source: Path, to: Path) -> Path:
     """`source` written by the writer of its format, without an edit; never as a copy of the file."""
     with formats.open(str(source)) as checkpoint:
         draft = writer_of(checkpoint.format).draft(checkpoint, Limits())
-        with commit.writing(commit.target(str(to), force=False), draft.size) as sink:
+        with target.writing(target.target(str(to), force=False), draft.size) as sink:
             draft.write(sink)
     return to
 
@@ -287,7 +287,7 @@ def test_a_longer_pickle_leaves_torch_its_records_for_computed_offsets(tmp_path:
 
 
 def test_more_records_than_a_zip_without_zip64_can_count() -> None:
-    sink = commit.MemorySink()
+    sink = target.MemorySink()
     lay_out([bytes_record(f"a/data/{number}", b"") for number in range(65_536)]).write(sink)
 
     with zipfile.ZipFile(io.BytesIO(sink.taken())) as archive:
@@ -332,7 +332,7 @@ def test_zip64_is_laid_out_as_torch_does(sizes: tuple[int, ...], tmp_path: Path)
         order = [(row.filename, row.file_size, row.CRC) for row in archive.infolist()]
 
     def hole(size: int, crc: int):  # type: ignore[no-untyped-def]
-        def pour(sink: commit.Sink) -> int:
+        def pour(sink: target.Sink) -> int:
             sink.flush()
             sink._at += size
             return crc
@@ -348,7 +348,7 @@ def test_zip64_is_laid_out_as_torch_does(sizes: tuple[int, ...], tmp_path: Path)
     assert layout.size == theirs.stat().st_size
     ours = tmp_path / "b.pt"
     fd = os.open(ours, os.O_RDWR | os.O_CREAT)
-    sink = commit.Sink(fd, str(ours))
+    sink = target.Sink(fd, str(ours))
     layout.write(sink)
     sink.flush()
     os.close(fd)

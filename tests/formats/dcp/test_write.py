@@ -32,7 +32,7 @@ from ckpt.formats import save
 from ckpt.formats.common.dcp import is_part
 from ckpt.formats.dcp import writer
 from ckpt.formats.dcp.items import Placement, placed
-from ckpt.io import folder
+from ckpt.io import target
 from ckpt.limits import Limits
 
 pytestmark = oracle.QUIET
@@ -518,7 +518,7 @@ def test_an_incomplete_one_is_not_renamed(cut: Path, tmp_path: Path) -> None:
 
 def write(source: Path, out: Path, ranks: int = 2) -> None:
     with formats.open(str(source)) as checkpoint:
-        to = folder.target(str(out), is_part, force=False)
+        to = target.folder_target(str(out), is_part, force=False)
         save.save(
             placed(checkpoint, ranks, link=False), to, "dcp", Limits(), checks={"crc": save.check_bytes}
         )
@@ -555,7 +555,7 @@ def test_a_missing_item_is_found_before_it_takes_its_place(
 def test_a_source_that_is_not_placed_is_one_rank(source: Path, tmp_path: Path) -> None:
     with formats.open(str(source)) as checkpoint:
         assert not isinstance(checkpoint.origin, Placement)
-        to = folder.target(str(tmp_path / "out.dcp"), is_part, force=False)
+        to = target.folder_target(str(tmp_path / "out.dcp"), is_part, force=False)
         save.save(checkpoint, to, "dcp", Limits())
     assert sorted(os.listdir(tmp_path / "out.dcp")) == [".metadata", "__0_0.distcp"]
     with pytest.raises(LossError), formats.open(str(source)) as checkpoint:

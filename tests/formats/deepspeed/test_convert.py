@@ -15,7 +15,7 @@ from inside import inside
 from ckpt import formats
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save, writer_of
-from ckpt.io import commit
+from ckpt.io import target
 from ckpt.io.source import File
 from ckpt.jobs.rewrite.convert import convert
 from ckpt.limits import Limits
@@ -116,8 +116,8 @@ def test_large_pieces_are_copied_by_the_kernel(stage: int, tmp_path: Path) -> No
         )
         drafted = writer.draft(report.result, limits)
         before = [source.bytes_read for source in checkpoint.sources if isinstance(source, File)]
-        with commit.writing(
-            commit.target(str(tmp_path / "x.safetensors"), force=False), drafted.size
+        with target.writing(
+            target.target(str(tmp_path / "x.safetensors"), force=False), drafted.size
         ) as sink:
             drafted.write(sink)
         after = [source.bytes_read for source in checkpoint.sources if isinstance(source, File)]

@@ -11,7 +11,7 @@ from inside import inside
 
 from ckpt import formats
 from ckpt.errors import LimitError
-from ckpt.formats.folder.documents import TEXT_BYTES, read_text
+from ckpt.formats.folder.reader import TEXT_BYTES, read_text
 from ckpt.io.location import locate
 from ckpt.limits import Budget, Limits
 from ckpt.text import Json

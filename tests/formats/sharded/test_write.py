@@ -20,7 +20,7 @@ from ckpt.checkpoint import Checkpoint
 from ckpt.errors import CkptError
 from ckpt.formats.save import save_shards
 from ckpt.formats.sharded.writer import index_draft, split
-from ckpt.io import commit
+from ckpt.io import target
 from ckpt.limits import Limits
 from ckpt.tree.metadata import metadata_of
 
@@ -84,8 +84,8 @@ def test_each_shard_has_the_texts_of_the_file(tmp_path: Path) -> None:
     assert [metadata_of(part.root) for part in parts] == [{"note": "mine"}] * 2
 
 
-def within(folder: Path) -> Callable[[str], commit.Target]:
-    return lambda name: commit.target(str(folder / name), force=False)
+def within(folder: Path) -> Callable[[str], target.Target]:
+    return lambda name: target.target(str(folder / name), force=False)
 
 
 def test_a_source_that_changes_while_shards_are_written_leaves_none_of_them(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import scripted
 from process import check_error, ckpt
 
 from ckpt.errors import UnsupportedError
-from ckpt.formats.torchscript.retag import Use, retag
+from ckpt.formats.torchscript.writer import Use, retag
 
 
 def text(value: str, slot: int | None = None) -> bytes:

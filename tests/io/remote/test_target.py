@@ -9,20 +9,20 @@ import pytest
 from buckets import Bucket
 
 from ckpt.errors import CkptError, UsageError, WriteError
-from ckpt.io import commit, folder
-from ckpt.io.commit import Target
+from ckpt.io import target as io_target
 from ckpt.io.remote import target as module
+from ckpt.io.target import Target
 
 SIZE = 21 << 20
 DATA = random.Random(9).randbytes(SIZE)  # a part, and a short one
 
 
 def to(url: str, *, force: bool = False) -> Target:
-    return commit.target(url, force=force)
+    return io_target.target(url, force=force)
 
 
 def write(target: Target, data: bytes) -> None:
-    with commit.writing(target, len(data)) as sink:
+    with io_target.writing(target, len(data)) as sink:
         sink.write(data)
 
 
@@ -51,7 +51,7 @@ def test_a_large_object_is_sent_in_parts_and_a_small_one_is_not(s3: Bucket) -> N
 
 def test_no_more_than_three_parts_at_once(s3: Bucket) -> None:
     size = (100 << 20) + 5
-    with commit.writing(to(f"{s3.url}/a.bin"), size) as sink:
+    with io_target.writing(to(f"{s3.url}/a.bin"), size) as sink:
         for _ in range(100):
             sink.write(DATA[: 1 << 20])
         sink.write(DATA[:5])
@@ -140,7 +140,7 @@ class InterruptError(BaseException): ...
 def test_an_error_in_the_block_leaves_nothing(
     error: BaseException, is_complete: bool, size: int, s3: Bucket
 ) -> None:
-    with pytest.raises(type(error)), commit.writing(to(f"{s3.url}/a.bin"), size) as sink:
+    with pytest.raises(type(error)), io_target.writing(to(f"{s3.url}/a.bin"), size) as sink:
         sink.write(DATA[: size if is_complete else size - 1])
         if is_complete:
             sink.complete()
@@ -151,7 +151,7 @@ def test_an_error_in_the_block_leaves_nothing(
 
 @pytest.mark.parametrize("error", [CkptError("no"), InterruptError()], ids=["error", "interrupt"])
 def test_an_error_when_parts_were_sent_ends_the_upload(error: BaseException, s3: Bucket) -> None:
-    with pytest.raises(type(error)), commit.writing(to(f"{s3.url}/a.bin"), (48 << 20) + 5) as sink:
+    with pytest.raises(type(error)), io_target.writing(to(f"{s3.url}/a.bin"), (48 << 20) + 5) as sink:
         for _ in range(48):
             sink.write(DATA[: 1 << 20])
         raise error
@@ -174,20 +174,20 @@ def test_a_complete_object_that_replaced_another_survives_an_interrupt_and_no_fa
 ) -> None:
     for error, left in ((InterruptError(), {"a.bin": b"new"}), (CkptError("differs"), {})):
         url = s3.put("a.bin", b"old")
-        with pytest.raises(type(error)), commit.writing(to(url, force=True), 3) as sink:
+        with pytest.raises(type(error)), io_target.writing(to(url, force=True), 3) as sink:
             sink.write(b"new")
             sink.complete()
             raise error
         assert s3.objects == left
     url = s3.put("a.bin", b"old")
-    with pytest.raises(CkptError), commit.writing(to(url, force=True), 3) as sink:
+    with pytest.raises(CkptError), io_target.writing(to(url, force=True), 3) as sink:
         sink.write(b"new")
         raise CkptError("before it is complete")
     assert s3.objects == {"a.bin": b"old"}
 
 
 def test_the_object_of_somebody_else_is_not_removed(s3: Bucket) -> None:
-    with pytest.raises(CkptError) as error, commit.writing(to(f"{s3.url}/a.bin"), 3) as sink:
+    with pytest.raises(CkptError) as error, io_target.writing(to(f"{s3.url}/a.bin"), 3) as sink:
         sink.write(b"new")
         sink.complete()
         s3.put("a.bin", b"of another")
@@ -198,7 +198,7 @@ def test_the_object_of_somebody_else_is_not_removed(s3: Bucket) -> None:
 
 def test_what_cannot_be_removed_is_named(s3: Bucket) -> None:
     s3.front.fail = [("DELETE a.bin", 403)]
-    with pytest.raises(CkptError) as error, commit.writing(to(f"{s3.url}/a.bin"), 3) as sink:
+    with pytest.raises(CkptError) as error, io_target.writing(to(f"{s3.url}/a.bin"), 3) as sink:
         sink.write(b"new")
         sink.complete()
         raise CkptError("differs")
@@ -215,11 +215,11 @@ def test_no_bucket(s3: Bucket) -> None:
 
 
 def folder_to(url: str, *, force: bool = False) -> Target:
-    return folder.target(url, lambda name: True, force=force)
+    return io_target.folder_target(url, lambda name: True, force=force)
 
 
 def test_the_objects_of_a_folder_are_there_one_after_the_other(s3: Bucket) -> None:
-    with folder.writing(folder_to(f"{s3.url}/run/"), 8, lambda name: True) as sink:
+    with io_target.writing_folder(folder_to(f"{s3.url}/run/"), 8, lambda name: True) as sink:
         for name, data in (("one", b"1234"), (".metadata", b"5678")):
             with sink.file(name, 4) as inner:
                 inner.write(data)
@@ -232,7 +232,7 @@ def test_the_objects_of_a_folder_are_there_one_after_the_other(s3: Bucket) -> No
 def test_a_folder_that_fails_leaves_nothing_and_what_completes_it_goes_first(at: str, s3: Bucket) -> None:
     with (
         pytest.raises(CkptError),
-        folder.writing(folder_to(f"{s3.url}/run"), 8, lambda name: True) as sink,
+        io_target.writing_folder(folder_to(f"{s3.url}/run"), 8, lambda name: True) as sink,
     ):
         for name in ("one", "two", ".metadata"):
             with sink.file(name, 2) as inner:
@@ -264,7 +264,7 @@ def test_links(s3: Bucket) -> None:
 
     with (
         pytest.raises(WriteError, match="an object store has no hard links"),
-        folder.writing(folder_to(f"{s3.url}/run"), 8, lambda name: True) as sink,
+        io_target.writing_folder(folder_to(f"{s3.url}/run"), 8, lambda name: True) as sink,
     ):
         sink.link("one", Memory(b""))
 

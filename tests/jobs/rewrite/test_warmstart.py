@@ -23,7 +23,7 @@ from ckpt import formats
 from ckpt.elements.blocks import blocks
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save
-from ckpt.io import commit
+from ckpt.io import target as io_target
 from ckpt.io.source import Memory
 from ckpt.jobs.rewrite.warmstart import Options, warmstart
 from ckpt.limits import Limits
@@ -82,7 +82,7 @@ def made(pretrained: Path, target: Path, out: Path, mismatch: Any = "keep") -> A
     """What the command does, in this process; the object `coverage` of its document."""
     with formats.open(str(pretrained)) as given, formats.open(str(target)) as mine:
         report = warmstart(Survey(given), Survey(mine), Limits(), Options(mismatch))
-        save.save(report.result, commit.target(str(out), force=True), mine.format, Limits())
+        save.save(report.result, io_target.target(str(out), force=True), mine.format, Limits())
     return report.to_json(None, dry_run=False)["coverage"]
 
 

@@ -160,7 +160,7 @@ def test_who_inspects_does_not_pay_for_pages(tmp_path: Path) -> None:
         "import sys; sys.argv = ['ckpt', 'diff', 'a', 'b']\n"
         "from ckpt.cli import app\napp.program(['diff'])\n"
         "print([name for name in sys.modules if 'html' in name or name.startswith('ckpt.jobs.report')"
-        " or name == 'ckpt.io.commit'])"
+        " or name == 'ckpt.io.target'])"
     )
     from process import python
 

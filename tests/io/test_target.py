@@ -29,7 +29,7 @@ from ckpt.errors import CkptError, UsageError, WriteError
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save
 from ckpt.formats.common import appended
-from ckpt.io import commit, disk, inplace, leftover
+from ckpt.io import disk, inplace, target
 from ckpt.io.source import File, Memory
 from ckpt.jobs.rewrite.rehome import moves, rehome
 from ckpt.limits import Limits
@@ -68,7 +68,7 @@ def into_new(folder: Path) -> None:
     """Write a new file beside the source."""
     with formats.open(str(folder / "in.pth")) as checkpoint:
         report = rehome(Survey(checkpoint), moves("cpu", []), Limits())
-        save.save(report.result, commit.target(str(folder / "out.pth"), force=True), "torch-zip", Limits())
+        save.save(report.result, target.target(str(folder / "out.pth"), force=True), "torch-zip", Limits())
 
 
 def in_place(folder: Path) -> None:
@@ -81,7 +81,7 @@ def over_itself(folder: Path) -> None:
     """Replace the source."""
     with formats.open(str(folder / "in.pth")) as checkpoint:
         report = rehome(Survey(checkpoint), moves("cpu", []), Limits())
-        save.save(report.result, commit.target(str(folder / "in.pth"), force=True), "torch-zip", Limits())
+        save.save(report.result, target.target(str(folder / "in.pth"), force=True), "torch-zip", Limits())
 
 
 def as_a_whole(folder: Path) -> None:
@@ -112,7 +112,7 @@ class Failing:
         real = getattr(os, name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if name == "open" and not str(args[0]).endswith(commit.SUFFIX) and not args[1] & os.O_RDWR:
+            if name == "open" and not str(args[0]).endswith(target.SUFFIX) and not args[1] & os.O_RDWR:
                 return real(*args, **kwargs)  # of the reader
             self.calls += 1
             if self.calls == nth:
@@ -158,7 +158,7 @@ def test_every_call_that_fails_leaves_the_old_or_the_new(
                     failing.calls >= nth
                 )  # only what comes after the rename may fail with the new one there
                 assert name == "fsync" or name == "open"
-            left = [path.name for path in folder.iterdir() if path.name.endswith(commit.SUFFIX)]
+            left = [path.name for path in folder.iterdir() if path.name.endswith(target.SUFFIX)]
             # What cannot be put in place is kept and named; what cannot be removed is left.
             assert left == [] or name in ("unlink", "replace", "link"), (name, nth)
             for path in left:
@@ -273,7 +273,7 @@ def test_killed_at_every_event_a_new_file_is_whole_or_absent(
         assert digest(folder / "in.pth") == source
         out = folder / "out.pth"
         assert not out.exists() or digest(out) == whole
-        left = [path for path in folder.iterdir() if path.name.endswith(commit.SUFFIX)]
+        left = [path for path in folder.iterdir() if path.name.endswith(target.SUFFIX)]
         assert len(left) <= 1
         for path in [*left, *([out] if out.exists() else [])]:
             path.unlink()
@@ -386,7 +386,7 @@ def test_killed_at_any_time(arguments: tuple[str, ...], folder: Path, killer: ki
             assert now == old or (now == new and "--copy" in arguments)
         if (folder / "out.pth").exists():
             assert (folder / "out.pth").read_bytes() == new
-        assert len([path for path in folder.iterdir() if path.name.endswith(commit.SUFFIX)]) <= 1
+        assert len([path for path in folder.iterdir() if path.name.endswith(target.SUFFIX)]) <= 1
     assert killed > 2
 
 
@@ -396,7 +396,7 @@ def test_killed_at_any_time(arguments: tuple[str, ...], folder: Path, killer: ki
 def test_signals_clean_up(number: int, code: int, folder: Path) -> None:
     script = (
         "import os, signal, sys\n"
-        "from ckpt.io import commit\n"
+        "from ckpt.io import target\n"
         "from ckpt.cli import app\nfrom ckpt.cli.commands import rehome\n"
         "real = os.fsync\n"
         "def fsync(fd):\n"
@@ -506,7 +506,7 @@ def test_a_disk_without_the_space_is_told_before_the_first_byte(
 
     with (
         pytest.raises(WriteError, match="the disk is full") as caught,
-        commit.writing(commit.target(str(folder / "out.pth"), force=False), 2048),
+        target.writing(target.target(str(folder / "out.pth"), force=False), 2048),
     ):
         entered = True
 
@@ -559,16 +559,16 @@ def test_copies_are_the_bytes_that_they_copy(
     data = random.Random(0).randbytes(nbytes)
     (tmp_path / "in").write_bytes(data)
     source = File(str(tmp_path / "in")) if is_file else Memory(data)
-    sizes = {0, 1, commit._SMALL, commit._SMALL + 1, commit._KERNEL_COPY, commit._KERNEL_COPY + 1}
-    sizes |= {commit.BLOCK - 1, commit.BLOCK, commit.BLOCK + 1, nbytes}
+    sizes = {0, 1, target._SMALL, target._SMALL + 1, target._KERNEL_COPY, target._KERNEL_COPY + 1}
+    sizes |= {target.BLOCK - 1, target.BLOCK, target.BLOCK + 1, nbytes}
     ranges = [
         (at, size) for size in sorted(sizes) for at in {0, 5, nbytes - size} if 0 <= at <= nbytes - size
     ]
     wanted = b"<" + b"".join(data[at : at + size] + b"|" for at, size in ranges)
     seen: list[int] = []
 
-    to = commit.target(str(tmp_path / "out"), force=False)
-    with commit.writing(to, len(wanted), seen.append) as sink:
+    to = target.target(str(tmp_path / "out"), force=False)
+    with target.writing(to, len(wanted), seen.append) as sink:
         sink.write(b"<")
         at = 1
         for offset, size in ranges:
@@ -592,7 +592,7 @@ def test_a_source_that_is_cut_while_it_is_copied(
 
     with (
         pytest.raises(CkptError),
-        commit.writing(commit.target(str(tmp_path / "out"), force=False), nbytes) as sink,
+        target.writing(target.target(str(tmp_path / "out"), force=False), nbytes) as sink,
     ):
         sink.copy(source, 0, nbytes)
 
@@ -614,17 +614,17 @@ def test_writes_of_every_size_come_in_order(
     chance = random.Random(1)
     pieces, at = [], 0
     while at < nbytes:
-        size = chance.choice((1, 3, commit._SMALL, commit._SMALL + 1, commit.BLOCK + 9))
+        size = chance.choice((1, 3, target._SMALL, target._SMALL + 1, target.BLOCK + 9))
         pieces.append(data[at : at + size])
         at += size
 
     if is_memory:
-        sink = commit.MemorySink()
+        sink = target.MemorySink()
         for piece in pieces:
             sink.write(piece)
         assert sink.position == nbytes and sink.taken() == data and sink.taken() == b""
         return
-    with commit.writing(commit.target(str(tmp_path / "out"), force=False), nbytes) as out:
+    with target.writing(target.target(str(tmp_path / "out"), force=False), nbytes) as out:
         for piece in pieces:
             out.write(memoryview(piece))
     assert (tmp_path / "out").read_bytes() == data
@@ -632,9 +632,9 @@ def test_writes_of_every_size_come_in_order(
 
 @pytest.mark.parametrize("change", [-1, 1])
 def test_another_size_than_was_planned_is_never_put_in_place(change: int, tmp_path: Path) -> None:
-    to = commit.target(str(tmp_path / "out"), force=False)
+    to = target.target(str(tmp_path / "out"), force=False)
 
-    with pytest.raises(AssertionError), commit.writing(to, 100 + change) as sink:
+    with pytest.raises(AssertionError), target.writing(to, 100 + change) as sink:
         sink.write(bytes(100))
 
     assert os.listdir(tmp_path) == []
@@ -669,9 +669,9 @@ def test_an_existing_file_is_replaced_only_by_force(folder: Path) -> None:
 
 
 def test_a_file_that_appears_meanwhile_is_not_replaced(folder: Path) -> None:
-    to = commit.target(str(folder / "out.pth"), force=False)
+    to = target.target(str(folder / "out.pth"), force=False)
 
-    with pytest.raises(UsageError, match="exists"), commit.writing(to, 3) as sink:
+    with pytest.raises(UsageError, match="exists"), target.writing(to, 3) as sink:
         sink.write(b"abc")
         (folder / "out.pth").write_bytes(b"mine")
 
@@ -687,13 +687,13 @@ def no_links(*args: Any, **kwargs: Any) -> None:
 def test_where_links_cannot_be_made(kernel: bool, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "link", no_links)
     if not kernel:
-        monkeypatch.setattr(commit, "_renamed", lambda old, new: False)
-    with commit.writing(commit.target(str(folder / "out.pth"), force=False), 3) as sink:
+        monkeypatch.setattr(target, "renamed", lambda old, new, how: False)
+    with target.writing(target.target(str(folder / "out.pth"), force=False), 3) as sink:
         sink.write(b"abc")
     assert (folder / "out.pth").read_bytes() == b"abc"
 
-    to = commit.target(str(folder / "other.pth"), force=False)
-    with pytest.raises(UsageError, match="exists"), commit.writing(to, 3) as sink:
+    to = target.target(str(folder / "other.pth"), force=False)
+    with pytest.raises(UsageError, match="exists"), target.writing(to, 3) as sink:
         sink.write(b"abc")
         (folder / "other.pth").write_bytes(b"mine")
     assert (folder / "other.pth").read_bytes() == b"mine"
@@ -708,20 +708,20 @@ def test_what_appears_in_the_last_moment_is_not_replaced(
     """After the last look at the folder: only the call itself can refuse."""
     monkeypatch.setattr(os, "link", no_links)
     out = folder / "out.pth"
-    renamed, replace = commit._renamed, os.replace
+    renamed, replace = target.renamed, os.replace
 
     def appear() -> None:
         out.symlink_to("in.pth") if what == "link" else out.write_bytes(b"mine")
 
-    def late(old: str, new: str) -> bool:
+    def late(old: str, new: str, how: int) -> bool:
         appear()
-        return kernel and renamed(old, new)
+        return kernel and renamed(old, new, how)
 
-    monkeypatch.setattr(commit, "_renamed", late)
+    monkeypatch.setattr(target, "renamed", late)
     monkeypatch.setattr(os.path, "lexists", lambda path: False)
     with (
         pytest.raises(UsageError, match="exists"),
-        commit.writing(commit.target(str(out), force=False), 3) as sink,
+        target.writing(target.target(str(out), force=False), 3) as sink,
     ):
         sink.write(b"abc")
 
@@ -734,11 +734,11 @@ def test_a_claim_that_cannot_be_used_is_given_back(folder: Path, monkeypatch: py
         raise OSError(errno.EIO, "no")
 
     monkeypatch.setattr(os, "link", no_links)
-    monkeypatch.setattr(commit, "_renamed", lambda old, new: False)
+    monkeypatch.setattr(target, "renamed", lambda old, new, how: False)
     monkeypatch.setattr(os, "replace", refuse)
     with (
         pytest.raises(WriteError, match="cannot be put in place"),
-        commit.writing(commit.target(str(folder / "out.pth"), force=False), 3) as sink,
+        target.writing(target.target(str(folder / "out.pth"), force=False), 3) as sink,
     ):
         sink.write(b"abc")
 
@@ -753,9 +753,9 @@ def test_a_file_that_cannot_be_put_in_place_is_kept_and_named(
 
     (folder / "out.pth").write_bytes(b"old")
     monkeypatch.setattr(os, "replace", busy)
-    to = commit.target(str(folder / "out.pth"), force=True)
+    to = target.target(str(folder / "out.pth"), force=True)
 
-    with pytest.raises(WriteError, match="in use") as caught, commit.writing(to, 3) as sink:
+    with pytest.raises(WriteError, match="in use") as caught, target.writing(to, 3) as sink:
         sink.write(b"abc")
 
     kept = Path(str(caught.value.hint).rpartition(" ")[2])
@@ -782,7 +782,7 @@ def test_the_owner_of_what_is_replaced(folder: Path) -> None:
     out.write_bytes(b"old")
     os.chown(out, 65534, 65533)
 
-    with commit.writing(commit.target(str(out), force=True), 3) as sink:
+    with target.writing(target.target(str(out), force=True), 3) as sink:
         sink.write(b"new")
 
     assert out.read_bytes() == b"new" and (out.stat().st_uid, out.stat().st_gid) == (65534, 65533)
@@ -791,7 +791,7 @@ def test_the_owner_of_what_is_replaced(folder: Path) -> None:
 def test_a_name_as_long_as_names_may_be(folder: Path) -> None:
     out = folder / ("n" * 251 + ".pth")
 
-    with commit.writing(commit.target(str(out), force=False), 3) as sink:
+    with target.writing(target.target(str(out), force=False), 3) as sink:
         sink.write(b"abc")
 
     assert out.read_bytes() == b"abc"
@@ -876,7 +876,7 @@ def test_a_group_that_cannot_be_kept_gets_no_more_than_others(
         raise PermissionError(errno.EPERM, "not yours")
 
     monkeypatch.setattr(os, "fchown", refuse)
-    with commit.writing(commit.target(str(out), force=True), 3) as sink:
+    with target.writing(target.target(str(out), force=True), 3) as sink:
         sink.write(b"new")
 
     assert stat.S_IMODE(out.stat().st_mode) == 0o644
@@ -964,7 +964,7 @@ def test_a_temporary_file_that_cannot_be_removed_is_a_warning(
         raise PermissionError(errno.EPERM, "no")
 
     monkeypatch.setattr(os, "unlink", refuse)
-    with commit.writing(commit.target(str(folder / "out.pth"), force=False), 3) as sink:
+    with target.writing(target.target(str(folder / "out.pth"), force=False), 3) as sink:
         sink.write(b"abc")
 
     assert sink.warnings == [f"{sink.path} is left over, it cannot be removed: no permission"]
@@ -989,7 +989,7 @@ def test_targets_that_are_no_file(name: str, folder: Path) -> None:
 
 
 def test_what_a_killed_run_left_is_named_until_it_is_gone(folder: Path) -> None:
-    left = folder / f".out.pth.0123456789ab{commit.SUFFIX}"
+    left = folder / f".out.pth.0123456789ab{target.SUFFIX}"
     left.write_bytes(bytes(3000))
 
     done = ckpt("rehome", "in.pth", "-o", "out.pth", cwd=folder)
@@ -999,10 +999,10 @@ def test_what_a_killed_run_left_is_named_until_it_is_gone(folder: Path) -> None:
 
 
 def test_a_file_that_is_being_written_is_not_left_over(folder: Path) -> None:
-    to = commit.target(str(folder / "out.pth"), force=False)
+    to = target.target(str(folder / "out.pth"), force=False)
 
-    with commit.writing(to, 3) as sink:
-        assert Path(sink.path).exists() and leftover.left_over(to.path) == []
+    with target.writing(to, 3) as sink:
+        assert Path(sink.path).exists() and target.left_over(to.path) == []
         sink.write(b"abc")
 
 
