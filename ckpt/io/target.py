@@ -18,8 +18,8 @@ from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from ckpt.errors import UsageError, WriteError
-from ckpt.io.descriptors import TOO_MANY_TEXT
 from ckpt.io import disk
+from ckpt.io.descriptors import TOO_MANY_TEXT
 from ckpt.io.far import is_url, writer
 from ckpt.io.source import MOST, Source
 from ckpt.rows import NamedTuple
