@@ -20,8 +20,8 @@ from ckpt.cli import output, start
 from ckpt.cli.signature import FILTER, GATE, LIMITS, OUTPUT, PlainCommand, colouring, plain
 from ckpt.cli.start import PIPE_CLOSED, TROUBLE
 from ckpt.errors import CkptError
-from ckpt.io.descriptors import TOO_MANY, TOO_MANY_TEXT
 from ckpt.io.location import shown
+from ckpt.io.source import TOO_MANY, TOO_MANY_TEXT
 from ckpt.limits import Limits
 from ckpt.text import pasted_path
 

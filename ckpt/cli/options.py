@@ -23,7 +23,7 @@ from ckpt.rows import NamedTuple
 from ckpt.text import listed, show, show_literal
 
 if TYPE_CHECKING:
-    from ckpt.cli.advice.ways import Ways
+    from ckpt.cli.advice import Ways
     from ckpt.evidence.survey import Survey
 
 Paths = Annotated[
@@ -248,6 +248,15 @@ NoAlign = Annotated[
     bool,
     typer.Option("--no-align", help="Compare names as they are, with wrappers and a common first component."),
 ]
+PartOption = Annotated[
+    str | None,
+    typer.Option(
+        "--part",
+        metavar="I/N",
+        help="Run part I of N, from 0, and write it for ckpt merge-parts.",
+        rich_help_panel=LIMITS,
+    ),
+]
 
 
 def model_of(spec: str | None, arguments: list[str] | None) -> ModelRecord | None:
@@ -256,7 +265,7 @@ def model_of(spec: str | None, arguments: list[str] | None) -> ModelRecord | Non
         if arguments:
             raise UsageError("--arg goes with --model")
         return None
-    from ckpt.live.factory import record
+    from ckpt.live.model import record
 
     return record(spec, arguments or ())
 
@@ -309,7 +318,7 @@ def planning(survey: Survey) -> Plan:
 
     @cache
     def ways() -> Ways:
-        made: Ways = import_module("ckpt.cli.advice.ways").Ways(survey)
+        made: Ways = import_module("ckpt.cli.advice").Ways(survey)
         return made
 
     return lambda words: ways().way(words)

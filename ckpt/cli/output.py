@@ -13,9 +13,7 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from ckpt.errors import CkptError, UsageError
-from ckpt.render.forms import table_lines
-from ckpt.render.talk import talk_lines
-from ckpt.render.text import Line, cut, plain_text, ragged
+from ckpt.render.text import Line, cut, plain_text, ragged, table_lines, talk_lines
 from ckpt.text import STAND_INS, TEXT_LIMIT, Json, show, show_line, show_literal, size_text
 
 _STYLES = {

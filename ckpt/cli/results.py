@@ -17,7 +17,6 @@ import typer
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint
 from ckpt.cli import output
-from ckpt.cli.code import check_code
 from ckpt.cli.inputs import Found, each, is_skipped, listed, looked, others_text, parted, unskipped
 from ckpt.cli.options import (
     Copy,
@@ -39,6 +38,7 @@ from ckpt.cli.options import (
 from ckpt.cli.signature import Command, dressed, parameters_of
 from ckpt.errors import (
     CkptError,
+    CodeError,
     FolderError,
     LossError,
     NotOpenedError,
@@ -54,12 +54,12 @@ from ckpt.io import target
 from ckpt.io.far import is_url
 from ckpt.io.location import beside
 from ckpt.io.target import make_parents
-from ckpt.jobs.check.like import Like, likeness
+from ckpt.jobs.check.sums import Like, likeness
 from ckpt.jobs.rewrite.report import Leftover, RewriteReport, with_unread
 from ckpt.jobs.rewrite.sets import is_partial, weights_file, whole_part, with_files, without_copies
 from ckpt.limits import Limits
-from ckpt.render.rewrite import rewrite_lines
-from ckpt.render.warmstart import coverage_lines
+from ckpt.pickles.calls import code_of
+from ckpt.render.rewrite import coverage_lines, rewrite_lines
 from ckpt.rows import NamedTuple
 from ckpt.text import Json, and_more, pasted_path, show, show_literal, size_text
 
@@ -614,7 +614,7 @@ def _advised(survey: Survey, limits: Limits) -> Iterator[None]:
         yield
     except CkptError as error:
         if error.way is not None:
-            from ckpt.cli.advice.ways import advise  # here: only an error pays for it
+            from ckpt.cli.advice import advise  # here: only an error pays for it
 
             advise(error, survey, limits)
         raise
@@ -734,3 +734,29 @@ def written(saved: SavedFile | None) -> dict[str, Json] | None:
         "seconds": round(saved.seconds, 6),
         "verified": {name: round(seconds, 6) for name, seconds in saved.checks},
     }
+
+
+def check_code(report: RewriteReport, survey: Survey, limits: Limits, *, keep: bool) -> None:
+    """Say on stderr what loading the result does beyond what ckpt knows.
+
+    Raises CodeError where loading runs code, unless it is kept.
+    """
+    code = code_of(report.source, report.result)
+    path = show(report.source.path, None)
+    runs = and_more(list(code.runs), 1)
+    if runs and not keep:
+        from ckpt.cli.advice import Ways  # here: only an error pays for it
+
+        way = Ways(survey, limits).way(("weights",)).command
+        weights = "" if way is None else f"; for the weights alone: {way}"
+        raise CodeError(
+            f"loading the result would run {runs}",
+            path=report.source.path,
+            hint=f"--keep-code writes it all the same{weights}",
+        )
+    if runs:
+        output.alarm(f"ckpt: {path}: DANGER: loading the result runs {show_literal(runs)}")
+    for verb, texts in (("calls", code.calls), ("imports", code.imports)):
+        if texts:
+            listed = show_literal(and_more(list(texts), 2))
+            output.talk(f"ckpt: {path}: loading the result {verb} {listed}, which ckpt does not know")

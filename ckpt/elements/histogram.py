@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ckpt.dtypes import DType
 from ckpt.elements.cast import numbers, scratch
-from ckpt.elements.kernels import distance
-from ckpt.elements.pairs import has_fast_at
+from ckpt.elements.pairs import distance, has_fast_at
 from ckpt.text import Json
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from ckpt.dtypes import DType
 from ckpt.elements.cast import numbers, scratch
-from ckpt.elements.kernels import dot
 from ckpt.rows import NamedTuple
 
 if TYPE_CHECKING:
@@ -221,3 +220,248 @@ class Codes:
         counts = square.sum(axis=0) + square.sum(axis=1) + self._odd
         held = np.flatnonzero(counts)
         return numbers(bytes(range(256)), self._dtype)[held], counts[held]
+
+
+_TINY = 1e-290
+"""Squares below may have lost bits."""
+
+
+PIECE = 8192
+"""The most elements of one call of BLAS. OpenBLAS starts threads above 10,000, and each number of threads has last digits
+of its own."""
+
+
+def dot(one: Array, two: Array) -> float:
+    """The sum of the products of two rows of float64: the same for any number of threads that BLAS may use."""
+    import numpy as np
+
+    rest = len(one) % PIECE
+    if rest:
+        last = float(one[-rest:].dot(two[-rest:]))
+        return dot(one[:-rest], two[:-rest]) + last if len(one) > rest else last
+    total = 0.0
+    # One call for all pieces, because each call gives up the GIL. `sum` has other digits from Python 3.12 on.
+    for piece in np.matmul(one.reshape(-1, 1, PIECE), two.reshape(-1, PIECE, 1)).ravel().tolist():
+        total += piece
+    return total
+
+
+class Delta(NamedTuple):
+    """What differs in a block. `largest` is max |Δ|, `at` its first index where it is above the one known before."""
+
+    differing: int
+    largest: float
+    at: int | None
+    squares: float
+    reference: float
+    close: bool = True
+
+
+def delta_of(
+    before: bytes | memoryview,
+    after: bytes | memoryview,
+    dtypes: tuple[DType, DType],
+    known: float,
+    tolerance: tuple[float, float] | None,
+) -> Delta | None:
+    """What differs in a block, the numbers in float64; None where it holds a NaN, an infinity or what is too large.
+
+    `known` is the largest |Δ| of the blocks before; `tolerance` is (absolute, relative). Call it below `np.errstate`.
+    """
+    one, two = dtypes
+    if one == two and tolerance is None:
+        if one.kind == "complex" and one.bits > 32:
+            return _complex(before, after, one, known)
+        if one.bits == 8 and one.kind in ("int", "bool"):
+            return _octets(before, after, one, known)
+    if one == two and one.kind == "int" and one.bits == 64:
+        return _long(before, after, one, known, tolerance)
+    if _is_wide_enough(one) and _is_wide_enough(two):
+        return _real(before, after, dtypes, known, tolerance)
+    return None
+
+
+def _is_wide_enough(dtype: DType) -> bool:
+    """Whether float64 holds all numbers of a type."""
+    return dtype.kind != "complex" and (dtype.kind == "float" or dtype.bits < 64)
+
+
+def widened(block: bytes | memoryview, dtype: DType, row: int) -> Array:
+    """The elements in float64, valid until the thread takes the same `row` again."""
+    import numpy as np
+
+    if dtype.name == "float64":
+        return np.frombuffer(block, "<f8")
+    narrow = np.frombuffer(block, "<f2") if dtype.name == "float16" else numbers(block, dtype, row)
+    wide = scratch().wide(row, len(narrow))
+    np.copyto(wide, narrow)
+    return wide
+
+
+def _real(
+    before: bytes | memoryview,
+    after: bytes | memoryview,
+    dtypes: tuple[DType, DType],
+    known: float,
+    tolerance: tuple[float, float] | None,
+) -> Delta | None:
+    """Numbers that float64 holds."""
+    import numpy as np
+
+    wide = widened(before, dtypes[0], 0)
+    reference = dot(wide, wide)
+    if not np.isfinite(reference):
+        return None
+    other = widened(after, dtypes[1], 1)
+    if dtypes[0] == dtypes[1] and dtypes[0].bits in (16, 32) and dtypes[0].name != "float16":
+        # float32 holds these, and the narrower, the faster; bfloat16 lies there from `widened`.
+        differing = int(np.count_nonzero(_narrow(before, dtypes[0], 0) != _narrow(after, dtypes[1], 1)))
+    else:
+        differing = int(np.count_nonzero(wide != other))
+    if not differing:
+        return Delta(0, 0.0, None, 0.0, reference)
+    delta = np.subtract(other, wide, out=scratch().wide(1, len(wide)))
+    squares = dot(delta, delta)
+    if not np.isfinite(squares):
+        return None
+    largest = max(float(delta.max()), -float(delta.min()))
+    at = int(np.argmax(np.abs(delta))) if largest > known else None
+    close = True
+    if tolerance is not None:
+        allowed = tolerance[0] + tolerance[1] * np.abs(wide)
+        close = bool((np.abs(delta) <= allowed).all())
+    return Delta(differing, largest, at, squares, reference, close)
+
+
+def _narrow(block: bytes | memoryview, dtype: DType, row: int) -> Array:
+    """The elements as `numbers` has them; those of bfloat16 are there already."""
+    if dtype.name == "bfloat16":
+        return scratch().words(row, len(block) // 2).view("<f4")
+    return numbers(block, dtype)
+
+
+def _octets(before: bytes | memoryview, after: bytes | memoryview, dtype: DType, known: float) -> Delta:
+    """Integers of one byte: all sums are exact, in 16 and 32 bits."""
+    import numpy as np
+
+    one, two = numbers(before, dtype), numbers(after, dtype)
+    wide, delta = (scratch().row("i2", row, len(one)) for row in (0, 1))
+    np.copyto(wide, one)
+    reference = _squared(wide)
+    differing = int(np.count_nonzero(one != two))
+    if not differing:
+        return Delta(0, 0.0, None, 0.0, reference)
+    np.copyto(wide, one)
+    np.copyto(delta, two)
+    delta -= wide
+    largest = float(max(int(delta.max()), -int(delta.min())))
+    at = int(np.argmax(np.abs(delta))) if largest > known else None
+    return Delta(differing, largest, at, _squared(delta), reference)
+
+
+def _squared(values: Array) -> float:
+    """The sum of the squares of int16 from -255 to 255, which are squared in place."""
+    import numpy as np
+
+    np.multiply(values, values, out=values)
+    # 65,536 squares of at most 65,025 fit into 32 bits.
+    return float(values.view("u2").sum(dtype="u4" if len(values) <= 1 << 16 else "u8"))
+
+
+def _long(
+    before: bytes | memoryview,
+    after: bytes | memoryview,
+    dtype: DType,
+    known: float,
+    tolerance: tuple[float, float] | None,
+) -> Delta | None:
+    """Integers of 64 bits. They are subtracted exactly, so that different ones never have a |Δ| of 0."""
+    import numpy as np
+
+    one, two = numbers(before, dtype), numbers(after, dtype)
+    low, high = min(int(one.min()), int(two.min())), max(int(one.max()), int(two.max()))
+    if high - low >= 1 << 63:
+        return None
+    wide = scratch().wide(0, len(one))
+    np.copyto(wide, one)
+    reference = dot(wide, wide)
+    differing = int(np.count_nonzero(one != two))
+    if not differing:
+        return Delta(0, 0.0, None, 0.0, reference)
+    exact = np.subtract(two.view("<i8"), one.view("<i8"), out=scratch().row("i8", 0, len(one)))
+    delta = scratch().wide(1, len(one))
+    np.copyto(delta, exact)
+    np.abs(delta, out=delta)
+    largest = float(delta.max())
+    at = int(np.argmax(delta)) if largest > known else None
+    squares = dot(delta, delta)
+    close = True
+    if tolerance is not None:
+        close = not bool(np.any((one != two) & (delta > tolerance[0] + tolerance[1] * np.abs(wide))))
+    return Delta(differing, largest, at, squares, reference, close)
+
+
+def _complex(
+    before: bytes | memoryview, after: bytes | memoryview, dtype: DType, known: float
+) -> Delta | None:
+    """Complex numbers by their parts. |Δ| is computed exactly only for those that may be the largest."""
+    import numpy as np
+
+    part = f"<f{dtype.bits // 16}"
+    one, two = np.frombuffer(before, part), np.frombuffer(after, part)
+    wide, delta = one, scratch().wide(1, len(one))
+    if part != "<f8":
+        wide = scratch().wide(0, len(one))
+        np.copyto(wide, one)
+        np.copyto(delta, two)
+        np.subtract(delta, wide, out=delta)
+    else:
+        np.subtract(two, one, out=delta)
+    reference, squares = dot(wide, wide), dot(delta, delta)
+    if not np.isfinite(squares + reference):
+        return None
+    unequal = one != two
+    differing = int(np.count_nonzero(unequal.view("u2")))
+    if not differing:
+        return Delta(0, 0.0, None, 0.0, reference)
+    np.multiply(delta, delta, out=delta)
+    sizes = np.add(delta[0::2], delta[1::2], out=scratch().wide(2, len(one) // 2))
+    top = float(sizes.max())
+    if top < _TINY:
+        return None
+    if top < known * known * (1 - 1e-14):
+        return Delta(differing, 0.0, None, squares, reference)
+    may = np.flatnonzero(sizes >= top * (1 - 1e-14))
+    number = f"<c{dtype.bits // 8}"
+    pair = (np.frombuffer(block, number)[may].astype("c16") for block in (before, after))
+    exact = np.abs(np.subtract(*pair))
+    place = int(np.argmax(exact))
+    return Delta(differing, float(exact[place]), int(may[place]), squares, reference)
+
+
+def distance(one: Array, two: Array, wide: Array) -> Array:
+    """|Δ| of each element in float64. Integers are subtracted exactly, so that different ones never have a |Δ| of 0."""
+    import numpy as np
+
+    if one.dtype.kind in "iu" and one.dtype == two.dtype:
+        larger, smaller = np.maximum(one, two), np.minimum(one, two)
+        unsigned = one.dtype.str.replace("i", "u")
+        exact: Array = (larger.view(unsigned) - smaller.view(unsigned)).astype("f8")
+        return exact
+    distance: Array = np.abs(wide_of(two) - wide)
+    return distance
+
+
+def wide_of(values: Array) -> Array:
+    return values.astype("c16" if values.dtype.kind == "c" else "f8")
+
+
+def unequal_bytes(before: bytes | memoryview, after: bytes | memoryview, dtype: DType) -> int:
+    """Elements whose bytes differ."""
+    import numpy as np
+
+    width = dtype.bits // 8
+    if width in (1, 2, 4, 8):
+        return int(np.count_nonzero(np.frombuffer(before, f"u{width}") != np.frombuffer(after, f"u{width}")))
+    changed = np.frombuffer(before, "u8") != np.frombuffer(after, "u8")
+    return int(np.count_nonzero(changed.reshape(-1, width // 8).any(axis=1)))

@@ -9,7 +9,7 @@ from ckpt.evidence.record import LooseModule
 from ckpt.nodes import Global, Node, Opaque, key_of, tensor_of
 from ckpt.pickles.known import is_known
 from ckpt.rows import NamedTuple
-from ckpt.tree.steps import HOOKS, REGISTERED
+from ckpt.tree.find import HOOKS, REGISTERED
 from ckpt.tree.view import View, look
 
 _DEPTH = 8

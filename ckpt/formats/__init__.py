@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import CkptError, NotOpenedError, UnreadableError, UsageError
 from ckpt.formats.common.directory import LOCAL_MAGIC
-from ckpt.formats.format import Format
-from ckpt.formats.probe import Probe
+from ckpt.formats.format import Format, Probe
 from ckpt.io.location import Location, beside, locate
 from ckpt.limits import Budget, Limits
 from ckpt.text import show

@@ -16,8 +16,7 @@ from ckpt.errors import (
     UnsupportedError,
 )
 from ckpt.formats.common.archive import Archive
-from ckpt.formats.format import PICKLE, WEIGHTS, Format
-from ckpt.formats.probe import Probe
+from ckpt.formats.format import PICKLE, WEIGHTS, Format, Probe
 from ckpt.io.location import Location
 from ckpt.limits import Limits
 from ckpt.names import natural

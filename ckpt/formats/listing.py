@@ -12,9 +12,8 @@ from ckpt.dtypes import BY_NAME
 from ckpt.errors import UnreadableError, about
 from ckpt.io.location import locate
 from ckpt.io.source import read_limited
-from ckpt.limits import Budget, Limits
+from ckpt.limits import Budget, Limits, parse_json
 from ckpt.names import Key, NamedKey, Path
-from ckpt.parse import parse_json
 from ckpt.tensors import Composite, Storage, Tensor, tensor_ref
 from ckpt.text import Json, show
 

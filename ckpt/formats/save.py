@@ -32,7 +32,7 @@ from ckpt.limits import Limits
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Checksum, noted, parts_of
 from ckpt.text import and_more, show
-from ckpt.tree.metadata import metadata_of
+from ckpt.tree.find import metadata_of
 
 SHARD_FORMAT = shards.FORMAT
 """The format of the files that `save_shards` writes."""

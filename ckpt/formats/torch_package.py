@@ -14,8 +14,7 @@ from ckpt.formats.common.members import of_record
 from ckpt.formats.common.pickled import Contents, checkpoint, interpret, is_pickle, run
 from ckpt.formats.common.storages import StorageFolder, byteorder_of
 from ckpt.formats.common.stream import read_nested
-from ckpt.formats.format import Format
-from ckpt.formats.probe import Probe
+from ckpt.formats.format import Format, Probe
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId, is_tuple
 from ckpt.pickles.machine import MachineError, Pickle

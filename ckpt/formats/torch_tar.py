@@ -10,12 +10,10 @@ from struct import unpack_from
 from ckpt.checkpoint import Checkpoint, Refusal, Traits
 from ckpt.dtypes import UINT8
 from ckpt.errors import CkptError, CutOffError, UnreadableError
-from ckpt.formats.common.pickled import Contents, checkpoint, interpret, run
+from ckpt.formats.common.pickled import Contents, Swap, checkpoint, interpret, run
 from ckpt.formats.common.stream import read_nested
-from ckpt.formats.common.swap import Swap
 from ckpt.formats.common.tar import read_tar, walk_tar
-from ckpt.formats.format import Format
-from ckpt.formats.probe import Probe
+from ckpt.formats.format import Format, Probe
 from ckpt.io.source import Source, Window, grounded
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Global, Node, PersistentId, is_tuple

@@ -16,15 +16,12 @@ from ckpt.errors import LimitError, UnreadableError
 from ckpt.formats.common.code import code_of
 from ckpt.formats.common.directory import Record
 from ckpt.formats.common.members import of_record
-from ckpt.formats.common.pickled import Contents, checkpoint, interpret, run
+from ckpt.formats.common.pickled import Contents, Swap, checkpoint, interpret, run
 from ckpt.formats.common.stream import read_nested
-from ckpt.formats.common.swap import Swap
-from ckpt.formats.format import Format
-from ckpt.formats.probe import Probe
-from ckpt.limits import Budget, Limits
+from ckpt.formats.format import Format, Probe
+from ckpt.limits import Budget, Limits, parse_json
 from ckpt.names import Path
 from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId, is_tuple
-from ckpt.parse import parse_json
 from ckpt.pickles.rebuild import DIMENSIONS
 from ckpt.rows import NamedTuple, replace
 from ckpt.tensors import Storage, TensorRef, tensor_ref

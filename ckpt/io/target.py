@@ -19,9 +19,8 @@ from typing import Protocol
 
 from ckpt.errors import UsageError, WriteError
 from ckpt.io import disk
-from ckpt.io.descriptors import TOO_MANY_TEXT
 from ckpt.io.far import is_url, writer
-from ckpt.io.source import MOST, Source
+from ckpt.io.source import MOST, TOO_MANY_TEXT, Source
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Checksum, Place
 from ckpt.text import and_more, show, size_text

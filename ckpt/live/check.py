@@ -14,7 +14,7 @@ from ckpt.live import require_torch
 from ckpt.names import Path
 from ckpt.tensors import TensorRef
 from ckpt.text import show
-from ckpt.tree.metadata import aliases
+from ckpt.tree.find import aliases
 
 
 def check_by_torch(path: str, planned: Checkpoint) -> str | None:

@@ -11,7 +11,7 @@ from ckpt.evidence.wrappers import own_name
 from ckpt.formats.common.pickled import Contents, checkpoint
 from ckpt.limits import Limits
 from ckpt.live import memory, require_torch
-from ckpt.live.parts import opened, quantized_node, scales
+from ckpt.live.memory import opened, quantized_node, scales
 from ckpt.nodes import Dict, Global, Node, Opaque, Set
 from ckpt.pickles.calls import device, ordered_dict
 from ckpt.rows import NamedTuple, replace

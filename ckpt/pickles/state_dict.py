@@ -8,9 +8,8 @@ from ckpt.nodes import Dict, Global, Node, Opaque, tensor_of
 from ckpt.pickles.calls import ordered_dict
 from ckpt.rows import replace
 from ckpt.tensors import Composite, TensorRef, is_same_view
-from ckpt.tree.dense import number
-from ckpt.tree.quantized import packed, state_version, unpacked
-from ckpt.tree.steps import module_steps
+from ckpt.tree.find import module_steps
+from ckpt.tree.quantized import number, packed, state_version, unpacked
 from ckpt.tree.view import View, look
 
 _DEPTH = 200

@@ -7,9 +7,8 @@ from heapq import heappop, heappush
 
 from ckpt.elements.histogram import Histogram
 from ckpt.jobs.inspect.inspect import InspectReport
-from ckpt.render.folding import Fold, fold
-from ckpt.render.leaves import leaves_of
-from ckpt.render.tensors import ROWS
+from ckpt.render.folding import Fold, fold, leaves_of
+from ckpt.render.tables import ROWS
 from ckpt.render.text import Line, cells, columns
 from ckpt.rows import NamedTuple
 from ckpt.text import percent, show, size_text

@@ -7,11 +7,22 @@ from collections.abc import Sequence
 from ckpt.elements.compare import Change
 from ckpt.elements.histogram import Histogram
 from ckpt.jobs.diff.diff import DiffReport
-from ckpt.jobs.diff.ranks import ranks_of
+from ckpt.jobs.diff.reasons import ranks_of
 from ckpt.jobs.diff.rows import STATUSES, Row, ValueRow, depth_that_fits, modules
 from ckpt.render.bars import spark
-from ckpt.render.findings import findings_lines
-from ckpt.render.text import NAME, Line, cells, columns, flowed, height_of, hung, shortened, spread, whole
+from ckpt.render.text import (
+    NAME,
+    Line,
+    cells,
+    columns,
+    findings_lines,
+    flowed,
+    height_of,
+    hung,
+    shortened,
+    spread,
+    whole,
+)
 from ckpt.text import folded, plural, show, show_literal
 from ckpt.tree.literals import brief
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckpt.jobs.explain.pages import Page
+from ckpt.jobs.explain import Page
 from ckpt.render.text import Line, hung, wrapped
 from ckpt.text import and_more
 

@@ -9,17 +9,33 @@ from typing import TYPE_CHECKING
 from ckpt.checkpoint import looks_of
 from ckpt.findings import Finding
 from ckpt.jobs.inspect.inspect import InspectReport, Row
-from ckpt.render.findings import findings_lines, follow_lines, safe
-from ckpt.render.parts import part_lines
-from ckpt.render.tables import import_table, value_table
-from ckpt.render.tensors import ROWS, tensor_lines
-from ckpt.render.text import Line, columns, flowed, height_of, hung
+from ckpt.render.tables import ROWS, import_table, tensor_lines, value_table
+from ckpt.render.text import Line, columns, findings_lines, flowed, follow_lines, height_of, hung, safe
 from ckpt.tensors import Composite, Tensor
 from ckpt.text import and_more, count_text, plural, show, show_literal, size_text
 
 if TYPE_CHECKING:
     from ckpt.jobs.inspect.index import ParameterIndex
 
+
+from ckpt.checkpoint import Value, names_of
+from ckpt.columns import looks
+from ckpt.evidence.gradients import GradientUse
+from ckpt.evidence.loading import NEEDED, refusals_text
+from ckpt.evidence.optimizers import optimizer
+from ckpt.evidence.record import ModelRecord, record_of
+from ckpt.evidence.sections import Section
+from ckpt.evidence.wrappers import adapted_layers
+from ckpt.jobs.inspect.inspect import Prefix
+from ckpt.nodes import Node
+from ckpt.pickles.known import is_own
+from ckpt.render.tables import value_text
+from ckpt.render.text import cells, cut, pasted_line, shortened
+from ckpt.tensors import Boxes, sharding_of
+from ckpt.text import folded, listed
+from ckpt.tree.find import REGISTERED
+from ckpt.tree.literals import scalar_text
+from ckpt.tree.view import UNINITIALIZED, look
 
 _POINTER = rb"version https://git-lfs[^\n]*\noid sha256:([0-9a-f]{64})\nsize ([0-9]{1,18})\n?"
 _DIGITS = 16
@@ -188,3 +204,307 @@ def index_lines(found: ParameterIndex, width: int | None = None) -> list[Line]:
 
 def show_shape(tensor: Tensor) -> str:
     return str(list(tensor.shape))
+
+
+_VALUES = 8
+_SECTIONS = 20
+_STATES = frozenset(("scheduler", "scaler", "rng", "other"))
+_LABEL = 24
+"""Cells for the name of a part."""
+
+
+def part_lines(report: InspectReport, width: int | None) -> list[Line]:
+    """How the file loads, then a line for each part where there is more than the weights, then its values."""
+    sections = [] if report.selected else _sections(report)
+    labels = [shortened(show(name, None), _LABEL) for name, _, _ in sections[:_SECTIONS]]
+    sharded = _sharded(report)
+    size = max(cells(label) for label in ("loads", "values", *(["sharded"] if sharded else []), *labels))
+
+    def head(label: str) -> Line:
+        return [(f"  {label}{' ' * (size - cells(label))}  ", "name")]
+
+    out = _loading(report, head("loads"), width)
+    for label, (_, text, short) in zip(labels, sections, strict=False):
+        fits = width is None or cells(text) + size + 4 <= width
+        out += hung(head(label), text if fits else short, width)
+    if len(sections) > _SECTIONS:
+        out.append([(f"  … {len(sections) - _SECTIONS:,} more (--json)", "dim")])
+    if sharded:
+        out += hung(head("sharded"), sharded, width)
+    pieces = _pieces(report)
+    if pieces:
+        out += hung(head("rank"), pieces, width)
+    values = _values(report)
+    if values:
+        out += flowed(head("values"), values, width)
+    for name, device, kind in report.hidden_devices[:3]:
+        text = f"torch.device {device}" if kind == "torch.device" else f"'{device}'"
+        out += hung(head(""), f"{show(name)} = {show(text)}: map_location does not change it", width)
+    if len(report.hidden_devices) > 3:
+        left = plural(len(report.hidden_devices) - 3, "more device")
+        out += hung(head(""), f"… {left} in values (--json)", width, style="dim")
+    names = [] if report.selected else names_of(report.entries)
+    layers = adapted_layers([row.relative for row in report.rows]) if "lora_" in "\n".join(names) else []
+    if layers:
+        text = f"changes {plural(len(layers), 'layer')} of the base model: {folded(layers, 6)}"
+        out += hung(head("LoRA"), text, width)
+    lazy = [value.name for value in report.values if value.type in UNINITIALIZED]
+    if lazy:
+        text = f"uninitialized, for their lazy modules have not run: {folded(lazy, 6)}"
+        out += hung(head("lazy"), text, width)
+    return out
+
+
+def _pieces(report: InspectReport) -> str:
+    """Which rank of which mesh wrote the file, where its tensors are parts, and how they are cut."""
+    pieces = [
+        tensor.piece
+        for tensor in dict.fromkeys(looks_of(report.entries))
+        if isinstance(tensor, Composite) and tensor.piece is not None
+    ]
+    if not pieces:
+        return _shards(report)
+    ranks = {piece.rank for piece in pieces}
+    meshes = list(dict.fromkeys(" × ".join(map(str, piece.mesh)) for piece in pieces))
+    rank = next(iter(ranks)) if len(ranks) == 1 else None
+    whose = f"{rank} of a mesh" if rank is not None else "not recorded; a mesh"
+    cut: dict[str, int] = {}
+    for piece in pieces:
+        if piece.is_cut:
+            text = ", ".join(placement.text for placement in piece.placements)
+            cut[text] = cut.get(text, 0) + 1
+    how = and_more([f"{plural(count, 'tensor')} by {text}" for text, count in cut.items()], 3)
+    whole = f"; {plural(len(report.entries) - sum(cut.values()), 'tensor')} whole"
+    return (
+        f"{whose} of {and_more(meshes, 3)} ranks; parts of {how}{whole}"
+        if cut
+        else f"{whose} of {and_more(meshes, 3)} ranks{whole}"
+    )
+
+
+def _shards(report: InspectReport) -> str:
+    """Which rank wrote the file, where its tensors are shards of FSDP 1."""
+    shards = [
+        tensor.shards
+        for tensor in dict.fromkeys(looks_of(report.entries))
+        if isinstance(tensor, Composite) and tensor.shards is not None
+    ]
+    if not shards:
+        return ""
+    ranks = {(each.rank, each.world) for each in shards}
+    rank, world = next(iter(ranks)) if len(ranks) == 1 else (None, None)
+    whose = "not recorded" if rank is None else f"{rank} of {world} ranks" if world else str(rank)
+    whole = len(report.entries) - len(shards)
+    return f"{whose}; shards of {plural(len(shards), 'tensor')}; {plural(whole, 'tensor')} whole"
+
+
+def _sharded(report: InspectReport) -> str:
+    """How many tensors are cut, along which dimensions, and into how many parts."""
+    places = {type(storage.place) for storage in set(looks(report.checkpoint.storages))}
+    if Boxes not in places:
+        return ""
+    every = [sharding for row in report.rows if (sharding := sharding_of(row.tensor)) is not None]
+    if not every:
+        return ""
+    dims = sorted({dim for sharding in every for dim in sharding.dims})
+    along = (
+        f"dimension {dims[0]}" if len(dims) == 1 else f"dimensions {and_more([str(dim) for dim in dims], 8)}"
+    )
+    most = max(sharding.parts for sharding in every)
+    parts = (
+        f"{most:,} parts" if all(sharding.parts == most for sharding in every) else f"up to {most:,} parts"
+    )
+    return f"{len(every):,} of {plural(len(report.entries), 'tensor')} along {along}, in {parts}"
+
+
+def _loading(report: InspectReport, head: Line, width: int | None) -> list[Line]:
+    """Whether loading is safe, and the expression that does it, on a line of its own to be pasted.
+
+    Where torch must trust the file, the command that makes a file without code comes first.
+    """
+    load, indent = report.load, sum(cells(text) for text, _ in head)
+    way = report.way
+    if load.expression is not None and way is not None and way.command is not None:
+        reasons = refusals_text(report.checkpoint.weights_only or ())
+        made = "Take the weights alone" if way.keeps == "weights" else "Make it plain"
+        more = safe((load.note or "").removeprefix(NEEDED.format(reasons)))
+        trust = f"or, only if you trust its author, with weights_only=False{more}:"
+        return [
+            *hung(head, f"weights_only refuses {safe(reasons)}. {made}:", width),
+            pasted_line(way.command, width, indent),
+            *hung([(" " * indent, "")], trust, width),
+            pasted_line(load.expression, width, indent),
+        ]
+    if load.expression is None:
+        runs = any(row.group == "called" and is_own(row.module) for row in report.checkpoint.imports)
+        out = hung(head, safe(load.reason or ""), width, style="error" if runs else "warning")
+    else:
+        verdict = _verdict(report)
+        out = hung(head, verdict, width, style="good" if verdict.startswith("safe") else "")
+        out.append(pasted_line(load.expression, width, indent))
+    if way is None:
+        return out
+    if way.command is None:
+        return out + (hung([(" " * indent, "")], safe(way.reason), width) if way.reason else [])
+    if any(finding.hint == way.command for finding in report.findings):
+        return out  # said by the finding
+    if way.keeps == "weights":
+        out.append([(" " * indent + "for the weights alone:", "")])
+    return [*out, pasted_line(way.command, width, indent)]
+
+
+def _verdict(report: InspectReport) -> str:
+    """How the expression loads the file: what it needs, or why nothing can happen."""
+    checkpoint, note = report.checkpoint, safe(report.load.note or "")
+    if note:
+        said = any(finding.code == "weights-only" for finding in report.findings)
+        if said and note == NEEDED.format(refusals_text(checkpoint.weights_only or ())):
+            note = "weights_only=False"
+        return note
+    if checkpoint.traits.names_are_code:
+        return f"a {checkpoint.traits.label} program, which {checkpoint.traits.load.partition('(')[0]} reads"
+    opened = [member.checkpoint for member in checkpoint.members if member.is_model] or [checkpoint]
+    if not any(each.traits.is_pickle for each in opened):
+        return "safe: a format without code"
+    if all(each.weights_only == () for each in opened):
+        return "safe: weights_only=True loads it"
+    return "with"
+
+
+def _sections(report: InspectReport) -> list[tuple[str, str, str]]:
+    """The name of each section below the root, what it holds, and the same without the steps of an optimizer; loose
+    tensors under one key are one.
+    """
+    groups: dict[tuple[str, str], list[Section]] = {}
+    loose = any(part.path for part in report.sections) and not report.checkpoint.members
+    for part in report.sections:
+        if part.path or part.kind == "optimizer" or (loose and part.kind == "model"):
+            groups.setdefault((part.name if part.path else part.kind, part.kind), []).append(part)
+    prefixes: dict[str, list[Prefix]] = {}
+    for prefix in report.prefixes:
+        prefixes.setdefault(prefix.section, []).append(prefix)
+    lost = [name for name, _ in report.checkpoint.left_out]
+    out: list[tuple[str, str, str]] = []
+    empty = []
+    for (name, kind), parts in groups.items():
+        if kind in _STATES and not any(part.tensors for part in parts):
+            empty.append(name)
+            continue
+        label = "" if kind in (name, "other") else f"{kind}, "
+        record = record_of(report.checkpoint) if kind == "snapshot" else None
+        uses = [use for use in report.survey.uses if use.match.optimizer.path == parts[0].path]
+        use = uses[0] if uses and uses[0].steps else None
+        texts = [
+            _part(parts, prefixes.get(name, []), each, lost) if record is None else _snapshot(record)
+            for each in (use, use if use and use.is_before else None)
+        ]
+        out.append((name, label + texts[0], label + texts[1]))
+    if empty:
+        also = f"{listed(empty, 6, 40)} (no tensors)"
+        out.append(("also", also, also))
+    return out
+
+
+def _part(
+    parts: Sequence[Section], prefixes: Sequence[Prefix], use: GradientUse | None, lost: Sequence[str] = ()
+) -> str:
+    """A part in one line. `lost` are the names of values that the checkpoint lacks."""
+    part = parts[0]
+    tensors = sum(each.tensors for each in parts)
+    nbytes = sum(each.nbytes for each in parts)
+    if part.kind == "optimizer":
+        facts = optimizer(part)
+        if facts is None:
+            return f"{plural(tensors, 'tensor')}, {size_text(nbytes)}"
+        nothing = "no state yet" if facts.has_begun else "no step taken yet"
+        kind = nothing if not facts.with_state else facts.family or "with state"
+        verb = "has" if facts.parameters == 1 else "have"
+        below = f"{part.name}.param_groups." if part.name else "param_groups."
+        gone = {name.rpartition(".")[2] for name in lost if name.startswith(below)}
+        count = plural(facts.parameters, "parameter")
+        if "params" in gone:
+            count = f"at least {plural(max(facts.parameters, facts.with_state), 'parameter')}"
+        text = f"{kind}, {facts.with_state:,} of {count} {verb} state"
+        if (
+            not facts.parameters and facts.with_state and "params" not in gone
+        ):  # Megatron keeps the parameters' states elsewhere
+            text = f"{kind}, of no parameters"
+        if facts.family == "LBFGS":  # keeps all of it under its first parameter
+            text = f"LBFGS, one state for {plural(facts.parameters, 'parameter')}"
+        text += f", {size_text(nbytes)}" if nbytes else ""
+        if use is not None and not use.is_before:
+            text += f", {use.steps:,.0f} step{'' if use.steps == 1 else 's'}"
+        rates = ", ".join(f"{rate:g}" for rate in facts.rates[:4])
+        if "lr" in gone:
+            rates = f"{rates} and others, which are lost" if rates else "lost"
+        text += f", lr {rates}" if rates else ""
+        text += ", 1 step with zero moments, as before the first" if use is not None and use.is_before else ""
+        return text
+    prefix_text = f"module {show(look(part.node).type, 80)}, " if part.is_module else ""
+    text = f"{prefix_text}{plural(tensors, 'tensor')}, {size_text(nbytes)}"
+    if part.kind in ("model", "ema"):
+        text += "" if part.path else ", at the root"
+        for prefix in prefixes[:3]:
+            text += f", names {begin_text(prefix.prefix)}"
+    return text
+
+
+def _snapshot(record: ModelRecord) -> str:
+    """What a snapshot was taken of, and when."""
+    text = show(record.modules.get("", "a module").rpartition(".")[2], 60)
+    if record.wrappers:
+        text += f" in {show(', '.join(wrapper.rpartition('.')[2] for wrapper in record.wrappers), 80)}"
+    devices = dict.fromkeys(known.device for known in record.tensors.values())
+    text += f" on {show(', '.join(devices), 60)}" if devices else ""
+    if record.world_size > 1:
+        text += f", rank {record.rank} of {record.world_size}"
+    numbered = record.numbered
+    had = sum(record.tensors[name].gradient is not None for name in numbered)
+    text += f", {had:,} of {plural(len(numbered), 'parameter')} had a gradient"
+    return text + (
+        f", left out: {', '.join(show(name, 40) for name, _ in record.left_out[:4])}"
+        if record.left_out
+        else ""
+    )
+
+
+def begin_text(prefix: str) -> str:
+    """`begin with module.`, or `contain` what stands further inside."""
+    return f"contain {prefix.removeprefix('*')}" if prefix.startswith("*") else f"begin with {prefix}"
+
+
+def _fact(node: Node) -> str:
+    """A value that a document of a folder says of all of it."""
+    return f"{node:g}" if isinstance(node, float) else cut(scalar_text(look(node)), 100)
+
+
+def _values(report: InspectReport) -> list[str]:
+    """The values outside of the sections, one piece a top-level key."""
+    if report.selected:
+        return []
+    containers = report.checkpoint.containers
+    is_module = bool(containers) and containers[0].is_module and not containers[0].path
+    covered = {part.path for part in report.sections if part.path}
+    depths = {len(path) for path in covered}
+    groups: dict[object, list[Value]] = {}
+    facts = [f"{label} {_fact(node)}" for label, node in report.checkpoint.facts]
+    pieces: list[str] = []
+    for value in report.checkpoint.values:
+        if not value.path:
+            if value.fields is not None:
+                pieces.append(("module " if is_module else "") + show(value.type, 80))
+            elif value.same_as is None:
+                pieces.append(value_text(value))
+            continue
+        inner = value.path[0] in REGISTERED or value.type in UNINITIALIZED
+        if not inner and not any(value.path[:depth] in covered for depth in depths):
+            groups.setdefault(value.path[0], []).append(value)
+    for key, values in groups.items():
+        if str(key).startswith("_") and value_text(values[0]) == "None":
+            continue  # what a module has beside its tensors, unset
+        name = show(str(key), 40)
+        text = value_text(values[0]) if len(values[0].path) == 1 else plural(len(values), "value")
+        pieces.append(f"{name} {text}")
+    if len(pieces) > _VALUES:
+        pieces = [*pieces[:_VALUES], f"{len(pieces) - _VALUES} more (--values)"]
+    return [*facts, *pieces]

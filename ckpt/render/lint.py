@@ -9,8 +9,7 @@ from xml.sax.saxutils import quoteattr
 from ckpt import __version__
 from ckpt.findings import CATALOGUE, LEVELS, Finding
 from ckpt.jobs.check.lint import LintReport
-from ckpt.render.findings import safe
-from ckpt.render.text import Line, hung, wrapped
+from ckpt.render.text import Line, hung, safe, wrapped
 from ckpt.text import Json, plural, show, show_line
 
 _MARKS = {"error": "error", "warning": "warning", "info": "notice"}

@@ -47,7 +47,7 @@ _STYLES = {
 def html_inspect(survey: Survey) -> str | None:
     """Return the lines of `ckpt inspect` with its commands, None where the file cannot be read any more."""
     # Named as text: what plans a command belongs to the command line, and loads what writes.
-    plan: Plan = import_module("ckpt.cli.advice.ways").Ways(survey).way
+    plan: Plan = import_module("ckpt.cli.advice").Ways(survey).way
     try:
         return html_of(inspect_lines(inspect(survey, plan=plan), width=WIDTH))
     except CkptError:

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from ckpt.jobs.check.stats import Row, StatsReport
 from ckpt.render.bars import spark
-from ckpt.render.findings import findings_lines
 from ckpt.render.folding import alike
-from ckpt.render.text import Line, cells, columns, flowed, hung
+from ckpt.render.text import Line, cells, columns, findings_lines, flowed, hung
 from ckpt.text import percent, plural, show
 
 _ROWS = 60

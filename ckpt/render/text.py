@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+
+from ckpt.findings import Finding
+from ckpt.text import show_cell, show_literal
 
 Span = tuple[str, str]
 """Text and the name of its style, `` for plain."""
@@ -277,3 +281,109 @@ def _broken(text: str, width: int | None, indent: int) -> list[str]:
         elif word or not lines:  # blanks between columns do not begin a line
             lines.append(word)
     return lines
+
+
+_LIMIT = 2000
+"""Characters of one sentence that are shown."""
+_CODES = 8
+"""Cells for the codes. A longer one takes its own, and the lines below it are indented as all others."""
+
+
+def findings_lines(findings: Sequence[Finding], width: int | None) -> list[Line]:
+    """Findings, broken to fit `width`, their texts below each other. Commands stay whole."""
+    size = max((len(finding.code) for finding in findings if len(finding.code) <= _CODES), default=6)
+    return [line for finding in findings for line in finding_lines(finding, width, size)]
+
+
+def finding_lines(finding: Finding, width: int | None, size: int = 0) -> list[Line]:
+    """A finding: the fact, the consequence, the command. Its code takes `size` cells at least."""
+    indent = (size or len(finding.code)) + 4
+    head: Line = [
+        ("! ", ""),
+        (finding.code, finding.level),
+        (" " * max(size - len(finding.code), 0) + "  ", ""),
+    ]
+    lines = hung(head, safe(finding.message), width, indent)
+    return lines + follow_lines(finding, width, indent)
+
+
+def follow_lines(finding: Finding, width: int | None, indent: int) -> list[Line]:
+    """The consequence of a finding and the command that helps, which stays whole."""
+    lines: list[Line] = []
+    if finding.consequence is not None:
+        lines += hung([(" " * indent, "")], safe(finding.consequence), width)
+    if finding.hint is not None:
+        lines.append(pasted_line(finding.hint, width, indent))
+    return lines
+
+
+def safe(text: str) -> str:
+    """A sentence made safe. Parts that came from a file may be escaped already: a backslash is not doubled again."""
+    return show_literal(text[:_LIMIT])
+
+
+_TABLES = {"unsafehtml": "html", "latex_raw": "latex"}
+"""Formats of tabulate that leave markup as it is -> those that escape it."""
+_NAMES = frozenset(("file", "name", "before", "after"))
+"""Columns whose text is no number, whatever it looks like."""
+_OWN = frozenset(("letter",))
+"""Columns that hold nothing of the file."""
+_NO_MARKUP = r"(?:[^\W_]|[ .,;/()=+%'…×-]|:(?=[0-9 ])|_(?=[^\W_]))*"
+
+
+def table_lines(
+    rows: Sequence[Sequence[str]], *, tsv: bool, table: str | None, header: bool = True
+) -> list[str]:
+    """Rows, the first of them the header, as TSV or in a format of tabulate."""
+    table = _TABLES.get(table or "", table)
+    if tsv or table == "tsv":
+        rows = [rows[0], *([*map(_cell, rows[0], row)] for row in rows[1:])]
+    if tsv:
+        return ["\t".join(row) for row in rows[0 if header else 1 :]]
+    from tabulate import tabulate
+
+    if table in ("github", "pipe"):
+        rows = [[_markdown(cell) for cell in row] for row in rows]
+    elif table in ("jira", "orgtbl", "pretty", "psql", "presto"):
+        rows = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    text: str = tabulate(
+        rows[1:], headers=rows[0] if header else (), tablefmt=table or "plain", disable_numparse=True
+    )
+    return text.split("\n")
+
+
+def _cell(column: str, text: str) -> str:
+    return text if column in _OWN else show_cell(text, name=column in _NAMES)
+
+
+def _markdown(text: str) -> str:
+    """A cell of a Markdown table: as code where it holds markup, a link, or a mention."""
+    if re.fullmatch(_NO_MARKUP, text) and "www." not in text.lower():
+        return text
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    fence, pad = "`" * (longest + 1), " " if longest else ""
+    return f"{fence}{pad}{text}{pad}{fence}".replace("|", "\\|")
+
+
+_INDENT = 6
+"""Cells of `ckpt: `, below which the further lines hang."""
+_COMMAND = r"(?:^|(?<=: ))ckpt [a-z]+ .+"
+
+
+def talk_lines(text: str, hint: str | None, width: int | None) -> list[str]:
+    """A sentence with its hint on one line where that fits; else broken at words, and a command on a line of its own."""
+    line = text if hint is None else f"{text} ({hint})"
+    if hint is None or width is None or cells(line) <= width:
+        return _lines(line, width)
+    command = re.search(_COMMAND, hint)
+    if command is None:
+        return _lines(f"{text} {whole(f'({hint})') if 2 * cells(hint) <= width else f'({hint})'}", width)
+    lines = _lines(text, width)
+    if command.start():
+        lead = hung([(" " * _INDENT, "")], hint[: command.start()].rstrip(), width)
+        lines += plain_text(lead).splitlines()
+    return lines + plain_text([pasted_line(command[0], width, _INDENT)]).splitlines()
+
+
+def _lines(text: str, width: int | None) -> list[str]:
+    return plain_text(hung([], text, width, _INDENT)).splitlines()

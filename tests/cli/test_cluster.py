@@ -145,7 +145,7 @@ def test_a_worker_without_the_file_is_named(tmp_path: Path, where: str) -> None:
         "from ckpt.io.cluster import connect\n"
         "ready = connect._ready\n"
         "def gone(*arguments):\n"
-        "    from ckpt.io.cluster.dask import Dask\n"
+        "    from ckpt.io.cluster.connect import Dask\n"
         "    made = ready(*arguments)\n"
         "    run = Dask.run\n"
         "    Dask.run = lambda *rest: os.unlink('a.pth') or run(*rest)\n"

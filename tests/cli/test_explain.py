@@ -8,7 +8,7 @@ import pytest
 from process import Run
 
 from ckpt.findings import CATALOGUE
-from ckpt.jobs.explain.pages import pages
+from ckpt.jobs.explain import pages
 
 
 def test_a_finding(ckpt: Run) -> None:

@@ -18,7 +18,7 @@ from typer.main import get_command
 
 from ckpt.cli.app import COMMANDS, program
 from ckpt.errors import UsageError
-from ckpt.live.factory import build, record
+from ckpt.live.model import build, record
 
 pytestmark = [*oracle.QUIET, pytest.mark.slow]
 

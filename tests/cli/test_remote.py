@@ -344,7 +344,7 @@ def test_local_files_import_nothing_of_it() -> None:
         "ckpt.io.cluster",
         "distributed",
         "pickle",
-        "ckpt.formats.common.foresight",
+        "ckpt.formats.common.columns",
         "urllib.request",
         "http.",
         "obstore",

@@ -19,15 +19,15 @@ from inside import inside
 from process import ROOT
 
 from ckpt.cli import app
-from ckpt.cli.work.jobs import WORKS
+from ckpt.cli.parts import WORKS
 from ckpt.evidence.roles import RoleName, Trust
 from ckpt.findings import Level
 from ckpt.jobs.check.verify import Verdict
 from ckpt.jobs.diff.rows import Cause
 from ckpt.jobs.diff.rows import Status as DiffStatus
-from ckpt.jobs.explain.pages import Block
-from ckpt.jobs.inspect.storages import Kind
-from ckpt.jobs.rewrite.coverage import Status as CoverageStatus
+from ckpt.jobs.explain import Block
+from ckpt.jobs.inspect.inspect import Kind
+from ckpt.jobs.rewrite.report import Status as CoverageStatus
 from ckpt.pickles.imports import Group
 
 sys.path.insert(0, str(ROOT / "tools"))

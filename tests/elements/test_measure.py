@@ -12,9 +12,10 @@ import torch
 from ckpt.dtypes import BY_NAME
 from ckpt.elements.blocks import slice_of
 from ckpt.elements.cast import numbers
-from ckpt.elements.channels import ChannelLayout, Channels
 from ckpt.elements.compare import Change, compare
 from ckpt.elements.measure import (
+    ChannelLayout,
+    Channels,
     Difference,
     Measurement,
     Summary,

@@ -14,7 +14,7 @@ import torch
 from distributed import Client, LocalCluster
 from process import TIMEOUT, environment, python
 
-from ckpt.elements.kernels import PIECE, dot
+from ckpt.elements.pairs import PIECE, dot
 
 COUNT = 8 * PIECE + 2341
 """Elements of a tensor: several pieces of a dot product, and a rest."""

@@ -21,9 +21,10 @@ from harness import LIMITS, InMemory, check, clean, looked, opened, refused, row
 
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint
-from ckpt.cli import options, settings
+from ckpt.cli import options
 from ckpt.cli.commands import convert as convert_command
 from ckpt.cli.commands import lint as lint_command
+from ckpt.cli.commands import lint as settings
 from ckpt.cli.results import WriteOptions
 from ckpt.errors import CkptError
 from ckpt.evidence.survey import Survey
@@ -49,7 +50,7 @@ from ckpt.jobs.inspect.index import index, numbers
 from ckpt.jobs.rewrite.rehome import moves
 from ckpt.jobs.rewrite.rename import substitution
 from ckpt.limits import Budget, Limits, number_of
-from ckpt.live import factory
+from ckpt.live import model as factory
 from ckpt.names import Globs
 from ckpt.nodes import Node
 from ckpt.pickles.emit import emit

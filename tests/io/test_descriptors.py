@@ -13,7 +13,7 @@ import pytest
 from process import python
 
 from ckpt.errors import NotOpenedError
-from ckpt.io import descriptors
+from ckpt.io import source as descriptors
 from ckpt.io.source import File, open_address
 
 COUNT, SIZE = 20, 300

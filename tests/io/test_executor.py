@@ -34,7 +34,7 @@ from ckpt.errors import CutOffError, LimitError, NotOpenedError, UnreadableError
 from ckpt.evidence.survey import Survey
 from ckpt.formats.verify import checksums
 from ckpt.io import executor as executors
-from ckpt.io.cluster.dask import Dask
+from ckpt.io.cluster.connect import Dask
 from ckpt.io.executor import (
     Executor,
     Failed,

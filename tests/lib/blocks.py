@@ -9,7 +9,7 @@ from importlib import import_module
 
 SMALL = {
     "ckpt.elements.blocks.BLOCK": 64,
-    "ckpt.elements.kernels.PIECE": 8,
+    "ckpt.elements.pairs.PIECE": 8,
     "ckpt.elements.boxes.BAND": 64,
     "ckpt.elements.cast.BLOCK": 64,
     "ckpt.elements.spans.ELEMENTS": 16,

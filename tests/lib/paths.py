@@ -42,7 +42,7 @@ PATHS = {
     "ckpt.formats.plain_pickle.reader._CHUNK": Sides(1 << 14, 16),
     "ckpt.elements.blocks.SMALL": Sides(0, NEVER),
     "ckpt.elements.audit.SMALL": Sides(0, NEVER),
-    "ckpt.io.descriptors.MOST_OPEN": Sides(2, 4_096),
+    "ckpt.io.source.MOST_OPEN": Sides(2, 4_096),
     "ckpt.elements.blocks._CACHED": Sides(NEVER, 0),
     "ckpt.elements.histogram._FEW": Sides(0, NEVER),
     "ckpt.elements.histogram._FULL": Sides(64, 1 << 31),

@@ -21,7 +21,7 @@ from ckpt.jobs.check.stats import stats
 from ckpt.jobs.diff.diff import Options, diff
 from ckpt.jobs.inspect.inspect import inspect
 from ckpt.jobs.inspect.ls import ls
-from ckpt.render.html.page import html_page
+from ckpt.render.html import html_page
 
 EVIL = (
     "</script><script>window.pwned=1</script>",

@@ -12,8 +12,8 @@ from states import shaped
 
 from ckpt import formats
 from ckpt.formats.common import pickled
-from ckpt.pickles.skim.idiom import Cut, OutOfOrderError
-from ckpt.pickles.skim.plain import Plain
+from ckpt.pickles.skim import Cut, OutOfOrderError
+from ckpt.pickles.skim.tensors import Plain
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from ckpt.errors import CkptError
 from ckpt.formats.common import pickled
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId, Set
-from ckpt.pickles.skim.idiom import Cut
+from ckpt.pickles.skim import Cut
 from ckpt.pickles.skim.tensors import Loose, TensorSkimmer
 from ckpt.tensors import Composite, TensorRef
 

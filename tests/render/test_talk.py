@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ckpt.render.talk import talk_lines
+from ckpt.render.text import talk_lines
 
 TEXT = "ckpt: hostile.pth: loading the result would run posix.system('echo')"
 

@@ -17,8 +17,7 @@ from ckpt import formats
 from ckpt.errors import LimitError
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.diff.diff import diff
-from ckpt.jobs.inspect.inspect import inspect
-from ckpt.jobs.inspect.storages import tied_weights
+from ckpt.jobs.inspect.inspect import inspect, tied_weights
 from ckpt.limits import Limits
 
 COUNTS = (3, 63, 64, 65, 2_100)

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from ckpt.cli.advice.suffixes import SUFFIXES
+from ckpt.cli.advice import SUFFIXES
 from ckpt.cli.options import DropOther, Exclude, Include, Paths, SectionOption
 from ckpt.cli.results import WriteOptions, rewrite, writing
-from ckpt.cli.work.stored import LikeOption, like_at
+from ckpt.cli.work import LikeOption, like_at
 from ckpt.errors import UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.formats import is_folder_format, save, writer_of

@@ -20,6 +20,7 @@ from ckpt.cli.options import (
     Model,
     NoAlign,
     NoHeader,
+    PartOption,
     RewriteJson,
     SectionOption,
     Select,
@@ -32,12 +33,10 @@ from ckpt.cli.options import (
 )
 from ckpt.cli.signature import GATE, OUTPUT, Exclusion, excluding
 from ckpt.cli.work import executor, is_shared
-from ckpt.cli.work.comparison import comparison
-from ckpt.cli.work.part import PartOption, write_part
 from ckpt.errors import UnreadableError, UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.formats.listing import open_listing
-from ckpt.jobs.diff.diff import DiffReport, diff
+from ckpt.jobs.diff.diff import DiffReport, comparison, diff
 from ckpt.limits import Limits
 from ckpt.render.diff import diff_lines, diff_table, name_lines
 from ckpt.text import Json as JsonValue
@@ -45,6 +44,7 @@ from ckpt.text import listed, plural, show
 
 if TYPE_CHECKING:
     from ckpt.cli.commands.report import Page
+
 
 _DIFFER = "differ"
 """What `--fail-on` takes beside the codes of findings."""
@@ -206,6 +206,8 @@ def command(
         **{"atol": atol, "rtol": rtol, "close": close, "stat": stat, "strict": strict},
     }
     if part is not None:
+        from ckpt.cli.parts import write_part  # here: who runs no part needs no other command
+
         return write_part(part, "diff", [before, after], limits, how)
     gate = gate_of("diff", select, ignore, level, fail_on, also=(_DIFFER,))
     if which not in _SHOW:

@@ -9,8 +9,7 @@ import typer
 
 from ckpt.cli import output
 from ckpt.cli.options import RewriteJson
-from ckpt.jobs.explain.explain import document, explain
-from ckpt.jobs.explain.pages import pages
+from ckpt.jobs.explain import document, explain, pages
 from ckpt.render.explain import list_lines, page_lines
 
 _BYTES = 1 << 20

@@ -260,7 +260,7 @@ def _write_text(
 def _write_bars(report: InspectReport, width: int | None, depth: int | None, everything: bool) -> None:
     """The headline, and a bar for each part: as many as there is room for."""
     from ckpt.render.bars import bar_lines  # here: other views do not pay for it
-    from ckpt.render.tensors import ROWS
+    from ckpt.render.tables import ROWS
 
     head = [*render.calls(report, width), *render.headline(report, width)]
     height = output.screen_height()

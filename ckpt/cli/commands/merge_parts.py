@@ -28,15 +28,23 @@ from ckpt.cli.options import (
     limits_of,
     opened,
 )
+from ckpt.cli.parts import WORKS, Work, sums_input
 from ckpt.cli.signature import OUTPUT, Command, option_of, parameters_of
 from ckpt.cli.work import handing
-from ckpt.cli.work.jobs import WORKS, Work, sums_input
 from ckpt.errors import CkptError, UnreadableError, UsageError, about
 from ckpt.io.far import is_url
 from ckpt.io.location import locate, read_file
-from ckpt.jobs.parts.document import Part, part_of
-from ckpt.jobs.parts.merge import check_inputs, checked_options, refusals, results_of_all
-from ckpt.jobs.parts.share import Known, Notes, input_of
+from ckpt.jobs.parts import (
+    Known,
+    Notes,
+    Part,
+    check_inputs,
+    checked_options,
+    input_of,
+    part_of,
+    refusals,
+    results_of_all,
+)
 from ckpt.limits import Limits
 from ckpt.text import show
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ckpt.cli import output
-from ckpt.cli.advice.suffixes import SUFFIXES
+from ckpt.cli.advice import SUFFIXES
 from ckpt.cli.inputs import archives, each, listed
 from ckpt.cli.options import Paths
 from ckpt.cli.results import WriteOptions, rewrite, warn, writing

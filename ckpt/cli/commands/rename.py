@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ckpt.cli.advice.suffixes import SUFFIXES
+from ckpt.cli.advice import SUFFIXES
 from ckpt.cli.options import Exclude, Include, Link, Paths, SectionOption
 from ckpt.cli.results import WriteOptions, rewrite, writing
 from ckpt.jobs.rewrite.rename import rename, substitution

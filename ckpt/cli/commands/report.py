@@ -47,10 +47,10 @@ from ckpt.jobs.check.stats import StatsReport, stats
 from ckpt.jobs.diff.diff import Options, diff
 from ckpt.jobs.inspect.inspect import inspect
 from ckpt.jobs.inspect.ls import ls
-from ckpt.jobs.report.views import error_document, payload
+from ckpt.jobs.report import error_document, payload
 from ckpt.limits import Limits
 from ckpt.names import natural
-from ckpt.render.html.page import html_page
+from ckpt.render.html import html_page
 from ckpt.text import Json, plural, show
 
 _DEAD = 1e-3

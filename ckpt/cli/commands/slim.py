@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from ckpt.cli.advice.suffixes import SUFFIXES
+from ckpt.cli.advice import SUFFIXES
 from ckpt.cli.options import DropOther, Exclude, Include, Paths, SectionOption
 from ckpt.cli.results import WriteOptions, rewrite, writing
 from ckpt.cli.signature import FILTER
-from ckpt.cli.work.stored import LikeOption, like_at
+from ckpt.cli.work import LikeOption, like_at
 from ckpt.jobs.rewrite.slim import slim
 from ckpt.names import Globs
 

@@ -15,6 +15,7 @@ from ckpt.cli.options import (
     Include,
     Jobs,
     LimitOption,
+    PartOption,
     Paths,
     SectionOption,
     limits_of,
@@ -25,7 +26,6 @@ from ckpt.cli.options import (
 )
 from ckpt.cli.signature import FILTER, Exclusion, excluding
 from ckpt.cli.work import executor
-from ckpt.cli.work.part import PartOption, write_part
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.check.sums import lines, sums
 from ckpt.names import Globs
@@ -66,6 +66,8 @@ def command(
     names = listed(paths, files_from)
     if part is not None:
         options: dict[str, Json] = {"include": include, "exclude": exclude, "section": section}
+        from ckpt.cli.parts import write_part  # here: who runs no part needs no other command
+
         return write_part(part, "sum", names, limits, {**options, "everything": everything})
     globs = Globs(include or (), exclude or ())
     items = looked(names, limits, plugins=plugins_allowed())

@@ -18,6 +18,7 @@ from ckpt.cli.options import (
     Jobs,
     Json,
     LimitOption,
+    PartOption,
     Paths,
     SectionOption,
     limits_of,
@@ -25,15 +26,12 @@ from ckpt.cli.options import (
     plugins_allowed,
 )
 from ckpt.cli.signature import OUTPUT, Exclusion, excluding
-from ckpt.cli.work import executor
-from ckpt.cli.work.part import PartOption, write_part
-from ckpt.cli.work.stored import LikeOption, all_sums, like_at, sums_of
+from ckpt.cli.work import LikeOption, all_sums, executor, like_at, sums_of
 from ckpt.errors import CkptError, CutOffError, LinkError, NotOpenedError, UnreadableError, UsageError, about
 from ckpt.evidence.survey import Survey
 from ckpt.formats.verify import checksums, salvage
 from ckpt.jobs.check import verify
-from ckpt.jobs.check.like import Like, likeness
-from ckpt.jobs.check.sums import Sum, sums_now
+from ckpt.jobs.check.sums import Like, Sum, likeness, sums_now
 from ckpt.jobs.check.verify import VerifyReport
 from ckpt.limits import Limits
 from ckpt.names import Globs
@@ -95,6 +93,8 @@ def command(
         raise UsageError("--include and --exclude go with --sums, --section with --sums or --like")
     if part is not None:
         options: dict[str, JsonValue] = {"include": include, "exclude": exclude, "section": section}
+        from ckpt.cli.parts import write_part  # here: who runs no part needs no other command
+
         return write_part(part, "verify", names, limits, {**options, "stored": stored})
     expected = None if stored is None else all_sums(stored, limits, globs)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from ckpt.checkpoint import Checkpoint
-from ckpt.cli.advice.suffixes import SUFFIXES
+from ckpt.cli.advice import SUFFIXES
 from ckpt.cli.inputs import documented
 from ckpt.cli.options import Arg, NoAlign, opened, refuse_factory
 from ckpt.cli.results import WriteOptions, rewrite, writing
@@ -118,7 +118,7 @@ def command(
     def target(path: str, limits: Limits) -> Checkpoint:
         if into_model is None:
             return opened(path, limits)
-        from ckpt.live.factory import build
+        from ckpt.live.model import build
         from ckpt.live.state import state_checkpoint
 
         device = "cpu" if init else "meta"

@@ -101,7 +101,7 @@ def read_archive(source: Source, limits: Limits) -> Archive:
     directory = source.read(offset, size)
     headers = source
     if grounded(source, 0)[0].far is not None:
-        from ckpt.formats.common.foresight import (
+        from ckpt.formats.common.columns import (
             foreseen,  # here: only what lies on another machine pays for it
         )
 

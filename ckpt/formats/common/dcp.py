@@ -6,8 +6,7 @@ import re
 from collections.abc import Sequence
 
 from ckpt.errors import NotOpenedError, UnreadableError
-from ckpt.formats.format import INDEXES
-from ckpt.formats.probe import Probe
+from ckpt.formats.format import INDEXES, Probe
 from ckpt.io.location import Location
 from ckpt.rows import NamedTuple
 from ckpt.text import show

@@ -8,7 +8,7 @@ from ckpt.checkpoint import Checkpoint, Container, Entry, Member, Refusal, Value
 from ckpt.names import Path, dotted
 from ckpt.nodes import Dict, Node
 from ckpt.rows import NamedTuple, replace
-from ckpt.tree.metadata import METADATA, aliases, is_metadata, metadata_node, metadata_of, with_metadata
+from ckpt.tree.find import METADATA, aliases, is_metadata, metadata_node, metadata_of, with_metadata
 from ckpt.tree.view import look
 
 

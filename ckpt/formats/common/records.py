@@ -11,8 +11,7 @@ from ckpt.formats.common.archive import DESCRIPTOR_MAGIC, Archive
 from ckpt.formats.common.directory import CENTRAL_MAGIC, LOCAL_HEADER, LOCAL_MAGIC, Record
 from ckpt.formats.common.pickled import Contents, interpret, run
 from ckpt.formats.common.stream import read_nested
-from ckpt.formats.format import Check, ChecksumReport, Damage, Salvage
-from ckpt.formats.probe import Probe
+from ckpt.formats.format import Check, ChecksumReport, Damage, Probe, Salvage
 from ckpt.io.executor import Executor, Failed, Task, run_each
 from ckpt.io.source import Source
 from ckpt.limits import Limits

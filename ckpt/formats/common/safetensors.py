@@ -13,17 +13,15 @@ from math import prod
 from ckpt.checkpoint import Checkpoint, Entry, Traits, Value
 from ckpt.dtypes import BY_SAFETENSORS, DType, contiguous
 from ckpt.errors import CutOffError, LimitError, UnreadableError
-from ckpt.formats.format import Salvage, no_checksums
-from ckpt.formats.probe import Probe
+from ckpt.formats.format import Probe, Salvage, no_checksums
 from ckpt.io.source import Source
-from ckpt.limits import Budget, Limits
+from ckpt.limits import Budget, Limits, is_text, parse_json
 from ckpt.names import natural
 from ckpt.nodes import Dict
-from ckpt.parse import is_text, parse_json
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Range, Storage, TensorRef, tensor_ref
 from ckpt.text import show
-from ckpt.tree.metadata import METADATA, metadata_node
+from ckpt.tree.find import METADATA, metadata_node
 
 NAME = "safetensors"
 TRAITS = Traits("safetensors", "safetensors.torch.load_file({path})", keeps_order=False, keeps_ties=False)

@@ -20,7 +20,7 @@ from ckpt.pickles.emit import StorageId, emit
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Geometry, Range, Storage, TensorRef, parts_of
 from ckpt.text import show
-from ckpt.tree.metadata import is_alias
+from ckpt.tree.find import is_alias
 from ckpt.tree.view import look
 
 _PLAIN = r"[A-Za-z0-9_.-]{1,64}"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from ckpt.errors import CkptError, LimitError, UnreadableError
 from ckpt.formats.common.members import Member, of_record
 from ckpt.formats.common.tar import is_tar, read_tar, walk_tar
-from ckpt.formats.probe import Probe
+from ckpt.formats.format import Probe
 from ckpt.io.location import is_plain_name
 from ckpt.limits import Budget, Limits
 from ckpt.rows import NamedTuple

@@ -13,13 +13,11 @@ from ckpt.formats.common.merge import merged
 from ckpt.formats.common.pickled import Contents, checkpoint
 from ckpt.formats.contained import FORMAT
 from ckpt.formats.contained.layouts import layout_of
-from ckpt.formats.format import Check, ChecksumReport, Damage
-from ckpt.formats.probe import Probe
+from ckpt.formats.format import Check, ChecksumReport, Damage, Probe
 from ckpt.io.executor import Executor
 from ckpt.io.source import Memory
-from ckpt.limits import Budget, Limits
+from ckpt.limits import Budget, Limits, parse_json
 from ckpt.nodes import Dict, Node
-from ckpt.parse import parse_json
 from ckpt.pickles.known import is_own
 from ckpt.rows import replace
 from ckpt.text import Json, and_more, plural, show

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from ckpt.checkpoint import Traits
 from ckpt.formats.common.dcp import is_part, plain_folder_of
-from ckpt.formats.format import Format
-from ckpt.formats.probe import Probe
+from ckpt.formats.format import Format, Probe
 
 """Of folders that ckpt writes. torch gives them no ending."""
 

@@ -11,8 +11,7 @@ from collections.abc import Iterable
 
 from ckpt.checkpoint import Traits
 from ckpt.errors import NotOpenedError
-from ckpt.formats.format import Format
-from ckpt.formats.probe import Probe
+from ckpt.formats.format import Format, Probe
 from ckpt.rows import NamedTuple
 
 _NAME = r"shard-(\d{5,9})-model-(\d{5,9})-of-(\d{5,9})\.safetensors"

@@ -15,17 +15,15 @@ from ckpt.formats.common import safetensors
 from ckpt.formats.common.coverage import fault, grid_of
 from ckpt.formats.common.safetensors import SHARDING, VERSION
 from ckpt.formats.dcp.hf import FORMAT, Shard, shards_in
-from ckpt.formats.format import Check, ChecksumReport, Progress
-from ckpt.formats.probe import Probe
+from ckpt.formats.format import Check, ChecksumReport, Probe, Progress
 from ckpt.io.executor import Executor
-from ckpt.limits import Budget, Limits
+from ckpt.limits import Budget, Limits, parse_json
 from ckpt.names import natural
 from ckpt.nodes import Dict
-from ckpt.parse import parse_json
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Box, Boxes, Storage, TensorRef, sources_of, tensor_ref
 from ckpt.text import Json, plural, show
-from ckpt.tree.metadata import METADATA, metadata_node, metadata_of
+from ckpt.tree.find import METADATA, metadata_node, metadata_of
 
 _KNOWN = "1.0"
 _LISTED = 5

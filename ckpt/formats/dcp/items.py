@@ -5,23 +5,28 @@ An item is opened when its bytes are needed. What it holds must be what `.metada
 
 from __future__ import annotations
 
+import io
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from math import prod
+from typing import Protocol
 
 from ckpt.checkpoint import Checkpoint, Origin
 from ckpt.dtypes import DType
-from ckpt.errors import CkptError, CutOffError, DamagedDataError, UnreadableError
+from ckpt.errors import CkptError, CutOffError, DamagedDataError, UnreadableError, UnsupportedError
 from ckpt.formats.common.archive import Archive, read_archive
 from ckpt.formats.common.directory import LOCAL_MAGIC
 from ckpt.formats.common.pickled import Contents, interpret, run
 from ckpt.formats.common.storages import StorageFolder, byteorder_of
 from ckpt.formats.common.stream import read_nested
-from ckpt.io.source import Memory, Source, Window
+from ckpt.io.source import BaseSource, Memory, Source, Window
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Node, tensor_of
 from ckpt.rows import replace
 from ckpt.tensors import TensorRef
+from ckpt.text import show
 
 _AT_ONCE = 64 << 10
 """An object's item of at most this many bytes is read at once."""
@@ -56,8 +61,6 @@ class Bytes:
         if whole and self.length <= _AT_ONCE:
             window = Memory(window.read(0, self.length))
         if self.codecs:
-            from ckpt.formats.dcp.encoded import decoded
-
             window = decoded(window, self.what, self.codecs, most)
         if window.size < 4 or window.read(0, 4) != LOCAL_MAGIC:
             raise DamagedDataError(
@@ -201,3 +204,140 @@ class TensorItem:
             said = f"{self._dtype.name} {list(self._shape)}"
             raise DamagedDataError(f"{what} holds {holds}, .metadata says {said}")
         return tensor
+
+
+ZSTD = "stream.zstd/1"
+_BLOCK = 256 << 10
+_KEPT = 4
+"""So many of the last blocks are kept: an archive is read from its end, and then from its start on."""
+
+
+class _Stream(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+Open = Callable[[io.RawIOBase], _Stream]
+"""A stream of decoded bytes over one of encoded bytes."""
+
+
+def decoded(source: Source, what: str, codecs: tuple[str, ...], most: int) -> Source:
+    """The decoded bytes of an item: in memory where they are few, else decoded again as they are read.
+
+    Raises UnsupportedError where nothing decodes zstd, UnreadableError for other codecs, DamagedDataError where the bytes are no frame, or more than `most`.
+    """
+    if codecs != (ZSTD,):
+        listed = ", ".join(show(codec, 40) for codec in codecs[:4])
+        raise UnreadableError(f"{what} is encoded by {listed}")
+    opened = _decoder()
+    if opened is None:
+        raise UnsupportedError(f"{what} is compressed with zstd: pip install zstandard to read it")
+    stream = _Decoded(source, what, opened, most)
+    return Memory(stream.read(0, stream.size)) if stream.size <= _BLOCK else stream
+
+
+def _decoder() -> Open | None:
+    """What opens a zstd stream: Python's own module, its backport, or the package that torch uses."""
+    try:
+        from compression import zstd
+    except ImportError:
+        try:
+            from backports import zstd
+        except ImportError:
+            try:
+                import zstandard
+            except ImportError:
+                return None
+
+            def opened(raw: io.RawIOBase) -> _Stream:
+                stream: _Stream = zstandard.ZstdDecompressor().stream_reader(raw)
+                return stream
+
+            return opened
+
+    def framed(raw: io.RawIOBase) -> _Stream:
+        stream: _Stream = zstd.ZstdFile(raw)
+        return stream
+
+    return framed
+
+
+class _Raw(io.RawIOBase):
+    """The bytes of a source from its start on, as a stream."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: object, /) -> int:
+        view = memoryview(buffer)  # type: ignore[arg-type]
+        count = min(len(view), self._source.size - self._at)
+        self._source.read_into(self._at, view[:count])
+        self._at += count
+        return count
+
+
+class _Decoded(BaseSource):
+    """What a stream decodes to. Its size is found by decoding it once; a read before the last one decodes it again."""
+
+    def __init__(self, source: Source, what: str, opened: Open, most: int) -> None:
+        self.name = source.name
+        self._outer = source
+        self._what = what
+        self._open = opened
+        self._lock = threading.Lock()
+        self._most = most
+        self._begin()
+        while self._next():
+            pass
+        self.size = self._end
+
+    def read(self, offset: int, count: int) -> bytes:
+        self._check_range(offset, count, self.name)
+        parts: list[bytes] = []
+        with self._lock:
+            if offset < self._first:
+                self._begin()
+            while count:
+                at = self._first
+                for block in self._blocks:
+                    if at <= offset < at + len(block) and count:
+                        part = block[offset - at : offset - at + count]
+                        parts.append(part)
+                        offset += len(part)
+                        count -= len(part)
+                    at += len(block)
+                if count and not self._next():
+                    raise DamagedDataError(f"{self._what} is damaged: it decodes to fewer bytes than before")
+        return b"".join(parts)
+
+    def check_unchanged(self) -> None:
+        self._outer.check_unchanged()
+
+    def _begin(self) -> None:
+        self._stream = self._open(_Raw(self._outer))
+        self._blocks: deque[bytes] = deque(maxlen=_KEPT)
+        self._end = 0
+
+    @property
+    def _first(self) -> int:
+        """The offset of the first byte that is kept."""
+        return self._end - sum(map(len, self._blocks))
+
+    def _next(self) -> bool:
+        """Decode one more block; False at the end."""
+        try:
+            block = self._stream.read(_BLOCK)
+        except Exception as error:  # each decoder has an error of its own; those of the source are no damage
+            if isinstance(error, (UnreadableError, OSError)):
+                raise
+            raise DamagedDataError(f"{self._what} is damaged: it is no whole zstd frame") from None
+        if not block:
+            return False
+        self._blocks.append(block)
+        self._end += len(block)
+        if self._end > self._most:
+            raise DamagedDataError(f"{self._what} decodes to more than {self._most:,} bytes")
+        return True

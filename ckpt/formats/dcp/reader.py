@@ -22,7 +22,7 @@ from ckpt.formats.dcp import FORMAT
 from ckpt.formats.dcp.items import Bytes, Placement, TensorItem, read_object
 from ckpt.formats.dcp.metadata import Chunks, Copy, Item, Metadata, TensorRow
 from ckpt.formats.dcp.skim import read_metadata
-from ckpt.formats.probe import Probe
+from ckpt.formats.format import Probe
 from ckpt.io.location import Location, is_plain_name
 from ckpt.io.source import Source, read_limited
 from ckpt.limits import Budget, Limits

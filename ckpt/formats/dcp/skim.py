@@ -20,7 +20,7 @@ from ckpt.formats.dcp.metadata import Chunks, FoundItem, Metadata, TensorRow, cl
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Dict, Global, Node, Opaque, is_tuple
 from ckpt.pickles.machine import MachineError, Made, Pickle
-from ckpt.pickles.skim.memo import getting
+from ckpt.pickles.skim import getting
 from ckpt.rows import NamedTuple
 
 

@@ -16,8 +16,7 @@ from ckpt.formats.common.dcp import DATA, folder_of, is_metadata
 from ckpt.formats.dcp.items import Bytes, TensorItem, most_of
 from ckpt.formats.dcp.reader import Files
 from ckpt.formats.dcp.remains import remains
-from ckpt.formats.format import Check, ChecksumReport, Damage, Salvage
-from ckpt.formats.probe import Probe
+from ckpt.formats.format import Check, ChecksumReport, Damage, Probe, Salvage
 from ckpt.io.executor import SPAN, Executor, Failed, Task, run_each
 from ckpt.limits import INFLATION, Limits
 from ckpt.rows import NamedTuple

@@ -32,10 +32,9 @@ from ckpt.pickles.emit import StorageId, emit
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Boxes, Composite, Storage, Tensor, TensorRef, parts_of, tensor_ref
 from ckpt.text import show
-from ckpt.tree.leaves import Leaf, Parts
-from ckpt.tree.leaves import parts_of as leaves_of
 from ckpt.tree.view import look
-from ckpt.tree.walk import Flat, flatten
+from ckpt.tree.walk import Flat, Leaf, Parts, flatten
+from ckpt.tree.walk import parts_of as leaves_of
 
 _METADATA = "torch.distributed.checkpoint.metadata"
 _FILESYSTEM = "torch.distributed.checkpoint.filesystem"

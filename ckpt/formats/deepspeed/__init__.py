@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ckpt.checkpoint import Traits
 from ckpt.errors import CkptError
-from ckpt.formats.format import Format
-from ckpt.formats.probe import Probe
+from ckpt.formats.format import Format, Probe
 
 
 def sniff(probe: Probe) -> bool:

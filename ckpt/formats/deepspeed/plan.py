@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from ckpt.errors import LimitError, NotOpenedError, UnreadableError
 from ckpt.formats.common.dcp import DEEPSPEED_TAG, weights_in
-from ckpt.formats.probe import Probe
+from ckpt.formats.format import Probe
 from ckpt.io.location import Location, is_plain_name
 from ckpt.io.source import read_limited
 from ckpt.limits import Limits

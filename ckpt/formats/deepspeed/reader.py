@@ -27,8 +27,7 @@ from ckpt.formats.deepspeed.states import (
     optimizer_state,
     plain_fields,
 )
-from ckpt.formats.format import Check, ChecksumReport
-from ckpt.formats.probe import Probe
+from ckpt.formats.format import Check, ChecksumReport, Probe
 from ckpt.io.executor import Executor
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Node, tensor_of

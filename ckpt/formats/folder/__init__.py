@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ckpt.checkpoint import Traits
-from ckpt.formats.format import Format
-from ckpt.formats.probe import Probe
+from ckpt.formats.format import Format, Probe
 
 _FILES = (".metadata", ".distcp", "metadata.json", "latest_checkpointed_iteration.txt")
 """Endings of files that may lead to the folder around them; any other file is one of its own."""

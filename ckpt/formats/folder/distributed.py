@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from ckpt.errors import LimitError, UnreadableError, UnsupportedError
 from ckpt.formats.common.dcp import BACKEND, COMMON, LIGHTNING, companion, is_of_accelerate, is_part
 from ckpt.formats.folder.layouts import Fact, Part, Plan
-from ckpt.formats.probe import Probe
+from ckpt.formats.format import Probe
 from ckpt.io.location import Location
 from ckpt.io.source import read_limited
 from ckpt.names import Path, natural

@@ -9,10 +9,10 @@ from ckpt.errors import NotOpenedError, UnreadableError
 from ckpt.formats.common.dcp import DEEPSPEED_TAG, is_part, weights_in
 from ckpt.formats.folder.distributed import place_of, plan_in, shards_in
 from ckpt.formats.folder.layouts import LAYOUTS, SPEECHBRAIN, Fact, Layout, Part, Plan
-from ckpt.formats.probe import Probe
+from ckpt.formats.format import Probe
 from ckpt.io.location import Location, is_plain_name, read_file
+from ckpt.limits import parse_json
 from ckpt.names import natural
-from ckpt.parse import parse_json
 from ckpt.text import Json, show
 
 DIFFUSERS = "model_index.json"

@@ -17,14 +17,12 @@ from ckpt.formats.dcp import reader as dcp
 from ckpt.formats.folder import FORMAT, distributed
 from ckpt.formats.folder.layouts import Fact, Part, Plan
 from ckpt.formats.folder.plan import plan_of
-from ckpt.formats.format import INDEXES, Check, ChecksumReport
-from ckpt.formats.probe import Probe
+from ckpt.formats.format import INDEXES, Check, ChecksumReport, Probe
 from ckpt.io.executor import Executor
 from ckpt.io.location import Location, read_file
-from ckpt.limits import Budget, Limits
+from ckpt.limits import Budget, Limits, parse_json
 from ckpt.names import Path
 from ckpt.nodes import Dict, Node
-from ckpt.parse import parse_json
 from ckpt.rows import replace
 from ckpt.text import Json, and_more, show
 from ckpt.tree.view import SCALARS, look

@@ -5,10 +5,14 @@ verl writes `model_world_size_8_rank_3.pt`, accelerate `pytorch_model_fsdp_rank3
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
 from ckpt.checkpoint import Traits
-from ckpt.formats.format import Format
-from ckpt.formats.fsdp.sets import sets_of
-from ckpt.formats.probe import Probe
+from ckpt.errors import CkptError, LimitError
+from ckpt.formats.format import Format, Probe
+from ckpt.rows import NamedTuple
+from ckpt.tensors import Composite
 
 
 def sniff(probe: Probe) -> bool:
@@ -29,3 +33,91 @@ FORMAT = Format(
     reader="ckpt.formats.fsdp.reader",
     verifier="ckpt.formats.fsdp.reader",
 )
+
+
+_NAME = (
+    r"(?P<stem>.*?)(?:[._-]?world[._-]?size[._-]?(?P<world>\d{1,7}))?[._-]?rank[._-]?(?P<rank>\d{1,7})"
+    r"(?P<ending>(?:\.\w{1,20})*\.(?:pt|pth|bin|ckpt|model))"
+)
+
+
+class RankSet(NamedTuple):
+    """Files whose names differ by the rank alone: rank -> name. `world` is how many the names say there are.
+
+    `stem` is what stands before: `model`. `repeated` is a name whose rank another file has.
+    """
+
+    stem: str
+    world: int | None
+    files: dict[int, str]
+    repeated: str | None = None
+
+
+def sets_in(names: Iterable[str]) -> list[RankSet]:
+    """The sets of files of ranks among names."""
+    found: dict[tuple[str, str | None, str], RankSet] = {}
+    for name in sorted(names):
+        match = re.fullmatch(_NAME, name)
+        if match is None:
+            continue
+        world = None if match["world"] is None else int(match["world"])
+        key = match["stem"], match["world"], match["ending"]
+        rows = found.setdefault(key, RankSet(match["stem"], world, {}))
+        rank = int(match["rank"])
+        if rank in rows.files:
+            found[key] = rows._replace(repeated=name)
+        else:
+            rows.files[rank] = name
+    return [row._replace(files=dict(sorted(row.files.items()))) for row in found.values()]
+
+
+_MOST = 16
+"""The most sets of a folder that are looked into."""
+
+
+def sets_of(probe: Probe) -> tuple[list[RankSet], list[RankSet]] | None:
+    """The sets of one checkpoint whose files hold pieces of tensors, and the others; None for any other folder.
+
+    Sets whose names differ by more than numbers are one checkpoint: verl's `model_…`, `optim_…`. With numbers they are
+    several, such as those of two steps. Files of another world beside a set that is whole are left over: they are among the others.
+    """
+    if not probe.is_folder:
+        return None
+    try:
+        sets = sets_in(probe.location.names())
+    except CkptError:
+        return None
+    strays = _strays(sets)
+    sets = [each for each in sets if each not in strays]
+    if not sets or len(sets) > _MOST or len({re.sub(r"\d+", "", each.stem) for each in sets}) < len(sets):
+        return None
+    chosen = [each for each in sets if _has_pieces(probe, each)]
+    return (chosen, [*(each for each in sets if each not in chosen), *strays]) if chosen else None
+
+
+def _strays(sets: list[RankSet]) -> list[RankSet]:
+    """The sets that are not whole, beside the only whole one of the same name."""
+    found: list[RankSet] = []
+    for stem in {each.stem for each in sets}:
+        same = [each for each in sets if each.stem == stem]
+        whole = [each for each in same if each.world is not None and [*each.files] == [*range(each.world)]]
+        if len(whole) == 1:
+            found += [each for each in same if each not in whole]
+    return sorted(found, key=lambda each: next(iter(each.files.values())))
+
+
+def _has_pieces(probe: Probe, each: RankSet) -> bool:
+    """Whether the first file of a set that can be read holds a DTensor or a ShardedTensor."""
+    for name in each.files.values():
+        used = probe.budget.used
+        try:
+            with probe.open(probe.location.child(name, "no"), probe.mark) as checkpoint:
+                tensors = [entry.tensor for entry in checkpoint.tensors]
+                return any(isinstance(each, Composite) and (each.piece or each.shards) for each in tensors)
+        except LimitError:
+            return False
+        except CkptError:
+            continue
+        finally:
+            probe.budget.release(probe.budget.used - used)
+    return False

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ckpt.checkpoint import Traits
 from ckpt.formats.common.pickled import is_pickle
-from ckpt.formats.format import PICKLE, Format
-from ckpt.formats.probe import Probe
+from ckpt.formats.format import PICKLE, Format, Probe
 
 
 def sniff(probe: Probe) -> bool:

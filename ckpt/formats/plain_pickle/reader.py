@@ -9,12 +9,11 @@ from struct import pack
 from ckpt.checkpoint import Checkpoint, Notice, Traits
 from ckpt.dtypes import BY_NAME, DType
 from ckpt.errors import CutOffError, LimitError, UnreadableError, UnsupportedError
-from ckpt.formats.common.pickled import Contents, checkpoint, interpret, is_pickle, unknown_names
+from ckpt.formats.common.pickled import Contents, Swap, checkpoint, interpret, is_pickle, unknown_names
 from ckpt.formats.common.stream import read_nested
-from ckpt.formats.common.swap import Swap
+from ckpt.formats.format import Probe
 from ckpt.formats.plain_pickle import FORMAT
 from ckpt.formats.plain_pickle.packed import packing, unpacked
-from ckpt.formats.probe import Probe
 from ckpt.io.source import Memory, Source, grounded
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId

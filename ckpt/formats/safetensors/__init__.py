@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ckpt.formats.common.safetensors import NAME, TRAITS, is_usual
-from ckpt.formats.format import SAFETENSORS, Format
-from ckpt.formats.probe import Probe
+from ckpt.formats.format import SAFETENSORS, Format, Probe
 
 
 def sniff(probe: Probe) -> bool:

@@ -16,12 +16,11 @@ from ckpt.io.disk import PAGE
 from ckpt.io.far import is_url
 from ckpt.io.source import open_address
 from ckpt.io.target import Sink
-from ckpt.limits import Limits
+from ckpt.limits import Limits, is_text
 from ckpt.names import NamedKey
-from ckpt.parse import is_text
 from ckpt.tensors import Range, Storage, TensorRef
 from ckpt.text import Json, show
-from ckpt.tree.metadata import METADATA, aliases, is_metadata, metadata_of
+from ckpt.tree.find import METADATA, aliases, is_metadata, metadata_of
 
 _EXPANDED = 1 << 30
 """The most bytes to which a tensor that repeats its storage (stride 0) may expand."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ckpt.checkpoint import Traits
-from ckpt.formats.format import INDEXES, Format
-from ckpt.formats.probe import Probe
+from ckpt.formats.format import INDEXES, Format, Probe
 
 
 def sniff(probe: Probe) -> bool:

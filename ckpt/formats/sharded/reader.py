@@ -11,20 +11,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from ckpt.checkpoint import Checkpoint, Container, Entry, Notice, Refusal, Value, names_of
 from ckpt.errors import CkptError, LimitError, UnreadableError
 from ckpt.formats.common.safetensors import TRAITS, Header, Maker, is_usual, read_header, values_of
-from ckpt.formats.format import INDEXES, Check, ChecksumReport
-from ckpt.formats.probe import HEAD_BYTES, Probe
+from ckpt.formats.format import HEAD_BYTES, INDEXES, Check, ChecksumReport, Probe
 from ckpt.formats.sharded import FORMAT
 from ckpt.io.executor import Executor
 from ckpt.io.location import Location, is_plain_name, read_file
 from ckpt.io.source import Source
-from ckpt.limits import Budget, Limits
+from ckpt.limits import Budget, Limits, parse_json
 from ckpt.names import Path, natural
 from ckpt.nodes import Dict
-from ckpt.parse import parse_json
 from ckpt.rows import NamedTuple, replace
 from ckpt.tensors import Storage
 from ckpt.text import and_more, show
-from ckpt.tree.metadata import METADATA, metadata_node, metadata_of
+from ckpt.tree.find import METADATA, metadata_node, metadata_of
 from ckpt.tree.view import look
 
 

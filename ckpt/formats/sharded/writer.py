@@ -16,11 +16,10 @@ from ckpt.errors import CkptError
 from ckpt.formats.common.writing import Draft, held
 from ckpt.io.far import is_url, writer
 from ckpt.io.location import Location, locate, read_file
-from ckpt.limits import Budget, Limits
+from ckpt.limits import Budget, Limits, parse_json
 from ckpt.nodes import Dict
-from ckpt.parse import parse_json
 from ckpt.rows import NamedTuple, replace
-from ckpt.tree.metadata import metadata_of, with_metadata
+from ckpt.tree.find import metadata_of, with_metadata
 
 FORMAT = "safetensors"
 """The format of each shard."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from ckpt.checkpoint import Traits
-from ckpt.formats.common.stream import is_legacy
-from ckpt.formats.format import TORCH, Format
-from ckpt.formats.probe import Probe
+from ckpt.checkpoint import Checkpoint, Refusal, Traits
+from ckpt.formats.common.pickled import Contents, checkpoint
+from ckpt.formats.common.stream import Stream, is_legacy, needs_data, read_nested, salvaged, trailing
+from ckpt.formats.format import TORCH, Format, Probe, Salvage, no_checksums
+from ckpt.limits import Limits
+from ckpt.pickles.rebuild import UNTYPED
+from ckpt.tensors import Range, parts_of
+from ckpt.tree.walk import flatten
 
 
 def sniff(probe: Probe) -> bool:
@@ -18,9 +22,49 @@ FORMAT = Format(
         "PyTorch legacy", "torch.load({path}, {options})", is_pickle=True, keeps_devices=True, has_views=True
     ),
     sniff,
-    reader="ckpt.formats.torch_legacy.reader",
+    reader="ckpt.formats.torch_legacy",
     suffixes=TORCH,
     writer="ckpt.formats.torch_legacy.writer",
-    verifier="ckpt.formats.torch_legacy.reader",
-    salvager="ckpt.formats.torch_legacy.reader",
+    verifier="ckpt.formats.torch_legacy",
+    salvager="ckpt.formats.torch_legacy",
 )
+
+
+def read(probe: Probe, limits: Limits) -> Checkpoint:
+    contents = Contents((), read_nested, probe.mark, probe.budget)
+    stream = Stream(probe.file, contents, limits, "", 0)
+    root = stream.read()
+    if stream.end < probe.size:
+        contents.notices.append(trailing(probe.file, stream.end))
+    untyped = any(
+        pickled.name in UNTYPED for pickle in contents.pickles for pickled in pickle.globals.values()
+    )
+    early = (needs_data(call) for pickle in contents.pickles for call in pickle.calls)
+    kind = "UntypedStorage" if untyped else next((kind for kind in early if kind is not None), None)
+    return checkpoint(
+        probe.path,
+        FORMAT.name,
+        FORMAT.traits,
+        root,
+        contents,
+        limits,
+        source=probe.file,
+        not_loadable=None if kind is None else f"torch cannot load {kind} from the legacy format",
+        refusals=None if kind is None else (Refusal(f"{kind} in the legacy format", ()),),
+    )
+
+
+checksums = no_checksums
+
+
+def salvage(probe: Probe) -> Salvage | None:
+    if not is_legacy(probe.head):
+        return None
+    root = salvaged(probe.file, probe.limits)
+    whole: list[str] = []
+    lost: list[str] = []
+    for entry in flatten(root, probe.limits).tensors:
+        places = [part.storage.place for part in parts_of(entry.tensor) if part.nbytes]
+        is_cut = any(isinstance(place, Range) and place.offset + place.size > probe.size for place in places)
+        (lost if is_cut else whole).append(entry.name)
+    return Salvage(tuple(whole), tuple(lost))

@@ -10,7 +10,7 @@ from ckpt.checkpoint import Checkpoint, Notice, Origin
 from ckpt.formats.common.archive import Archive
 from ckpt.formats.common.pickled import Contents, checkpoint, interpret, run_skimmed
 from ckpt.formats.common.storages import StorageFolder, byteorder_of
-from ckpt.formats.probe import Probe
+from ckpt.formats.format import Probe
 from ckpt.formats.torch_zip import FORMAT
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Node

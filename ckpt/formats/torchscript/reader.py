@@ -16,7 +16,7 @@ from ckpt.formats.common.code import OTHERS, Code, code_of
 from ckpt.formats.common.pickled import Contents, checkpoint, interpret, run
 from ckpt.formats.common.storages import StorageFolder, byteorder_of
 from ckpt.formats.common.stream import read_nested
-from ckpt.formats.probe import Probe
+from ckpt.formats.format import Probe
 from ckpt.formats.torchscript import FORMAT
 from ckpt.limits import Budget, Limits
 from ckpt.names import Path

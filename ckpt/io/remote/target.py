@@ -5,17 +5,22 @@ There is no other name to write under first. An object is there once it is compl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
+from mmap import mmap
+from queue import SimpleQueue
+from typing import Protocol, TypedDict, cast
 
 from ckpt.errors import CkptError, NotOpenedError, UsageError, WriteError, about
 from ckpt.io.remote.location import locate_url
-from ckpt.io.remote.put import Writable, object_to_write
-from ckpt.io.remote.received import compares
-from ckpt.io.remote.upload import ObjectSink
+from ckpt.io.remote.objects import bucket
+from ckpt.io.remote.store import Sums, compares
 from ckpt.io.remote.url import OBJECTS, Url, parsed
 from ckpt.io.source import Source
-from ckpt.io.target import FolderSink, Progress, Sink, Target
+from ckpt.io.target import BLOCK, FolderSink, Progress, Sink, Target
 from ckpt.text import plural, show
 
 
@@ -179,3 +184,369 @@ def folder(to: Target, size: int, progress: Progress | None = None) -> Iterator[
 def cleared(folder: str, gone: Sequence[str]) -> list[str]:
     """Remove objects of a folder, in this order. What failed, one line each."""
     return [line for name in gone for line in removed(f"{folder}/{name}")]
+
+
+PART, _MOST_PARTS = 16 << 20, 10_000
+"""Bytes of a part, and the most parts of an object of S3."""
+FLYING, _HELD = 3, 48 << 20
+"""The most parts that are sent at once, and the most bytes of them, unless a single part has more."""
+_AHEAD = 16 << 20
+"""The most bytes that are filled while others are sent."""
+
+
+def part_bytes(size: int) -> int:
+    """Bytes of each part of an object of `size` bytes: 16 MiB, and more only where 10,000 parts would not do."""
+    return max(PART, -(-size // (_MOST_PARTS << 20)) << 20)
+
+
+class Upload:
+    """The thread that sends what is handed to it. Errors are raised where something is handed over."""
+
+    def __init__(self, to: Writable, url: str) -> None:
+        self._to = to
+        self._url = url
+        self._given: SimpleQueue[mmap | bool] = SimpleQueue()  # True: that is all; False: nothing of it
+        # True: all that was given is there; False: the thread ends
+        self._told: SimpleQueue[bool] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._ended = False
+        self._error: BaseException | None = None
+        self.etag: str | None = None
+        """The ETag of the object, once it is complete."""
+
+    def _start(self, put: Callable[[], str]) -> None:
+        def run() -> None:
+            try:
+                self.etag = put()
+            except StoppedError:
+                pass
+            except BaseException as error:
+                self._error = error
+            finally:
+                self._told.put(False)
+
+        self._thread = threading.Thread(target=run, name="upload", daemon=True)
+        self._thread.start()
+
+    def start(self, part: int) -> None:
+        """Begin to send an object in parts of `part` bytes."""
+        self._start(lambda: self._to.put_parts(self._groups(), part))
+
+    def whole(self, data: Bytes, *, create: bool) -> None:
+        """Put an object in one request."""
+        self._start(lambda: self._to.put(data, create=create))
+        self._end()
+
+    def _groups(self) -> Iterator[Bytes]:
+        """What obstore asks for in the thread."""
+        while True:
+            group = self._given.get()
+            if group is False:
+                raise StoppedError
+            if group is True:
+                return
+            assert not isinstance(group, bool)
+            yield group
+            del group  # its memory is free as soon as it is sent
+            yield b""
+            self._told.put(True)
+
+    def give(self, group: mmap) -> None:
+        """Hand over parts, of which only the last one of the object may be short. Those before must be there."""
+        self._given.put(group)
+
+    def wait(self) -> None:
+        """Wait until all that was handed over is there."""
+        if not self._ended and self._told.get():
+            return
+        self._ended = True
+        self._fail()
+
+    def finish(self) -> None:
+        """Complete the object."""
+        self._given.put(True)
+        self._end()
+
+    def _end(self) -> None:
+        while not self._ended:
+            self._ended = not self._told.get()
+        self._fail()
+
+    def _fail(self) -> None:
+        if isinstance(self._error, CkptError):
+            self._error.path = self._url
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """End without an object, unless it is complete already: `etag` says so. Waits for what is on its way."""
+        self._given.put(False)
+        if self._thread is None or self._thread.ident is None:  # a signal came before it began
+            return
+        while not self._ended:
+            self._ended = not self._told.get()
+
+
+class ObjectSink(Sink):
+    """Writes an object of `size` bytes. `complete` makes it.
+
+    `look` raises UsageError where an object must not be replaced that appeared meanwhile. With `compare` the ETag that
+    the store gives is compared with what was sent.
+    """
+
+    def __init__(
+        self,
+        to: Writable,
+        url: str,
+        size: int,
+        look: Callable[[], None],
+        *,
+        create: bool,
+        compare: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
+        super().__init__(-1, url, progress=progress)
+        self._to = to
+        self._size = size
+        self._look = look
+        self._create = create
+        self._part = part_bytes(size)
+        self._upload: Upload | None = None
+        self._is_sending = False
+        self._room: mmap | None = None
+        self._used = self._sent = 0
+        self._sums = Sums(self._part, size) if compare else None
+
+    @property
+    def etag(self) -> str | None:
+        """The ETag of the object, once it is complete."""
+        return None if self._upload is None else self._upload.etag
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Write bytes."""
+        view = memoryview(data)
+        while view:
+            with memoryview(self._space()) as space:
+                count = min(len(view), len(space) - self._used)
+                space[self._used : self._used + count] = view[:count]
+            self._filled(count)
+            view = view[count:]
+
+    def copy(self, source: Source, offset: int, count: int) -> None:
+        """Copy a range of a source. Raises UnreadableError when the source is cut."""
+        while count:
+            with memoryview(self._space()) as space:
+                step = min(count, len(space) - self._used, BLOCK)
+                with space[self._used : self._used + step] as into:
+                    source.read_into(offset, into)
+            self._filled(step)
+            offset += step
+            count -= step
+
+    def flush(self) -> None:
+        """Nothing is gathered."""
+
+    def complete(self) -> None:
+        """Make the object, once all of its bytes are written."""
+        if self.is_placed:
+            return
+        assert self._at == self._size, f"{self._at} bytes were written, {self._size} were planned"
+        if self._size <= self._part:
+            self._upload = Upload(self._to, self.path)
+            self._upload.whole(self._room or b"", create=self._create)
+        else:
+            self._settle()
+            self._look()
+            assert self._upload is not None
+            self._upload.finish()
+        self._room = None
+        self.is_placed = True
+        if self._sums is not None and self.etag is not None:
+            self._sums.check(self.path, self.etag)
+
+    def stop(self) -> None:
+        """Send nothing more. The object is complete or not there at all: `etag` says which."""
+        self._room = None
+        if self._upload is not None:
+            self._upload.stop()
+
+    def _space(self) -> mmap:
+        """Where the next bytes go: parts that are sent together. Untouched pages take no memory."""
+        assert self._at < self._size, f"more than the {self._size} bytes that were planned"
+        if self._room is None:
+            left = self._size - self._sent
+            whole = min(FLYING, max(1, _HELD // self._part)) * self._part
+            self._room = mmap(-1, min(whole, left))
+            self._used = 0
+        return self._room
+
+    def _filled(self, count: int) -> None:
+        if self._sums is not None and self._room is not None:
+            with memoryview(self._room) as space, space[self._used : self._used + count] as new:
+                self._sums.add(new)
+        self._at += count
+        self._used += count
+        if self._progress is not None:
+            self._progress(count)
+        if self._used > _AHEAD:
+            self._settle()
+        assert self._room is not None
+        if self._used == len(self._room) and self._size > self._part:
+            self._settle()
+            if self._upload is None:
+                self._upload = Upload(self._to, self.path)
+                self._upload.start(self._part)
+            self._upload.give(self._room)
+            self._is_sending = True
+            self._sent += self._used
+            self._room = None
+
+    def _settle(self) -> None:
+        """Wait for the parts that are being sent."""
+        if self._is_sending and self._upload is not None:
+            self._is_sending = False
+            self._upload.wait()
+
+
+Bytes = object
+"""Bytes in memory: `bytes`, or whatever else has the buffer protocol."""
+TRIES = 4
+"""How often each request is made that fails in a way that may pass: 5xx, a lost connection."""
+LEFT = "an upload may be left unfinished in the bucket: a lifecycle rule removes it"
+
+
+class _Meta(TypedDict):
+    e_tag: str | None
+    last_modified: object
+
+
+class _Put(TypedDict):
+    e_tag: str | None
+
+
+class _Obstore(Protocol):
+    """What is used of the module obstore to write."""
+
+    def put(self, store: object, path: str, file: object, **options: object) -> _Put: ...
+
+    def head(self, store: object, path: str) -> _Meta: ...
+
+    def delete(self, store: object, path: str) -> None: ...
+
+
+class Writable(Protocol):
+    """An object that is written. The texts of ETags identify one state of it."""
+
+    def put(self, data: Bytes, *, create: bool) -> str:
+        """Put all of its bytes; its ETag. With `create`, UsageError where there is one. Raises WriteError."""
+        ...
+
+    def put_parts(self, groups: Iterator[Bytes], part_bytes: int) -> str:
+        """Put its bytes in parts of `part_bytes`; its ETag. Those of one group are sent at once, and are all there when
+        the next group is asked for after an empty one. What the iterator raises ends the upload and leaves nothing.
+        Raises WriteError.
+        """
+        ...
+
+    def look(self) -> str | None:
+        """The ETag of what is there; None for nothing. Raises WriteError."""
+        ...
+
+    def remove(self) -> None:
+        """Remove what is there. Raises WriteError."""
+        ...
+
+
+class StoredTarget:
+    """An object in a bucket or a container."""
+
+    def __init__(self, store: object, path: str) -> None:
+        self._store = store
+        self._path = path
+
+    def put(self, data: Bytes, *, create: bool) -> str:
+        mode = "create" if create else "overwrite"
+        try:
+            done = _obstore().put(self._store, self._path, data, mode=mode, use_multipart=False)
+        except Exception as error:
+            raise failure(error) from None
+        return done["e_tag"] or ""
+
+    def put_parts(self, groups: Iterator[Bytes], part_bytes: int) -> str:
+        asked = False
+
+        def passed() -> Iterator[Bytes]:
+            nonlocal asked
+            yield from groups
+            asked = True
+
+        try:
+            # One task may be unfinished when the next group is taken: none is, so an error of a part comes up there,
+            # and the upload is aborted. An error of the last part comes up later, where obstore aborts nothing.
+            done = _obstore().put(
+                self._store,
+                self._path,
+                passed(),
+                use_multipart=True,
+                chunk_size=part_bytes,
+                max_concurrency=1,
+            )
+        except (CkptError, StoppedError):
+            raise
+        except Exception as error:
+            made = failure(error)
+            if asked and " PUT " in str(error):
+                made.hint = LEFT
+            raise made from None
+        return done["e_tag"] or ""
+
+    def look(self) -> str | None:
+        try:
+            found = _obstore().head(self._store, self._path)
+        except FileNotFoundError:
+            return None
+        except Exception as error:
+            raise failure(error) from None
+        return found["e_tag"] or str(found["last_modified"])
+
+    def remove(self) -> None:
+        try:
+            _obstore().delete(self._store, self._path)
+        except FileNotFoundError:
+            pass
+        except Exception as error:
+            raise failure(error) from None
+
+
+class StoppedError(Exception):
+    """The upload is not to be finished."""
+
+
+def failure(error: Exception) -> CkptError:
+    """What an error of obstore means for a writer. Its text is not repeated: it may hold a signed URL."""
+    name, text = type(error).__name__, str(error)
+    status = re.search(r"status code: (\d{3})", text)
+    if name == "AlreadyExistsError":
+        return UsageError("already exists", hint="--force to replace")
+    if name in ("PermissionDeniedError", "UnauthenticatedError"):
+        return WriteError("no permission to write it", hint="credentials come from the environment")
+    if "redential" in text and status is None:
+        return WriteError("no credentials", hint="they come from the environment")
+    if isinstance(error, FileNotFoundError):
+        return WriteError("there is no such bucket")
+    if isinstance(error, ValueError):
+        return UsageError("not the name of an object")
+    if status is not None and status[1] < "500":
+        return WriteError(f"the object store refuses it: {status[1]}")
+    if name == "GenericError" or isinstance(error, OSError):
+        return WriteError(f"the object store does not answer, {TRIES} times in a row")
+    return WriteError(f"the object store fails: {show(name, 40)}")
+
+
+def object_to_write(url: Url) -> Writable:
+    """The object of an s3, gs or az URL. Raises CkptError without obstore."""
+    return StoredTarget(bucket(url.scheme, url.host, tries=TRIES), url.path)
+
+
+def _obstore() -> _Obstore:
+    return cast("_Obstore", import_module("obstore"))

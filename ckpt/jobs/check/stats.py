@@ -10,8 +10,7 @@ from typing import Literal
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.audit import DAMAGED, are_damaged
 from ckpt.elements.cast import has_numbers
-from ckpt.elements.channels import ChannelLayout, Channels
-from ckpt.elements.measure import Measurement, Summary, measure_tasks, merged
+from ckpt.elements.measure import ChannelLayout, Channels, Measurement, Summary, measure_tasks, merged
 from ckpt.elements.spans import once
 from ckpt.errors import UnsupportedError, UsageError
 from ckpt.evidence.record import record_of

@@ -9,8 +9,7 @@ from ckpt.checkpoint import Checkpoint
 from ckpt.errors import Failure, UnreadableError
 from ckpt.evidence.survey import Survey
 from ckpt.findings import LOST
-from ckpt.jobs.check.like import Likeness
-from ckpt.jobs.check.sums import Sum
+from ckpt.jobs.check.sums import Likeness, Sum
 from ckpt.rows import NamedTuple
 from ckpt.tensors import parts_of
 from ckpt.text import Json, and_more, plural, show, size_text

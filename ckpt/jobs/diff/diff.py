@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from typing import cast
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.elements.compare import Tolerance
@@ -15,12 +16,17 @@ from ckpt.evidence.survey import Survey
 from ckpt.findings import LOST, Finding, order
 from ckpt.io.executor import Executor, Threads
 from ckpt.jobs.diff.findings import are_ranks, findings
-from ckpt.jobs.diff.moved import with_moves
-from ckpt.jobs.diff.ranks import strict_notes
-from ckpt.jobs.diff.reasons import Side, doubt_contradictions, with_reason
-from ckpt.jobs.diff.recorded import compared, shape_status
-from ckpt.jobs.diff.rows import DIFFERS, Pair, Row, Status, ValueRow, lost_of, without_lost
+from ckpt.jobs.diff.reasons import (
+    Side,
+    compared,
+    doubt_contradictions,
+    shape_status,
+    strict_notes,
+    with_reason,
+)
+from ckpt.jobs.diff.rows import DIFFERS, Pair, Row, Status, ValueRow, lost_of, with_moves, without_lost
 from ckpt.jobs.diff.values import differing_values
+from ckpt.jobs.rewrite.rename import substitution
 from ckpt.names import Globs
 from ckpt.rows import NamedTuple
 from ckpt.text import Json, and_more, listed, show
@@ -381,3 +387,39 @@ def _refuse_nothing(
         for side in (before, after)
     ]
     raise UsageError("nothing to compare", path=after.path, hint="; ".join(listed))
+
+
+_CLOSE: dict[str, Tolerance] = {
+    "float64": (1e-7, 1e-7),
+    "float32": (1e-5, 1.3e-6),
+    "float16": (1e-5, 1e-3),
+    "bfloat16": (1e-5, 1.6e-2),
+    "complex32": (1e-5, 1e-3),
+    "complex64": (1e-5, 1.3e-6),
+    "complex128": (1e-7, 1e-7),
+}
+"""(absolute, relative) for each dtype, as torch.testing.assert_close has them; integers are exact."""
+
+
+def comparison(how: Mapping[str, object]) -> Options:
+    """What is compared, and how closely, by the options of the command. Raises UsageError."""
+    include, exclude, sub = (cast("list[str] | None", how[name]) for name in ("include", "exclude", "sub"))
+    atol, rtol = (cast("float | None", how[name]) for name in ("atol", "rtol"))
+    return Options(
+        Globs(include or (), exclude or ()),
+        cast("str | None", how["section"]),
+        _tolerance(atol, rtol, close=bool(how["close"])),
+        strict=bool(how["strict"]),
+        norms=bool(how["stat"]),
+        align=not how["no_align"],
+        rules=[substitution(text).apply for text in sub or ()],
+    )
+
+
+def _tolerance(atol: float | None, rtol: float | None, *, close: bool) -> Callable[[str], Tolerance] | None:
+    """The tolerance for each dtype, None where every byte counts."""
+    if close:
+        return lambda dtype: _CLOSE.get(dtype, (0.0, 0.0))
+    if atol is None and rtol is None:
+        return None
+    return lambda dtype: (atol or 0.0, rtol or 0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ckpt.findings import Finding
-from ckpt.jobs.diff import ranks
+from ckpt.jobs.diff import reasons as ranks
 from ckpt.jobs.diff.reasons import Side, at_one_step
 from ckpt.jobs.diff.rows import Row
 from ckpt.jobs.inspect.unused import STOPS, UNLESS_FROZEN, UNUSED

@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from ckpt.checkpoint import Entry
+from ckpt.elements.compare import Change, compare_all, plan
+from ckpt.errors import UnsupportedError
 from ckpt.evidence.matching import is_by_order
 from ckpt.evidence.record import ModelRecord, TensorRecord
 from ckpt.evidence.survey import Survey
-from ckpt.jobs.diff.rows import Cause, Row
+from ckpt.io.executor import Failed, Threads
+from ckpt.jobs.diff.rows import Cause, Row, Status
 from ckpt.rows import NamedTuple
-from ckpt.text import listed
+from ckpt.tensors import Range, Storage, Tensor, TensorRef, parts_of
+from ckpt.text import listed, show
+
+if TYPE_CHECKING:
+    from ckpt.jobs.diff.diff import Options
+
+from collections.abc import Iterable
+from typing import cast
+
+from ckpt.findings import Finding
+from ckpt.pickles.sharded import is_flat
+from ckpt.tensors import Composite
+from ckpt.text import folded, plural
 
 State = float | str | None
 """What an optimizer's state says of a parameter: its step counter, `never` (a gradient), `absent`; None: nothing."""
@@ -155,3 +172,200 @@ def _reason(row: Row, before: Side, after: Side) -> Reason:
                 f"stepped, but the gradient was zero, the update is smaller than {dtype} can represent, or lr is 0",
             )
     return _MAY_BE_BUFFER if row.role.role == "unknown" else _CANNOT_TELL
+
+
+def recorded_same(before: Tensor, after: Tensor) -> bool | None:
+    """Whether two tensors of one shape and dtype are the same by their recorded CRCs; None if the CRCs cannot say.
+
+    Reads nothing. A CRC covers a whole storage, so both tensors must be the same view of their storages.
+    """
+    answers = [_recorded_same(one, two) for one, two in zip(parts_of(before), parts_of(after), strict=False)]
+    if len(parts_of(before)) != len(parts_of(after)) or None in answers:
+        return None
+    return all(answers)
+
+
+def _recorded_same(one: TensorRef, two: TensorRef) -> bool | None:
+    if not one.numel:
+        return True
+    alike = _view(one) == _view(two) and one.storage.nbytes == two.storage.nbytes
+    if not alike or one.storage.crc is None or two.storage.crc is None:
+        return None
+    if one.storage.crc == two.storage.crc:
+        return True
+    return False if _whole(one) else None
+
+
+def contradicted(before: Tensor, after: Tensor, *, same: bool) -> bool:
+    """Whether the recorded CRCs contradict the comparison of the bytes. Then one of the files is damaged."""
+    for one, two in zip(parts_of(before), parts_of(after), strict=False):
+        recorded = _recorded_same(one, two) if _whole(one) and one.numel else None
+        if recorded is not None and recorded != same and (same or len(parts_of(before)) == 1):
+            return True
+    return False
+
+
+def _view(ref: TensorRef) -> tuple[object, ...]:
+    place = ref.storage.place
+    big = isinstance(place, Range) and place.big
+    return ref.geometry, big
+
+
+def _whole(ref: TensorRef) -> bool:
+    """Whether a tensor covers its whole storage, and the storage its whole record."""
+    return ref.extent == (0, ref.storage.nbytes) and ref.nbytes == ref.storage.nbytes and _is_all(ref.storage)
+
+
+def _is_all(storage: Storage) -> bool:
+    place = storage.place
+    return isinstance(place, Range) and storage.nbytes == (
+        place.size if place.inflated is None else place.inflated
+    )
+
+
+def shape_status(before: Entry, after: Entry) -> Status:
+    """What shapes and dtypes say of two tensors."""
+    if before.tensor.shape != after.tensor.shape or before.tensor.layout != after.tensor.layout:
+        return "reshaped"
+    return "retyped" if before.tensor.dtype != after.tensor.dtype else "same"
+
+
+def compared(rows: list[Row], options: Options, path: str) -> list[Row]:
+    """The rows with what differs in the values of those of one shape; `path` is that of the file after."""
+    if options.structure:
+        return rows
+    rows = [row._replace(status="unchecked", apart=True) if is_apart(row) else row for row in rows]
+    if options.quick:
+        return [_recorded(row) for row in rows]
+
+    plans = {}
+    for index, row in enumerate(rows):
+        if row.before is None or row.after is None or row.status in ("reshaped", "unchecked"):
+            continue
+        try:
+            plans[index] = plan(
+                row.before.tensor,
+                row.after.tensor,
+                options.tolerance,
+                always=options.norms,
+                histogram=options.histogram,
+            )
+        except UnsupportedError as error:
+            problem = f"{show(row.name, 80)}: {error.problem}"
+            raise UnsupportedError(problem, path=path, hint=error.hint) from None
+    executor = options.executor or Threads()
+    changes = compare_all(list(plans.values()), executor, options.progress, once=options.once)
+    found = dict(zip(plans, changes, strict=True))
+    return [_with_change(row, found[index]) if index in found else row for index, row in enumerate(rows)]
+
+
+def _with_change(row: Row, change: Change | Failed | None) -> Row:
+    """A row of two tensors of one shape, with what differs in their values."""
+    assert row.before is not None and row.after is not None
+    if isinstance(change, Failed):
+        status: Status = "unchecked" if row.status == "same" else row.status
+        return row._replace(status=status, unread=change.problem)
+    same = change is None or not (change.differing or change.other_bytes)
+    damaged = row.status == "same" and contradicted(row.before.tensor, row.after.tensor, same=same)
+    is_close = change is not None and change.close
+    status = "changed" if row.status == "same" and not same and not is_close else row.status
+    return row._replace(status=status, change=change, damaged=damaged)
+
+
+def _recorded(row: Row) -> Row:
+    """A row by the recorded CRCs alone."""
+    if row.status != "same" or row.before is None or row.after is None:
+        return row
+    same = recorded_same(row.before.tensor, row.after.tensor)
+    return row if same else row._replace(status="unchecked" if same is None else "changed")
+
+
+def is_apart(row: Row) -> bool:
+    """Whether one of the files holds a part of the tensor, and the other one another part, or all of it."""
+    if row.before is None or row.after is None:
+        return False
+    one, two = row.before.tensor, row.after.tensor
+    if (one.dtype, one.shape) != (two.dtype, two.shape):
+        return False
+    parts = _part(one), _part(two)
+    if parts == (None, None):
+        return False
+    return parts[0] != parts[1] or parts[0] == ""
+
+
+def _part(tensor: Tensor) -> object:
+    """What tells the parts of one tensor apart; None for a whole one, an empty text for a part of an unknown place."""
+    if not isinstance(tensor, Composite):
+        return None
+    piece = tensor.piece
+    if piece is not None and piece.is_cut:
+        return "" if piece.place is None else (piece.mesh, piece.placements, piece.place)
+    shards = tensor.shards
+    if shards is not None and shards.offsets:
+        sizes = tuple(part.shape for _, part in tensor.parts)
+        return shards.world, shards.cut, shards.offsets, sizes
+    if ".ShardedTensor" in (tensor.detail or ""):
+        return tensor.detail, shards and shards.rank  # two ranks without a shard have nothing to compare
+    return None
+
+
+def are_pieces(rows: Iterable[Row]) -> bool:
+    """Whether two files hold other parts of tensors, or the copies of two ranks."""
+    rows = list(rows)
+    return any(row.apart for row in rows) or ranks_of(rows) is not None
+
+
+def ranks_of(rows: Iterable[Row]) -> tuple[int, int] | None:
+    """The ranks of two files of one mesh; None for other files."""
+    for row in rows:
+        if row.before is None or row.after is None:
+            continue
+        one, two = _run(row.before.tensor), _run(row.after.tensor)
+        if one is not None and two is not None and one[0] == two[0]:
+            ranks = one[1], two[1]
+            return None if None in ranks or ranks[0] == ranks[1] else cast("tuple[int, int]", ranks)
+    return None
+
+
+def findings(rows: Sequence[Row]) -> Iterable[Finding]:
+    """Tensors that are no parts, and differ."""
+    if any(_is_flat(row) for row in rows):
+        return  # plain tensors beside flat parameters are slices of others (LOCAL_STATE_DICT of FSDP 1)
+    ranks = ranks_of(rows)
+    other = [row for row in rows if row.status in ("changed", "retyped", "reshaped") and not row.apart]
+    if ranks is not None and other:
+        text = f"{folded([row.label for row in other], limit=100)} ({plural(len(other), 'tensor')})"
+        yield Finding(
+            "ranks-differ",
+            f"{text} differ{'s' if len(other) == 1 else ''} between rank {ranks[0]} and rank {ranks[1]}.",
+            tuple(row.name for row in other),
+            consequence="They are whole, or copies of one part: all ranks of one save should hold the same.",
+        )
+
+
+def _is_flat(row: Row) -> bool:
+    return row.before is not None and is_flat(row.name.rpartition(".")[2], row.before.tensor)
+
+
+def _run(tensor: Tensor) -> tuple[object, int | None] | None:
+    """What the ranks of one run have in common, and the rank; None for what is no part of a tensor."""
+    if not isinstance(tensor, Composite):
+        return None
+    if tensor.piece is not None:
+        return (tensor.piece.mesh, tensor.piece.placements), tensor.piece.rank
+    if tensor.shards is not None and tensor.shards.world is not None:
+        return (tensor.shards.world, tensor.shards.cut), tensor.shards.rank
+    return None
+
+
+def strict_notes(rows: Iterable[Row]) -> list[str]:
+    """Differences that do not count otherwise: devices, strides."""
+    notes = []
+    for row in rows:
+        if row.before is not None and row.after is not None:
+            one, two = row.before.tensor, row.after.tensor
+            if one.device != two.device and None not in (one.device, two.device):
+                notes.append(f"{row.label}: on {one.device}, then on {two.device}")
+            elif isinstance(one, TensorRef) and isinstance(two, TensorRef) and one.stride != two.stride:
+                notes.append(f"{row.label}: stride {list(one.stride)}, then {list(two.stride)}")
+    return notes

@@ -13,8 +13,7 @@ from ckpt.limits import Limits
 from ckpt.names import Path, dotted
 from ckpt.nodes import Node, key_of
 from ckpt.tree.arrays import array
-from ckpt.tree.find import children, node_at
-from ckpt.tree.metadata import is_metadata
+from ckpt.tree.find import children, is_metadata, node_at
 from ckpt.tree.view import View, look
 from ckpt.tree.walk import flatten
 

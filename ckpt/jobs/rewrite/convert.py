@@ -40,11 +40,9 @@ from ckpt.rows import NamedTuple
 from ckpt.tensors import Computed, Storage, Tensor, TensorRef, parts_of, tensor_ref
 from ckpt.text import and_more, show
 from ckpt.tree.arrays import as_bytes
-from ckpt.tree.find import children
-from ckpt.tree.metadata import METADATA, is_metadata, metadata_of, with_metadata
+from ckpt.tree.find import METADATA, REGISTERED, children, is_metadata, metadata_of, with_metadata
 from ckpt.tree.quantized import is_quantized
 from ckpt.tree.scalars import class_of
-from ckpt.tree.steps import REGISTERED
 
 ENCODINGS = ("latin1", "utf-8", "ascii", "cp1252")
 

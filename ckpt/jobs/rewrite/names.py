@@ -20,8 +20,7 @@ from ckpt.names import Globs, Path
 from ckpt.nodes import Dict, Node, Opaque, is_tuple, tensor_of
 from ckpt.pickles.edit import Edit
 from ckpt.text import plural, show
-from ckpt.tree.find import node_at
-from ckpt.tree.metadata import METADATA
+from ckpt.tree.find import METADATA, node_at
 from ckpt.tree.view import attributes, look
 
 _EXTRA = "_extra_state"

@@ -11,7 +11,7 @@ from itertools import accumulate
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import LossError, UsageError
 from ckpt.findings import LOST
-from ckpt.jobs.check.like import Likeness
+from ckpt.jobs.check.sums import Likeness
 from ckpt.jobs.rewrite.names import ATTRIBUTE, attributes_left
 from ckpt.jobs.rewrite.report import Change, Leftover, RewriteReport, edited
 from ckpt.limits import Limits
@@ -19,8 +19,8 @@ from ckpt.nodes import Dict, Node, Opaque, tensor_of
 from ckpt.rows import replace
 from ckpt.text import and_more, plural, show
 from ckpt.tree.find import children
-from ckpt.tree.leaves import parts_of
 from ckpt.tree.view import look
+from ckpt.tree.walk import parts_of
 
 
 def without_copies(report: RewriteReport, limits: Limits) -> RewriteReport:

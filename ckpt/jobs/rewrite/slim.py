@@ -46,8 +46,8 @@ from ckpt.tensors import (
     tensor_ref,
 )
 from ckpt.text import show
-from ckpt.tree.fields import Known
 from ckpt.tree.find import find
+from ckpt.tree.view import Known
 
 _VIEWS = ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3")
 

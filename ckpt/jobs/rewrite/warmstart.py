@@ -15,8 +15,16 @@ from ckpt.errors import UsageError
 from ckpt.evidence.alignment import Alignment, in_turn, paired
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
-from ckpt.jobs.rewrite.coverage import Coverage, Pairing
-from ckpt.jobs.rewrite.report import Change, Leftover, RewriteReport, edited, refuse_script, with_ties
+from ckpt.jobs.rewrite.report import (
+    Change,
+    Coverage,
+    Leftover,
+    Pairing,
+    RewriteReport,
+    edited,
+    refuse_script,
+    with_ties,
+)
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Node, Opaque, tensor_of
 from ckpt.pickles.edit import Edit

@@ -21,8 +21,8 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 import ckpt
 from ckpt import formats
 from ckpt.errors import DamagedDataError, UnreadableError, UnsupportedError
-from ckpt.formats.dcp import encoded
-from ckpt.formats.dcp.encoded import ZSTD, decoded
+from ckpt.formats.dcp import items as encoded
+from ckpt.formats.dcp.items import ZSTD, decoded
 from ckpt.io.source import Memory
 
 pytestmark = oracle.QUIET

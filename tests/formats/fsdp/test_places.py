@@ -14,7 +14,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 from ckpt.dtypes import BY_NAME, contiguous
 from ckpt.errors import UnreadableError
-from ckpt.formats.fsdp.pieces import boxes_of
+from ckpt.formats.fsdp.reader import boxes_of
 from ckpt.tensors import Composite, Piece, Placement, Storage, tensor_ref
 
 pytestmark = oracle.QUIET

@@ -16,7 +16,7 @@ from process import check_error, ckpt
 
 from ckpt import formats
 from ckpt.evidence.survey import Survey
-from ckpt.tree.metadata import metadata_of
+from ckpt.tree.find import metadata_of
 
 pytestmark = oracle.QUIET
 

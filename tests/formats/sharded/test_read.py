@@ -15,7 +15,7 @@ from ckpt.checkpoint import Checkpoint
 from ckpt.errors import CkptError, UnreadableError
 from ckpt.formats.sharded import reader
 from ckpt.io.source import File
-from ckpt.tree.metadata import metadata_of
+from ckpt.tree.find import metadata_of
 
 pytestmark = oracle.QUIET
 ONE, TWO = {"a.weight": torch.ones(2)}, {"b.weight": torch.zeros(2)}

@@ -22,7 +22,7 @@ from ckpt.formats.save import save_shards
 from ckpt.formats.sharded.writer import index_draft, split
 from ckpt.io import target
 from ckpt.limits import Limits
-from ckpt.tree.metadata import metadata_of
+from ckpt.tree.find import metadata_of
 
 pytestmark = oracle.QUIET
 

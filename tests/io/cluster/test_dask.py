@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from process import ROOT, TIMEOUT
 
 from ckpt.errors import CkptError
-from ckpt.io.cluster import dask
-from ckpt.io.cluster.dask import Dask
+from ckpt.io.cluster import connect as dask
+from ckpt.io.cluster.connect import Dask
 from ckpt.io.cluster.parcel import Outcome, parcels_of
 from ckpt.io.executor import SPAN, Task
 

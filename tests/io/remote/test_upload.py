@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from ckpt.errors import UsageError, WriteError
-from ckpt.io.remote import put as put_module
-from ckpt.io.remote import upload as module
-from ckpt.io.remote.put import StoppedError, StoredTarget
-from ckpt.io.remote.upload import PART, ObjectSink, Upload, part_bytes
+from ckpt.io.remote import target as module
+from ckpt.io.remote import target as put_module
+from ckpt.io.remote.target import PART, ObjectSink, StoppedError, StoredTarget, Upload, part_bytes
 from ckpt.io.source import Memory
 
 URL = "s3://b/a.pth"

@@ -8,8 +8,7 @@ import pytest
 
 from ckpt.errors import UsageError
 from ckpt.findings import CATALOGUE
-from ckpt.jobs.explain.explain import explain
-from ckpt.jobs.explain.pages import Page, pages, source
+from ckpt.jobs.explain import Page, explain, pages, source
 
 ERRORS = [page for page in pages() if page.code is None]
 TRACEBACK = """Traceback (most recent call last):

@@ -16,9 +16,8 @@ from ckpt import formats
 from ckpt.checkpoint import Entries, Tensors
 from ckpt.columns import Chain, Column
 from ckpt.evidence.survey import Survey
-from ckpt.jobs.inspect.inspect import inspect
-from ckpt.jobs.inspect.storages import _is_apart as storages_apart
-from ckpt.jobs.inspect.storages import holding_storages, storage_uses
+from ckpt.jobs.inspect.inspect import _is_apart as storages_apart
+from ckpt.jobs.inspect.inspect import holding_storages, inspect, storage_uses
 
 
 class Tied(nn.Module):

@@ -25,8 +25,7 @@ from ckpt.io.executor import SPAN, Bundle, Executor, Failed, Serial, Task
 from ckpt.jobs.check.stats import stats
 from ckpt.jobs.check.sums import sums
 from ckpt.jobs.diff.diff import Options, diff
-from ckpt.jobs.parts.results import decoded, encoded
-from ckpt.jobs.parts.share import Known, Mine, Notes, Share, cut, plan_of
+from ckpt.jobs.parts import Known, Mine, Notes, Share, cut, decoded, encoded, plan_of
 from ckpt.limits import Limits
 
 pytestmark = oracle.QUIET
@@ -141,7 +140,7 @@ def test_every_task_of_every_job_is_plain_data(
 
 def test_the_sums_of_channels_are_those_of_the_span() -> None:
     """A span of a weight with many rows has few of them."""
-    from ckpt.elements.channels import Channels
+    from ckpt.elements.measure import Channels
 
     made = Channels(100_000, 10, 500_000)
     made.sums[50_000:50_010] = 1.0

@@ -12,8 +12,7 @@ from process import SAMPLES
 from reports import compared, inspected, listed, measured
 
 from ckpt.errors import UnreadableError
-from ckpt.jobs.report.tables import packed
-from ckpt.jobs.report.views import payload
+from ckpt.jobs.report import packed, payload
 
 BEFORE, AFTER = SAMPLES / "ddp_before.pth", SAMPLES / "ddp_after.pth"
 

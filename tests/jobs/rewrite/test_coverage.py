@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ckpt.checkpoint import Entry
 from ckpt.dtypes import BY_NAME, contiguous
-from ckpt.jobs.rewrite.coverage import Coverage, Pairing, Status
+from ckpt.jobs.rewrite.report import Coverage, Pairing, Status
 from ckpt.tensors import Storage, tensor_ref
 
 FLOAT = BY_NAME["float32"]

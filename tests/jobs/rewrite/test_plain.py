@@ -327,7 +327,7 @@ def test_a_wrapper_that_occurs_often_is_written_once(torchao: Any, tmp_path: Pat
 
 
 def test_many_parts_do_not_multiply(torchao: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ckpt.pickles.apart._SPREAD", 10)
+    monkeypatch.setattr("ckpt.jobs.rewrite.plain._SPREAD", 10)
     one = torchao(QDATA, SCALE)
     found, _ = plain({str(index): one for index in range(5)}, tmp_path)
 

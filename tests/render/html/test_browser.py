@@ -12,7 +12,7 @@ from browser import Browser, browser, found
 from process import ROOT, SAMPLES
 from reports import EVIL, inspected, pages
 
-from ckpt.render.html.page import html_page
+from ckpt.render.html import html_page
 
 pytestmark = [pytest.mark.skipif(found() is None, reason="there is no Chromium"), pytest.mark.slow]
 

@@ -15,8 +15,8 @@ import pytest
 from process import ckpt
 from reports import EVIL, documents, pages, payload_of
 
-from ckpt.render.html import page as page_module
-from ckpt.render.html.page import PACK_BYTES, SCRIPTS, embedded, html_page
+from ckpt.render import html as page_module
+from ckpt.render.html import PACK_BYTES, SCRIPTS, embedded, html_page
 
 ASSETS = Path(page_module.__file__).parent / "assets"
 OWN = [ASSETS / name for name in SCRIPTS]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ckpt import formats
-from ckpt.cli.advice.suffixes import SUFFIXES
 from ckpt.errors import CkptError, LossError
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import strips
@@ -15,6 +14,16 @@ from ckpt.limits import Limits
 from ckpt.tensors import TensorRef
 from ckpt.text import pasted, pasted_path
 
+SUFFIXES = {
+    "rehome": ".cpu",
+    "strip": ".stripped",
+    "rename": ".renamed",
+    "slim": ".slim",
+    "convert": ".converted",
+    "convert --plain": ".plain",
+    "warmstart": ".warm",
+}
+"""Command -> the suffix, in what a command suggests and in commands that others suggest."""
 _SECTIONS = 8
 """Models that are tried one after the other."""
 
@@ -96,7 +105,7 @@ class Ways:
             return Way(None)
         try:
             if not _is_plain(self._survey, words):
-                from ckpt.cli.advice.plans import changed_by  # here: most files pay nothing for what writes
+                from ckpt.cli.plans import changed_by  # here: most files pay nothing for what writes
 
                 self._changed[words] = changed_by(self._survey, words, to or "", self._limits)
         except CkptError as error:

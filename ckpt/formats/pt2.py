@@ -1,15 +1,11 @@
-"""PT2 archives: the tensors of exported programs under their names in the module, sample inputs, facts of the graph.
-
-Three layouts. Torch 2.1 to 2.6 writes four flat records. Later ones write `models/FORMAT.name.json`, first with the weights
-as one file of torch.save, then with one record of bytes per storage and a list (torch/export/pt2_archive/_package.py).
-"""
+"""PT2 archives: programs of torch.export, and packages of AOTInductor."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
 
-from ckpt.checkpoint import Checkpoint, Entry, Notice, Refusal, Role
+from ckpt.checkpoint import Checkpoint, Entry, Notice, Refusal, Role, Traits
 from ckpt.columns import Chain
 from ckpt.dtypes import BY_NAME, DType
 from ckpt.errors import LimitError, UnreadableError
@@ -19,18 +15,41 @@ from ckpt.formats.common.members import of_record
 from ckpt.formats.common.pickled import Contents, checkpoint, interpret, run
 from ckpt.formats.common.storages import byteorder_of, tree_inside
 from ckpt.formats.common.stream import read_nested
-from ckpt.formats.probe import Probe
-from ckpt.formats.pt2 import FORMAT
-from ckpt.limits import Budget, Limits
+from ckpt.formats.format import Format, Probe
+from ckpt.limits import Budget, Limits, parse_json
 from ckpt.names import Path
 from ckpt.nodes import Dict, Global, Node, PersistentId, tensor_of
-from ckpt.parse import parse_json
 from ckpt.pickles.rebuild import DIMENSIONS
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Storage, TensorRef, tensor_ref
 from ckpt.text import Json, and_more, show, size_text
 from ckpt.tree.view import look
 from ckpt.tree.walk import flatten
+
+
+def sniff(probe: Probe) -> bool:
+    archive = probe.archive
+    return archive is not None and (
+        archive.find("archive_format") is not None or "serialized_exported_program.json" in archive.records
+    )
+
+
+FORMAT = Format(
+    "pt2",
+    Traits(
+        "PT2",
+        "torch.export.load({path})",
+        is_pickle=True,
+        keeps_devices=True,
+        has_checksums=True,
+        names_are_code=True,
+    ),
+    sniff,
+    reader="ckpt.formats.pt2",
+    suffixes=(".pt2",),
+    verifier="ckpt.formats.common.records",
+)
+
 
 _WEIGHTS, _CONSTANTS, _SAMPLES = "data/weights/", "data/constants/", "data/sample_inputs/"
 _AOTI, _EXTRA = "data/aotinductor/", "extra/"

@@ -1,28 +1,32 @@
-"""What `--part` cuts: the work of each command without its report. Its options are written into the parts."""
+"""`--part I/N`: run one part of the tasks of a command without its report, and write what they have found, with its options."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import cast
 
 from ckpt.checkpoint import Checkpoint
-from ckpt.cli.options import plugins_allowed
-from ckpt.cli.work.comparison import comparison
-from ckpt.cli.work.stored import stored_sums
-from ckpt.errors import UsageError
+from ckpt.cli import output
+from ckpt.cli.inputs import TROUBLE
+from ckpt.cli.options import opened, plugins_allowed
+from ckpt.cli.work import stored_sums
+from ckpt.errors import UsageError, about
 from ckpt.evidence.survey import Survey
 from ckpt.formats.verify import checksums
-from ckpt.io.executor import Executor
+from ckpt.io.executor import Executor, Failed, Threads
 from ckpt.io.far import is_url
 from ckpt.io.location import locate, read_file
 from ckpt.jobs.check.stats import stats
 from ckpt.jobs.check.sums import sums, sums_now
-from ckpt.jobs.diff.diff import diff
-from ckpt.jobs.parts.share import Input
+from ckpt.jobs.diff.diff import comparison, diff
+from ckpt.jobs.parts import MOST, Input, Mine, Notes, Part, Share, cut, encoded, input_of, plan_of
 from ckpt.limits import Limits
 from ckpt.names import Globs
 from ckpt.rows import NamedTuple
+from ckpt.text import Json, plural, show
 
 Options = Mapping[str, object]
 """The options of a command that decide what is measured, by the names of its parameters."""
@@ -126,3 +130,56 @@ WORKS: dict[str, Work] = {
     "sum": Work(_sum, {**_SELECTION, "everything": "flag"}, (), "hashing"),
 }
 """The commands that `--part` cuts."""
+
+
+_SHARE = re.compile(r"(\d{1,7})/(\d{1,7})", re.ASCII)
+
+
+def write_part(
+    text: str, command: str, paths: Sequence[str], limits: Limits, options: Mapping[str, Json]
+) -> int:
+    """Run one part of a command and write its document; the exit code: 2 where something could not be read.
+
+    Raises CkptError, before anything is written.
+    """
+    match = _SHARE.fullmatch(text)
+    share = Share(int(match[1]), int(match[2])) if match else Share(0, 0)
+    if not share.number < share.of <= MOST:
+        raise UsageError(
+            f"--part {show(text, 40)}: not a part", hint=f"I/N, I from 0 to N - 1, N up to {MOST:,}"
+        )
+    work = WORKS[command]
+    if len(paths) != work.inputs:
+        raise UsageError("--part takes one PATH", hint="a folder or an index is one checkpoint")
+    with ExitStack() as stack:
+        inputs = [stack.enter_context(opened(path, limits)) for path in paths]
+        notes = Notes()
+        with about(paths[0]):
+            work.run(inputs, options, limits, notes)
+        first, last = cut(notes.tasks, share)
+        nbytes = sum(task.nbytes for task in notes.tasks[first:last])
+        with output.progress(work.doing, nbytes) as progress, about(paths[0]):
+            mine = Mine(Threads(), first, last, progress)
+            work.run(
+                inputs, options, limits, mine
+            )  # again, for the files of its tasks may be open only meanwhile
+        for checkpoint in inputs:
+            checkpoint.check_unchanged()
+        told = (*map(input_of, inputs), *sums_input(options))
+    # What verify --sums does without, once all sums of a section agree: it does without them when parts are merged, too.
+    unneeded = encoded(Failed("not needed"))
+    part = Part(
+        share,
+        command,
+        told,
+        options,
+        len(notes.tasks),
+        plan_of(notes.tasks),
+        first,
+        [*mine.results, *[unneeded] * (last - first - len(mine.results))],
+    )
+    output.write_json(part.to_json())
+    if mine.failed:
+        what = f"{share}: {plural(len(mine.failed), 'task')} could not read: {mine.failed[0]}"
+        output.talk(f"ckpt: {show(paths[0], None)}: {what}")
+    return TROUBLE if mine.failed else 0

@@ -1,6 +1,13 @@
-"""What a checkpoint is compared with: the sums of `ckpt verify --sums`, and the other save of `--like`."""
+"""Who does the work of a command: this process, or others, whose results it has."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ckpt.io.executor import Executor
 
 import os
 from typing import Annotated
@@ -11,10 +18,34 @@ from ckpt.cli.options import opened
 from ckpt.errors import CkptError, UnreadableError, UnsupportedError, UsageError, about
 from ckpt.evidence.survey import Survey
 from ckpt.io.location import locate, read_file
-from ckpt.jobs.check.like import Like, like_of, like_of_sums
-from ckpt.jobs.check.sums import Sum, parse
+from ckpt.jobs.check.sums import Like, Sum, like_of, like_of_sums, parse
 from ckpt.limits import Limits
 from ckpt.names import Globs
+
+_handed: Executor | None = None
+"""What hands in the results, while a command makes a report of them."""
+
+
+def executor() -> Executor | None:
+    """Who works for the command that runs; None for this process."""
+    return _handed
+
+
+def is_shared() -> bool:
+    """Whether the tasks were cut before any of them ran, so that none may depend on the result of another."""
+    return _handed is not None
+
+
+@contextmanager
+def handing(known: Executor) -> Iterator[None]:
+    """Commands take their results from here."""
+    global _handed
+    _handed = known
+    try:
+        yield
+    finally:
+        _handed = None
+
 
 LikeOption = Annotated[
     str | None,

@@ -1,0 +1,82 @@
+"""Planning a command: all that it does before it writes, so that only commands that work are printed."""
+
+from __future__ import annotations
+
+from ckpt.checkpoint import Checkpoint
+from ckpt.errors import CodeError, LossError, UnsupportedError
+from ckpt.evidence.survey import Survey
+from ckpt.formats import save, writer_of
+from ckpt.formats.common.writing import Keys, to_bytes
+from ckpt.jobs.rewrite.report import RewriteReport
+from ckpt.limits import Limits
+from ckpt.pickles.calls import code_of
+from ckpt.pickles.emit import emit
+from ckpt.pickles.machine import run
+from ckpt.pickles.weights_only import impossible_call, refusals
+
+_MANY = 2_000
+"""Tensors up to which the pickle of a result is written in memory and read again."""
+
+
+def changed_by(survey: Survey, words: tuple[str, ...], out: str, limits: Limits) -> set[str]:
+    """The sections that `ckpt WORDS -o OUT` changes, after all that it does before it writes.
+
+    Raises CkptError where it would refuse.
+    """
+    checkpoint = survey.checkpoint
+    format = save.format_for(out, None) if words[0] == "convert" else save.same_format(out, checkpoint)
+    report = _report(survey, words, format, limits)
+    if not report.changes and words[0] != "slim":
+        raise UnsupportedError(report.nothing)
+    _check(report, format, limits, is_plain=words[0] == "slim" or "--plain" in words)
+    return {change.section for change in report.changes}
+
+
+def _report(survey: Survey, words: tuple[str, ...], format: str, limits: Limits) -> RewriteReport:
+    section = words[words.index("--section") + 1] if "--section" in words else None
+    # Each job is imported where it is planned: most files need one command or none.
+    if words[0] == "slim":
+        from ckpt.jobs.rewrite.slim import slim
+
+        return slim(survey, limits, section=section)
+    if words[0] == "strip":
+        from ckpt.jobs.rewrite.strip import strip
+
+        return strip(survey, limits, section=section)
+    if words[0] == "rehome":
+        from ckpt.jobs.rewrite.rehome import moves, rehome
+
+        return rehome(survey, moves(None, []), limits)
+    from ckpt.jobs.rewrite.convert import convert
+
+    return convert(
+        survey,
+        format,
+        save.traits_of(format),
+        limits,
+        writer_of(format).unfit,
+        plain="--plain" in words,
+        encoding=words[-1] if "--encoding" in words else None,
+    )
+
+
+def _check(report: RewriteReport, format: str, limits: Limits, *, is_plain: bool) -> None:
+    """What comes after the plan. Raises CodeError, LossError, LimitError."""
+    result = report.result
+    pickled = save.traits_of(format).is_pickle
+    if pickled and (runs := code_of(report.source, result).runs):
+        raise CodeError(f"loading the result would run {runs[0]}")
+    save.refuse_losses(result, format)
+    if pickled and len(result.tensors) <= _MANY:
+        why = _refused(result, limits)
+        if why is not None and is_plain:
+            raise LossError(f"weights_only refuses {why}")
+
+
+def _refused(checkpoint: Checkpoint, limits: Limits) -> str | None:
+    """Why weights_only refuses the pickle that is written of a checkpoint. Raises LimitError."""
+    pickle = run(emit(checkpoint.root, Keys(checkpoint.storages), to_bytes, limits), limits)
+    reasons = [reason for reason, _ in refusals(pickle)]
+    if impossible_call(pickle.globals.values(), pickle.calls) is not None:
+        reasons.append("a call that cannot succeed")
+    return reasons[0] if reasons else None

@@ -1,0 +1,651 @@
+"""Parts of a job: what one machine of several measures, as a document `ckpt.part`, and how the parts become the whole.
+
+Their results write and read themselves as JSON.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from math import inf, isnan
+from struct import pack, unpack
+from typing import TYPE_CHECKING
+
+from ckpt.elements.cast import has_numbers
+from ckpt.elements.measure import Channels, Difference, Measurement, Summary
+from ckpt.errors import UnreadableError
+from ckpt.io.executor import Failed, Task
+from ckpt.text import Json
+
+if TYPE_CHECKING:
+    from ckpt.elements.measure import ChannelLayout
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import TypeVar, cast
+
+from ckpt import __version__
+from ckpt.checkpoint import Checkpoint
+from ckpt.errors import CkptError, UsageError
+from ckpt.io.executor import Bundle, Executor, run_each
+from ckpt.io.source import Source
+from ckpt.limits import Budget, Limits, parse_json
+from ckpt.rows import NamedTuple
+from ckpt.text import plural, show
+
+_MOST = 1 << 64
+"""More than any count, and than any integer in a tensor."""
+_TEXT = 1 << 16
+"""The longest text of an error."""
+_SUM, _BYTES = re.compile(r"[0-9a-f]{64}"), re.compile(r"(?:[0-9a-f]{16})*")
+_SIDES = 2
+
+
+class WrongResultError(Exception):
+    """A result cannot be that of its task."""
+
+
+def is_known(task: Task[object]) -> bool:
+    """Whether the result of a task can be written. Its function says so by the type that it returns."""
+    return getattr(task.function, "__annotations__", {}).get("return") in _KINDS
+
+
+def encoded(result: object) -> Json:
+    """A result as JSON."""
+    if isinstance(result, Failed):
+        return {"failed": result.problem}
+    if isinstance(result, Measurement):
+        return {**_summary(result.summary), "channels": _channels(result.channels)}
+    if isinstance(result, Difference):
+        return _difference(result)
+    if isinstance(result, tuple) and len(result) == _SIDES:
+        return {"crc": result[0], "problem": result[1]}
+    if isinstance(result, tuple):
+        nbytes, damage, unchecked = result
+        return {"nbytes": nbytes, "damage": [[*row] for row in damage], "unchecked": unchecked}
+    assert result is None or isinstance(result, (str, bool)), result
+    return result
+
+
+def decoded(found: Json, task: Task[object]) -> object:
+    """The result of a task from its JSON. Raises UnreadableError where it cannot be one."""
+    try:
+        if isinstance(found, dict) and found.keys() == {"failed"}:
+            return Failed(_text(found["failed"]))
+        return _KINDS[str(task.function.__annotations__["return"])](found, task)
+    except (WrongResultError, KeyError):
+        raise UnreadableError("holds a result that is not one of its task") from None
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def _count(value: Json, most: int = _MOST) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        raise WrongResultError
+    return value
+
+
+def _counts(value: Json, most: int) -> list[int]:
+    if not isinstance(value, list) or len(value) != _SIDES:
+        raise WrongResultError
+    return [_count(each, most) for each in value]
+
+
+def _float(value: Json, *, least: float = -inf) -> float:
+    if not isinstance(value, str) or len(value) > 40:
+        raise WrongResultError
+    try:
+        found = float.fromhex(value)
+    except (ValueError, OverflowError):
+        raise WrongResultError from None
+    if found < least:
+        raise WrongResultError
+    return found
+
+
+def _text(value: Json) -> str:
+    if not isinstance(value, str) or len(value) > _TEXT:
+        raise WrongResultError
+    return value
+
+
+def _fields(value: Json) -> dict[str, Json]:
+    if not isinstance(value, dict):
+        raise WrongResultError
+    return value
+
+
+def _number(value: float | int | None) -> Json:
+    return value.hex() if isinstance(value, float) else value
+
+
+def _number_back(value: Json) -> float | int | None:
+    if value is None or isinstance(value, str):
+        found = None if value is None else _float(value)
+        if found is not None and (isnan(found) or found in (inf, -inf)):
+            raise WrongResultError
+        return found
+    if type(value) is not int or abs(value) > _MOST:
+        raise WrongResultError
+    return value
+
+
+# --- statistics -------------------------------------------------------------------------------------------------------
+
+
+def _summary(found: Summary) -> dict[str, Json]:
+    return {
+        "numel": found.numel,
+        "finite": found.finite,
+        "low": _number(found.low),
+        "high": _number(found.high),
+        "mean": found.mean.hex(),
+        "spread": found.spread.hex(),
+        "squares": found.squares.hex(),
+        "zeros": found.zeros,
+        "nan": found.nan,
+        "inf": found.inf,
+    }
+
+
+def _measurement(value: Json, task: Task[object]) -> Measurement:
+    fields = _fields(value)
+    ref, layout, first = task.arguments[:3]
+    made = Summary()
+    made.numel = _count(fields["numel"])
+    if made.numel != ref.numel:
+        raise WrongResultError
+    made.finite, made.zeros = (_count(fields[name], made.numel) for name in ("finite", "zeros"))
+    made.nan, made.inf = (_count(fields[name], made.numel) for name in ("nan", "inf"))
+    made.low, made.high = _number_back(fields["low"]), _number_back(fields["high"])
+    if (made.low is None, made.high is None) != (not made.finite, not made.finite):
+        raise WrongResultError
+    made.mean = _float(fields["mean"])
+    made.spread, made.squares = (_float(fields[name], least=0.0) for name in ("spread", "squares"))
+    return Measurement(made, _channels_back(fields["channels"], layout, first))
+
+
+def _channels(found: Channels | None) -> Json:
+    if found is None:
+        return None
+    first, sums = found.window()
+    return {"first": first, "sums": pack(f"<{len(sums)}d", *sums).hex()}
+
+
+def _channels_back(value: Json, layout: ChannelLayout | None, first: int) -> Channels | None:
+    if layout is None:
+        if value is not None:
+            raise WrongResultError
+        return None
+    fields = _fields(value)
+    text = fields["sums"]
+    at = _count(fields["first"], layout.channels)
+    if not isinstance(text, str) or len(text) > 16 * (layout.channels - at) or not _BYTES.fullmatch(text):
+        raise WrongResultError
+    sums = unpack(f"<{len(text) // 16}d", bytes.fromhex(text))
+    made = Channels(layout.channels, layout.inner, first)
+    made.sums[at : at + len(sums)] = sums
+    return made
+
+
+# --- differences ------------------------------------------------------------------------------------------------------
+
+
+def _difference(found: Difference) -> dict[str, Json]:
+    return {
+        "numel": found.numel,
+        "differing": found.differing,
+        "other_bytes": found.other_bytes,
+        "largest": found.largest.hex(),
+        "at": found.at,
+        "squares": found.squares.hex(),
+        "reference": found.reference.hex(),
+        "nan": [*found.nan],
+        "inf": [*found.inf],
+        "close": found.close,
+    }
+
+
+def _difference_back(value: Json, task: Task[object]) -> Difference | None:
+    if value is None:
+        return None
+    fields = _fields(value)
+    one, two = task.arguments[:2]
+    made = Difference()
+    made.numel = _count(fields["numel"])
+    if made.numel != (one.numel if has_numbers(one.dtype) and has_numbers(two.dtype) else 0):
+        raise WrongResultError
+    made.differing, made.other_bytes = (
+        _count(fields[name], made.numel) for name in ("differing", "other_bytes")
+    )
+    made.largest = _float(fields["largest"], least=0.0)
+    made.at = None if fields["at"] is None else _count(fields["at"], made.numel - 1)
+    made.squares, made.reference = (_float(fields[name], least=0.0) for name in ("squares", "reference"))
+    made.nan, made.inf = (_counts(fields[name], made.numel) for name in ("nan", "inf"))
+    if not isinstance(fields["close"], bool):
+        raise WrongResultError
+    made.close = fields["close"]
+    return made
+
+
+# --- sums -------------------------------------------------------------------------------------------------------------
+
+
+def _sum(value: Json, task: Task[object]) -> str:
+    if not isinstance(value, str) or not _SUM.fullmatch(value):
+        raise WrongResultError
+    return value
+
+
+def _crc(value: Json, task: Task[object]) -> tuple[int, str | None]:
+    fields = _fields(value)
+    problem = fields["problem"]
+    return _count(fields["crc"], 0xFFFFFFFF), None if problem is None else _text(problem)
+
+
+def _report(value: Json, task: Task[object]) -> tuple[int, list[tuple[str, str]], int]:
+    fields = _fields(value)
+    rows = fields["damage"]
+    if not isinstance(rows, list):
+        raise WrongResultError
+    return _count(fields["nbytes"]), [_damage(row) for row in rows], _count(fields["unchecked"])
+
+
+def _damage(row: Json) -> tuple[str, str]:
+    if not isinstance(row, list) or len(row) != _SIDES:
+        raise WrongResultError
+    return _text(row[0]), _text(row[1])
+
+
+def _equality(value: Json, task: Task[object]) -> bool | None:
+    if value is not None and not isinstance(value, bool):
+        raise WrongResultError
+    return value
+
+
+_KINDS: dict[str, Callable[[Json, Task[object]], object]] = {
+    "Measurement": _measurement,
+    "Difference | None": _difference_back,
+    "str": _sum,
+    "tuple[int, str | None]": _crc,
+    "tuple[int, list[tuple[str, str]], int]": _report,
+    "bool | None": _equality,
+}
+"""What a task returns, as it is written where its function is defined -> how its JSON is read."""
+
+
+_EDGE = 16 << 10
+"""Bytes at each end of a file that are read: headers, and the directory of a zip archive with its checksums."""
+
+
+class Input(NamedTuple):
+    """A checkpoint as a part has read it. `digest` is the SHA-256 of what tells its files from others."""
+
+    path: str
+    files: int
+    nbytes: int
+    digest: str
+
+
+def input_of(checkpoint: Checkpoint) -> Input:
+    """What tells the files of a checkpoint from others: names, sizes, times or ETags, and how they begin and end.
+
+    Devices, inodes and the folder above are left out, because they differ where a file system is mounted twice. Raises
+    NotOpenedError.
+    """
+    sources = checkpoint.all_sources()
+    rows = sorted(
+        f"{_name(source, checkpoint.path)}\0{source.identity[-2:]}\0{_edges(source)}" for source in sources
+    )
+    digest = hashlib.sha256("\n".join(rows).encode("utf-8", "surrogatepass")).hexdigest()
+    return Input(checkpoint.path, len(sources), sum(source.size for source in sources), digest)
+
+
+def _name(source: Source, path: str) -> str:
+    """The name of a file inside of its checkpoint."""
+    start = f"{path.rstrip('/')}/"
+    return (
+        source.name.removeprefix(start) if source.name.startswith(start) else source.name.rpartition("/")[2]
+    )
+
+
+def _edges(source: Source) -> str:
+    """SHA-256 of the ends of a file, in hexadecimal. An object has an ETag instead, which costs no request."""
+    if source.far is not None:
+        return ""
+    made = hashlib.sha256(source.read(0, min(_EDGE, source.size)))
+    if source.size > _EDGE:
+        made.update(source.read(source.size - _EDGE, _EDGE))
+    return made.hexdigest()
+
+
+R = TypeVar("R")
+_EACH = 1 << 16
+"""Bytes that a task counts beside its own: opening and computing take time, too."""
+
+
+class Share(NamedTuple):
+    """One part of a job: `number` of `of`, from 0."""
+
+    number: int
+    of: int
+
+    def __str__(self) -> str:
+        return f"part {self.number:,} of {self.of:,}"
+
+
+class Notes:
+    """Runs nothing, and notes the tasks. A job sees each of them fail, and ends with a report that says nothing.
+
+    What a format of another distribution runs is run: its tasks have no part in the cut.
+    """
+
+    def __init__(self) -> None:
+        self.tasks: list[Task[object]] = []
+
+    def run(self, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None) -> list[R]:
+        return [cast("R", self._noted(task)) if _is_cut(task) else task() for task in tasks]
+
+    def _noted(self, task: Task[object]) -> list[Failed]:
+        assert isinstance(task, Bundle)
+        self.tasks += task.tasks
+        return [Failed("noted")] * len(task.tasks)
+
+
+class Mine:
+    """Runs the tasks `first` to `last` of a job while its files are open, and writes down their results.
+
+    The others fail, as those of `Notes` do. `failed` are the reasons of those that could not be read.
+    """
+
+    def __init__(
+        self, executor: Executor, first: int, last: int, progress: Callable[[int], None] | None = None
+    ) -> None:
+        self.results: list[Json] = []
+        self.failed: list[str] = []
+        self._executor = executor
+        self._range = range(first, last)
+        self._progress = progress
+        self._at = 0
+
+    def run(self, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None) -> list[R]:
+        mine: list[Task[object]] = []
+        places: list[range] = []
+        for task in tasks:
+            inside = task.tasks if isinstance(task, Bundle) and _is_cut(task) else ()
+            places.append(range(self._at, self._at + len(inside)))
+            mine += [each for place, each in zip(places[-1], inside, strict=True) if place in self._range]
+            self._at = places[-1].stop
+        done = run_each(self._executor, mine, self._progress)
+        self.results += map(encoded, done)  # now, for the job goes on with them
+        self.failed += [each.problem for each in done if isinstance(each, Failed)]
+        left = iter(done)
+        return [
+            cast("R", [next(left) if place in self._range else Failed("noted") for place in row])
+            if _is_cut(task)
+            else task()
+            for task, row in zip(tasks, places, strict=True)
+        ]
+
+
+class Known:
+    """Runs nothing, and hands in the results of the tasks in their order."""
+
+    def __init__(self, results: Sequence[object]) -> None:
+        self._left = iter(results)
+
+    def run(self, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None) -> list[R]:
+        return [cast("R", self._handed(task)) if _is_cut(task) else task() for task in tasks]
+
+    def _handed(self, task: Task[object]) -> list[object]:
+        assert isinstance(task, Bundle)
+        return [next(self._left) for _ in task.tasks]
+
+
+def _is_cut(task: Task[object]) -> bool:
+    return isinstance(task, Bundle) and all(map(is_known, task.tasks))
+
+
+def plan_of(tasks: Sequence[Task[object]]) -> str:
+    """SHA-256 of what the tasks are, in hexadecimal: equal on all machines that note the same ones."""
+    made = hashlib.sha256()
+    for task in tasks:
+        made.update(f"{task.function.__module__}.{task.function.__qualname__} {task.nbytes}\n".encode())
+    return made.hexdigest()
+
+
+def cut(tasks: Sequence[Task[object]], share: Share) -> tuple[int, int]:
+    """The first task of a part, and the first one behind it. Parts have about as many bytes each, neighbours together."""
+    total = sum(task.nbytes + _EACH for task in tasks)
+    first = last = done = 0
+    for number, task in enumerate(tasks, 1):
+        middle = 2 * done + task.nbytes + _EACH  # twice where its middle lies, so that all are whole numbers
+        part = middle * share.of // (2 * total)
+        first += part < share.number
+        last = number if part <= share.number else last
+        done += task.nbytes + _EACH
+    return first, max(first, last)
+
+
+_NAMED = 20
+"""Missing parts that are named, each on its line."""
+
+
+def refusals(parts: Sequence[Part], version: str) -> list[CkptError]:
+    """Why parts are not the whole of one job: one error for each part that differs, is there twice or is missing."""
+    found: list[CkptError] = []
+    first = parts[0]
+    if first.version != version:
+        text = f"{first.share} is of ckpt {show(first.version, 40)}, this is {version}"
+        return [UsageError(text, path=first.file, hint="merge with the version that made the parts")]
+    seen: dict[int, str] = {}
+    for part in parts:
+        other = _unlike(first, part)
+        if other is not None:
+            text = f"{part.share} differs from {first.share} in {other}"
+            found.append(UsageError(text, path=part.file))
+        elif part.share.number in seen:
+            text = f"{part.share} is there twice, also as {show(seen[part.share.number], 80)}"
+            found.append(UsageError(text, path=part.file))
+        else:
+            seen[part.share.number] = part.file
+    count = first.share.of
+    missing = count - len(seen)
+    named = 0
+    for index in range(count):
+        if named == min(missing, _NAMED):
+            break
+        if index not in seen:
+            found.append(UsageError(f"{Share(index, count)} is missing"))
+            named += 1
+    if missing > named:
+        found.append(UsageError(f"{plural(missing - named, 'further part')} of {count:,} are missing"))
+    return found
+
+
+def _unlike(one: Part, two: Part) -> str | None:
+    """What tells two parts apart that should be of one job."""
+    pairs: list[tuple[str, object, object]] = [
+        ("the version of ckpt", one.version, two.version),
+        ("the command", one.command, two.command),
+        ("the number of parts", one.share.of, two.share.of),
+        ("the number of inputs", len(one.inputs), len(two.inputs)),
+    ]
+    pairs += [
+        (f"the files of {show(ours.path, 80)}", ours.digest, theirs.digest)
+        for ours, theirs in zip(one.inputs, two.inputs, strict=False)
+    ]
+    pairs += [(f"--{name}", one.options.get(name), value) for name, value in two.options.items()]
+    pairs += [("the options", one.options, two.options), ("the tasks", one[4:6], two[4:6])]
+    return next((what for what, ours, theirs in pairs if ours != theirs), None)
+
+
+def check_inputs(parts: Sequence[Part], inputs: Sequence[Input], tasks: Sequence[Task[object]]) -> None:
+    """Raise UnreadableError where the files are not those that the parts were made of."""
+    for told, now in zip(parts[0].inputs, inputs, strict=True):
+        if told.digest != now.digest:
+            text = "not the files that the parts were made of, or changed since"
+            raise UnreadableError(text, path=now.path)
+    if (parts[0].tasks, parts[0].plan) != (len(tasks), plan_of(tasks)):
+        raise UnreadableError("the parts are of other tasks than this file has", path=parts[0].file)
+
+
+def results_of_all(parts: Sequence[Part], tasks: Sequence[Task[object]]) -> list[object]:
+    """The results of all tasks in their order. Raises UnreadableError where a part holds others."""
+    found: list[object] = []
+    for part in sorted(parts, key=lambda part: part.share.number):
+        first, last = cut(tasks, part.share)
+        if (part.first, len(part.results)) != (first, last - first):
+            text = f"{part.share} holds {plural(len(part.results), 'result')}, it has {plural(last - first, 'task')}"
+            raise UnreadableError(text, path=part.file)
+        for result, task in zip(part.results, tasks[first:last], strict=True):
+            try:
+                found.append(decoded(result, task))
+            except UnreadableError as error:
+                raise UnreadableError(f"{part.share} {error.problem}", path=part.file) from None
+    return found
+
+
+def checked_options(part: Part, types: Mapping[str, str]) -> dict[str, object]:
+    """The options of a part as arguments. `types` are those of the command. Raises UnreadableError."""
+    made: dict[str, object] = {}
+    for name, value in part.options.items():
+        if name not in types or not _fits(value, types[name]):
+            raise UnreadableError(f"is not a part: it has an option {show(name, 40)}", path=part.file)
+        made[name] = value
+    if made.keys() != types.keys():
+        raise UnreadableError("is not a part: an option is missing", path=part.file)
+    return made
+
+
+def _fits(value: object, kind: str) -> bool:
+    if kind == "texts":
+        return value is None or (isinstance(value, list) and all(isinstance(each, str) for each in value))
+    if kind == "text":
+        return value is None or isinstance(value, str)
+    if kind == "number":
+        return value is None or (type(value) in (int, float) and abs(float(str(value))) <= 1e300)
+    return isinstance(value, bool)
+
+
+MOST = 1_000_000
+"""The most parts of a job."""
+_SCHEMA: Json = {"name": "ckpt.part", "version": 1}
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_INPUTS = 2
+
+
+class Part(NamedTuple):
+    """What one machine has measured: the results of the tasks from `first` on, of `tasks` that the job has.
+
+    `command` and `options` are those of the command line that cut it, `plan` is equal where the tasks are.
+    """
+
+    share: Share
+    command: str
+    inputs: tuple[Input, ...]
+    options: Mapping[str, Json]
+    tasks: int
+    plan: str
+    first: int
+    results: Sequence[Json]
+    version: str = __version__
+    file: str = ""
+    """The file that it was read from."""
+
+    def to_json(self) -> dict[str, Json]:
+        """The document."""
+        return {
+            "schema": _SCHEMA,
+            "ckpt": self.version,
+            "part": self.share.number,
+            "of": self.share.of,
+            "command": self.command,
+            "inputs": [
+                {"path": row.path, "files": row.files, "bytes": row.nbytes, "digest": row.digest}
+                for row in self.inputs
+            ],
+            "options": self.options,
+            "tasks": self.tasks,
+            "plan": self.plan,
+            "first": self.first,
+            "results": self.results,
+        }
+
+
+def part_of(data: bytes, file: str, limits: Limits) -> Part:
+    """The part in a document. Raises UnreadableError for anything else, and for one that is cut off."""
+    if not data.strip():
+        raise UnreadableError("empty: the part was not finished", path=file)
+    fields = _Fields(parse_json(data, "part", Budget(limits), constants=True), file)
+    if fields.value("schema") != _SCHEMA:
+        name = fields.value("schema")
+        other = name.get("name") if isinstance(name, Mapping) else None
+        what = f"a document {show(other, 40)}" if isinstance(other, str) else "another document"
+        raise UnreadableError(f"is not a part: {what}", path=file, hint="--part I/N writes parts")
+    share = Share(fields.count("part"), fields.count("of"))
+    if not share.number < share.of <= MOST:
+        raise UnreadableError("is not a part: its number is not below that of all parts", path=file)
+    rows = fields.rows("inputs")
+    inputs = tuple(
+        Input(row.text("path"), row.count("files"), row.count("bytes"), row.digest("digest"))
+        for row in (_Fields(row, file) for row in rows)
+    )
+    if not 0 < len(inputs) <= _INPUTS:
+        raise fields.wrong("inputs")
+    options = fields.value("options")
+    if not isinstance(options, Mapping):
+        raise fields.wrong("options")
+    return Part(
+        share,
+        fields.text("command"),
+        inputs,
+        options,
+        fields.count("tasks"),
+        fields.digest("plan"),
+        fields.count("first"),
+        fields.rows("results"),
+        fields.text("ckpt"),
+        file,
+    )
+
+
+class _Fields:
+    """The fields of an object of the document, each of which must have its type."""
+
+    def __init__(self, value: Json, file: str) -> None:
+        if not isinstance(value, Mapping):
+            raise UnreadableError("is not a part: not a JSON object", path=file)
+        self._fields = value
+        self._file = file
+
+    def wrong(self, name: str) -> UnreadableError:
+        return UnreadableError(f"is not a part: {name} is missing, or not what ckpt writes", path=self._file)
+
+    def value(self, name: str) -> Json:
+        return self._fields.get(name)
+
+    def text(self, name: str) -> str:
+        value = self.value(name)
+        if not isinstance(value, str) or not value:
+            raise self.wrong(name)
+        return value
+
+    def digest(self, name: str) -> str:
+        value = self.text(name)
+        if not _DIGEST.fullmatch(value):
+            raise self.wrong(name)
+        return value
+
+    def count(self, name: str) -> int:
+        value = self.value(name)
+        if type(value) is not int or not 0 <= value < 1 << 63:
+            raise self.wrong(name)
+        return value
+
+    def rows(self, name: str) -> Sequence[Json]:
+        value = self.value(name)
+        if not isinstance(value, list):
+            raise self.wrong(name)
+        return value

@@ -1,1 +1,0 @@
-"""Parts of a job: what one machine of several measures, and how their documents become the report of the whole."""
