@@ -409,7 +409,7 @@ MAY = {
     "ckpt/live/__init__.py": {"import torch"},
     "ckpt/live/check.py": {"torch.load()"},
     "ckpt/rows.py": {"getattr() by a name that is not written here"},  # of the fields of our own classes
-    "ckpt/live/state.py": {"vars()"},
+    "ckpt/live/memory.py": {"vars()"},
     "ckpt/live/model.py": {"vars()", "getattr() by a name that is not written here"},
 }
 """The rooms that do what no other may: one puts files in place, one is the door to torch and to the user's own code."""

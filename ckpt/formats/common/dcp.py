@@ -107,12 +107,18 @@ def beside(folder: Location) -> tuple[str, ...]:
     return (*(name for name in others if name[:-1] != own), *files)
 
 
-DEEPSPEED_TAG = re.compile(r"global_step\d+(?:_universal)?/")
+_TAG = r"global_step\d+(?:_universal)?/"
 """A folder of DeepSpeed, as the Trainer has it beside its own files: a checkpoint of its own."""
 
+
+def is_tag(name: str) -> bool:
+    """Whether DeepSpeed gives a folder this name, which ends with a slash."""
+    return re.fullmatch(_TAG, name) is not None
+
+
 _STEMS = ("model", "pytorch_model", "diffusion_pytorch_model", "adapter_model")
-_VARIANT = re.compile(r"(" + "|".join(_STEMS) + r")\.(\w{1,20})\.(safetensors|bin)")
-_NUMBERED = re.compile(r"(?:pytorch_)?model_(\d+)\.(?:safetensors|bin)")
+_VARIANT = r"(" + "|".join(_STEMS) + r")\.(\w{1,20})\.(safetensors|bin)"
+_NUMBERED = r"(?:pytorch_)?model_(\d+)\.(?:safetensors|bin)"
 
 
 class Chosen(NamedTuple):
@@ -136,7 +142,7 @@ def weights_in(names: Sequence[str]) -> Chosen | None:
         for stem in _STEMS
         if f"{stem}.{ending}" in names and (stem, ending) != ("model", "bin")
     ]
-    variants = [name for name in names if _VARIANT.fullmatch(name)]
+    variants = [name for name in names if re.fullmatch(_VARIANT, name)]
     every = [*indexes, *singles, *variants]
     for pick in (
         [name for name in singles if name.endswith(".safetensors")],
@@ -152,7 +158,9 @@ def weights_in(names: Sequence[str]) -> Chosen | None:
         if pick:
             (first,) = pick
             unread = tuple(name for name in every if name != first)
-            further = [name for name in names if _NUMBERED.fullmatch(name) and _stem(name) == _stem(first)]
+            further = [
+                name for name in names if re.fullmatch(_NUMBERED, name) and _stem(name) == _stem(first)
+            ]
             if not further:
                 return Chosen(((first, ""),), unread)
             keyed = [(name, name.rpartition(".")[0]) for name in further]

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 
 from ckpt.errors import LimitError, NotOpenedError, UnreadableError
-from ckpt.formats.common.dcp import DEEPSPEED_TAG, weights_in
+from ckpt.formats.common.dcp import is_tag, weights_in
 from ckpt.formats.format import Probe
 from ckpt.io.location import Location, is_plain_name
 from ckpt.io.source import read_limited
@@ -83,7 +83,7 @@ def _has_tag(folder: Location) -> bool:
     """Whether a folder has the folder of a tag. One that cannot be read is found too, for the error."""
     names = _names(folder)
     pointer = next((name for name in POINTERS if name in names), "")
-    if any(name in names for name in (*POINTERS, *SCRIPTS)) and any(map(DEEPSPEED_TAG.fullmatch, names)):
+    if any(name in names for name in (*POINTERS, *SCRIPTS)) and any(map(is_tag, names)):
         return True
     if not pointer:
         return False
@@ -118,7 +118,7 @@ def plan_of(probe: Probe, limits: Limits) -> Plan:
     pointer = os.path.basename(probe.path) if not probe.is_folder else ""
     pointer = pointer or next((name for name in POINTERS if name in names), "")
     if not pointer:
-        tags = [name.rstrip("/") for name in names if DEEPSPEED_TAG.fullmatch(name)]
+        tags = [name.rstrip("/") for name in names if is_tag(name)]
         newest = folder.child(max(tags, key=natural)).name if tags else None
         hint = None if newest is None else f"name a tag: {show(newest, 200)}"
         raise UnreadableError(
@@ -126,7 +126,7 @@ def plan_of(probe: Probe, limits: Limits) -> Plan:
         )
     tag = _tag(folder, pointer)
     if f"{tag}/" not in names:
-        there = and_more([show(name.rstrip("/"), 80) for name in names if DEEPSPEED_TAG.fullmatch(name)], 4)
+        there = and_more([show(name.rstrip("/"), 80) for name in names if is_tag(name)], 4)
         hint = f"the folder holds {there}" if there else None
         raise UnreadableError(f"{pointer} names {show(tag, 80)}, which is not a folder here", hint=hint)
     try:

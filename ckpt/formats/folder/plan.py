@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from ckpt.errors import NotOpenedError, UnreadableError
-from ckpt.formats.common.dcp import DEEPSPEED_TAG, is_part, weights_in
+from ckpt.formats.common.dcp import is_part, is_tag, weights_in
 from ckpt.formats.folder.distributed import place_of, plan_in, shards_in
 from ckpt.formats.folder.layouts import LAYOUTS, SPEECHBRAIN, Fact, Layout, Part, Plan
 from ckpt.formats.format import Probe
@@ -47,7 +47,7 @@ def plan_of(probe: Probe) -> Plan | None:
     found = _flat(folder, files, shards_in(folder, names))
     if found is None or "latest" not in files:
         return found
-    below = [name.rstrip("/") for name in names if DEEPSPEED_TAG.fullmatch(name)]
+    below = [name.rstrip("/") for name in names if is_tag(name)]
     return found._replace(unread=(*found.unread, *((name, found.parts[0].file) for name in below)))
 
 

@@ -10,9 +10,9 @@ import pytest
 from webs import Kept
 
 from ckpt.errors import WriteError
-from ckpt.io.remote import store as received
+from ckpt.io.remote import target as received
 from ckpt.io.remote.source import RangeSource
-from ckpt.io.remote.store import Sums, compares
+from ckpt.io.remote.target import Sums, compares
 
 URL = "s3://b/a.bin"
 DATA = random.Random(3).randbytes(1000)
