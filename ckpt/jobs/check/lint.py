@@ -12,8 +12,8 @@ from ckpt.evidence.record import ModelRecord
 from ckpt.evidence.survey import Survey
 from ckpt.findings import Finding, Plan, Rules, order
 from ckpt.jobs.check.stats import stats
-from ckpt.jobs.inspect import list_modules as loose
 from ckpt.jobs.inspect.inspect import inspect
+from ckpt.jobs.inspect.unused import loose_findings
 from ckpt.nodes import Node
 from ckpt.rows import NamedTuple
 from ckpt.text import Json, and_more, listed, plural, show
@@ -150,7 +150,7 @@ def lint(
     found = list(inspect(survey, plan=plan).findings)
     hidden = survey.unseen
     if survey.record is not None:  # else `inspect` has looked
-        found += loose.findings(hidden.loose)
+        found += loose_findings(hidden.loose)
     found += _plain(hidden.plain_tensors)
     found += _twice(hidden.twice)
     found += _hooks(hidden.hooks)
@@ -164,7 +164,7 @@ def lint(
 
 def lint_model(record: ModelRecord) -> list[Finding]:
     """Every finding of a live model."""
-    return [*loose.findings(record.loose), *_plain(record.plain_tensors), *_twice(record.twice)]
+    return [*loose_findings(record.loose), *_plain(record.plain_tensors), *_twice(record.twice)]
 
 
 def _plain(names: Sequence[str]) -> Iterable[Finding]:

@@ -256,14 +256,14 @@ def _findings(report: InspectReport, plan: Plan) -> Iterable[Finding]:
     if survey.knows_gradients:
         yield from unused.findings(survey)
         if survey.record is not None:
-            from ckpt.jobs.inspect import list_modules as loose  # here: only a record of a model says so much
+            from ckpt.jobs.inspect.unused import loose_findings  # here: only a record of a model says so much
 
-            yield from loose.findings(survey.record.record.loose)
+            yield from loose_findings(survey.record.record.loose)
         yield from _resume_stops(survey)
     if survey.record is None and any(part.is_module for part in checkpoint.containers):
-        from ckpt.jobs.inspect import list_modules as loose  # here: few files hold modules
+        from ckpt.jobs.inspect.unused import loose_findings  # here: few files hold modules
 
-        yield from loose.findings(survey.unseen.loose)
+        yield from loose_findings(survey.unseen.loose)
     heavy = sum(part.nbytes for part in report.sections if part.kind == "optimizer")
     model = sum(part.nbytes for part in report.sections if part.kind == "model")
     if model and heavy > _HEAVY * model:
