@@ -237,6 +237,23 @@ def test_deflated_data_that_is_cut_or_damaged(cut: int, small_blocks: None) -> N
         list(blocks(place._replace(source=Memory(refs.BEFORE + damaged), size=len(damaged))))
 
 
+def test_a_deflate_stream_without_its_end_is_damaged(small_blocks: None) -> None:
+    """All bytes are there, and the stream does not say that they are all."""
+    data = bytes(range(256)) * 300
+    machine = zlib.compressobj(9, zlib.DEFLATED, -15)
+    endless = machine.compress(data) + machine.flush(zlib.Z_SYNC_FLUSH)
+    ended = endless + machine.flush()
+    place = refs.range_of(data, is_deflated=True)
+
+    def read(stream: bytes) -> bytes:
+        return b"".join(blocks(place._replace(source=Memory(refs.BEFORE + stream), size=len(stream))))
+
+    assert read(ended) == data
+    for cut in (endless, ended[:-1]):
+        with pytest.raises(DamagedDataError, match="holds less than the archive records"):
+            read(cut)
+
+
 def test_a_source_that_ends_before(nbytes: int) -> None:
     data = bytes(nbytes)
     for place in (refs.range_of(data), refs.range_of(data)._replace(big=True)):
