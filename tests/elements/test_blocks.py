@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ckpt.dtypes import BY_NAME
 from ckpt.elements import blocks as module
-from ckpt.elements.blocks import blocks, elements, little, place_of, pour, same_bytes, same_ranges
+from ckpt.elements.blocks import blocks, elements, is_big, little, place_of, pour, same_bytes, same_ranges
 from ckpt.errors import CutOffError, DamagedDataError, NotOpenedError
 from ckpt.io import commit
 from ckpt.io.source import File, Memory
@@ -334,3 +334,12 @@ def test_ranges_of_a_file_that_is_cut(nbytes: int, tmp_path: Path) -> None:
     with pytest.raises(NotOpenedError):
         same_ranges(source, 0, Memory(data), 0, nbytes)
     source.close()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "is_big_endian"), [(torch.int16, True), (torch.uint8, False), (torch.bool, False)]
+)
+def test_elements_of_one_byte_have_no_order_of_bytes(dtype: torch.dtype, is_big_endian: bool) -> None:
+    values = torch.ones(4).to(dtype)
+    assert is_big(refs.ref_of(values, big=True).storage) is is_big_endian
+    assert not is_big(refs.ref_of(values).storage)
