@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import pickle
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -13,6 +12,7 @@ from unittest import mock
 import blocks
 import deepspeeds
 import oracle
+import processes
 import pytest
 from once import once, script
 from process import SAMPLES
@@ -115,7 +115,7 @@ def run(pickled: bytes) -> bytes:
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[ProcessPoolExecutor]:
-    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as made:
+    with processes.pool(2) as made:
         yield made
 
 
