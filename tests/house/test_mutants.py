@@ -118,6 +118,10 @@ def test_a_change_is_noticed_where_a_test_fails_with_it_alone(
     same = broken._replace(data=original + b"\n_UNUSED = 1\n")
 
     assert copied.notices(broken) and not copied.notices(same)
+    of_one_size = broken._replace(data=original.replace(b"float(nbytes)", b"float(ubytes)"))
+    assert len(of_one_size.data) == len(original) and of_one_size.data != original
+    for _ in range(2):
+        assert copied.notices(of_one_size) and copied.run(("tests/test_text.py",)) is None
     assert (
         (tmp_path / "ckpt" / "text.py").read_bytes() == original == (ROOT / "ckpt" / "text.py").read_bytes()
     )
