@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import pickle
 from pathlib import Path
 
@@ -16,9 +17,10 @@ from process import SAMPLES
 from process import ckpt as command
 
 import ckpt
-from ckpt.errors import CkptError
+from ckpt.errors import CkptError, LimitError, UnsupportedError
 from ckpt.findings import Finding
 from ckpt.jobs.diff.diff import Options
+from ckpt.limits import Limits
 
 pytestmark = oracle.QUIET
 
@@ -79,6 +81,14 @@ def test_values_and_names() -> None:
         assert repr(opened) == "<ckpt.Checkpoint train_cuda.pth: 115 tensors, 46.3 KiB>"
         with pytest.raises(CkptError, match=r"no value args\.l"):
             opened.value("args.l")
+        with pytest.raises(CkptError) as hinted:
+            opened.value("epohc")
+        assert str(hinted.value) == f"{opened.path}: no value epohc (did you mean epoch, args.epochs?)"
+        with pytest.raises(KeyError) as near:
+            opened.values["epohc"]
+        assert str(
+            near.value
+        ) == "no value 'epohc' (did you mean epoch, args.epochs?)" and near.value.args == ("epohc",)
         with pytest.raises(KeyError):
             opened["none"]
         assert {ref.device for ref in opened.values()} == {"cuda:0", "cuda:1"}
@@ -146,24 +156,102 @@ def test_inspect_is_the_report_of_the_command() -> None:
         report["fc.wieght"]
 
 
-@pytest.mark.parametrize("name", ["sparse", "meta", "qint8"])
-def test_what_has_no_plain_values(name: str, tmp_path: Path) -> None:
-    made = {
-        "sparse": torch.eye(2).to_sparse(),
-        "meta": torch.ones(2, device="meta"),
-        "qint8": torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.qint8),
-    }[name]
-    path = rewriting.saved({"a": made}, tmp_path / "a.pt")
+def of_kind(kind: str) -> torch.Tensor:
+    """A tensor that has no plain values."""
+    if kind == "sparse_coo":
+        return torch.eye(2).to_sparse()
+    if kind == "meta":
+        return torch.ones(2, device="meta")
+    return torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.qint8)
+
+
+@pytest.mark.parametrize(
+    ("kind", "problem"),
+    [
+        ("sparse_coo", "a is sparse_coo, not strided"),
+        ("quantized", "a is quantized, not strided"),
+        ("meta", "a is on meta, without data"),
+    ],
+)
+def test_what_has_no_plain_values(kind: str, problem: str, tmp_path: Path) -> None:
+    path = rewriting.saved({"a": of_kind(kind)}, tmp_path / "a.pt")
 
     with ckpt.open(path) as opened:
         for read in (opened["a"].numpy, opened["a"].torch):
-            with pytest.raises(CkptError, match=str(path)):
+            with pytest.raises(UnsupportedError) as error:
                 read()
+            assert str(error.value) == f"{path}: {problem}"
+
+
+def test_an_element_type_that_numpy_does_not_have(tmp_path: Path) -> None:
+    made = torch.arange(4, dtype=torch.uint8).view(torch.bits8)
+    path = rewriting.saved({"a": made}, tmp_path / "a.pt")
+
+    with ckpt.open(path) as opened:
+        with pytest.raises(UnsupportedError) as error:
+            opened["a"].numpy()
+        assert opened["a"].torch().view(torch.uint8).tolist() == [0, 1, 2, 3]
+    assert str(error.value) == f"{path}: a: numpy has no bits8"
+
+
+def test_a_tensor_without_elements_needs_no_data(tmp_path: Path) -> None:
+    path = rewriting.saved({"a": torch.ones(0, 3, device="meta")}, tmp_path / "a.pt")
+
+    with ckpt.open(path) as opened:
+        assert opened["a"].numpy().shape == opened["a"].torch().shape == (0, 3)
 
 
 def test_trouble(tmp_path: Path) -> None:
     with pytest.raises(CkptError, match="no such file"):
         ckpt.open(tmp_path / "none.pth")
+
+
+def test_a_path_is_a_text_bytes_or_a_path(samples: Path) -> None:
+    path = samples / "train_cuda.pth"
+    for form in (path, str(path), os.fsencode(path)):
+        with ckpt.open(form) as opened:  # type: ignore[arg-type]
+            assert opened.path == str(path)
+    for wrong in (3, None, [str(path)], torch.ones(1)):
+        for call in (ckpt.open, ckpt.inspect, lambda path: ckpt.diff(samples / "train_cuda.pth", path)):
+            with pytest.raises(TypeError, match="expected str, bytes"):
+                call(wrong)  # type: ignore[operator]
+
+
+def test_limits_hold_for_a_path(samples: Path) -> None:
+    limits = Limits(pickle_bytes=10)
+    for look in (ckpt.open, ckpt.inspect):
+        with pytest.raises(LimitError):
+            look(samples / "train_cuda.pth", limits)  # type: ignore[operator]
+
+
+def test_a_closed_checkpoint_keeps_what_was_read(tmp_path: Path) -> None:
+    path = rewriting.saved({"a": torch.ones(3), "epoch": 3}, tmp_path / "a.pt")
+    with ckpt.open(path) as opened:
+        ref = opened["a"]
+        assert ref.numpy().sum() == 3
+
+    assert ref.shape == (3,) and opened.value("epoch") == 3 and list(opened) == ["a"]
+    for read in (ref.numpy, ref.torch, opened["a"].numpy):
+        with pytest.raises(CkptError, match=str(path)):
+            read()
+    with pytest.raises(CkptError, match=str(path)):
+        ckpt.diff(opened, path)
+    opened.close()
+
+
+def test_a_file_that_changes_while_it_is_open_is_an_error(tmp_path: Path) -> None:
+    path = rewriting.saved({"a": torch.ones(3)}, tmp_path / "a.pt")
+    other = rewriting.saved({"a": torch.ones(3)}, tmp_path / "b.pt")
+    with ckpt.open(path) as opened:
+        assert ckpt.inspect(opened).findings == () and ckpt.diff(other, opened).same
+        os.utime(path, (1, 1))
+        for look in (
+            lambda: ckpt.inspect(opened),
+            lambda: ckpt.diff(opened, other),
+            lambda: ckpt.diff(other, opened),
+        ):
+            with pytest.raises(CkptError, match="changed while it was read"):
+                look()
 
 
 def test_diff(tmp_path: Path) -> None:

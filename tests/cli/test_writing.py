@@ -204,6 +204,23 @@ def test_shards_of_pickles_become_one_file(tmp_path: Path) -> None:
     assert all(torch.equal(found[name], value) for name, value in state.items())
 
 
+@pytest.mark.parametrize("name", ["b.pth", "b.safetensors"])
+def test_torch_verifies_tied_tensors_under_all_their_names(name: str, tmp_path: Path) -> None:
+    """safetensors holds the bytes of a tie once: the other name stands in the metadata, and load_file does not give it."""
+    weight = torch.randn(4, 3)
+    torch.save({"emb.weight": weight, "fc.bias": torch.ones(2), "head.weight": weight}, tmp_path / "a.pth")
+
+    done = ckpt("convert", "a.pth", "-o", name, "--verify", "torch", cwd=tmp_path)
+    assert done.code == 0 and "torch verified in" in done.lines[-1], done
+    again = ckpt("convert", name, "-o", "c.pth", "--verify", "torch", cwd=tmp_path)
+    assert again.code == 0 and "torch verified in" in again.lines[-1], again
+    found = torch.load(tmp_path / "c.pth")
+    assert (
+        torch.equal(found["emb.weight"], weight)
+        and found["emb.weight"].data_ptr() == found["head.weight"].data_ptr()
+    )
+
+
 @pytest.mark.parametrize("how", ["crc", "torch"])
 def test_further_checks(how: str, tmp_path: Path) -> None:
     for name in ("train_cuda.pth", "legacy.pth", "weights.safetensors", "tied_and_bloated.pth"):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ckpt.dtypes import BY_NAME
 from ckpt.elements import blocks as module
-from ckpt.elements.blocks import blocks, elements, little, place_of, pour, same_bytes, same_ranges
+from ckpt.elements.blocks import blocks, elements, is_big, little, place_of, pour, same_bytes, same_ranges
 from ckpt.errors import CutOffError, DamagedDataError, NotOpenedError
 from ckpt.io import target
 from ckpt.io.source import File, Memory
@@ -237,6 +237,23 @@ def test_deflated_data_that_is_cut_or_damaged(cut: int, small_blocks: None) -> N
         list(blocks(place._replace(source=Memory(refs.BEFORE + damaged), size=len(damaged))))
 
 
+def test_a_deflate_stream_without_its_end_is_damaged(small_blocks: None) -> None:
+    """All bytes are there, and the stream does not say that they are all."""
+    data = bytes(range(256)) * 300
+    machine = zlib.compressobj(9, zlib.DEFLATED, -15)
+    endless = machine.compress(data) + machine.flush(zlib.Z_SYNC_FLUSH)
+    ended = endless + machine.flush()
+    place = refs.range_of(data, is_deflated=True)
+
+    def read(stream: bytes) -> bytes:
+        return b"".join(blocks(place._replace(source=Memory(refs.BEFORE + stream), size=len(stream))))
+
+    assert read(ended) == data
+    for cut in (endless, ended[:-1]):
+        with pytest.raises(DamagedDataError, match="holds less than the archive records"):
+            read(cut)
+
+
 def test_a_source_that_ends_before(nbytes: int) -> None:
     data = bytes(nbytes)
     for place in (refs.range_of(data), refs.range_of(data)._replace(big=True)):
@@ -317,3 +334,12 @@ def test_ranges_of_a_file_that_is_cut(nbytes: int, tmp_path: Path) -> None:
     with pytest.raises(NotOpenedError):
         same_ranges(source, 0, Memory(data), 0, nbytes)
     source.close()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "is_big_endian"), [(torch.int16, True), (torch.uint8, False), (torch.bool, False)]
+)
+def test_elements_of_one_byte_have_no_order_of_bytes(dtype: torch.dtype, is_big_endian: bool) -> None:
+    values = torch.ones(4).to(dtype)
+    assert is_big(refs.ref_of(values, big=True).storage) is is_big_endian
+    assert not is_big(refs.ref_of(values).storage)

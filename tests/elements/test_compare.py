@@ -304,3 +304,11 @@ def test_a_file_that_is_cut_while_it_is_compared(tmp_path: Path) -> None:
         path.write_bytes(path.read_bytes()[:100_000])
         with pytest.raises(CkptError, match="changed while"):
             compare(one.tensors[0].tensor, two.tensors[0].tensor)
+
+
+@pytest.mark.parametrize("field", ["squares", "reference"])
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_a_sum_that_is_not_finite_gives_no_relative_number(field: str, value: float) -> None:
+    found = Change(2, 0, 2, 1.0, squares=4.0, reference=16.0)
+    assert found.rel_l2 == 0.5
+    assert found._replace(**{field: value}).rel_l2 is None

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ckpt.dtypes import BY_NAME
+from ckpt.elements import pairs as kernels
 from ckpt.elements.cast import numbers
 from ckpt.elements.measure import Difference, Summary
 
@@ -240,3 +241,9 @@ def test_counts_beyond_32_bits_are_kept(monkeypatch: pytest.MonkeyPatch) -> None
             counter.add(codes)
         assert (counter.counts == 4 * np.bincount(codes, minlength=1 << 16)).all()
         assert int(counter.recent.sum()) == 50_000
+
+
+@pytest.mark.parametrize("name", ["int8", "uint8"])
+def test_equal_blocks_have_the_sum_of_their_squares_and_no_difference(name: str) -> None:
+    data = np.array([1, -2, 3], "i1").tobytes() if name == "int8" else bytes([1, 2, 3])
+    assert kernels._octets(data, data, BY_NAME[name], 0.0) == kernels.Delta(0, 0.0, None, 0.0, 14.0)

@@ -6,7 +6,6 @@ A further one joins the table.
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -27,7 +26,7 @@ import rewriting
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from process import ROOT, TIMEOUT
+from process import ROOT, TIMEOUT, environment, python
 
 from ckpt import formats
 from ckpt.errors import CutOffError, LimitError, NotOpenedError, UnreadableError, UsageError
@@ -70,7 +69,7 @@ EXECUTORS: dict[str, Callable[[ProcessPoolExecutor], Executor]] = {
 @pytest.fixture(scope="module")
 def pool() -> Iterator[ProcessPoolExecutor]:
     """Two processes that share nothing with this one."""
-    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as made:
+    with processes.pool(2) as made:
         yield made
 
 
@@ -561,3 +560,22 @@ def test_an_interrupt_does_not_wait_for_tasks() -> None:
         Threads(2).run([Task(interrupted, ()), Task(long, ())])
     assert not ended.is_set()
     release.set()
+
+
+KILLED = """
+import os, processes, signal, sys
+with processes.pool(2) as pool:
+    pids = list(pool.map(processes.pid_then_wait, [sys.argv[1]] * 2))
+    pool.submit(processes.wait_for, os.path.join(sys.argv[1], "never"))
+    print(*set(pids), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_processes_of_a_killed_run_end_too(tmp_path: Path) -> None:
+    """One of them waits for work, the other one for a file that never comes. Each holds stdout open until it ends."""
+    env = environment() | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "lib")])}
+    done = python("-c", KILLED, tmp_path, env=env)
+
+    assert done.code == -signal.SIGKILL, done
+    assert set(done.out.decode().split()) == set(os.listdir(tmp_path)) and len(os.listdir(tmp_path)) == 2

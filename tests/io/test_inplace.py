@@ -190,3 +190,36 @@ def test_an_error_in_the_block_leaves_the_file(path: Path) -> None:
     with pytest.raises(CkptError), inplace.held(str(path), to_change=True):
         raise CkptError("not so")
     assert path.read_bytes() == before
+
+
+def test_a_file_that_is_looked_at_may_be_looked_at_by_others(path: Path) -> None:
+    with inplace.held(str(path), to_change=False) as one, inplace.held(str(path), to_change=False) as two:
+        assert one.source.size == two.source.size
+        with (
+            pytest.raises(WriteError, match="another process is rewriting it"),
+            inplace.held(str(path), to_change=True),
+        ):
+            pass
+
+
+def test_a_file_that_changes_before_it_is_locked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def changed(fd: int, how: int) -> None:
+        with path.open("ab") as other:
+            other.write(b"more")
+
+    monkeypatch.setattr(fcntl, "flock", changed)
+    with (
+        pytest.raises(CkptError, match="changed while it was read"),
+        inplace.held(str(path), to_change=False),
+    ):
+        pass
+
+
+def test_who_appends_to_a_file_that_was_replaced_is_told_its_path(path: Path) -> None:
+    with formats.open(str(path)) as checkpoint:
+        plan = rehome(Survey(checkpoint), moves("xpu:0", []), Limits()).result
+        (path.parent / "other").write_bytes(path.read_bytes())
+        os.replace(path.parent / "other", path)
+        with pytest.raises(WriteError, match="was replaced while it was read") as error:
+            save.append(plan, Limits())
+    assert error.value.path == str(path)

@@ -1127,3 +1127,27 @@ def test_an_archive_with_a_comment_comes_back(folder: Path) -> None:
     assert torch.load(source, weights_only=False)["epoch"] == 12
     assert ckpt("rehome", "--undo", "in.pth", cwd=folder).code == 0
     assert source.read_bytes() == old
+
+
+@pytest.mark.parametrize(("may", "mode"), [(True, 0o674), (False, 0o644)])
+def test_a_file_that_cannot_be_given_away_keeps_its_group_or_gives_the_group_no_more_than_others(
+    may: bool, mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "new").write_bytes(b"")
+    given: list[tuple[int, int]] = []
+
+    def fchown(fd: int, uid: int, gid: int) -> None:
+        given.append((uid, gid))
+        if uid != -1 or not may:
+            raise PermissionError(errno.EPERM, "x")
+        group.append(gid)
+
+    real, group = os.fstat, [1]
+    monkeypatch.setattr(os, "fchown", fchown)
+    monkeypatch.setattr(os, "fstat", lambda fd: mock.Mock(wraps=real(fd), st_gid=group[-1]))
+    fd = os.open(tmp_path / "new", os.O_RDWR)
+    commit.keep_mode(fd, mock.Mock(st_mode=stat.S_IFREG | 0o674, st_uid=1234, st_gid=77))
+    os.close(fd)
+
+    assert given == [(1234, 77), (-1, 77)]
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == mode

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor as Pool
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.connection import wait
 from typing import TypeVar
 
 import blocks
@@ -15,6 +19,26 @@ import blocks
 from ckpt.io.executor import Task
 
 R = TypeVar("R")
+
+
+def pool(count: int) -> ProcessPoolExecutor:
+    """So many processes that are started, not forked. They end with this one, also when it is killed."""
+    return ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=end_with_parent)
+
+
+def end_with_parent() -> None:
+    """End this process when the one that started it is gone, whatever it is doing then.
+
+    The processes of a pool keep the queue between them open for each other, so none of them sees its end.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 class Processes:

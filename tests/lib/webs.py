@@ -44,6 +44,8 @@ class Web:
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.moved: dict[str, str] = {}
+        self.links: dict[str, str] = {}
+        """The header `Link` of the answer to a path."""
         self.asked: list[Asked] = []
         self.fail: list[int] = []
         """Status codes for the next requests."""
@@ -82,6 +84,8 @@ class Web:
             last = min(int(span[2]), len(data) - 1) if span[1] else len(data) - 1
             status, body = 206, data[first : last + 1]
             headers["Content-Range"] = f"bytes {first}-{last}/{len(data)}"
+        if call.path in self.links:
+            headers["Link"] = self.links[call.path]
         sent = body[: self.cut.pop(0)] if self.cut and status in (200, 206) else body
         self.asked.append(Asked(call.path, wanted, call.headers.get("Authorization", ""), len(sent)))
         call.send_response(status)

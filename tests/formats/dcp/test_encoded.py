@@ -183,6 +183,18 @@ def test_what_decodes_to_more_than_it_may_is_refused_early(stand_in: None) -> No
         decoded(Memory(bomb), "w", (ZSTD,), 1000)
 
 
+def test_a_large_item_that_hardly_shrinks_may_be_as_large_as_its_bytes_tell(
+    stand_in: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a value may decode to grows with its bytes in the file."""
+    noise = random.Random(8).randbytes(100_000).hex()
+    monkeypatch.setitem(globals(), "state", lambda: {"w": torch.ones(3), "noise": noise})
+    compressed(tmp_path / "c")
+
+    done = inside("verify", "c", cwd=tmp_path)
+    assert done.code == 0 and b"all checksums match" in done.out, done
+
+
 def test_a_bomb_in_an_item_is_found_by_verify_and_not_read(stand_in: None, tmp_path: Path) -> None:
     compressed(tmp_path / "c", grown=bytes(16 << 20))
     done = inside("verify", "c", cwd=tmp_path)

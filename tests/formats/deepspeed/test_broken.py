@@ -24,6 +24,7 @@ from ckpt import formats
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import CkptError
 from ckpt.evidence.survey import Survey
+from ckpt.formats.deepspeed.reader import _ranks
 from ckpt.jobs.check import verify
 from ckpt.jobs.inspect.inspect import inspect
 from ckpt.limits import Limits
@@ -560,3 +561,11 @@ def test_any_value_in_any_place(stage: int, tmp_path: Path) -> None:
             assert len(str(error)) < 2_000
         (folder / TAG / name).write_bytes(before)
     assert 20 < opens < 149
+
+
+def test_one_rank_is_a_rank_and_several_are_ranks() -> None:
+    assert [_ranks(range(count)) for count in (1, 2, 6)] == [
+        "rank 0",
+        "ranks 0, 1",
+        "ranks 0, 1, 2, 3 and 2 more",
+    ]

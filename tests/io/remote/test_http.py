@@ -137,3 +137,99 @@ def test_names_on_hugging_face(web: Web) -> None:
     web.put("/api/models/org/model/tree/main/sub", b"[{}]")
     with pytest.raises(UnreadableError):
         hub_names(parsed("hf://org/model/sub"))
+
+
+LISTING = "/api/models/org/model/tree/main"
+
+
+def page(*names: str) -> bytes:
+    """A page of the list of files of a model."""
+    return json.dumps([{"path": name, "type": "file"} for name in names]).encode()
+
+
+def test_a_listing_of_several_pages_is_one(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    monkeypatch.setenv("HF_ENDPOINT", f"{web.url}/")
+    web.put(LISTING, page("a.bin", "b.bin"))
+    web.put("/second", page("c.bin"))
+    web.put("/third", page("d.bin"))
+    web.links[LISTING] = f'<{web.url}/none>; rel="prev", <{web.url}/second?cursor=1>; rel="next"'
+    web.links["/second?cursor=1"] = f'<{web.url}/third>;rel="next"'
+    web.links["/third"] = f'<{web.url}/second>; rel="prev"'
+
+    assert list(hub_names(parsed("hf://org/model"))) == ["a.bin", "b.bin", "c.bin", "d.bin"]
+    assert [row.path for row in web.asked] == [LISTING, "/second?cursor=1", "/third"]
+    assert {row.login for row in web.asked} == {"Bearer secret"}
+
+
+def test_a_listing_without_end_is_refused(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_PAGES", 3)
+    web.put(LISTING, page("a.bin"))
+    web.links[LISTING] = f'<{web.url}{LISTING}>; rel="next"'
+    with pytest.raises(UnreadableError, match="list of files is too long"):
+        hub_names(parsed("hf://org/model"))
+    assert len(web.asked) == 3
+
+
+@pytest.mark.parametrize("next_page", ["{other}/page", "{web}@{host}/page", "//{host}/page", "/page"])
+def test_the_token_goes_to_no_other_server_that_a_listing_names(
+    next_page: str, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    with served() as other:
+        other.put("/page", page("b.bin"))
+        web.put(LISTING, page("a.bin"))
+        host = other.url.partition("//")[2]
+        link = next_page.format(other=other.url, web=web.url, host=host)
+        web.links[LISTING] = f'<{link}>; rel="next"'
+        with pytest.raises(UnreadableError, match="list of files is too long"):
+            hub_names(parsed("hf://org/model"))
+        assert other.asked == [] and len(web.asked) == 1
+
+
+@pytest.mark.parametrize("path", [LISTING, "/org/model/resolve/main/a.bin"])
+def test_the_token_does_not_follow_a_redirect_to_another_server(
+    path: str, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hugging Face sends who reads a file to the server that stores it."""
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    with served() as other:
+        web.moved[path] = other.put("/b", page("b.bin"))
+        if path == LISTING:
+            assert list(hub_names(parsed("hf://org/model"))) == ["b.bin"]
+        else:
+            url = parsed("hf://org/model/a.bin")
+            assert web_object(url, str(url)).get(0, 1, "").data == b"["
+        assert [row.login for row in web.asked] == ["Bearer secret"]
+        assert [row.login for row in other.asked] == [""]
+
+
+def test_without_a_token_none_is_sent(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "")
+    web.put(LISTING, page("a.bin"))
+    assert list(hub_names(parsed("hf://org/model"))) == ["a.bin"]
+    assert [row.login for row in web.asked] == [""]
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(503, BusyError), (429, BusyError), (404, NotOpenedError), (401, NotOpenedError)]
+)
+def test_a_listing_that_fails(status: int, kind: type[Exception], web: Web) -> None:
+    web.put(LISTING, page("a.bin"))
+    web.fail = [status]
+    with pytest.raises(kind):
+        hub_names(parsed("hf://org/model"))
+
+
+def test_a_listing_that_is_cut_off_is_busy(web: Web) -> None:
+    web.put(LISTING, page("a.bin"))
+    web.cut = [5]
+    with pytest.raises(BusyError, match="cuts its answers off"):
+        hub_names(parsed("hf://org/model"))
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"3", b'["a"]', b'[{"path": "a"}]', b'[{"type": "file"}]'])
+def test_a_damaged_listing(data: bytes, web: Web) -> None:
+    web.put(LISTING, data)
+    with pytest.raises(UnreadableError, match="list of files is damaged"):
+        hub_names(parsed("hf://org/model"))

@@ -63,6 +63,41 @@ def test_an_error_does_not_repeat_what_obstore_says() -> None:
     assert isinstance(failure(ValueError("x")), NotOpenedError)
 
 
+def store_error(name: str, text: str = "") -> Exception:
+    """An error as obstore raises it. Its classes do not derive from OSError."""
+    error: Exception = getattr(obstore.exceptions, name)(text)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kind", "problem"),
+    [
+        ("GenericError", "error sending request", BusyError, "the object store does not answer"),
+        ("GenericError", "Server returned 403", NotOpenedError, "no permission to read it"),
+        ("GenericError", "missing credential", NotOpenedError, "no credentials"),
+        ("PermissionDeniedError", "", NotOpenedError, "no permission to read it"),
+        ("UnauthenticatedError", "", NotOpenedError, "no permission to read it"),
+        ("NotFoundError", "", NotOpenedError, "no such object"),
+        ("PreconditionError", "", ChangedError, "the object changed while it was read"),
+        ("NotModifiedError", "", ChangedError, "the object changed while it was read"),
+        ("InvalidPathError", "", NotOpenedError, "the object store fails: InvalidPathError"),
+    ],
+)
+def test_each_error_of_obstore(name: str, text: str, kind: type[Exception], problem: str) -> None:
+    error = failure(store_error(name, text))
+    assert type(error) is kind and str(error).startswith(problem)
+
+
+def test_a_store_that_fails_for_a_moment_is_asked_again(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    obstore.put(memory, "a.bin", DATA)
+    counting, pauses = Counting(), []
+    counting.failures = [store_error("GenericError")] * 2
+    monkeypatch.setattr(objects, "_obstore", lambda: counting)
+    source = RangeSource(StoredObject(memory, "a.bin"), "s3://b/a.bin", sleep=pauses.append)
+    assert source.read(5, 5) == DATA[5:10]
+    assert len(pauses) == 2 and counting.failures == []
+
+
 def test_folders(memory: Any) -> None:
     for name in ("run/a.pth", "run/sub/b.pth", "runs/c.pth"):
         obstore.put(memory, name, DATA)
@@ -116,14 +151,17 @@ def test_an_object_that_cannot_be_read_is_an_error(memory: Any, monkeypatch: pyt
 
 
 class Counting:
-    """The module obstore, which counts what is asked."""
+    """The module obstore, which counts what is asked. `failures` are raised first, one for each request of a range."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.failures: list[Exception] = []
 
     def __getattr__(self, name: str) -> Any:
         def call(store: Any, path: Any, **options: Any) -> Any:
             self.asked.append(f"{name} {path}")
+            if name == "get" and self.failures:
+                raise self.failures.pop()
             return getattr(obstore, name)(store, path, **options)
 
         return call

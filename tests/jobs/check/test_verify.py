@@ -6,6 +6,8 @@ import json
 import random
 import shutil
 import zipfile
+import zlib
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -264,6 +266,37 @@ def test_a_deflated_archive(tmp_path: Path) -> None:
     data[place.offset + place.size // 2] ^= 0x10
     (tmp_path / "b.pth").write_bytes(data)
     assert verified(tmp_path / "b.pth").verdict == "damaged"
+
+
+def test_a_deflated_record_without_its_end(tmp_path: Path) -> None:
+    """A writer that was killed after all bytes of a record, and before the end of its stream."""
+    source = rewriting.saved({"a.weight": torch.randint(0, 9, (5000,))}, tmp_path / "a.pth")
+
+    class Endless:
+        def __init__(self) -> None:
+            self._machine = zlib.compressobj(9, zlib.DEFLATED, -15)
+            self.compress = self._machine.compress
+
+        def flush(self) -> bytes:
+            return self._machine.flush(zlib.Z_SYNC_FLUSH)
+
+    with (
+        zipfile.ZipFile(source) as old,
+        zipfile.ZipFile(tmp_path / "b.pth", "w", zipfile.ZIP_DEFLATED) as new,
+    ):
+        for row in old.infolist():
+            if not row.filename.endswith((".format_version", ".storage_alignment")):
+                is_data = row.filename.endswith("/data/0")
+                with (
+                    mock.patch.object(zipfile, "_get_compressor", lambda *_: Endless())
+                    if is_data
+                    else nullcontext()
+                ):
+                    new.writestr(row.filename, old.read(row))
+
+    report = verified(tmp_path / "b.pth")
+    assert report.verdict == "damaged"
+    assert "a deflated record holds less than the archive records" in str(report.problems)
 
 
 # --- shards -----------------------------------------------------------------------------------------------------------

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import pickle
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 import blocks
 import deepspeeds
 import oracle
+import processes
 import pytest
 from once import once, script
 from process import SAMPLES
@@ -22,10 +23,11 @@ from ckpt.errors import UnsupportedError
 from ckpt.evidence.survey import Survey
 from ckpt.formats.verify import checksums
 from ckpt.io.executor import SPAN, Bundle, Executor, Failed, Serial, Task
+from ckpt.io.source import File
 from ckpt.jobs.check.stats import stats
 from ckpt.jobs.check.sums import sums
 from ckpt.jobs.diff.diff import Options, diff
-from ckpt.jobs.parts import Known, Mine, Notes, Share, cut, decoded, encoded, plan_of
+from ckpt.jobs.parts import _EDGE, Known, Mine, Notes, Share, _edges, cut, decoded, encoded, plan_of
 from ckpt.limits import Limits
 
 pytestmark = oracle.QUIET
@@ -112,7 +114,7 @@ def run(pickled: bytes) -> bytes:
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[ProcessPoolExecutor]:
-    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as made:
+    with processes.pool(2) as made:
         yield made
 
 
@@ -209,3 +211,20 @@ def test_tasks_of_other_formats_are_run_where_they_are() -> None:
 
 def digest_like(text: str) -> str:
     return text * 64
+
+
+@pytest.mark.parametrize(("at", "is_seen"), [(0, True), (-1, True), (_EDGE, False), (-_EDGE, True)])
+def test_a_file_of_other_ends_is_another_input(at: int, is_seen: bool, tmp_path: Path) -> None:
+    """Where size and time are the same, only the bytes at its ends tell."""
+    data = bytearray(3 * _EDGE)
+    digests = []
+    for byte in (0, 1):
+        data[at] = byte
+        (tmp_path / "a.bin").write_bytes(data)
+        digests.append(_edges(File(str(tmp_path / "a.bin"))))
+    assert all(len(digest) == 64 for digest in digests) and (digests[0] != digests[1]) == is_seen
+
+
+def test_an_object_is_told_by_its_etag_and_not_read() -> None:
+    far = mock.Mock(far="s3", read=mock.Mock(side_effect=AssertionError))
+    assert _edges(far) == ""

@@ -713,6 +713,51 @@ def test_arrays_of_python_2_keep_their_bytes(tmp_path: Path) -> None:
     assert found["name"] == "café" and found["a"].tolist() == array.tolist()
 
 
+def short(data: bytes) -> bytes:
+    """A byte string of Python 2, as SHORT_BINSTRING."""
+    return b"U" + bytes([len(data)]) + data
+
+
+def of_python_2(pickled: bytes, path: Path) -> Path:
+    """A checkpoint with this pickle."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a/data.pkl", pickled)
+        archive.writestr("a/version", b"3\n")
+    return path
+
+
+def test_an_encoding_reads_the_texts_of_objects_that_become_plain(tmp_path: Path) -> None:
+    """Keys, values and attributes: with an encoding none is lost, without one all that are not UTF-8 are."""
+    text = b"caf\xe9 \x80"
+    pickled = b"".join(
+        [
+            b"\x80\x02}(",
+            short(b"list") + b"]" + short(text) + b"a",
+            short(text) + short(b"ascii"),
+            short(b"args") + b"cargparse\nNamespace\n)\x81}" + short(b"name") + short(text) + b"sb",
+            b"u.",
+        ]
+    )
+    source = of_python_2(pickled, tmp_path / "a.pt")
+
+    for encoding, decoded in (("latin1", "café \x80"), ("cp1252", "café €")):
+        converted(source, tmp_path / "b.pt", encoding=encoding, plain=True)
+        found = torch.load(tmp_path / "b.pt", weights_only=True)
+        assert found == {"list": [decoded], decoded: "ascii", "args": {"name": decoded}}
+    with pytest.raises(LossError) as error:
+        converted(source, tmp_path / "c.pt", plain=True)
+    assert "--encoding latin1" in str(error.value)
+    converted(source, tmp_path / "d.pt", plain=True, drop_other=True)
+    assert torch.load(tmp_path / "d.pt", weights_only=True)["list"] == [None]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_an_encoding_that_does_not_fit_loses_texts_and_says_so(encoding: str, tmp_path: Path) -> None:
+    source = of_python_2(b"\x80\x02}(" + short(b"a") + short(b"\xe9") + b"u.", tmp_path / "a.pt")
+    with pytest.raises(LossError):
+        converted(source, tmp_path / "b.pt", encoding=encoding, plain=True)
+
+
 def test_an_encoding_that_does_not_fit(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="a text is not ascii"):
         converted(SAMPLES / "legacy_python2.pth", tmp_path / "b.pt", encoding="ascii")

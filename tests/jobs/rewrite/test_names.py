@@ -26,6 +26,7 @@ from ckpt.jobs.rewrite.rename import rename, substitution
 from ckpt.jobs.rewrite.report import RewriteReport
 from ckpt.jobs.rewrite.strip import strip
 from ckpt.limits import Limits
+from ckpt.names import Globs
 
 pytestmark = oracle.QUIET
 SAMPLES = Path(__file__).resolve().parents[3] / "sample_checkpoints"
@@ -314,6 +315,150 @@ def test_python_2_state_dicts(tmp_path: Path) -> None:
         after = [entry.name for entry in checkpoint.tensors]
         assert checkpoint.encoding == "latin1", "still a file of Python 2"
     assert leading and [name.count("new.") for name in after] == [1] * len(before)
+
+
+# --- _metadata ------------------------------------------------------------------------------------------------------
+
+
+def with_metadata(state: Any, metadata: Any) -> Any:
+    """A state dict with another `_metadata`."""
+    made = OrderedDict(state)
+    made._metadata = metadata  # type: ignore[attr-defined]
+    return made
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+def test_the_entry_of_the_model_replaces_that_of_its_wrapper(is_last: bool, tmp_path: Path) -> None:
+    rows = [("", {"version": 7}), ("module", {"version": 1}), ("module.fc", {"version": 2})]
+    metadata = OrderedDict(reversed(rows) if is_last else rows)
+
+    found, _ = stripped(with_metadata({"module.fc.weight": torch.ones(2)}, metadata), tmp_path)
+
+    assert dict(found._metadata) == {"": {"version": 1}, "fc": {"version": 2}}
+
+
+@pytest.mark.parametrize(
+    ("sub", "paths"),
+    [
+        ("s/^/net./", ["net", "net.fc", "net.fc.inner"]),
+        (r"s/^fc\./head.0./", ["", "head.0", "head.0.inner"]),
+        (r"s/fc\.(?=w|b)/x./", ["", "x", "fc.inner"]),
+        ("s/weight$/lora.w/", ["", "fc", "fc.inner"]),  # no module is renamed where the last part is
+        ("s/bias/b/", ["", "fc", "fc.inner"]),
+    ],
+)
+def test_modules_are_renamed_as_their_tensors_are(sub: str, paths: list[str], tmp_path: Path) -> None:
+    names = ["fc.weight", "fc.bias", "fc.inner.weight"]
+    metadata = OrderedDict((path, {"version": number}) for number, path in enumerate(["", "fc", "fc.inner"]))
+    state = with_metadata({name: torch.ones(2) for name in names}, metadata)
+
+    found = renamed(state, tmp_path, sub)
+
+    assert list(found) == [substitution(sub).apply(name) for name in names]
+    assert list(found._metadata.items()) == [(path, {"version": at}) for at, path in enumerate(paths)]
+    assert type(found._metadata) is OrderedDict
+
+
+def test_modules_of_a_dict_inside_of_a_model(tmp_path: Path) -> None:
+    inner = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).state_dict()
+    thing = {"model": {"a.weight": torch.ones(2), "enc": inner}, "epoch": 1}
+
+    found = renamed(thing, tmp_path, r"s/^enc\.1\./enc.norm./")
+
+    assert list(found["model"]["enc"])[2:4] == ["norm.weight", "norm.bias"]
+    assert list(found["model"]["enc"]._metadata) == ["", "0", "norm"]
+    assert found["model"]["enc"]._metadata["norm"] == {"version": 2}
+
+
+@pytest.mark.parametrize("metadata", [None, [1, 2], {"module.fc": {"version": 1}, 3: "x"}])
+def test_a_metadata_of_another_kind(metadata: Any, tmp_path: Path) -> None:
+    found, _ = stripped(with_metadata({"module.fc.weight": torch.ones(2)}, metadata), tmp_path)
+
+    expected = {"fc": {"version": 1}, 3: "x"} if isinstance(metadata, dict) else metadata
+    assert found._metadata == expected and list(found) == ["fc.weight"]
+
+
+class ByArgument:
+    """A state dict that is pickled as Python 2 does it: its items are an argument."""
+
+    def __init__(self, state: Any) -> None:
+        self.state = state
+
+    def __reduce__(self) -> Any:
+        items = [list(row) for row in self.state.items()]
+        return OrderedDict, (items,), {"_metadata": self.state._metadata}
+
+
+def test_the_metadata_of_a_state_dict_of_python_2(tmp_path: Path) -> None:
+    state = prefixed(Net().state_dict(), "module.")
+
+    found, _ = stripped(ByArgument(state), tmp_path)
+
+    assert difference(Net().state_dict(), found) is not None, "other weights"
+    assert list(found) == list(Net().state_dict()) and found._metadata["bn"] == {"version": 2}
+    assert list(found._metadata) == list(Net().state_dict()._metadata)
+
+
+def test_the_metadata_of_safetensors_keeps_its_keys(tmp_path: Path) -> None:
+    safetensors.torch.save_file(
+        {"meta.a": torch.ones(2)}, tmp_path / "a.safetensors", {"meta": "x", "a": "y"}
+    )
+    done = ckpt("rename", tmp_path / "a.safetensors", "--sub", "s/a/o/g", "-o", tmp_path / "b.safetensors")
+
+    assert done.code == 0, done
+    with safetensors.safe_open(tmp_path / "b.safetensors", "pt") as opened:
+        assert list(opened.keys()) == ["meto.o"]
+        assert opened.metadata() == {"meta": "x", "a": "y", "format": "pt"}
+
+
+# --- what is beside a model -----------------------------------------------------------------------------------------
+
+
+def test_values_beside_a_model_at_the_root_keep_their_keys(tmp_path: Path) -> None:
+    optimizer = torch.optim.SGD([torch.ones(2)], 0.1).state_dict()
+    thing = {"a.weight": torch.ones(2), "a.bias": torch.ones(2), "epoch": 3, "optimizer": optimizer}
+
+    found = renamed(thing, tmp_path, "s/^/net./")
+
+    assert list(found) == ["net.a.weight", "net.a.bias", "epoch", "optimizer"]
+
+
+def test_the_names_of_an_optimizer_stay_where_an_average_keeps_them(tmp_path: Path) -> None:
+    model = {"module.a.weight": torch.ones(2), "module.a.bias": torch.zeros(2)}
+    optimizer = {"state": {}, "param_groups": [{"params": [0, 1], "param_names": list(model)}]}
+    thing = {"model": dict(model), "model_ema": dict(model), "optimizer": optimizer}
+
+    found, _ = stripped(thing, tmp_path, section="model")
+
+    assert list(found["model"]) == ["a.weight", "a.bias"] and list(found["model_ema"]) == list(model)
+    assert found["optimizer"]["param_groups"][0]["param_names"] == list(model)
+
+
+@pytest.mark.parametrize("own", ["_parameters", "_buffers"])
+def test_a_wrapper_with_a_registered_tensor_of_its_own_stays(own: str, tmp_path: Path) -> None:
+    wrapper = nn.DataParallel(nn.Linear(2, 2))
+    getattr(wrapper, own)["own"] = nn.Parameter(torch.ones(3))
+
+    found, report = stripped(wrapper, tmp_path)
+
+    assert type(found) is nn.DataParallel and report.changes == ()
+
+
+def test_of_two_modules_the_wrapped_one_comes_out(tmp_path: Path) -> None:
+    thing = {"model": nn.DataParallel(nn.Linear(2, 2)), "model_ema": nn.Linear(2, 2)}
+
+    found, report = stripped(thing, tmp_path)
+
+    assert type(found["model"]) is type(found["model_ema"]) is nn.Linear
+    assert [(change.kind, change.section) for change in report.changes] == [("unwrapped", "model")]
+
+
+def test_a_selection_of_tensors_unwraps_no_module(tmp_path: Path) -> None:
+    wrapper = nn.DataParallel(nn.Linear(2, 2))
+
+    found, report = stripped(wrapper, tmp_path, select=Globs(["*bias"], []))
+
+    assert type(found) is nn.DataParallel and report.changes == ()
 
 
 # --- rename ---------------------------------------------------------------------------------------------------------

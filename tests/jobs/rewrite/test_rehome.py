@@ -385,6 +385,29 @@ def test_tags_that_are_not(tag: str) -> None:
         moves(tag, [])
 
 
+def test_a_device_of_two_digits_is_another_one(tmp_path: Path) -> None:
+    tags = ["cuda:1", "cuda:10", "cuda:2", "cuda:11"]
+    source = tmp_path / "a.pt"
+    left = iter(tags)
+    with mock.patch.object(torch.serialization, "location_tag", lambda storage: next(left)):
+        torch.save([torch.ones(2), torch.ones(3), torch.ones(4), torch.ones(5), "cuda:10"], source)
+
+    def moved(*asked: str, to: str | None = None, objects: bool = False) -> tuple[list[Any], RewriteReport]:
+        report = move(source, tmp_path / "b.pt", *asked, to=to, objects=objects)
+        with formats.open(str(tmp_path / "b.pt")) as checkpoint:
+            values = [str(value.node) for value in checkpoint.values]
+            return [*(storage.device for storage in checkpoint.storages), *values], report
+
+    assert moved("cuda:1=cuda:0")[0] == ["cuda:0", "cuda:10", "cuda:2", "cuda:11", "cuda:10"]
+    assert moved("cuda:10=cuda:1")[0] == ["cuda:1", "cuda:1", "cuda:2", "cuda:11", "cuda:10"]
+    assert moved("cuda:10=cuda:1", objects=True)[0] == ["cuda:1", "cuda:1", "cuda:2", "cuda:11", "cuda:1"]
+    assert moved("cuda:1=cuda:12", to="cuda:10")[0] == ["cuda:12", "cuda:10", "cuda:10", "cuda:10", "cuda:10"]
+    found, report = moved(to="cpu")
+    assert found == ["cpu"] * 4 + ["cuda:10"]
+    assert [row.before for row in report.changes] == ["cuda:1", "cuda:2", "cuda:10", "cuda:11"]
+    assert [(row.name, row.what) for row in report.left_alone] == [("4", "'cuda:10'")]
+
+
 def test_maps() -> None:
     assert moves(None, []) == Moves({}, "cpu")
     assert moves(None, ["cuda:0=cuda:1"]) == Moves({"cuda:0": "cuda:1"}, None)

@@ -71,7 +71,11 @@ const code_of = (text) => el("code", { class: "command", translate: "no" }, sent
 const whole = (count) => Number(count).toLocaleString("en-US");
 const plural = (count, noun) => `${whole(count)} ${noun}${count === 1 ? "" : "s"}`;
 
+// A number between two of three digits goes to the even one, as Python rounds it: JavaScript takes the larger one.
+const to_even = (value) => (/^-?\d\.\d[02468]50*e/.test(value.toExponential(100)) ? value * (1 - Number.EPSILON) : value);
+
 function three(value) {
+  value = to_even(value);
   return value < 9.995 ? value.toFixed(2) : value < 99.95 ? value.toFixed(1) : value.toFixed(0);
 }
 
@@ -98,8 +102,8 @@ function number_text(value) {
   if (typeof value !== "number") return sentence(value);
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size >= 1e-4 && size < 1e5) return String(Number(value.toPrecision(3)));
-  return value.toExponential(2).replace(/\.?0+e/, "e");
+  if (size >= 1e-4 && size < 1e5) return String(Number(to_even(value).toPrecision(3)));
+  return to_even(value).toExponential(2).replace(/\.?0+e/, "e");
 }
 
 const shape_text = (shape) => (Array.isArray(shape) ? `[${shape.join(", ")}]` : "");

@@ -1,0 +1,145 @@
+"""`make mutants` draws changes that are valid, small and different, and leaves the tree as it is."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+from process import ROOT
+
+sys.path.insert(0, str(ROOT / "tools"))
+import mutants
+from mutants import Change, Tree, drawn, rings
+
+sys.path.remove(str(ROOT / "tools"))
+
+CODE = '''"""A module that counts to 3."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+_MOST = 7
+
+
+class Counter:
+    """Counts 3 things."""
+
+    def __repr__(self) -> str:
+        return f"{1 + 1}"
+
+    def least(self, sizes: "tuple[int, 4]", floor: int = 5) -> int:
+        """The least of 2 sizes."""
+        if not sizes and floor > 0:
+            raise ValueError("2 sizes", floor)
+        self.last = min(sizes, key=abs)
+        try:
+            return self.last
+        except LookupError:
+            return len(f"{floor + 1}")
+'''
+EXPECTED = {
+    "if not sizes and floor > 0: → if False:",
+    "if not sizes and floor > 0: → if True:",
+    "if not sizes and floor > 0: → if not sizes or floor > 0:",
+    "if not sizes and floor > 0: → if (sizes) and floor > 0:",
+    "if not sizes and floor > 0: → if not sizes and floor >= 0:",
+    "if not sizes and floor > 0: → if not sizes and floor > 1:",
+    'raise ValueError("2 sizes", floor) → pass',
+    "raise ValueError(\"2 sizes\", floor) → raise ValueError('2 sizes')",
+    "self.last = min(sizes, key=abs) → pass",
+    "self.last = min(sizes, key=abs) → self.last = min(sizes)",
+    "return self.last → return None",
+    "except LookupError: → except ():",
+    'return len(f"{floor + 1}") → return None',
+    'def least(self, sizes: "tuple[int, 4]", floor: int = 5) -> int: → '
+    'def least(self, sizes: "tuple[int, 4]", floor: int = 6) -> int:',
+    'def least(self, sizes: "tuple[int, 4]", floor: int = 5) -> int: → '
+    'def least(self, sizes: "tuple[int, 4]", floor: int = 4) -> int:',
+}
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A tree of one module."""
+    (tmp_path / "ckpt").mkdir()
+    (tmp_path / "ckpt" / "count.py").write_text(CODE)
+    return tmp_path
+
+
+def test_every_change_of_a_module_and_no_change_of_its_texts(tree: Path) -> None:
+    changes = drawn(tree, "ckpt", 100, 0)
+
+    assert {f"{change.before} → {change.after}" for change in changes} == EXPECTED
+    assert len(changes) == len(EXPECTED) == len({change.data for change in changes})
+    assert {(change.path, change.scope) for change in changes} == {("ckpt/count.py", "Counter.least")}
+    assert (tree / "ckpt" / "count.py").read_text() == CODE
+
+
+def test_changes_of_ckpt_are_valid_and_each_is_another_one() -> None:
+    changes = drawn(ROOT, "ckpt/io", 150, 5)
+
+    assert len(changes) == 150 == len({change.key for change in changes})
+    for change in changes:
+        assert change.path.startswith("ckpt/io/")
+        before = (ROOT / change.path).read_bytes()
+        assert ast.dump(ast.parse(change.data)) != ast.dump(ast.parse(before)), change.key
+        assert before.splitlines()[change.line - 1].decode().split()[0] in change.before
+    assert [change.key for change in changes] == [change.key for change in drawn(ROOT, "ckpt/io", 150, 5)]
+    assert [change.key for change in changes] != [change.key for change in drawn(ROOT, "ckpt/io", 150, 6)]
+
+
+def test_the_tests_of_a_module_run_before_the_tests_that_import_it() -> None:
+    first, second = rings("ckpt/io/commit.py")
+
+    assert first == ("tests/io/test_commit.py",)
+    assert {"tests/io/test_folder.py", "tests/test_accounts.py"} < set(second)
+    assert rings("ckpt/cli/commands/ls.py")[0] == ("tests/cli/test_ls.py",)
+    assert "tests/cli/test_ls.py" in rings("ckpt/render/ls.py")[1]
+    assert "tests/formats/pt2/test_read.py" in rings("ckpt/formats/pt2/payload.py")[0]
+    for path in ("ckpt/api.py", "ckpt/io/__init__.py", "ckpt/render/html/page.py", "ckpt/cli/advice/ways.py"):
+        assert [name for ring in rings(path) for name in ring if not (ROOT / name).is_file()] == []
+        assert rings(path)[0] and not set(rings(path)[0]) & set(rings(path)[1])
+
+
+@pytest.mark.skipif(
+    not (ROOT / ".git").exists(), reason="git lists the files of the tree, and this is no checkout"
+)
+def test_a_change_is_noticed_where_a_test_fails_with_it_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied = Tree(tmp_path, 600)
+    monkeypatch.setattr(mutants, "rings", lambda path: (("tests/test_text.py",), ()))
+    original = (ROOT / "ckpt" / "text.py").read_bytes()
+    broken = Change("ckpt/text.py", 1, "", "", "", original + b"\ndef plural(*_): return ''\n")
+    same = broken._replace(data=original + b"\n_UNUSED = 1\n")
+
+    assert copied.notices(broken) and not copied.notices(same)
+    of_one_size = broken._replace(data=original.replace(b"float(nbytes)", b"float(ubytes)"))
+    assert len(of_one_size.data) == len(original) and of_one_size.data != original
+    for _ in range(2):
+        assert copied.notices(of_one_size) and copied.run(("tests/test_text.py",)) is None
+    assert (
+        (tmp_path / "ckpt" / "text.py").read_bytes() == original == (ROOT / "ckpt" / "text.py").read_bytes()
+    )
+    (tmp_path / "tests" / "test_text.py").write_text("def test_it() -> None:\n    assert 0\n")
+    assert not copied.notices(broken), "the test fails without the change too"
+
+
+def test_a_change_that_is_judged_is_not_listed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    change = drawn(ROOT, "ckpt/io", 1, 0)[0]
+    monkeypatch.setattr(mutants, "VERDICTS", tmp_path / "mutants.txt")
+    assert change.key not in mutants.verdicts()
+    (tmp_path / "mutants.txt").write_text(f"A page of verdicts.\n\n{change.key}  # only the speed differs\n")
+
+    assert mutants.verdicts() == {change.key}
+
+
+def test_every_verdict_is_about_code_that_is_there() -> None:
+    for verdict in mutants.verdicts():
+        path, _, rest = verdict.partition(" ")
+        before = rest.partition(": ")[2].partition(" → ")[0]
+        assert before in " ".join((ROOT / path).read_text().split()), verdict

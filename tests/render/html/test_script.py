@@ -1,0 +1,689 @@
+"""What the script of a page works out, in node: numbers, names, groups, the cells of a series. No browser is needed."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import string
+from collections.abc import Iterator
+from typing import Any
+
+import node
+import pytest
+from node import call, calls
+from reports import EVIL, documents
+
+from ckpt.jobs.report import packed, payload
+from ckpt.text import and_more, count_text, show, size_text
+
+pytestmark = pytest.mark.skipif(node.program() is None, reason="there is no node")
+
+ARROW = "→"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def node_ends() -> Iterator[None]:
+    """End node after the last test of this module."""
+    yield
+    node.close()
+
+
+# --- texts and numbers ------------------------------------------------------------------------------------------------
+
+
+def test_names_are_escaped_as_in_the_terminal() -> None:
+    pick = random.Random(7)
+    chars = string.printable + "\\\x00\x7f\x9b\u200b\u202e\u2028\ufeff\ue000é日🙂\U000e0041\U000f0000"
+    texts = ["".join(pick.choices(chars, k=pick.randrange(12))) for _ in range(400)]
+    texts += [*EVIL, *map(chr, range(0x250)), *map(chr, range(0x2000, 0x2070))]
+
+    assert calls("show", [[text] for text in texts]) == [show(text) for text in texts]
+
+
+def test_long_names_are_cut() -> None:
+    rows = [["a" * 200], ["a" * 201], ["abcdef", 4], ["abcd", 4]]
+    assert calls("show", rows) == ["a" * 200, "a" * 199 + "…", "abc…", "abcd"]
+    assert calls("shortened", [["model.layers.weight", 8], ["weight", 6]]) == ["….weight", "weight"]
+    assert call("sentence", "a\u202eb\\x41") == "a\\u202eb\\x41"
+
+
+TIES = [1152, 1408, 4_325_376, 6125, 6375, 12_250, 12_350, 100_500, 101_500, 12_928, 13_056, 103_936]
+"""Sizes and counts between two numbers of three digits: Python takes the even one, JavaScript the larger one."""
+EDGES = [0, 1, 9, 999, 1000, 1023, 1024, 9_990, 9_995, 10_000, 99_950, 999_499, 999_500, 1_023_488, 1 << 20]
+
+
+@pytest.mark.parametrize(("name", "text"), [("size_text", size_text), ("count_text", count_text)])
+def test_sizes_and_counts_are_those_of_the_terminal(name: str, text: Any) -> None:
+    pick = random.Random(3)
+    sizes = EDGES + TIES + [int(10 ** pick.uniform(0, 15)) for _ in range(300)]
+
+    assert calls(name, [[size] for size in sizes]) == [text(size) for size in sizes]
+    assert call(name, None) == ""
+
+
+def test_numbers_have_three_digits() -> None:
+    pick = random.Random(4)
+    values = [pick.choice((-1, 1)) * 10 ** pick.uniform(-30, 30) for _ in range(500)]
+    values += [
+        number / 2**power for number in (-5, 9, 101, 2047, 1025) for power in range(12)
+    ]  # some are ties
+    values += [1235.0, 1225.0, 122_500.0, 123_500.0, -1.125]
+
+    for value, text in zip(values, calls("number_text", [[value] for value in values]), strict=True):
+        assert float(text) == float(f"{value:.3g}")
+        assert ("e" in text) == (not 1e-4 <= abs(value) < 1e5)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "–"),
+        (0, "0"),
+        (-0.0, "0"),
+        ("nan", "nan"),
+        ("in\x1bf", "in\\x1bf"),
+        (0.1, "0.1"),
+        (1.5e-5, "1.5e-5"),
+        (1e-5, "1e-5"),
+        (0.0001, "0.0001"),
+        (99_999, "100000"),
+        (100_000, "1e+5"),
+        (123_456, "1.23e+5"),
+        (-1e300, "-1e+300"),
+    ],
+)
+def test_a_number_as_text(value: Any, text: str) -> None:
+    assert call("number_text", value) == text
+
+
+def test_small_words() -> None:
+    assert calls("plural", [[1, "file"], [0, "file"], [1200, "file"]]) == ["1 file", "0 files", "1,200 files"]
+    shares = [0, 1e-9, 0.0014, 0.5, 0.99949, 0.9999, 1]
+    assert calls("percent", [[share] for share in shares]) == [
+        "0 %", "0.1 %", "0.1 %", "50.0 %", "99.9 %", "99.9 %", "100 %",
+    ]  # fmt: skip
+    names = list("abcde")
+    rows = [[names, count] for count in (2, 4, 5, 6)]
+    assert calls("and_more", rows) == [and_more(names, count) for count in (2, 4, 5, 6)]
+    assert calls("shape_text", [[[]], [[3, 4]], [None]]) == ["[]", "[3, 4]", ""]
+    assert calls("elements_of", [[[]], [[3, 4]], [None], [[0, 5]]]) == [1, 12, 0, 0]
+    assert calls("base", [["a/b.pth"], ["a/b/"], ["/"]]) == ["b.pth", "b", "/"]
+
+
+# --- rows, trees and groups -------------------------------------------------------------------------------------------
+
+
+def test_columns_become_the_rows_that_they_were_made_of() -> None:
+    pick = random.Random(5)
+    rows = [
+        {
+            "name": f"layer.{number}",
+            "dtype": pick.choice(["float32", "bfloat16"]),
+            "same": 3,
+            "shape": pick.choice([[2, 3], [4], None]),
+        }
+        for number in range(50)
+    ]
+
+    table = json.loads(json.dumps(packed(rows)))
+    assert {key for column in table["columns"].values() for key in column} == {"all", "of", "at", "is"}
+    assert call("rows_of", table) == rows
+    assert call("rows_of", None) == [] and call("rows_of", json.loads(json.dumps(packed([])))) == []
+
+
+TREE = """(names) => {
+  const plain = (node) => node.row
+    ? node.label : { [node.label]: parts_of(node).map(plain), tensors: node.tensors, bytes: node.bytes, numel: node.numel };
+  return plain(tree_of(names.map(([name, bytes]) => ({ name, bytes, numel: bytes / 4 }))));
+}"""
+
+
+def branch(label: str, nbytes: int, *parts: Any) -> dict[str, Any]:
+    """A node of the tree with the sums of `count` tensors below it."""
+    count = sum(1 if isinstance(part, str) else part["tensors"] for part in parts)
+    return {label: list(parts), "tensors": count, "bytes": nbytes, "numel": nbytes // 4}
+
+
+def test_names_are_a_tree_with_sums() -> None:
+    names = [["a.b.w", 4], ["a.b.bias", 8], ["a.c.w", 16], ["head", 32]]
+
+    inner = branch("a", 28, branch("b", 12, "w", "bias"), branch("c", 16, "w"))
+    assert call(TREE, names) == branch("", 60, inner, "head")
+
+
+def test_a_module_with_one_module_inside_is_joined_with_it() -> None:
+    names = [["model.module.net.fc.w", 4], ["model.module.net.fc.bias", 4], ["model.module.net.x.w", 4]]
+
+    joined = branch("model.module.net", 12, branch("fc", 8, "w", "bias"), branch("x", 4, "w"))
+    assert call(TREE, names) == branch("", 12, joined)
+
+
+def test_odd_names_stay_apart_in_a_tree() -> None:
+    names = [["a", 4], ["a", 4], ["a.b", 4], ["a..b", 4], ["__proto__", 4], ["constructor.w", 4]]
+    parts = ["a", "a", branch("a", 8, "b", branch("", 4, "b")), "__proto__", branch("constructor", 4, "w")]
+
+    assert call(TREE, names) == branch("", 24, *parts)
+
+
+def test_what_the_rows_below_a_node_agree_on() -> None:
+    see = """(rows) => {
+      const root = tree_of(rows);
+      return [common(root, (row) => row.a), common(root, (row) => row.b), largest(root, (row) => row.b), largest(root, (row) => row.c)];
+    }"""
+    rows = [{"name": "x.w", "a": 1, "b": -2, "c": "inf"}, {"name": "y.w", "a": 1, "b": -1, "c": None}]
+
+    assert call(see, rows) == [1, None, -1, None]
+    assert call("(values) => [largest_of(values), smallest_of(values)]", [3, 1, 2]) == [3, 1]
+    assert call("(values) => [largest_of(values), smallest_of(values)]", []) == [0, None]
+
+
+GROUPS = "(names, depth) => grouped(names.map((name) => ({ name })), depth).map((group) => [group.name, group.rows.length])"
+NAMES = ["a.0.w", "a.0.bias", "a.1.w", "b.w", "b.bias", "c"]
+
+
+@pytest.mark.parametrize(
+    ("depth", "groups"),
+    [
+        (0, [[name, 1] for name in NAMES]),
+        (1, [["a", 3], ["b", 2], ["c", 1]]),
+        (2, [["a.0", 2], ["a.1", 1], ["b", 2], ["c", 1]]),
+        (9, [["a.0", 2], ["a.1", 1], ["b", 2], ["c", 1]]),
+    ],
+)
+def test_names_in_groups(depth: int, groups: list[Any]) -> None:
+    assert call(GROUPS, NAMES, depth) == groups
+
+
+def test_equal_names_are_rows_of_their_own() -> None:
+    assert call(GROUPS, ["w", "w"], 0) == [["w", 1], ["w", 1]]
+    assert call(GROUPS, ["w", "w"], 1) == [["w", 2]]
+
+
+DEPTHS = "(names, most) => depths(names.map((name) => ({ name })), most)"
+
+
+@pytest.mark.parametrize(
+    ("names", "most", "options", "chosen"),
+    [
+        (NAMES, 48, [[1, "3"], [2, "4"], [0, "6 tensors"]], 0),
+        (NAMES, 5, [[1, "3"], [2, "4"], [0, "6 tensors"]], 2),
+        (NAMES, 4, [[1, "3"], [2, "4"], [0, "6 tensors"]], 2),
+        (NAMES, 3, [[1, "3"], [2, "4"], [0, "6 tensors"]], 1),
+        (NAMES, 2, [[1, "3"], [2, "4"], [0, "6 tensors"]], 1),
+        (["a", "b"], 48, [[1, "2"]], 1),
+        (["a.w", "a.b"], 48, [[1, "1"], [0, "2 tensors"]], 0),
+        ([], 48, [[0, "0 tensors"]], 0),
+        (
+            [".".join("abcdefghijklmnop") + f".{number}.w" for number in range(2)],
+            48,
+            [[1, "1"], [0, "2 tensors"]],
+            0,
+        ),
+    ],
+)
+def test_the_deepest_groups_that_have_room(
+    names: list[str], most: int, options: list[Any], chosen: int
+) -> None:
+    assert call(DEPTHS, names, most) == {"options": options, "chosen": chosen}
+
+
+def test_a_sort_is_natural_and_puts_what_is_missing_last() -> None:
+    sort = "(values, up) => [...values].sort((one, two) => compared(one, two, up))"
+    values = ["layer.10", "layer.2", None, "layer.1"]
+
+    assert call(sort, values, True) == ["layer.1", "layer.2", "layer.10", None]
+    assert call(sort, values, False) == ["layer.10", "layer.2", "layer.1", None]
+    assert call(sort, [10, 9, None, 100.5], True) == [9, 10, 100.5, None]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", ["A.weight", "a.bias", "b.(w)"]),
+        ("  ", ["A.weight", "a.bias", "b.(w)"]),
+        ("a.", ["A.weight", "a.bias"]),
+        ("W a", ["A.weight"]),
+        ("a*i", ["A.weight", "a.bias"]),
+        ("a*s", ["a.bias"]),
+        ("b.(*)", ["b.(w)"]),
+        ("none", []),
+    ],
+)
+def test_a_filter_takes_words_in_any_order(text: str, names: list[str]) -> None:
+    see = "(names, text) => matching(names.map((name) => ({ name })), text, (row) => row.name).map((row) => row.name)"
+    assert call(see, ["A.weight", "a.bias", "b.(w)"], text) == names
+
+
+# --- colours ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_ramp_goes_through_its_colours() -> None:
+    colours = ["#000000", "#646464", "#c8c8c8"]
+    shares = [-1, 0, 0.25, 0.5, 0.75, 1, 2]
+
+    found = calls("ramp", [[colours, share] for share in shares])
+    assert found == [f"rgb({grey},{grey},{grey})" for grey in (0, 0, 50, 100, 150, 200, 200)]
+    colours = [f"rgb({grey},{grey},{grey})" for grey in (117, 118)]  # of luminance 0.178 and 0.181
+    assert calls("ink", [[colour] for colour in colours]) == ["#ffffff", "#000000"]
+    assert calls("ink", [["#ffffff"], ["#000000"], ["rgb(255,255,0)"], ["#0000ff"]]) == [
+        "#000000", "#ffffff", "#000000", "#ffffff",
+    ]  # fmt: skip
+
+
+def test_a_histogram_is_scaled_to_its_largest_count() -> None:
+    see = "(found) => histogram_of(found).children[0].children[0].d"
+    path = call(see, {"low": -1, "high": 1, "counts": [0, 3, 9, 900]})
+    assert path.split("M")[1:] == [
+        "0.00 32v-0.00h32.00v0.00z", "32.00 32v-1.00h32.00v1.00z",
+        "64.00 32v-1.00h32.00v1.00z", "96.00 32v-30.00h32.00v30.00z",
+    ]  # fmt: skip
+    assert (
+        call("(found) => histogram_of(found).textContent", {"low": -1, "high": 0.123456, "counts": [1]})
+        == "-1 … 0.123"
+    )
+    assert calls("histogram_of", [[None], [{"counts": []}]]) == ["", ""]
+
+
+# --- statistics -------------------------------------------------------------------------------------------------------
+
+
+def test_many_tensors_become_the_statistics_of_their_modules() -> None:
+    pick = random.Random(6)
+    values = {
+        f"m.{number}.w": [pick.gauss(number, 1 + number) for _ in range(5 + number)] for number in range(3)
+    }
+    rows = []
+    for name, numbers in values.items():
+        mean = sum(numbers) / len(numbers)
+        std = math.sqrt(sum((number - mean) ** 2 for number in numbers) / len(numbers))
+        rows.append(
+            {
+                "name": name,
+                "numel": len(numbers),
+                "min": min(numbers),
+                "max": max(numbers),
+                "mean": mean,
+                "std": std,
+                "nan": 1,
+                "inf": 0,
+            }
+        )
+    rows.append(
+        {
+            "name": "m.none",
+            "numel": 4,
+            "min": None,
+            "max": None,
+            "mean": None,
+            "std": None,
+            "nan": 4,
+            "inf": 2,
+        }
+    )
+
+    # The limit of columns is that of the page: 400 further modules of many tensors exceed it.
+    more = [{**rows[0], "name": f"x.{number}.{part}"} for number in range(400) for part in "abc"]
+    found = call("merged", [*rows, *more])
+    assert len(found) == 4 + 400 and [row["name"] for row in found[:4]] == ["m.0", "m.1", "m.2", "m"]
+    for row, numbers in zip(found[:3], values.values(), strict=True):
+        mean = sum(numbers) / len(numbers)
+        assert row["min"] == min(numbers) and row["max"] == max(numbers)
+        assert row["mean"] == pytest.approx(mean) and row["nan"] == 1 and row["inf"] == 0
+        assert row["std"] == pytest.approx(
+            math.sqrt(sum((number - mean) ** 2 for number in numbers) / len(numbers))
+        )
+        assert row["rms"] == pytest.approx(math.sqrt(sum(number**2 for number in numbers) / len(numbers)))
+    assert found[3] == {
+        "name": "m",
+        "min": None,
+        "max": None,
+        "mean": None,
+        "std": None,
+        "rms": None,
+        "nan": 4,
+        "inf": 2,
+    }
+
+
+def test_a_module_has_the_statistics_of_all_its_elements() -> None:
+    numbers = [[1.0, 2.0, 3.0], [10.0, 30.0]]
+    rows = [
+        {
+            "name": f"m.{part}",
+            "numel": len(row),
+            "min": min(row),
+            "max": max(row),
+            "mean": sum(row) / len(row),
+            "std": std,
+            "nan": 0,
+            "inf": part,
+        }
+        for part, (row, std) in enumerate(zip(numbers, [math.sqrt(2 / 3), 10.0], strict=True))
+    ]
+    more = [{**rows[0], "name": f"x.{number}.{part}"} for number in range(400) for part in "abc"]
+    found = call("merged", [*rows, *more])[0]
+
+    every = [1.0, 2.0, 3.0, 10.0, 30.0]
+    mean = sum(every) / 5
+    assert (found["name"], found["min"], found["max"], found["nan"], found["inf"]) == ("m", 1, 30, 0, 1)
+    assert found["mean"] == pytest.approx(mean)
+    assert found["std"] == pytest.approx(math.sqrt(sum((number - mean) ** 2 for number in every) / 5))
+    assert found["rms"] == pytest.approx(math.sqrt(sum(number**2 for number in every) / 5))
+
+
+def test_the_line_about_a_tensor_says_what_is_no_number() -> None:
+    row = {"name": "a\u202e", "min": -1, "mean": 0, "max": 2.5, "std": 1, "rms": 1.25, "nan": 0, "inf": 1200}
+    assert call("stats_text", row) == "a\\u202e\nmin -1, mean 0, max 2.5\nstd 1, rms 1.25\n1,200 Inf"
+
+
+def test_dead_channels_are_counted() -> None:
+    layers = [{"name": name, "channels": {"dead": dead, "count": 8}} for name, dead in (("a", []), ("b", []))]
+    text = call("(rows) => dead_part(rows, 0.001).textContent", layers)
+    assert (
+        "No dead channel in 2 layers. A channel is dead below 0.001 times the largest one of its layer."
+        in text
+    )
+    assert call("dead_part", [{"name": "a", "channels": None}], 0.001) is None
+
+
+# --- two checkpoints --------------------------------------------------------------------------------------------------
+
+
+def change(
+    status: str, *, role: str = "parameter", reason: str | None = "did not change", **more: Any
+) -> dict[str, Any]:
+    """A row of a comparison."""
+    return {
+        "name": "a.w",
+        "status": status,
+        "role": role,
+        "reason": reason,
+        "rel_l2": None,
+        "max_abs": None,
+        **more,
+    }
+
+
+@pytest.mark.parametrize(
+    ("row", "moved", "still"),
+    [
+        (change("same"), True, True),
+        (change("same"), False, False),
+        (change("same", reason=None), True, False),
+        (change("same", role="unknown"), True, True),
+        (change("same", role="buffer"), True, False),
+        (change("changed"), True, False),
+    ],
+)
+def test_a_parameter_that_did_not_change_while_others_did(row: Any, moved: bool, still: bool) -> None:
+    assert call("is_still", row, moved) is still
+
+
+def test_the_verdict_counts_each_status() -> None:
+    rows = [change(status) for status in ("same", "changed", "added", "changed")]
+    verdict = "(view, rows, values) => diff_verdict(view, rows, values).textContent"
+
+    assert call(verdict, {"same": False}, rows, [1]) == "differ: 2 changed, 1 added, 1 same, 1 value"
+    assert call(verdict, {"same": True}, rows[:1], []) == "same: 1 tensor"
+
+
+def test_what_did_not_change_is_counted_among_the_parameters() -> None:
+    rows = [
+        {**change("same"), "still": True},
+        change("changed"),
+        change("changed", role="buffer"),
+        change("changed"),
+    ]
+    see = "(rows) => still_part(rows)?.children[0].textContent ?? null"
+
+    assert call(see, rows) == "1 of 3 parameters did not change"
+    rows[0]["role"] = "unknown"
+    assert call(see, rows) == "1 of 3 parameters did not change (not sure that they are parameters)"
+    assert call(see, rows[1:]) is None
+
+
+def test_a_bar_is_the_largest_change_of_its_rows() -> None:
+    rows = [
+        change("changed", rel_l2=0.5),
+        change("changed", rel_l2=2),
+        change("changed", rel_l2="inf"),
+        {**change("same"), "still": True},
+    ]
+    see = "(rows) => { const group = measured_group({ name: 'a', rows }); return [group.value, group.same, group.still, group.is_same, group_text(group)]; }"
+
+    assert call(see, rows) == [2, 1, 1, False, "2, 1 of 4 did not change"]
+    assert call(see, rows[2:3]) == [None, 0, 0, False, "changed, without a relative number"]
+    assert call(see, rows[3:]) == [None, 1, 1, True, "did not change"]
+    assert call(see, [change("changed", rel_l2=0)])[0] is None
+
+
+def test_bars_are_decades_above_the_smallest_change() -> None:
+    see = """(groups) => {
+      const option = bars_option(groups.map((rows) => measured_group({ name: "a", rows })), { alarm: "#ff0000", none: "#888888" }, 900);
+      return [option.xAxis.max, option.series[0].data.map((row) => row.value), option.xAxis.axisLabel.formatter(0)];
+    }"""
+    bars = [[change("changed", rel_l2=value)] for value in (0.01, 0.1, 5)]
+    still = [{**change("same"), "still": True}]
+
+    high, values, low = call(see, [*bars, still, [change("same", role="buffer")], [change("changed")]])
+    assert high == 4 and low == "0.001"
+    assert values == [pytest.approx(1), pytest.approx(2), pytest.approx(3 + math.log10(5)), 4, 0, 4]
+    assert call(see, [still]) == [1, [1], "0.001"]
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        (change("same"), "did not change"),
+        (change("same", reason="frozen"), "frozen"),
+        (change("added"), "added"),
+        (change("changed", differing=4, numel=4), "all elements"),
+        (change("changed", differing=1, numel=1200), "1 of 1,200 elements"),
+        (
+            change(
+                "changed", differing=1, numel=2, max_abs=0.5, at=[0, 1], rel_l2="inf", nan=[0, 1], inf=[2, 2]
+            ),
+            f"1 of 2 elements, max |Δ| 0.5 at [0, 1], relative L2 inf, NaN 0 {ARROW} 1",
+        ),
+        (
+            change("changed", differing=0, numel=2, max_abs=0, at=[], inf=[2, 0]),
+            f"0 of 2 elements, max |Δ| 0, Inf 2 {ARROW} 0",
+        ),
+    ],
+)
+def test_a_change_in_words(row: Any, text: str) -> None:
+    assert call("change_text", row) == text
+
+
+# --- a series ---------------------------------------------------------------------------------------------------------
+
+
+def stats_of(path: str, **rows: tuple[float | None, int]) -> dict[str, Any]:
+    """The statistics of a file: the RMS of each tensor of 4 elements, and how many of them are NaN."""
+    table = [
+        {"name": name, "numel": 4, "rms": rms, "nan": nan, "inf": 0} for name, (rms, nan) in rows.items()
+    ]
+    return {"file": {"path": path}, "tensors": packed(table)}
+
+
+def diff_of(before: str, after: str, **rows: tuple[str, float | None]) -> dict[str, Any]:
+    """A comparison: the status and the relative change of each tensor."""
+    table = [
+        {
+            "before": name,
+            "after": name,
+            "role": "buffer" if name == "count" else "parameter",
+            "status": status,
+            "numel": 4,
+            "rel_l2": value,
+            "reason": "did not change" if status == "same" else None,
+        }
+        for name, (status, value) in rows.items()
+    ]
+    return {"before": {"path": before}, "after": {"path": after}, "tensors": packed(table)}
+
+
+SERIES: dict[str, Any] = {
+    "stats": [
+        stats_of("e0", w=(1.0, 0), b=(0.0, 0), count=(1.0, 0), v=(2.0, 0)),
+        stats_of("e1", w=(10.0, 0), b=(0.5, 0), count=(99.0, 0), v=(2.0, 0)),
+        stats_of("e2", w=(99.0, 3), b=(0.0, 0), count=(99.0, 0), v=(19.9, 0)),
+    ],
+    "diffs": [
+        diff_of(
+            "e0", "e1", v=("changed", 0.25), w=("same", 0.0), b=("changed", None), count=("changed", 0.5)
+        ),
+        diff_of("e1", "e2", v=("same", 0.0), w=("same", 0.0), b=("changed", 1.5), count=("same", 0.0)),
+        diff_of("e0", "e2", v=("changed", 9.0)),
+    ],
+}
+
+
+def test_a_series_has_the_change_from_each_file_to_the_next() -> None:
+    found = call("series_of", SERIES)
+    rows = {row["name"]: row for row in found["rows"]}
+
+    assert found["files"] == ["e0", "e1", "e2"] and found["has_stats"] and found["has_diffs"]
+    assert list(rows) == ["v", "w", "b", "count"], "the order of the comparison"
+    assert rows["v"]["rms"] == [2.0, 2.0, 19.9] and rows["w"]["bad"] == [0, 0, 3]
+    assert [step and (step["value"], step["status"], step["still"]) for step in rows["v"]["change"]] == [
+        None, (0.25, "changed", False), (0, "same", True),
+    ]  # fmt: skip
+    assert [step["still"] for step in rows["w"]["change"][1:]] == [True, True]
+    assert rows["b"]["change"][1]["value"] is None and rows["count"]["change"][2]["still"] is False
+    assert {row["numel"] for row in rows.values()} == {4} and rows["count"]["role"] == "buffer"
+
+
+def test_a_series_of_comparisons_or_of_statistics_alone() -> None:
+    found = call("series_of", {**SERIES, "stats": []})
+    assert found["files"] == ["e0", "e1", "e2"] and not found["has_stats"]
+    assert [row["name"] for row in found["rows"]] == ["v", "w", "b", "count"] and found["rows"][0][
+        "numel"
+    ] == 4
+    found = call("series_of", {**SERIES, "diffs": []})
+    assert [row["name"] for row in found["rows"]] == ["w", "b", "count", "v"] and not found["has_diffs"]
+    assert found["rows"][0]["change"] == [] and found["rows"][0]["role"] is None
+
+
+STANDS_OUT = """(view) => {
+  const facts = series_facts(series_of(view));
+  return facts ? facts.children.at(-1).children[0].children.map((each) => each.textContent) : [];
+}"""
+
+
+def test_what_stands_out_in_a_series() -> None:
+    assert call(STANDS_OUT, SERIES) == [
+        "warning1 tensor with NaN or Inf, first in e2.w",
+        "info1 tensor did not change after e1, while other parameters did.v",
+        "info1 tensor did not change in any file, while other parameters did.w",
+        "info1 tensor with ten times the RMS or more in e1 than in the file before.w",
+        "info1 tensor all zero in e2, and not in the file before.b",
+    ]
+    assert call(STANDS_OUT, {**SERIES, "stats": SERIES["stats"][:1], "diffs": []}) == []
+
+
+CELL = "(rows, at, mode) => cell_of({ name: 'a', rows }, at, mode)"
+
+
+def tensor(rms: Any = 1.0, bad: int = 0, numel: int = 4, **step: Any) -> dict[str, Any]:
+    """A row of a series with one file."""
+    return {"rms": [rms], "bad": [bad], "numel": numel, "change": [step or None]}
+
+
+def step(value: float | None, status: str = "changed", still: bool = False) -> dict[str, Any]:
+    """The change of a tensor from a file to the next."""
+    return {"value": value, "status": status, "still": still}
+
+
+@pytest.mark.parametrize(
+    ("rows", "mode", "cell"),
+    [
+        (
+            [tensor(3.0, numel=1), tensor(1.0, numel=3)],
+            "rms",
+            {"value": pytest.approx(math.sqrt(3)), "text": "RMS 1.73"},
+        ),
+        ([tensor(0.0), tensor("nan")], "rms", {"kind": "none", "text": "all zero"}),
+        ([tensor(1.0, numel=0)], "rms", {"kind": "none", "text": "all zero"}),
+        ([tensor(None), tensor("inf")], "rms", None),
+        (
+            [tensor(bad=3), tensor(bad=1200), tensor()],
+            "rms",
+            {"kind": "bad", "text": "1,203 elements are NaN or Inf"},
+        ),
+        ([tensor(bad=3, **step(1.0))], "change", {"kind": "bad", "text": "3 elements are NaN or Inf"}),
+        ([tensor()], "change", None),
+        (
+            [tensor(**step(0.5)), tensor(**step(2)), tensor(**step(None))],
+            "change",
+            {"value": 2, "text": "relative change 2"},
+        ),
+        ([tensor(**step(0, "same", True)), tensor()], "change", {"kind": "still", "text": "did not change"}),
+        (
+            [tensor(**step(0, "same", True)), tensor(**step(0, "same"))],
+            "change",
+            {"kind": "none", "text": "did not change"},
+        ),
+        (
+            [tensor(**step(0, "same", True)), tensor(**step(0.5))],
+            "change",
+            {"value": 0.5, "text": "relative change 0.5"},
+        ),
+        (
+            [tensor(**step(None, status)) for status in ("added", "added", "same", "reshaped", "removed")],
+            "change",
+            {"kind": "none", "text": "added, same, reshaped and 1 more"},
+        ),
+    ],
+)
+def test_a_cell_of_a_series(rows: list[Any], mode: str, cell: Any) -> None:
+    assert call(CELL, rows, 0, mode) == cell
+
+
+def test_the_map_of_a_series_leaves_out_the_change_to_the_first_file() -> None:
+    see = """(view, mode) => {
+      const series = series_of(view);
+      const option = heat_option(series, grouped(series.rows, 0), mode, { ramp: ["#000000", "#ffffff"] }, 900);
+      return [option.xAxis.data.length, option.series[0].data.length];
+    }"""
+    assert call(see, SERIES, "rms") == [3, 12]
+    assert call(see, SERIES, "change") == [2, 8]
+
+
+# --- whole documents --------------------------------------------------------------------------------------------------
+
+
+def views(name: str) -> list[Any]:
+    """The views of a page of real documents, as its script reads them."""
+    return list(json.loads(json.dumps(payload(documents(name), "0")))["views"])
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "diff", "stats", "evil"])
+def test_the_rows_of_real_documents_have_the_same_fields(name: str) -> None:
+    tables = [view["tensors"] for view in views(name) if "tensors" in view]
+    for rows, table in zip(calls("rows_of", [[table] for table in tables]), tables, strict=True):
+        assert len(rows) == table["count"] > 0 and {tuple(row) for row in rows} == {tuple(table["columns"])}
+
+
+def test_a_real_series_says_who_freezes_explodes_and_dies() -> None:
+    said = call(STANDS_OUT, views("series")[0])
+
+    assert [text.partition("block")[0].partition("aux")[0] for text in said] == [
+        "warning1 tensor with NaN or Inf, first in epoch_10.pth.",
+        "info1 tensor did not change after epoch_4.pth, while other parameters did.",
+        "info1 tensor with ten times the RMS or more in epoch_6.pth than in the file before.",
+        "info1 tensor all zero in epoch_8.pth, and not in the file before.",
+        "info1 tensor did not change in any file, while other parameters did.",
+    ]
+
+
+def test_what_may_be_no_parameter_is_not_called_one() -> None:
+    see = """(view) => {
+      const rows = rows_of(view.tensors);
+      for (const row of rows) row.still = is_still(row, true);
+      return [still_part(rows).textContent, counts_part(rows).textContent];
+    }"""
+    still, counts = call(see, next(view for view in views("evil") if view["kind"] == "diff"))
+
+    assert "(not sure that they are parameters)" in still and "Parameters (not sure)" in counts
