@@ -306,20 +306,20 @@ def test_a_read_only_folder_is_left_alone(work: Path) -> None:
 
 
 def test_the_folders_above_a_target_are_made(tmp_path: Path) -> None:
-    to = commit.Target("new/deep/out", str(tmp_path / "new" / "deep" / "out"), None)
-    folder.make_parents(to)
-    folder.make_parents(to)
+    to = io_target.Target("new/deep/out", str(tmp_path / "new" / "deep" / "out"), None)
+    io_target.make_parents(to)
+    io_target.make_parents(to)
     assert (tmp_path / "new" / "deep").is_dir() and os.listdir(tmp_path / "new" / "deep") == []
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(WriteError, match="file/x: the folder cannot be made"):
-        folder.make_parents(commit.Target("file/x/out", str(tmp_path / "file" / "x" / "out"), None))
+        io_target.make_parents(io_target.Target("file/x/out", str(tmp_path / "file" / "x" / "out"), None))
 
 
 def test_a_folder_whose_rename_fails_is_kept_and_its_name_is_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without renameat2 the name is claimed first: nothing may stand there as if it were the checkpoint."""
-    monkeypatch.setattr(folder, "renamed", lambda *_: False)
+    monkeypatch.setattr(io_target, "renamed", lambda *_: False)
     monkeypatch.setattr(os, "rename", mock.Mock(side_effect=OSError(errno.EIO, "x")))
     with pytest.raises(WriteError, match="cannot be put in place") as error:
         write(target(tmp_path / "out"), **NEW)
@@ -330,7 +330,7 @@ def test_a_folder_whose_rename_fails_is_kept_and_its_name_is_free(
 def test_a_folder_that_is_placed_and_not_on_the_disk_is_called_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder, "sync_folder", mock.Mock(side_effect=OSError(errno.EIO, "x")))
+    monkeypatch.setattr(io_target, "sync_folder", mock.Mock(side_effect=OSError(errno.EIO, "x")))
     with pytest.raises(WriteError, match="complete, but it may not survive a power loss"):
         write(target(tmp_path / "out"), **NEW)
     assert content(tmp_path / "out") == NEW

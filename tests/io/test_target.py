@@ -1146,7 +1146,7 @@ def test_a_file_that_cannot_be_given_away_keeps_its_group_or_gives_the_group_no_
     monkeypatch.setattr(os, "fchown", fchown)
     monkeypatch.setattr(os, "fstat", lambda fd: mock.Mock(wraps=real(fd), st_gid=group[-1]))
     fd = os.open(tmp_path / "new", os.O_RDWR)
-    commit.keep_mode(fd, mock.Mock(st_mode=stat.S_IFREG | 0o674, st_uid=1234, st_gid=77))
+    target.keep_mode(fd, mock.Mock(st_mode=stat.S_IFREG | 0o674, st_uid=1234, st_gid=77))
     os.close(fd)
 
     assert given == [(1234, 77), (-1, 77)]

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from ckpt.render.html.page import SCRIPTS
 from process import ROOT
+
+from ckpt.render.html import SCRIPTS
 
 ASSETS = ROOT / "ckpt" / "render" / "html" / "assets"
 _DOCUMENT = """
