@@ -205,7 +205,7 @@ def commands() -> dict[str, set[str]]:
 
 @cache
 def rings(path: str) -> tuple[tuple[str, ...], ...]:
-    """Which modules of tests run for a module: what mirrors it, then what imports it or names a command that needs it."""
+    """Return the modules of tests that run for a module: what mirrors it, then what imports it or names a command that needs it."""
     module = Path(path).relative_to("ckpt")
     folder, stem = HERE / "tests" / module.parent, module.stem.strip("_")
     name = ".".join(module.with_suffix("").parts).removesuffix(".__init__")
@@ -215,7 +215,10 @@ def rings(path: str) -> tuple[tuple[str, ...], ...]:
     while not folder.is_dir():
         folder = folder.parent
     beside = sorted(folder.glob("test_*.py")) if folder != HERE / "tests" else []
-    first = [test for test in mirror if test.exists()] or beside
+    first = [
+        *(test for test in mirror if test.exists()),
+        *sorted((folder / stem).glob("test_*.py")),
+    ] or beside
     importing = re.compile(
         rf"\b{re.escape('ckpt.' + name)}\b|from {re.escape('ckpt.' + name).rpartition('.')[0]} import .*\b{stem}\b"
     )
