@@ -9,7 +9,7 @@ from ckpt.elements.histogram import Histogram
 from ckpt.jobs.inspect.inspect import InspectReport
 from ckpt.render.folding import Fold, fold, leaves_of
 from ckpt.render.tables import ROWS
-from ckpt.render.text import Line, cells, columns
+from ckpt.render.text import Column, Line, cells, columns
 from ckpt.rows import NamedTuple
 from ckpt.text import percent, show, size_text
 
@@ -94,10 +94,16 @@ def bar_lines(
     room = _CELLS
     if width is not None:
         room = max(min(width - used - max(map(cells, names), default=0), _MOST), _FEWEST)
-    table = [["SIZE", "NAME", "SHARE", ""]]
+    table: list[list[str]] = []
     for part, name, size, share in zip(parts, names, sizes, shares, strict=True):
         table.append([size, name, share, _bar(part.sizes, whole, room)])
-    out = columns(table, right=frozenset((0, 2)), width=width, give=(1,))
+    heads = (
+        Column("SIZE", right=True),
+        Column("NAME", gives_way=True),
+        Column("SHARE", right=True),
+        Column(""),
+    )
+    out = columns(heads, table, width=width)
     for line, part in zip(out[1:], parts, strict=True):
         if part.fold.children:
             line[1] = (line[1][0], "group")

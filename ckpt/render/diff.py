@@ -12,6 +12,7 @@ from ckpt.jobs.diff.rows import STATUSES, Row, ValueRow, depth_that_fits, module
 from ckpt.render.bars import spark
 from ckpt.render.text import (
     NAME,
+    Column,
     Line,
     cells,
     columns,
@@ -232,16 +233,23 @@ def _bars(
     most = most if depth is None else len(rows)
     parts = [row for row in rows if row.rel_l2 is not None]
     largest = max((row.rel_l2 or 0.0 for row in parts), default=0.0)
-    table = [["MODULE", "TENSORS", "CHANGED", "REL. L2", ""]]
+    table: list[list[str]] = []
     for row in rows[:most]:
         share = (row.rel_l2 or 0.0) / largest if largest else 0.0
         number = "from 0" if row.rel_l2 is None else f"{row.rel_l2:.3g}"
         name = show(row.name, 120) or "(the root)"
         table.append([name, f"{row.tensors:,}", f"{row.changed:,}", number, _bar(share)])
-    out: list[Line] = [[], *columns(table, right=frozenset((1, 2, 3)), width=width)]
+    out: list[Line] = [[], *columns(_MODULE_COLUMNS, table, width=width)]
     if len(rows) > most:
         out.append([(f"… {len(rows) - most:,} more modules (--depth N)", "dim")])
     return out
+
+
+_MODULE_COLUMNS = (
+    Column("MODULE", gives_way=True),
+    *(Column(name, right=True) for name in ("TENSORS", "CHANGED", "REL. L2")),
+    Column(""),
+)
 
 
 def _bar(share: float) -> str:

@@ -10,7 +10,17 @@ from ckpt.checkpoint import looks_of
 from ckpt.findings import Finding
 from ckpt.jobs.inspect.inspect import InspectReport, Row
 from ckpt.render.tables import ROWS, import_table, tensor_lines, value_table
-from ckpt.render.text import Line, columns, findings_lines, flowed, follow_lines, height_of, hung, safe
+from ckpt.render.text import (
+    Column,
+    Line,
+    columns,
+    findings_lines,
+    flowed,
+    follow_lines,
+    height_of,
+    hung,
+    safe,
+)
 from ckpt.tensors import Composite, Tensor
 from ckpt.text import and_more, count_text, plural, show, show_literal, size_text
 
@@ -194,7 +204,8 @@ def index_lines(found: ParameterIndex, width: int | None = None) -> list[Line]:
         shapes = {show_shape(entry.tensor): None for entry in entries}
         dtypes = {entry.tensor.dtype.name: None for entry in entries}
         rows.append([str(number), names, and_more(list(shapes), 2, " or "), " or ".join(dtypes)])
-    out = columns([["INDEX", "NAME", "SHAPE", "DTYPE"], *rows], right=frozenset((0,)), width=width, give=(1,))
+    heads = Column("INDEX", right=True), Column("NAME", gives_way=True), Column("SHAPE"), Column("DTYPE")
+    out = columns(heads, rows, width=width)
     assumes = f"; assumes that {found.assumes}" if found.assumes else ""
     counted = plural(found.parameters, "parameter")
     counted = counted if found.least == found.parameters else f"{found.least:,} to {counted}"

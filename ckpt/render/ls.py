@@ -7,17 +7,22 @@ from collections.abc import Sequence
 
 from ckpt.findings import Finding
 from ckpt.jobs.inspect.ls import RUNS_CODE, UNREADABLE, LsRow
-from ckpt.render.text import Line, cells, columns, wrapped
+from ckpt.render.text import Column, Line, cells, columns, narrowed, wrapped
 from ckpt.text import count_text, plural, show, show_literal, size_text
 
 _ELSEWHERE = frozenset(("weights-only", "unknown-import", "optimizer-heavy", "tied"))
 """Findings that other columns tell, or that most checkpoints have; JSON has all."""
-_HEAD = ["NAME", "FORMAT", "SIZE", "PARAMS", "DTYPE", "DEVICE", "LOADS", "FINDINGS"]
-_NUMBERS, _LOADS, _ALWAYS = (2, 3), 6, (0, 6, 7)
-_GIVEN_UP = (1, 4, 5, 3, 2)
-"""Columns that a narrow screen does without, the first of them first."""
-_NAME, _LAST = 24, 18
-"""The least cells for a name, and for the findings."""
+_COLUMNS = (
+    Column("NAME", gives_way=True, least=24),
+    Column("FORMAT", given_up=1),
+    Column("SIZE", right=True, given_up=5),
+    Column("PARAMS", right=True, given_up=4),
+    Column("DTYPE", given_up=2),
+    Column("DEVICE", given_up=3),
+    Column("LOADS"),
+    Column("FINDINGS", least=18),
+)
+_ALWAYS = ("NAME", "LOADS", "FINDINGS")
 _STYLES = {RUNS_CODE: "error", UNREADABLE: "warning"}
 
 
@@ -26,26 +31,24 @@ def ls_lines(rows: Sequence[LsRow], width: int | None = None, folder: str = "") 
 
     Columns that are empty are left out, and those that least matter where the screen is narrow.
     """
-    table = [_HEAD, *(_cells(row, folder) for row in rows)]
-    kept = [i for i, _ in enumerate(_HEAD) if i in _ALWAYS or any(row[i] for row in table[1:])]
-    sizes = [max(cells(row[i]) for row in table) for i in range(len(_HEAD))]
-    for i in _GIVEN_UP:
-        if width is not None and i in kept and _needed(sizes, kept) > width:
-            kept.remove(i)
-    *others, last = kept
-    left = columns(
-        [[row[i] for i in others] for row in table],
-        right=frozenset(others.index(i) for i in _NUMBERS if i in others),
-        width=None if width is None else max(width - 2 - min(sizes[last], _LAST), 0),
+    table = [_cells(row, folder) for row in rows]
+    filled = [i for i, head in enumerate(_COLUMNS) if head.name in _ALWAYS or any(row[i] for row in table)]
+    (*others, last), texts = narrowed(
+        [_COLUMNS[i] for i in filled], [[row[i] for i in filled] for row in table], width
     )
+    findings = [row[-1] for row in texts]
+    least = min(max(cells(text) for text in (last.name, *findings)), last.least or 0)
+    left = columns(
+        others, [row[:-1] for row in texts], width=None if width is None else max(width - 2 - least, 0)
+    )
+    at = [head.name for head in others].index("LOADS")
     out: list[Line] = [[*left[0], ("  FINDINGS", "head")]]
-    for line, cell, row in zip(left[1:], (row[last] for row in table[1:]), rows, strict=True):
-        at = others.index(_LOADS)
+    for line, cell, row in zip(left[1:], findings, rows, strict=True):
         line[at] = (line[at][0], _STYLES.get(row.loads, ""))
         if row.error is not None:  # its other columns are empty
             line, cell = [line[0], (UNREADABLE, _STYLES[UNREADABLE])], show_literal(str(row.error))
         indent = sum(cells(text) for text, _ in line) + 2
-        first, *more = wrapped(cell, None if width is None else max(width - indent, _LAST), 0)
+        first, *more = wrapped(cell, None if width is None else max(width - indent, last.least or 0), 0)
         out.append([*line, (f"  {first}", "")])
         out += [[(" " * indent + text, "")] for text in more]
     return out
@@ -59,13 +62,6 @@ def _cells(row: LsRow, folder: str) -> list[str]:
     dtype, device = _first(row.dtypes), _first(row.devices)
     codes = " ".join(codes_of(row.findings))
     return [name, row.format, size_text(row.nbytes), parameters, dtype, device, show(row.loads, 40), codes]
-
-
-def _needed(sizes: Sequence[int], kept: Sequence[int]) -> int:
-    """The width of a table with these columns, its names cut and its last column wrapped as far as can be."""
-    *others, last = kept
-    wanted = [min(sizes[0], _NAME), *(sizes[i] for i in others[1:]), min(sizes[last], _LAST)]
-    return sum(wanted) + 2 * (len(wanted) - 1)
 
 
 def _first(names: Sequence[str]) -> str:

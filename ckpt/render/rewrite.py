@@ -7,7 +7,19 @@ from collections.abc import Sequence
 from ckpt.formats.save import SavedFile
 from ckpt.jobs.rewrite.report import Change, Coverage, Leftover, Pairing, RewriteReport
 from ckpt.render.folding import alike
-from ckpt.render.text import NAME, Line, cells, columns, hung, pasted_line, shortened, spread, whole, wrapped
+from ckpt.render.text import (
+    NAME,
+    Column,
+    Line,
+    cells,
+    columns,
+    hung,
+    pasted_line,
+    shortened,
+    spread,
+    whole,
+    wrapped,
+)
 from ckpt.text import and_more, folded, listed, pasted_path, percent, plural, show, show_literal, size_text
 
 DRY_RUN = "nothing was written (--dry-run)"
@@ -133,10 +145,15 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
         out += hung([], each.advice, width, 2, "warning")
     modules = coverage.modules()
     if len(modules) > 1:
-        table = [["MODULE", "TENSORS", "ELEMENTS"]]
+        heads = (
+            Column("MODULE", gives_way=True),
+            Column("TENSORS", right=True),
+            Column("ELEMENTS", right=True),
+        )
+        table: list[list[str]] = []
         for name, some, all_, part, numel in modules[:_MODULES]:
             table.append([show(name, 60) or "(the root)", f"{some:,} of {all_:,}", percent(part, numel)])
-        out += [[], *columns(table, right=frozenset((1, 2)), width=width)]
+        out += [[], *columns(heads, table, width=width)]
         if len(modules) > _MODULES:
             out.append([(f"… {len(modules) - _MODULES:,} more (--json)", "dim")])
     out += _listed("not in PRETRAINED, kept as they were", coverage.of("missing"), width)

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from ckpt.jobs.check.stats import Row, StatsReport
 from ckpt.render.bars import spark
 from ckpt.render.folding import alike
-from ckpt.render.text import Line, cells, columns, findings_lines, flowed, hung
+from ckpt.render.text import Column, Line, columns, findings_lines, flowed, hung, narrowed
 from ckpt.text import percent, plural, show
 
 _ROWS = 60
+_GIVEN_UP = {"RMS": 1, "MEAN": 3, "MAX": 4, "MIN": 5}
+"""The order in which a narrow screen does without columns; SHAPE is the second."""
 _HEADER = ["name", "dtype", "shape", "min", "max", "mean", "std", "rms", "zeros", "nan", "inf", "dead"]
 
 
@@ -26,16 +28,21 @@ def stats_lines(
     out.append([])
     with_channels = report.threshold is not None
     bad = [any(row.found is not None and getter(row) for row in report.rows) for getter in (_nan, _inf)]
-    header = ["NAME", "SHAPE", "MIN", "MAX", "MEAN", "STD", "RMS", "ZEROS"]
-    header += [name for name, shown in zip(("NAN", "INF"), bad, strict=True) if shown]
-    header += ["DEAD"] if with_channels else []
-    header += ["HISTOGRAM"] if report.histogram else []
+    heads = [Column("NAME", gives_way=True, least=None if width is None else width * 5 // 8)]
+    heads += [Column("SHAPE", given_up=2)]
+    heads += [
+        Column(name, True, given_up=_GIVEN_UP.get(name, 0))
+        for name in ("MIN", "MAX", "MEAN", "STD", "RMS", "ZEROS")
+    ]
+    heads += [Column(name, True) for name, shown in zip(("NAN", "INF"), bad, strict=True) if shown]
+    heads += [Column("DEAD", True)] if with_channels else []
+    heads += [Column("HISTOGRAM")] if report.histogram else []
     body: list[list[str]] = []
     for row in report.rows:
         texts = [show(row.label[len(prefix) :], None) or "(the root)", str(list(row.entry.tensor.shape))]
         found = row.found
         if found is None:
-            body.append([*texts, *[""] * (len(header) - 3), show(row.why, 60)])
+            body.append([*texts, *[""] * (len(heads) - 3), show(row.why, 60)])
             continue
         texts += [_number(value) for value in (found.low, found.high, row.mean, row.std, row.rms)]
         texts.append(percent(found.zeros, found.numel))
@@ -49,10 +56,7 @@ def stats_lines(
         folds = alike([(row[0], tuple(row[1:])) for row in body])
         left = len(body) - sum(len(indices) for _, indices in folds[:_ROWS])
         body = [[name, *body[indices[0]][1:]] for name, indices in folds[:_ROWS]]
-    table = [header, *body]
-    table = _narrowed(table, width)
-    right = frozenset(i for i, name in enumerate(table[0]) if name not in ("NAME", "SHAPE", "HISTOGRAM"))
-    out += columns(table, right=right, width=width)
+    out += columns(*narrowed(heads, body, width), width=width)
     if left:
         out.append([(f"… {left:,} more (--all, --tsv, --json)", "dim")])
     if modules:
@@ -61,7 +65,14 @@ def stats_lines(
             [show(name, 80) or "(the root)", f"{numel:,}", percent(zeros, numel)]
             for name, zeros, numel in sparse
         ]
-        out += [[], *columns([["MODULE", "NUMEL", "ZEROS"], *body], right=frozenset((1, 2)), width=width)]
+        out += [
+            [],
+            *columns(
+                [Column("MODULE", gives_way=True), Column("NUMEL", True), Column("ZEROS", True)],
+                body,
+                width=width,
+            ),
+        ]
     out.append([])
     out += findings_lines(report.findings, width)
     ambiguous = [row.label for row in report.rows if row.channels is not None and row.channels.axis is None]
@@ -71,24 +82,6 @@ def stats_lines(
     zeros, numel = report.sparsity
     out.append([(f"zeros: {percent(zeros, numel)} of {plural(numel, 'element')}", "head")])
     return out
-
-
-_GIVEN_UP = ("RMS", "SHAPE", "MEAN", "MAX", "MIN")
-"""Columns that a narrow screen does without, the first of them first."""
-
-
-def _narrowed(table: list[list[str]], width: int | None) -> list[list[str]]:
-    """The table without columns that would take the room of the names, which is five eighths of the screen at most."""
-    if width is None:
-        return table
-    for name in _GIVEN_UP:
-        sizes = [max(map(cells, column)) for column in zip(*table, strict=True)]
-        sizes[0] = min(sizes[0], width * 5 // 8)
-        if sum(sizes) + 2 * (len(sizes) - 1) <= width:
-            break
-        at = table[0].index(name)
-        table = [row[:at] + row[at + 1 :] for row in table]
-    return table
 
 
 def _prefix(names: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from ckpt.jobs.inspect.inspect import InspectReport, Row
 from ckpt.pickles.known import python3_name
 from ckpt.render.folding import Fold, Leaves, Optimizer, alike, fold, leaves_of, lines
 from ckpt.render.folding import Line as Opened
-from ckpt.render.text import Line, columns
+from ckpt.render.text import Column, Line, columns
 from ckpt.tensors import Composite, Tensor
 from ckpt.text import count_text, plural, show, show_literal, size_text
 from ckpt.tree.literals import BRACKETS, scalar_text
@@ -234,13 +234,14 @@ class _Table:
         rows = list(self._rows)
         for name, tensors, numel, nbytes in optimizers:
             rows.append((show(name, None), f"… {plural(tensors, 'tensor')}", "", "", numel, nbytes, True))
-        header = ["NAME", "SHAPE", *(["DTYPE"] if is_mixed[0] else []), *(["DEVICE"] if is_mixed[1] else [])]
-        table = [[*header, "NUMEL", "SIZE"]]
+        mixed = [Column(name) for name, shown in zip(("DTYPE", "DEVICE"), is_mixed, strict=True) if shown]
+        heads = [Column("NAME", gives_way=True), Column("SHAPE"), *mixed]
+        heads += [Column("NUMEL", right=True), Column("SIZE", right=True)]
+        table: list[list[str]] = []
         for label, shape, dtype, device, numel, nbytes, _ in rows:
-            middle = [text for text, mixed in zip((dtype, show(device, 20)), is_mixed, strict=True) if mixed]
+            middle = [text for text, shown in zip((dtype, show(device, 20)), is_mixed, strict=True) if shown]
             table.append([label, shape, *middle, count_text(numel), size_text(nbytes)])
-        last = len(table[0]) - 1
-        out = columns(table, right=frozenset((last - 1, last)), width=width)
+        out = columns(heads, table, width=width)
         for line, row in zip(out[1:], rows, strict=True):
             if row[-1]:
                 line[0] = (line[0][0], "group")

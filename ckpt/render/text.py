@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ckpt.findings import Finding
+from ckpt.rows import NamedTuple
 from ckpt.text import show_cell, show_literal
 
 Span = tuple[str, str]
@@ -23,19 +24,51 @@ def plain_text(lines: Sequence[Line]) -> str:
     return "".join("".join(text for text, _ in line).rstrip() + "\n" for line in lines)
 
 
+class Column(NamedTuple):
+    """A column of a text table: its title, and how it behaves where the screen is narrow."""
+
+    name: str
+    right: bool = False
+    """Numbers stand at the right."""
+    style: str = ""
+    gives_way: bool = False
+    """Its cells are shortened to fit."""
+    least: int | None = None
+    """The most cells that it insists on, before others are given up for it."""
+    given_up: int = 0
+    """The place in the order of the columns that a narrow screen does without; 0 is never given up."""
+
+
+def narrowed(
+    heads: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None
+) -> tuple[list[Column], list[Sequence[str]]]:
+    """Return the columns that fit `width` cells, and their rows. Columns go in the order of `given_up`."""
+    kept = list(range(len(heads)))
+    sizes = [max(cells(text) for text in (head.name, *column)) for head, column in _turned(heads, rows)]
+    wanted = [
+        size if head.least is None else min(size, head.least) for head, size in zip(heads, sizes, strict=True)
+    ]
+    for at in sorted((at for at in kept if heads[at].given_up), key=lambda at: heads[at].given_up):
+        if width is None or sum(wanted[i] for i in kept) + 2 * (len(kept) - 1) <= width:
+            break
+        kept.remove(at)
+    return [heads[i] for i in kept], [[row[i] for i in kept] for row in rows]
+
+
+def _turned(heads: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterable[tuple[Column, Sequence[str]]]:
+    """Yield each column with its cells."""
+    return zip(heads, zip(*rows, strict=True) if rows else ((),) * len(heads), strict=True)
+
+
 def columns(
-    rows: Sequence[Sequence[str]],
-    *,
-    right: frozenset[int] = frozenset(),
-    styles: dict[int, str] | None = None,
-    width: int | None = None,
-    give: Sequence[int] = (0,),
+    heads: Sequence[Column], rows: Sequence[Sequence[str]], *, width: int | None = None
 ) -> list[Line]:
-    """Rows as aligned columns; the first row is the header. The columns `give` give way to fit `width`, the widest first.
+    """Return aligned columns below their titles. Columns that give way are shortened to fit `width`, the widest first.
 
     Without a width they take at most `NAME` cells: nobody's long key pushes the numbers away.
     """
-    widths = [max((cells(row[i]) for row in rows), default=0) for i in range(len(rows[0]))]
+    widths = [max(cells(text) for text in (head.name, *column)) for head, column in _turned(heads, rows)]
+    give = [i for i, head in enumerate(heads) if head.gives_way]
     if width is None:
         level = NAME
     else:
@@ -44,15 +77,14 @@ def columns(
     for i in give:
         widths[i] = min(widths[i], level)
     lines: list[Line] = []
-    for number, row in enumerate(rows):
+    for number, row in enumerate([[head.name for head in heads], *rows]):
         line: Line = []
-        for i, text in enumerate(row):
-            if i in give:
+        for i, (head, text) in enumerate(zip(heads, row, strict=True)):
+            if head.gives_way:
                 text = shortened(text, widths[i])
             pad = " " * (widths[i] - cells(text))
-            style = "head" if number == 0 else (styles or {}).get(i, "")
-            padded = pad + text if i in right else text + pad
-            line.append((padded + ("  " if i < len(row) - 1 else ""), style))
+            padded = pad + text if head.right else text + pad
+            line.append((padded + ("  " if i < len(row) - 1 else ""), head.style if number else "head"))
         lines.append(line)
     return lines
 

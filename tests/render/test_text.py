@@ -6,7 +6,18 @@ from unicodedata import category, east_asian_width
 
 import pytest
 
-from ckpt.render.text import cells, columns, hung, plain_text, ragged, spread, whole, wrapped
+from ckpt.render.text import (
+    Column,
+    cells,
+    columns,
+    hung,
+    narrowed,
+    plain_text,
+    ragged,
+    spread,
+    whole,
+    wrapped,
+)
 
 
 def lines(text: list[list[tuple[str, str]]]) -> list[str]:
@@ -55,19 +66,22 @@ def test_a_word_that_is_longer_than_a_line_is_never_broken() -> None:
 
 
 def test_columns_that_give_way_share_the_room() -> None:
-    rows = [["A", "B", "N"], ["a" * 50, "b" * 50, "1"], ["a", "b", "2"]]
-    both = lines(columns(rows, width=45, give=(0, 1)))
+    rows = [["a" * 50, "b" * 50, "1"], ["a", "b", "2"]]
+    one, two = Column("A", gives_way=True), Column("B", gives_way=True)
+    both = lines(columns([one, two, Column("N")], rows, width=45))
 
     assert max(map(cells, both)) == 45
     assert both[1] == "…" + "a" * 19 + "  …" + "b" * 19 + "  1"
-    assert lines(columns(rows, width=85, give=(0,)))[1].startswith("…" + "a" * 29 + "  " + "b" * 50)
-    assert lines(columns([["A", "B"], ["a" * 70, "b"]], give=(0, 1)))[1] == "…" + "a" * 59 + "  b"
+    assert lines(columns([one, Column("B"), Column("N")], rows, width=85))[1].startswith(
+        "…" + "a" * 29 + "  " + "b" * 50
+    )
+    assert lines(columns([one, two], [["a" * 70, "b"]]))[1] == "…" + "a" * 59 + "  b"
 
 
 def test_a_narrow_column_keeps_its_width_beside_a_wide_one() -> None:
-    rows = [["A", "B"], ["aaaa", "b" * 50]]
+    heads = [Column("A", gives_way=True), Column("B", gives_way=True)]
 
-    assert lines(columns(rows, width=36, give=(0, 1)))[1] == "aaaa  …" + "b" * 29
+    assert lines(columns(heads, [["aaaa", "b" * 50]], width=36))[1] == "aaaa  …" + "b" * 29
 
 
 RAGGED = [
@@ -112,3 +126,27 @@ def test_a_long_text_moves_its_own_row_alone_in_a_pipe() -> None:
 
     assert out[1] == "a" * 205 + "  1"
     assert out[2] == "a" + " " * 61 + "2"
+
+
+def test_a_narrow_screen_gives_up_columns_in_their_order() -> None:
+    heads = [
+        Column("NAME", least=4),
+        Column("B", given_up=2),
+        Column("C", given_up=1),
+        Column("D", right=True),
+    ]
+    rows = [["a" * 9, "bbb", "ccc", "1"], ["a", "b", "c", "22"]]
+
+    def names(width: int | None) -> str:
+        kept, cut = narrowed(heads, rows, width)
+        assert [len(row) for row in cut] == [len(kept)] * 2 and [row[-1] for row in cut] == ["1", "22"]
+        return " ".join(head.name for head in kept)
+
+    assert names(None) == names(18) == "NAME B C D"
+    assert names(17) == names(13) == "NAME B D"
+    assert names(12) == names(1) == "NAME D"
+    assert lines(columns([heads[0], heads[3]], [["a", "1"], ["b", "22"]])) == [
+        "NAME   D",
+        "a      1",
+        "b     22",
+    ]
