@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
+from ckpt.rows import NamedTuple
+
 if TYPE_CHECKING:
     from ckpt.io.target import FolderSink, Progress, Sink, Target
 
@@ -34,12 +36,35 @@ class Far(Protocol):
         ...
 
 
-_SCHEMES = ("s3://", "gs://", "az://", "http://", "https://", "hf://")
+class Scheme(NamedTuple):
+    """The abilities of the servers behind the URLs of one scheme."""
+
+    store: str = ""
+    """The class of `obstore.store` that reads and writes an object store; empty for other servers."""
+    lists: bool = True
+    """The server lists the names of a folder."""
+    tails: bool = True
+    """It answers for the last bytes without knowing the size."""
+    lists_etags: bool = False
+    """Its listings are known to give the ETag that a request gives. Azure's lack its quotes."""
+    gives_md5: bool = False
+    """The ETag of an object may be the MD5 of its bytes."""
+
+
+SCHEMES = {
+    "s3": Scheme("S3Store", lists_etags=True, gives_md5=True),
+    "gs": Scheme("GCSStore"),
+    "az": Scheme("AzureStore", tails=False),
+    "hf": Scheme(),
+    "http": Scheme(lists=False),
+    "https": Scheme(lists=False),
+}
+_BEGINNINGS = tuple(f"{name}://" for name in SCHEMES)
 
 
 def is_url(path: str) -> bool:
-    """Whether a path leads to another machine."""
-    return ":" in path[:6] and path.lower().startswith(_SCHEMES)
+    """Tell whether a path leads to another machine."""
+    return ":" in path[:6] and path.lower().startswith(_BEGINNINGS)
 
 
 class Writer(Protocol):

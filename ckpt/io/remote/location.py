@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ckpt.errors import NotOpenedError, UnreadableError
 from ckpt.io.remote.source import RangeSource, retried
 from ckpt.io.remote.store import Known, Store
-from ckpt.io.remote.url import OBJECTS, Url, escaped, parsed, shown
+from ckpt.io.remote.url import Url, escaped, parsed, shown
 from ckpt.text import show
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class RemotePath:
     def is_folder(self) -> bool:
         if self._names is not None or self._url.path.endswith("/") or not self._url.path:
             return True
-        if self._url.scheme in ("http", "https") or self._known is not None or self.is_file():
+        if not self._url.server.lists or self._known is not None or self.is_file():
             return False
         try:
             return bool(self._listed())
@@ -66,7 +66,7 @@ class RemotePath:
         if name in ("", ".", "..") or any(mark in name for mark in "/\\\0"):
             raise UnreadableError(f"{show(name, 80)} is not a file in this folder", path=self.name)
         folder = self._url.path.rstrip("/")
-        part = escaped(name) if self._url.scheme in ("http", "https") else name
+        part = name if self._url.server.lists else escaped(name)
         url = self._url.with_path(f"{folder}/{part}" if folder else part)
         if self._names is None:
             return RemotePath(url, str(url))
@@ -85,10 +85,10 @@ class RemotePath:
 
     def _listed(self) -> Names:
         if self._names is None:
-            if self._url.scheme in ("http", "https"):
+            if not self._url.server.lists:
                 problem = "a web server does not list its folders"
                 raise NotOpenedError(problem, path=self.name, hint="give the URL of a file")
-            if self._url.scheme in OBJECTS:
+            if self._url.server.store:
                 from ckpt.io.remote.objects import names_in as listing
             else:
                 from ckpt.io.remote.http import hub_names as listing
@@ -102,7 +102,7 @@ class RemotePath:
 
 def store_of(url: Url, name: str) -> Store:
     """The object of a URL. `name` is the shown one, which finds the secrets of the typed one."""
-    if url.scheme in OBJECTS:
+    if url.server.store:
         from ckpt.io.remote.objects import object_at
 
         return object_at(url)

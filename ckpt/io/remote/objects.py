@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Protocol, TypedDict, cast
 
 from ckpt.errors import CkptError, NotOpenedError
+from ckpt.io.far import SCHEMES
 from ckpt.io.remote.store import Answer, BusyError, ChangedError, Known
 from ckpt.io.remote.url import Url
 from ckpt.text import show
@@ -102,17 +103,13 @@ def failure(error: Exception) -> Exception:
     return NotOpenedError(f"the object store fails: {show(name, 40)}")
 
 
-_LISTED = ("s3",)
-"""Stores whose listings are known to give the ETag that a request gives. Azure's lack its quotes."""
-
-
 def _known(row: _Meta) -> Known:
     return Known(row["size"], row["e_tag"] or str(row["last_modified"]))
 
 
 def object_at(url: Url) -> StoredObject:
     """The object of an s3, gs or az URL. Raises CkptError without obstore."""
-    return StoredObject(bucket(url.scheme, url.host), url.path, tails=url.scheme != "az")
+    return StoredObject(bucket(url.scheme, url.host), url.path, tails=url.server.tails)
 
 
 def names_in(url: Url) -> dict[str, Known | None]:
@@ -122,7 +119,7 @@ def names_in(url: Url) -> dict[str, Known | None]:
     try:
         found = _obstore().list_with_delimiter(store, prefix or None)
         rows: dict[str, Known | None] = {
-            each["path"].rpartition("/")[2]: _known(each) if url.scheme in _LISTED else None
+            each["path"].rpartition("/")[2]: _known(each) if url.server.lists_etags else None
             for each in found["objects"]
         }
         rows |= {each.rstrip("/").rpartition("/")[2] + "/": None for each in found["common_prefixes"]}
@@ -151,8 +148,8 @@ def bucket(scheme: str, name: str, *, tries: int = 1) -> object:
         stores = import_module("obstore.store")
     except ImportError:
         raise CkptError(f"{scheme}:// needs obstore", hint=EXTRA) from None
-    kinds = {"s3": stores.S3Store, "gs": stores.GCSStore, "az": stores.AzureStore}
+    kind = getattr(stores, SCHEMES[scheme].store)
     backoff = {"init_backoff": timedelta(seconds=_PAUSE), "base": 2}
     more = {"timeout": _SECONDS} if tries > 1 else {}
-    made: object = kinds[scheme](name, retry_config={"max_retries": tries - 1, "backoff": backoff}, **more)
+    made: object = kind(name, retry_config={"max_retries": tries - 1, "backoff": backoff}, **more)
     return made

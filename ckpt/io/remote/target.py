@@ -17,9 +17,10 @@ from queue import SimpleQueue
 from typing import Protocol, TypedDict, cast
 
 from ckpt.errors import CkptError, NotOpenedError, UsageError, WriteError, about
+from ckpt.io.far import SCHEMES
 from ckpt.io.remote.location import locate_url
 from ckpt.io.remote.objects import bucket
-from ckpt.io.remote.url import OBJECTS, Url, parsed
+from ckpt.io.remote.url import Url, parsed
 from ckpt.io.source import Source, open_address
 from ckpt.io.target import BLOCK, FolderSink, Progress, Sink, Target
 from ckpt.text import plural, show
@@ -68,7 +69,7 @@ def names(url: str) -> list[str]:
 
 def _writable(url: str) -> Url:
     place = parsed(url)
-    if place.scheme not in OBJECTS:
+    if not place.server.store:
         raise UsageError("ckpt writes to s3://, gs:// and az:// only", path=url)
     return place
 
@@ -564,7 +565,7 @@ class _Hash(Protocol):
 
 def compares(scheme: str) -> bool:
     """Whether it is for us to compare what a store of this scheme received."""
-    return scheme == "s3" and any(map(os.environ.get, _ENDPOINTS))
+    return SCHEMES[scheme].gives_md5 and any(map(os.environ.get, _ENDPOINTS))
 
 
 def _fresh() -> _Hash:

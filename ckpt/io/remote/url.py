@@ -5,10 +5,9 @@ from __future__ import annotations
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from ckpt.errors import UsageError
+from ckpt.io.far import SCHEMES, Scheme
 from ckpt.rows import NamedTuple
 
-OBJECTS = ("s3", "gs", "az")
-"""Schemes of object stores, which obstore reads."""
 _KEPT: dict[str, str] = {}
 """The shown URL -> the typed one, for those with a password, a token or a signature."""
 
@@ -22,6 +21,11 @@ class Url(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.host}/{self.path}"
+
+    @property
+    def server(self) -> Scheme:
+        """The abilities of its server."""
+        return SCHEMES[self.scheme]
 
     @property
     def last(self) -> str:
@@ -65,7 +69,7 @@ def shown(text: str) -> str:
     has_secret = bool(parts.query) or server != parts.netloc
     if not has_secret:
         return plain
-    if scheme not in ("http", "https"):
+    if SCHEMES[scheme].lists:
         problem = "a user or a query in the URL: credentials come from the environment"
         raise UsageError(problem, path=plain)
     name, number = plain, 1
