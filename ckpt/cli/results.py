@@ -442,19 +442,19 @@ def writing(
         ) -> int:
             limits = limits_of(limit)
             options = WriteOptions(
-                None if output is None else _place(output),
-                in_place,
-                copy,
-                force,
-                dry_run,
-                verify,
-                keep_damaged,
-                keep_code,
-                json,
-                limits,
-                many,
-                recursive,
-                files_from,
+                output=None if output is None else _place(output),
+                in_place=in_place,
+                copy=copy,
+                force=force,
+                dry_run=dry_run,
+                verify=verify,
+                keep_damaged=keep_damaged,
+                keep_code=keep_code,
+                json=json,
+                limits=limits,
+                many=many,
+                recursive=recursive,
+                files_from=files_from,
                 partial=partial,
             )
             _check(options)

@@ -75,7 +75,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         tensor = objects.tensors.get(_key(persistent.pid))
         if tensor is not None:
             made[id(persistent)] = tensor
-    root = Swap(made, lambda persistent: persistent).run(main.root)
+    root = Swap(lambda node: made.get(id(node)), lambda persistent: persistent).run(main.root)
     interpret(main, contents, limits, objects.resolve, 0)
     return checkpoint(
         probe.path,

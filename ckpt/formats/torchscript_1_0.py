@@ -287,7 +287,7 @@ class _Reader:
         for call in pickle.calls:
             if call.class_name in _BY_NUMBER:
                 made[id(call)] = self._numbered(call)
-        root = Swap(made, _no_bytes).run(pickle.root)
+        root = Swap(lambda node: made.get(id(node)), _no_bytes).run(pickle.root)
         if is_tuple(root):
             return root
         if type(root) is list:

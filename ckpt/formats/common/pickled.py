@@ -31,7 +31,7 @@ from ckpt.pickles.imports import Judgement, looks_like_enum
 from ckpt.pickles.known import is_known
 from ckpt.pickles.machine import MachineError, Pickle
 from ckpt.pickles.rebuild import Rebuilder
-from ckpt.tensors import Range, Storage, TensorRef, parts_of
+from ckpt.tensors import Composite, Range, Storage, TensorRef, parts_of
 from ckpt.text import and_more, show
 from ckpt.tree.find import counter, is_counter, with_unique_names
 from ckpt.tree.literals import call_text
@@ -326,14 +326,20 @@ def is_pickle(head: bytes) -> bool:
     )
 
 
-class Swap:
-    """`made` gives what stands for a call, by its id. `plain` gives the bytes behind a persistent id of the cutter.
+_REPLACED = frozenset((Opaque, PersistentId, TensorRef, Composite))
 
-    A nested stream of torch becomes what it holds. Containers keep their identity, so shared ones stay shared.
+
+class Swap:
+    """Puts other nodes in the place of calls and persistent ids: `instead` gives them, and None for a node that stays.
+
+    Containers keep their identity, so shared ones stay shared. With `plain`, which gives the bytes behind a persistent
+    id of the cutter, a nested stream of torch becomes what it holds.
     """
 
-    def __init__(self, made: dict[int, Node], plain: Callable[[PersistentId], Node]) -> None:
-        self._made = made
+    def __init__(
+        self, instead: Callable[[Node], Node | None], plain: Callable[[PersistentId], Node] | None = None
+    ) -> None:
+        self._instead = instead
         self._plain = plain
         self._todo: list[Node] = []
         self._seen: set[int] = set()
@@ -359,7 +365,7 @@ class Swap:
         args = self._new(node.args)
         assert is_tuple(args)
         node.args = args
-        if type(node.meaning) is Tagged:
+        if type(node.meaning) is Tagged and self._plain is not None:
             node.meaning = Tagged(inside(args[0]))
         node.states = list(map(self._new, node.states))
         node.items = list(map(self._new, node.items))
@@ -372,13 +378,18 @@ class Swap:
 
     def _new(self, node: Node) -> Node:
         """What takes the place of a node; its own content is looked at later."""
-        made = self._made.get(id(node)) if type(node) is Opaque or type(node) is PersistentId else None
+        made = self._instead(node) if type(node) in _REPLACED else None
         if made is not None:
             return made
         if type(node) is Opaque:
-            if type(node.meaning) is Nested:
+            if type(node.meaning) is Nested and self._plain is not None:
                 return self._new(node.meaning.root)
-        elif type(node) is PersistentId and type(node.pid) is int and type(node.meaning) is Storage:
+        elif (
+            self._plain is not None
+            and type(node) is PersistentId
+            and type(node.pid) is int
+            and type(node.meaning) is Storage
+        ):
             if id(node) not in self._bytes:
                 self._bytes[id(node)] = self._plain(node)
             return self._bytes[id(node)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice, product
 from math import prod
-from typing import cast
 
 from ckpt.checkpoint import Checkpoint, Entry, Import, Notice, Origin
 from ckpt.dtypes import contiguous
@@ -17,13 +16,13 @@ from ckpt.elements.blocks import elements, same_bytes
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
 from ckpt.formats.common import pickled
 from ckpt.formats.common.coverage import fault, grid_of, indices
-from ckpt.formats.common.pickled import Contents, counters_of, refuse_mixed
+from ckpt.formats.common.pickled import Contents, Swap, counters_of, refuse_mixed
 from ckpt.formats.format import Check, ChecksumReport, Damage, Probe
 from ckpt.formats.fsdp import FORMAT, RankSet, sets_of
 from ckpt.io.executor import Executor, Failed, Task, run_each
 from ckpt.limits import TENSOR_MEMORY, Limits
 from ckpt.names import Path, dotted
-from ckpt.nodes import Dict, Node, Opaque, is_tuple, tensor_of
+from ckpt.nodes import Dict, Node, tensor_of
 from ckpt.pickles.sharded import DTENSORS, is_flat, is_sharded
 from ckpt.rows import NamedTuple, dataclass, replace
 from ckpt.tensors import (
@@ -670,42 +669,10 @@ def _are_replicas(one: Shards, two: Shards) -> bool:
 
 
 def swapped(root: Node, made: dict[int, TensorRef]) -> Node:
-    """A tree in which other tensors stand for those of `made`, by the ids of theirs. The nodes are changed."""
-    return _Swap(made).run(root)
+    """Return a tree in which other tensors stand for the tensors of `made`, by the ids of theirs. The nodes are changed."""
 
-
-class _Swap:
-    def __init__(self, made: dict[int, TensorRef]) -> None:
-        self._made = made
-        self._seen: set[int] = set()
-        self._tuples: dict[int, tuple[Node, Node]] = {}
-
-    def run(self, node: Node) -> Node:
-        """The node that stands in place of a node. Trees are at most as deep as the limit `depth`."""
+    def instead(node: Node) -> Node | None:
         tensor = tensor_of(node)
-        if tensor is not None:
-            return self._made.get(id(tensor), node)
-        if is_tuple(node):
-            if id(node) not in self._tuples:
-                parts = tuple(map(self.run, node))
-                same = all(one is two for one, two in zip(parts, node, strict=True))
-                self._tuples[id(node)] = node, node if same else parts
-            return self._tuples[id(node)][1]
-        if type(node) is list:
-            if self._is_new(node):
-                node[:] = [self.run(each) for each in node]
-        elif type(node) is Dict:
-            if self._is_new(node):
-                node.values = [self.run(each) for each in node.values]
-        elif type(node) is Opaque and self._is_new(node):
-            node.args = cast("tuple[Node, ...]", tuple(map(self.run, node.args)))
-            node.states = [self.run(each) for each in node.states]
-            node.items = [self.run(each) for each in node.items]
-            node.values = [self.run(each) for each in node.values]
-        return node
+        return None if tensor is None else made.get(id(tensor))
 
-    def _is_new(self, node: Node) -> bool:
-        if id(node) in self._seen:
-            return False
-        self._seen.add(id(node))
-        return True
+    return Swap(instead).run(root)

@@ -64,7 +64,7 @@ class _Reader:
             tensor = None if array is None else self._tensor(array)
             if tensor is not None:
                 made[id(call)] = tensor
-        swap = Swap(made, self._plain)
+        swap = Swap(lambda node: made.get(id(node)), self._plain)
         root = swap.run(pickle.root)
         if cutter.position < self._source.size:
             left = self._source.size - cutter.position
