@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from ckpt.io.executor import Executor
-
-import os
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,6 +16,9 @@ from ckpt.io.location import locate, read_file
 from ckpt.jobs.check.sums import Like, Sum, like_of, like_of_sums, parse
 from ckpt.limits import Limits
 from ckpt.names import Globs
+
+if TYPE_CHECKING:
+    from ckpt.io.executor import Executor
 
 _handed: Executor | None = None
 """What hands in the results, while a command makes a report of them."""

@@ -1,4 +1,7 @@
-"""Elements of one byte, counted by their codes. All numbers of a span follow from the counts."""
+"""Elements of one byte, counted by their codes. All numbers of a span follow from the counts.
+
+The kernels that compare two blocks of other elements stand here too.
+"""
 
 from __future__ import annotations
 

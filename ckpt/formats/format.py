@@ -1,27 +1,22 @@
-"""What a format is, and the protocols of the modules that it names."""
+"""A format, the probe by which it recognises its files, the endings of files, and the protocols of its modules."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
 from ckpt.checkpoint import Checkpoint, Entry, Traits
-from ckpt.limits import Limits
+from ckpt.formats.common.archive import Archive, read_archive
+from ckpt.io.location import Location
+from ckpt.io.source import Source
+from ckpt.limits import Budget, Limits
 from ckpt.rows import NamedTuple
 
 if TYPE_CHECKING:  # what writes is not loaded by who reads
     from ckpt.formats.common.writing import Draft
     from ckpt.io.executor import Executor
-    from ckpt.io.location import Location
-    from ckpt.io.source import Source
-
-from functools import cached_property
-
-from ckpt.formats.common.archive import Archive, read_archive
-from ckpt.io.location import Location
-from ckpt.io.source import Source
-from ckpt.limits import Budget
 
 Progress = Callable[[int], None]
 """Called with the number of bytes that are done."""

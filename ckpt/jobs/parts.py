@@ -5,33 +5,26 @@ Their results write and read themselves as JSON.
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from math import inf, isnan
 from struct import pack, unpack
-from typing import TYPE_CHECKING
-
-from ckpt.elements.cast import has_numbers
-from ckpt.elements.measure import Channels, Difference, Measurement, Summary
-from ckpt.errors import UnreadableError
-from ckpt.io.executor import Failed, Task
-from ckpt.text import Json
-
-if TYPE_CHECKING:
-    from ckpt.elements.measure import ChannelLayout
-
-import hashlib
-from collections.abc import Mapping, Sequence
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from ckpt import __version__
 from ckpt.checkpoint import Checkpoint
-from ckpt.errors import CkptError, UsageError
-from ckpt.io.executor import Bundle, Executor, run_each
+from ckpt.elements.cast import has_numbers
+from ckpt.elements.measure import Channels, Difference, Measurement, Summary
+from ckpt.errors import CkptError, UnreadableError, UsageError
+from ckpt.io.executor import Bundle, Executor, Failed, Task, run_each
 from ckpt.io.source import Source
 from ckpt.limits import Budget, Limits, parse_json
 from ckpt.rows import NamedTuple
-from ckpt.text import plural, show
+from ckpt.text import Json, plural, show
+
+if TYPE_CHECKING:
+    from ckpt.elements.measure import ChannelLayout
 
 _MOST = 1 << 64
 """More than any count, and than any integer in a tensor."""

@@ -1,6 +1,8 @@
 """Tensor references -> the calls that torch writes for them: the other direction of `rebuild`.
 
 Calls: torch/_tensor.py `_reduce_ex_internal`, torch/nn/parameter.py, as torch 2.13 writes them.
+
+What loading a rewritten file would call or import is told here too.
 """
 
 from __future__ import annotations

@@ -6,29 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ckpt.checkpoint import looks_of
-from ckpt.findings import Finding
-from ckpt.jobs.inspect.inspect import InspectReport, Row
-from ckpt.render.tables import ROWS, import_table, tensor_lines, value_table
-from ckpt.render.text import (
-    Column,
-    Line,
-    columns,
-    findings_lines,
-    flowed,
-    follow_lines,
-    height_of,
-    hung,
-    safe,
-)
-from ckpt.tensors import Composite, Tensor
-from ckpt.text import and_more, count_text, plural, show, show_literal, size_text
-
-if TYPE_CHECKING:
-    from ckpt.jobs.inspect.index import ParameterIndex
-
-
-from ckpt.checkpoint import Value, names_of
+from ckpt.checkpoint import Value, looks_of, names_of
 from ckpt.columns import looks
 from ckpt.evidence.gradients import GradientUse
 from ckpt.evidence.loading import NEEDED, refusals_text
@@ -36,16 +14,34 @@ from ckpt.evidence.optimizers import optimizer
 from ckpt.evidence.record import ModelRecord, record_of
 from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import adapted_layers
-from ckpt.jobs.inspect.inspect import Prefix
+from ckpt.findings import Finding
+from ckpt.jobs.inspect.inspect import InspectReport, Prefix, Row
 from ckpt.nodes import Node
 from ckpt.pickles.known import is_own
-from ckpt.render.tables import value_text
-from ckpt.render.text import cells, cut, pasted_line, shortened
-from ckpt.tensors import Boxes, sharding_of
-from ckpt.text import folded, listed
+from ckpt.render.tables import ROWS, import_table, tensor_lines, value_table, value_text
+from ckpt.render.text import (
+    Column,
+    Line,
+    cells,
+    columns,
+    cut,
+    findings_lines,
+    flowed,
+    follow_lines,
+    height_of,
+    hung,
+    pasted_line,
+    safe,
+    shortened,
+)
+from ckpt.tensors import Boxes, Composite, Tensor, sharding_of
+from ckpt.text import and_more, count_text, folded, listed, plural, show, show_literal, size_text
 from ckpt.tree.find import REGISTERED
 from ckpt.tree.literals import scalar_text
 from ckpt.tree.view import UNINITIALIZED, look
+
+if TYPE_CHECKING:
+    from ckpt.jobs.inspect.index import ParameterIndex
 
 _POINTER = rb"version https://git-lfs[^\n]*\noid sha256:([0-9a-f]{64})\nsize ([0-9]{1,18})\n?"
 _DIGITS = 16

@@ -2,6 +2,8 @@
 
 Sources: torch/ao/nn/quantized (`_save_to_state_dict` and `__getstate__`, as torch 1.13 to 2.13 write them), and
 `torch.ScriptObject`, which pickles as its content and the name of its class.
+
+New tensors are made here too, of bytes and numbers of a pickle.
 """
 
 from __future__ import annotations

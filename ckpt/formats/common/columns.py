@@ -1,5 +1,7 @@
 """The directory of an archive of many storages, in columns. Most headers have one length, one behind the other: their fields
 are cut out with strides. What is unusual is looked at alone, by `formats.directory`.
+
+What opening a large archive will read is foreseen here too.
 """
 
 from __future__ import annotations

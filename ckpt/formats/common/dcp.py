@@ -1,4 +1,7 @@
-"""The files of a distributed checkpoint by their names, the folder that a path into it leads to, and what lies beside."""
+"""The files of a distributed checkpoint by their names, the folder that a path into it leads to, and what lies beside.
+
+The files of weights of any folder, and the folders that DeepSpeed makes, are told by their names here too.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 The names are those that the writers use: transformers (`trainer.py`), accelerate (`checkpointing.py`), PEFT
 (`save_pretrained`), SpeechBrain (`utils/checkpoints.py`).
+
+The plan of one folder is made of them: which files are read, and under which key each goes.
 """
 
 from __future__ import annotations

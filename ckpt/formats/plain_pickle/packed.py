@@ -1,4 +1,7 @@
-"""Streams of gzip, zlib, bzip2 and xz around a pickle, as joblib and people write them."""
+"""Streams of gzip, zlib, bzip2 and xz around a pickle, as joblib and people write them.
+
+The pickles without a magic of their own are recognised here too: of protocol 0 and 1, and compressed ones.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`ckpt sum`: SHA-256 of each tensor, equal across formats for equal dtype, shape and elements."""
+"""`ckpt sum`: SHA-256 of each tensor, equal across formats for equal dtype, shape and elements.
+
+`--like` compares names and shapes with another checkpoint, or names with such sums.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,12 @@
-"""Why a parameter did not change, as far as two files can tell."""
+"""Why a parameter did not change, as far as two files can tell.
+
+The ranks of a run, and the checksums that files recorded, say what no value says.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, cast
 
 from ckpt.checkpoint import Entry
 from ckpt.elements.compare import Change, compare_all, plan
@@ -11,22 +14,16 @@ from ckpt.errors import UnsupportedError
 from ckpt.evidence.matching import is_by_order
 from ckpt.evidence.record import ModelRecord, TensorRecord
 from ckpt.evidence.survey import Survey
+from ckpt.findings import Finding
 from ckpt.io.executor import Failed, Threads
 from ckpt.jobs.diff.rows import Cause, Row, Status
+from ckpt.pickles.sharded import is_flat
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Range, Storage, Tensor, TensorRef, parts_of
-from ckpt.text import listed, show
+from ckpt.tensors import Composite, Range, Storage, Tensor, TensorRef, parts_of
+from ckpt.text import folded, listed, plural, show
 
 if TYPE_CHECKING:
     from ckpt.jobs.diff.diff import Options
-
-from collections.abc import Iterable
-from typing import cast
-
-from ckpt.findings import Finding
-from ckpt.pickles.sharded import is_flat
-from ckpt.tensors import Composite
-from ckpt.text import folded, plural
 
 State = float | str | None
 """What an optimizer's state says of a parameter: its step counter, `never` (a gradient), `absent`; None: nothing."""
