@@ -1,4 +1,4 @@
-"""Which command works on a checkpoint: each is planned before it is printed, and printed as it can be pasted."""
+"""The commands that work on a checkpoint. Each is planned before it is printed, and can be pasted."""
 
 from __future__ import annotations
 
@@ -134,9 +134,10 @@ def advise(error: CkptError, survey: Survey, limits: Limits) -> None:
 
 
 def _is_plain(survey: Survey, words: tuple[str, ...]) -> bool:
-    """Whether a command certainly works, without loading what writes: the usual file, which `weights_only` takes.
+    """Tell whether a command certainly works, without loading what writes.
 
-    It holds no code then, and nothing that a writer of pickles has to take apart. False says nothing.
+    It works for the usual file, which `weights_only` takes. It holds no code then, and nothing that a writer
+    of pickles has to take apart. False says nothing.
     """
     checkpoint = survey.checkpoint
     if checkpoint.weights_only != () or checkpoint.parts or checkpoint.members or checkpoint.not_loadable:

@@ -83,7 +83,7 @@ class Group(TyperGroup):
 
 
 class Command(PlainCommand):
-    """Typer's command whose help groups the options: those of the command first, then the shared groups."""
+    """Typer's command whose help groups the options: first the command's own, then the shared groups."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {title: [] for title in _TITLES}
@@ -100,7 +100,7 @@ class Command(PlainCommand):
 
 
 def _answered(step: Callable[[], _R]) -> _R:
-    """What a step returns; how it fails becomes a line on stderr and a code."""
+    """Return the result of a step. A failure becomes a line on stderr and a code."""
     try:
         return step()
     except CkptError as error:

@@ -1,4 +1,4 @@
-"""What a shell completes: the values of options, the sections and the names in the PATH that was typed already.
+"""The completions of a shell: values of options, and sections and names in the PATH that was typed already.
 
 Only loaded while a shell asks. zsh evaluates what it is told, so a name of the file is offered only when it is made of
 letters, digits and a few signs.
@@ -26,7 +26,7 @@ from ckpt.jobs.inspect.get import contents
 from ckpt.limits import Limits
 
 VARIABLE = "_CKPT_COMPLETE"
-"""What the function of the shell sets."""
+"""The variable that the function of the shell sets."""
 PATIENCE, MOST = 1.0, 200
 """Seconds that reading a file may take, and the names of it that are offered."""
 _HARMLESS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+=,/-]*")
@@ -58,7 +58,10 @@ def completing(command: Command) -> Command:
 
 
 def _source(option: str) -> Callable[[typer.Context, str], list[str]]:
-    """What completes an option, or an argument by the name of its parameter. Commands share options."""
+    """Return the completer of an option, or of an argument by the name of its parameter.
+
+    Commands share options.
+    """
 
     def source(context: typer.Context, incomplete: str) -> list[str]:
         command = context.info_name or ""

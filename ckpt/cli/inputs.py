@@ -72,14 +72,17 @@ class Found(NamedTuple):
 
 
 def is_concern(item: Found, error: CkptError) -> bool:
-    """Whether a path that cannot be read is an error: not a `.bin` in a folder that never was a checkpoint."""
+    """Tell whether a path that cannot be read is an error.
+
+    A `.bin` in a folder that never was a checkpoint is none.
+    """
     if item.named or isinstance(error, StandInError) or not isinstance(error, UnsupportedError):
         return True
     return not item.path.lower().endswith(".bin")  # of which many are something else
 
 
 def is_skipped(item: Found, error: CkptError) -> bool:
-    """Whether a file in a folder never was a checkpoint, which stderr says then."""
+    """Tell whether a file in a folder never was a checkpoint, and say so on stderr."""
     if is_concern(item, error):
         return False
     output.skip(item.path, error.problem)
@@ -87,11 +90,12 @@ def is_skipped(item: Found, error: CkptError) -> bool:
 
 
 def found(paths: Sequence[str], *, picked: bool = False, plugins: bool = False) -> Iterator[Found]:
-    """What the paths lead to, folders in natural order; what a file in a folder is, its first bytes say.
+    """Yield what the paths lead to, folders in natural order.
 
-    A folder that is one checkpoint is one item; a file in it that does not belong to it is another. Links to folders are
-    skipped, the folders of version control and of virtual environments are not entered. With `picked` a path to a file is
-    looked at as if it were found in a folder. With `plugins` formats of other distributions are asked too.
+    The first bytes of a file in a folder say what it is. A folder that is one checkpoint is one item; a file
+    in it that does not belong to it is another. Links to folders are skipped, the folders of version control
+    and of virtual environments are not entered. With `picked` a path to a file is looked at as if it were
+    found in a folder. With `plugins` formats of other distributions are asked too.
     """
     for path in paths:
         if os.path.isdir(path):
@@ -139,7 +143,7 @@ def _at_url(path: str, plugins: bool) -> Iterator[Found]:
 
 
 def parted(items: Iterable[Found]) -> tuple[list[Found], list[str]]:
-    """What is to be looked at, and the paths of the other files."""
+    """Return the items that are to be looked at, and the paths of the other files."""
     ours: list[Found] = []
     others: list[str] = []
     for item in items:
@@ -162,13 +166,13 @@ def unskipped(items: Iterable[Found]) -> list[Found]:
 
 
 def endings(paths: Iterable[str]) -> dict[str, int]:
-    """How many paths have each ending, most first; the empty one counts names without one."""
+    """Count the paths with each ending, most first. The empty ending counts names without one."""
     counts = Counter(os.path.splitext(os.path.basename(path).lower())[1] for path in paths)
     return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
 def others_text(paths: Sequence[str]) -> str:
-    """What was not looked at: `21 files not looked at: 9 *.json, 4 *.md and 8 others`."""
+    """Return how many files were not looked at: `21 files not looked at: 9 *.json, 4 *.md and 8 others`."""
     counts = [
         (count, f"{count:,} {f'*{show(ending, 20)}' if ending else 'without an ending'}")
         for ending, count in endings(paths).items()
@@ -308,7 +312,10 @@ FEW = 8
 
 
 def many(tasks: Sequence[Task[R]], jobs: int | None = None) -> Forks:
-    """Who runs a task for each file: `jobs` processes, or without a number this one for a few and copies for many."""
+    """Return the processes that run a task for each file, `jobs` of them.
+
+    Without a number this one runs a few tasks, and copies of it run many.
+    """
     from ckpt.io.executor import Forks  # here: one file needs no others
 
     if any(isinstance(item, Found) and is_url(item.path) for task in tasks for item in task.arguments[:1]):
@@ -328,7 +335,7 @@ def nothing_in(folder: str) -> CkptError:
 
 
 def _below(folder: str, paths: Iterable[str]) -> bool:
-    """Whether one of the paths is the folder or lies in it."""
+    """Tell whether one of the paths is the folder or lies in it."""
     folder = os.path.normpath(folder)
     start = "" if folder == os.curdir else os.path.join(folder, "")
     return any(path == folder or path.startswith(start) for path in paths)
@@ -380,7 +387,7 @@ Cluster = Annotated[
 
 
 def worst(codes: Iterable[int]) -> int:
-    """The exit code of a command from those of its files: 2 (trouble) over 1 (found something) over 0."""
+    """Return a command's exit code from its files' codes: 2 (trouble) over 1 (found something) over 0."""
     return max(codes, default=0)
 
 
@@ -413,7 +420,7 @@ def each(
 
 
 class Answer(NamedTuple):
-    """What a command says about one file. It pickles: another process may make it, this one writes it.
+    """The answer of a command about one file. It pickles: another process may make it, this one writes it.
 
     `texts` are exact lines, `rows` a table whose first row is the header, `talk` is for stderr.
     """
@@ -501,7 +508,7 @@ def _written(
 
 @contextmanager
 def working(where: str | None, names: Iterable[str]) -> Iterator[Executor | None]:
-    """Who does the work on the PATHs, as `--cluster` says; None without it.
+    """Yield the executor that does the work on the PATHs, as `--cluster` says, or None without it.
 
     Raises UsageError for a URL with a secret, CkptError without a cluster.
     """
@@ -526,7 +533,10 @@ def documented(path: str, schema: str | None) -> Iterator[None]:
 
 
 def failure(schema: str) -> Document:
-    """What makes the document of an error about a PATH, for a command whose own documents hold none."""
+    """Return the maker of the document of an error about a PATH.
+
+    It is for a command whose own documents hold no errors.
+    """
     return lambda path, error: {
         "schema": {"name": schema, "version": 1},
         "ckpt": __version__,

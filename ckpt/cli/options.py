@@ -260,7 +260,10 @@ PartOption = Annotated[
 
 
 def model_of(spec: str | None, arguments: list[str] | None) -> ModelRecord | None:
-    """What the model of `--model` says, the only case in which a command that reads imports torch. Raises UsageError."""
+    """Return the record of the model of `--model`, or None. Raises UsageError.
+
+    A command that reads imports torch only for this model.
+    """
     if spec is None:
         if arguments:
             raise UsageError("--arg goes with --model")
@@ -278,7 +281,7 @@ def refuse_factory(path: str, option: str) -> None:
 
 
 def plugins_allowed() -> bool:
-    """Whether formats of other distributions may be asked: CKPT_NO_PLUGINS=1 says no."""
+    """Tell whether formats of other distributions may be asked. CKPT_NO_PLUGINS=1 says no."""
     return os.environ.get("CKPT_NO_PLUGINS", "") in ("", "0")
 
 
@@ -389,7 +392,10 @@ def rules_of(
     *,
     origin: str = "--",
 ) -> Rules:
-    """Which findings count; `origin` is what stands before the names of the settings. Raises UsageError."""
+    """Return the rules for the findings that count. Raises UsageError.
+
+    `origin` stands before the names of the settings.
+    """
     lowest = next((known for known in LEVELS if known == level), None)
     if lowest is None and level is not None:
         raise UsageError(f"--level {show(level, 40)}: not one of {' '.join(LEVELS)}")

@@ -36,11 +36,11 @@ _STYLES = {
 _ASCII = STAND_INS
 _HANDLER = "ckpt.ascii"
 _when = "auto"
-"""What `--color` says."""
+"""The value of `--color`."""
 
 
 def _stand_in(error: UnicodeError) -> tuple[str | bytes, int]:
-    """What an encoding lacks, by its stand-in or escaped."""
+    """Return the stand-in of a character that an encoding lacks, or its escape."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     char = error.object[error.start]
@@ -86,7 +86,10 @@ def discard() -> None:
 
 
 def coloured(stream: TextIO | None = None) -> bool:
-    """Whether a stream, by default stdout, gets colour: `--color`, then NO_COLOR, then FORCE_COLOR, then a terminal."""
+    """Tell whether a stream gets colour, by default stdout.
+
+    `--color` decides, then NO_COLOR, then FORCE_COLOR, then a terminal.
+    """
     if _when != "auto":
         return _when == "always"
     if os.environ.get("NO_COLOR"):

@@ -33,7 +33,7 @@ Options = Mapping[str, object]
 
 
 class Work(NamedTuple):
-    """How the work of a command is run. `options` are the types of what is written into the parts.
+    """The way in which a command works. `options` are the types of what is written into the parts.
 
     `shown` are the further options of the command: `ckpt merge-parts` takes them.
     """

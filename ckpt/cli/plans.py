@@ -61,7 +61,7 @@ def _report(survey: Survey, words: tuple[str, ...], format: str, limits: Limits)
 
 
 def _check(report: RewriteReport, format: str, limits: Limits, *, is_plain: bool) -> None:
-    """What comes after the plan. Raises CodeError, LossError, LimitError."""
+    """Check the result of a plan. Raises CodeError, LossError, LimitError."""
     result = report.result
     pickled = save.traits_of(format).is_pickle
     if pickled and (runs := code_of(report.source, result).runs):
@@ -74,7 +74,7 @@ def _check(report: RewriteReport, format: str, limits: Limits, *, is_plain: bool
 
 
 def _refused(checkpoint: Checkpoint, limits: Limits) -> str | None:
-    """Why weights_only refuses the pickle that is written of a checkpoint. Raises LimitError."""
+    """Return the reason why weights_only refuses the pickle of a checkpoint, or None. Raises LimitError."""
     pickle = run(emit(checkpoint.root, Keys(checkpoint.storages), to_bytes, limits), limits)
     reasons = [reason for reason, _ in refusals(pickle)]
     if impossible_call(pickle.globals.values(), pickle.calls) is not None:

@@ -1,5 +1,6 @@
-"""What the commands that write share: where each result goes, which is checked before anything is written, the steps in order,
-and the report.
+"""The common work of the commands that write: the places of the results, the steps in order, and the report.
+
+Each place is checked before anything is written.
 """
 
 from __future__ import annotations
@@ -72,9 +73,10 @@ Partial = Annotated[
 
 
 class WriteOptions(NamedTuple):
-    """What the options of a writing command say, and what the command adds to them.
+    """The options of a writing command, and what the command adds to them.
 
-    A path that is suggested is that of the input with `suffix` before its ending, or with `ending` in place of it.
+    A suggested path is the path of the input with `suffix` before its ending, or with `ending` in place of
+    it.
     """
 
     output: str | None = None
@@ -89,32 +91,32 @@ class WriteOptions(NamedTuple):
     json: bool = False
     limits: Limits = Limits()
     many: bool = True
-    """Whether the command takes many PATHs, as all but `warmstart` do."""
+    """True when the command takes many PATHs, as all but `warmstart` do."""
     recursive: bool = False
     files_from: str | None = None
     suffix: str = ""
     ending: str | None = None
     format: str | None = None
     plain: bool = False
-    """Whether the result must load with weights_only=True."""
+    """True when the result must load with weights_only=True."""
     shard_bytes: int | None = None
     weights_file: bool = False
-    """Whether the command changes the file of the weights of a folder, and not all of the folder."""
+    """True when the command changes the file of the weights of a folder, and not all of the folder."""
     ranks: int | None = None
     """Into how many files the tensors of a distributed checkpoint are cut."""
     link: bool = False
-    """Whether data files that stay as they are become hard links."""
+    """True when data files that stay as they are become hard links."""
     like: Like | None = None
     """Another save whose tensors the source must have."""
     like_section: str | None = None
     partial: bool = False
-    """Whether the whole tensors of an incomplete checkpoint are written."""
+    """True when the whole tensors of an incomplete checkpoint are written."""
     min_coverage: float | None = None
     """The share of elements that a warm start must load, or nothing is written."""
 
     @property
     def is_folder(self) -> bool:
-        """Whether OUT is a folder that takes the results. A URL says so with a slash at its end."""
+        """Tell whether OUT is a folder that takes the results. A URL says so with a slash at its end."""
         if self.output is None:
             return False
         return self.recursive or (
@@ -172,7 +174,7 @@ def items_of(paths: Sequence[str], options: WriteOptions) -> list[Found]:
 
 
 def _is_result(item: Found, names: Sequence[str], out: str | None) -> bool:
-    """Whether a file lies in OUT, which lies in the folder that is searched: an earlier result."""
+    """Tell whether a file lies in OUT, which lies in the folder that is searched: an earlier result."""
     if out is None or item.named:
         return False
     folder = os.path.realpath(out)
@@ -183,7 +185,7 @@ def _is_result(item: Found, names: Sequence[str], out: str | None) -> bool:
 
 
 def _relative(path: str, folder: str) -> str | None:
-    """A path as it is below a folder; None for another one."""
+    """Return a path as it is below a folder, or None for another one."""
     folder = os.path.normpath(folder)
     start = "" if folder == os.curdir else os.path.join(folder, "")
     path = os.path.normpath(path)
@@ -222,7 +224,10 @@ def open_item(item: Found, options: WriteOptions, opened: Open) -> Checkpoint:
 
 
 def _out(item: Found, options: WriteOptions, opened: Open) -> str | None:
-    """Where the result of an item goes: below a folder OUT, by its name or by its path in the folder searched."""
+    """Return the place of an item's result.
+
+    Below a folder OUT it has the item's name, or the item's path in the folder searched.
+    """
     if options.in_place or options.output is None:
         return None
     as_folder = is_folder_made(item.path, options)
@@ -250,7 +255,7 @@ def _ending(item: Found, options: WriteOptions, opened: Open) -> str:
 
 
 def target_of(job: Job, options: WriteOptions) -> target.Target | None:
-    """Where one checkpoint is written to, None when it is changed in place, in shards or not at all."""
+    """Return the target of one checkpoint, or None when it is changed in place, in shards or not at all."""
     if job.out is None or options.shard_bytes:
         return None
     if is_folder_made(job.path, options):
@@ -259,7 +264,10 @@ def target_of(job: Job, options: WriteOptions) -> target.Target | None:
 
 
 def is_folder_made(path: str, options: WriteOptions) -> bool:
-    """Whether the result of one PATH is a folder: its format is one, or it stays that of a source in a folder."""
+    """Tell whether the result of one PATH is a folder.
+
+    Its format is one, or it keeps the format of a source in a folder.
+    """
     if options.format is not None:
         return save.traits_of(options.format).is_folder
     if options.output is None:
@@ -295,7 +303,7 @@ def _suggested(checkpoint: Checkpoint, options: WriteOptions) -> str | None:
 
 
 def can_stay(checkpoint: Checkpoint) -> bool:
-    """Whether ckpt changes such a file where it is."""
+    """Tell whether ckpt changes such a file where it is."""
     return checkpoint.source is not None and not checkpoint.traits.is_folder and save.stays(checkpoint)
 
 
@@ -325,7 +333,10 @@ def check_link(report: RewriteReport, format: str) -> None:
 def made(
     survey: Survey, make: Callable[[Survey, Limits], RewriteReport], options: WriteOptions
 ) -> RewriteReport:
-    """What the command makes of a checkpoint, or with --partial of its whole tensors. Raises LossError for an incomplete one."""
+    """Return what the command makes of a checkpoint, or with --partial of its whole tensors.
+
+    Raises LossError for an incomplete checkpoint.
+    """
     found = None if options.like is None else likeness(survey, options.like, options.like_section)
     if not options.partial:
         if found is not None and found.rows:
@@ -362,7 +373,7 @@ def advised_partial(options: WriteOptions, plan: Callable[[], None]) -> Iterator
 
 
 def left_over(to: target.Target | None, options: WriteOptions) -> list[tuple[str, int]]:
-    """What killed runs left beside the files that are to be written."""
+    """Return the files that killed runs left beside the files that are to be written."""
     if to is not None:
         return target.left_over(to.real)
     if options.shard_bytes and options.output is not None:
@@ -621,7 +632,7 @@ def _advised(survey: Survey, limits: Limits) -> Iterator[None]:
 
 
 def warn(path: str, warnings: Iterable[str]) -> None:
-    """What is to be known about a file, on stderr."""
+    """Write what is to be known about a file to stderr."""
     for line in warnings:
         output.talk(f"ckpt: {show(path, None)}: {show_literal(line)}")
 
@@ -634,7 +645,7 @@ def _format(checkpoint: Checkpoint, to: target.Target | None, options: WriteOpti
 
 
 def _is_pickle(report: RewriteReport, to: target.Target | None, options: WriteOptions) -> bool:
-    """Whether a pickle is written, or would be but for --dry-run."""
+    """Tell whether a pickle is written, or would be without --dry-run."""
     if options.in_place and not report.changes:
         return False
     name = _format(report.result, to, options)
@@ -720,7 +731,7 @@ def _bytes_of(checkpoint: Checkpoint) -> int:
 
 
 def written(saved: SavedFile | None) -> dict[str, Json] | None:
-    """What was written, as the document `ckpt.rewrite` says it."""
+    """Return what was written, as the document `ckpt.rewrite` says it, or None."""
     if saved is None:
         return None
     return {

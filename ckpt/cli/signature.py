@@ -1,4 +1,4 @@
-"""What typer makes of the signature of a command: groups in the help, exclusions, options that all share, any typer."""
+"""The help that typer makes of a command's signature: groups, exclusions, shared options, any typer."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class PlainCommand(TyperCommand):
 
 
 def plain(params: Iterable[Any]) -> list[Any]:
-    """The parameters of a command, after their values were given the way of `_value`, once each.
+    """Return the parameters of a command, whose values come by way of `_value`, once each.
 
-    From 0.29 on typer checks every value with pydantic, also that of an option that is not given: this doubles the
-    start. The values here are text, numbers, flags and lists of text.
+    From 0.29 on typer checks every value with pydantic, also the value of an option that is not given: this
+    doubles the start. The values here are text, numbers, flags and lists of text.
     """
     found = list(params)
     for param in found:

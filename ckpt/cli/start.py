@@ -33,7 +33,7 @@ class _Process:
     arrived: int | None = None
     """The first signal."""
     unwinds = False
-    """Whether there may be something to clean up. If not, a signal ends the process where it is."""
+    """True when there may be something to clean up. Otherwise a signal ends the process where it is."""
 
 
 def run(program: Callable[[], int]) -> NoReturn:

@@ -1,4 +1,4 @@
-"""What the user meant: a wrong command line as one line that says what to type."""
+"""The meaning of a wrong command line, as one line that says what to type."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _ALIASES = {
 }
 """Words that are no commands -> the command that does this."""
 _RENAMED = {"--values": "--read-values", "--annotate": "--output-format", "--to": "--format"}
-"""Options of before -> their names now, in a command that has the name of now and not that of before."""
+"""The former options -> their names now, in a command that knows the new name and not the old one."""
 _NO_NUMBER = re.compile(r"is not a valid (?:int(?:eger)?|float)(?: range)?")
-"""How the releases of click say it."""
+"""The words of the releases of click for it."""
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _ALIKE = 0.7
-"""How like two names without their endings must be, from 0 to 1."""
+"""The least likeness of two names without their endings, from 0 to 1."""
 _MOST = 2000
 """Names of a folder that are compared with a mistyped one."""
 
@@ -103,7 +103,10 @@ def _command(name: str, commands: Sequence[str]) -> tuple[str, str | None]:
 
 
 def missing(path: str) -> str | None:
-    """What was meant by a path where there is no file, for the hint of the error; None when nothing is like it."""
+    """Return the meaning of a path where there is no file, for the hint of the error.
+
+    None when nothing is like it.
+    """
     if not path:
         return "an empty name: is a variable of the shell not set?"
     if path == "-":

@@ -1,4 +1,4 @@
-"""Who does the work of a command: this process, or others, whose results it has."""
+"""The worker of a command: this process, or others, whose results it has."""
 
 from __future__ import annotations
 
@@ -21,16 +21,19 @@ if TYPE_CHECKING:
     from ckpt.io.executor import Executor
 
 _handed: Executor | None = None
-"""What hands in the results, while a command makes a report of them."""
+"""The executor that hands in the results, while a command makes a report of them."""
 
 
 def executor() -> Executor | None:
-    """Who works for the command that runs; None for this process."""
+    """Return the executor of the command that runs, or None for this process."""
     return _handed
 
 
 def is_shared() -> bool:
-    """Whether the tasks were cut before any of them ran, so that none may depend on the result of another."""
+    """Tell whether the tasks were cut before any of them ran.
+
+    Then none may depend on the result of another.
+    """
     return _handed is not None
 
 

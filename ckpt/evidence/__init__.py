@@ -1,1 +1,1 @@
-"""What a checkpoint says about itself, and how sure that is."""
+"""The evidence that a checkpoint gives about itself, and how sure it is."""

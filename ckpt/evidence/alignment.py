@@ -141,11 +141,11 @@ class Component(NamedTuple):
 
     @property
     def fits(self) -> bool:
-        """Whether enough names meet to take it for certain."""
+        """Tell whether enough names meet to take it for certain."""
         return 100 * self.met >= SHARE * self.of
 
     def rule(self, name: str) -> str:
-        """What the other side calls a tensor of the first side."""
+        """Return the name that the other side gives a tensor of the first side."""
         return self.two + name[len(self.one) :] if name.startswith(self.one) else name
 
     @property
@@ -154,11 +154,11 @@ class Component(NamedTuple):
         return f"s/^{re.escape(self.one)}/{self.two}/"
 
     def to_json(self) -> dict[str, Json]:
-        """What was aligned: the component of either side, and how many names meet."""
+        """Return the aligned component of either side, and how many names meet."""
         return {"from": f"{self.one}*", "to": f"{self.two}*", "count": self.met}
 
     def suggestion(self) -> dict[str, Json]:
-        """What would be aligned, and the substitution that does it."""
+        """Return the component that would be aligned, and the substitution that aligns it."""
         return {**self.to_json(), "of": self.of, "sub": self.substitution}
 
     @property
@@ -169,10 +169,10 @@ class Component(NamedTuple):
 
 
 class Paired(NamedTuple):
-    """The names of two sides, with their indices, and which go together: `partners` maps those of `two` to those of `one`.
+    """The names of two sides, with their indices. `partners` maps the names of `two` to the names of `one`.
 
-    `prefixes` are what was taken off the names of each side. `component` is the first component that was aligned,
-    `suggested` are those that a substitution of the names of `one` would align.
+    `prefixes` were taken off the names of each side. `component` is the first component that was aligned.
+    `suggested` are the components that a substitution of the names of `one` would align.
     """
 
     one: dict[str, int]
@@ -284,7 +284,7 @@ def _beginnings(names: _Shapes) -> list[str]:
 
 
 def _dots(name: str) -> Iterator[int]:
-    """Where the rest of a name may begin: at 0, and behind each of its first dots."""
+    """Yield the places where the rest of a name may begin: 0, and behind each of its first dots."""
     at = 0
     for _ in range(_DEPTH):
         yield at
@@ -294,7 +294,7 @@ def _dots(name: str) -> Iterator[int]:
 
 
 def _is_model(component: Component, one: _Shapes, two: _Shapes) -> bool:
-    """Whether what lies below a component is more than a layer like any other one.
+    """Tell whether the names below a component are more than a layer like any other one.
 
     `0.` and `1.`, `layer1.` and `layer2.` are layers. `weight` alone says nothing, unless both sides have nothing else.
     """
@@ -307,7 +307,10 @@ def _is_model(component: Component, one: _Shapes, two: _Shapes) -> bool:
 
 
 def _planned(one: Alignment, two: Alignment, component: Component, *, strict: bool) -> Component | None:
-    """The component with all names that meet by its substitution; None where that fails, or is not plain to write."""
+    """Return the component with all names that meet by its substitution.
+
+    None when that fails, or when the substitution is not plain to write.
+    """
     if not (_PLAIN.fullmatch(component.one) and _PLAIN.fullmatch(component.two)):
         return None
     renamed = one.then(component.rule)

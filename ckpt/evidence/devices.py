@@ -27,7 +27,7 @@ class HiddenDevice(NamedTuple):
 
 
 def is_accelerator(tag: str) -> bool:
-    """Whether a text names a device besides the CPU: `cuda`, `cuda:1`, `mps`."""
+    """Tell whether a text names a device besides the CPU: `cuda`, `cuda:1`, `mps`."""
     return tag.startswith(KINDS) and re.fullmatch(_ACCELERATOR, tag) is not None
 
 

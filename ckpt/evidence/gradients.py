@@ -1,4 +1,4 @@
-"""Which parameters had a gradient, as far as the state of an optimizer says so.
+"""The parameters that had a gradient, as far as the state of an optimizer says so.
 
 Adam and similar optimizers create the state of a parameter at its first gradient and count its steps. Adagrad
 creates it at the start and counts. An optimizer without state, or with one state for all, says nothing.
@@ -31,8 +31,10 @@ _MOMENTS_BYTES = 1 << 20
 
 
 class GradientUse(NamedTuple):
-    """What the state of one optimizer says. `never` are the numbers of the parameters that never had a gradient: they
-    have no state, or a counter of 0. `lagging` are those with a counter below `steps`, each with its counter.
+    """The gradients of the parameters, by the state of one optimizer.
+
+    `never` are the numbers of the parameters that never had a gradient: they have no state, or a counter of
+    0. `lagging` are the numbers of the parameters with a counter below `steps`, each with its counter.
     """
 
     match: Match
@@ -44,14 +46,15 @@ class GradientUse(NamedTuple):
     unread: frozenset[int] = frozenset()
     """Those of `lagging` whose moments are too large to be read for this."""
     is_before: bool = False
-    """Whether no step with a gradient was taken: all counters are 1, and all moments are zero."""
+    """True when no step with a gradient was taken: all counters are 1, and all moments are zero."""
     counters: Mapping[int, float] = {}
     """The step counters of the parameters that have one, by their numbers."""
 
 
 def gradient_uses(matches: Iterable[Match]) -> tuple[GradientUse, ...]:
-    """What the state of each optimizer says. Reads step counters, and small moments of parameters that may have had no
-    gradient.
+    """Return the gradients that the state of each optimizer tells of.
+
+    Reads step counters, and small moments of parameters that may have had no gradient.
     """
     return tuple(_use(match) for match in matches)
 
@@ -90,7 +93,10 @@ class _Bounded:
         self._left = _MOMENTS_BYTES
 
     def are_zero(self, moments: Sequence[TensorRef]) -> bool | None:
-        """Whether all elements are zero; None where there are none, or where they are too large or cannot be read."""
+        """Tell whether all elements are zero.
+
+        None when there are none, or when they are too large or cannot be read.
+        """
         nbytes = sum(ref.nbytes for ref in moments)
         held = all(ref.nbytes <= _MOMENT_BYTES and ref.storage.place is not None for ref in moments)
         if not held or not 0 < nbytes <= self._left:
@@ -109,15 +115,17 @@ class _Bounded:
 
 
 def _stands_for_several(match: Match) -> bool:
-    """Whether one state may stand for several parameters: its kind is unknown, and nothing in it has a parameter's shape.
-    pytorch-optimizer's LoRARite keeps one state for each pair of factors.
+    """Tell whether one state may stand for several parameters.
+
+    Its kind is unknown then, and nothing in it has a parameter's shape. pytorch-optimizer's LoRARite keeps
+    one state for each pair of factors.
     """
     known = optimizer(match.optimizer)
     return any(slot.is_mixed for slot in match.slots) and (known is None or known.family is None)
 
 
 def says_gradients(use: GradientUse) -> bool:
-    """Whether the state of an optimizer says which parameters had a gradient.
+    """Tell whether the state of an optimizer says which parameters had a gradient.
 
     Some make the state of all parameters at the start, and count no steps: schedulefree's AdamWScheduleFreeClosure.
     """
@@ -165,7 +173,7 @@ _LISTED = 3
 
 
 class MixedSteps(NamedTuple):
-    """The files whose counters are at another step than those of the others. `steps` are all of these."""
+    """The files whose counters are at another step than the others. `steps` are the steps of all files."""
 
     text: str
     steps: frozenset[float]
@@ -174,7 +182,7 @@ class MixedSteps(NamedTuple):
 def mixed_steps(
     checkpoint: Checkpoint, matches: Iterable[Match], optimizers: Sequence[Path]
 ) -> MixedSteps | None:
-    """Which files seem to be of another step; None where nothing says so. Reads the counters of the optimizer."""
+    """Return the files that seem to be of another step, or None. Reads the counters of the optimizer."""
     nodes: dict[str, list[Node]] = {}
     for slot in (slot for match in matches for slot in match.slots if slot.has_state):
         file = _file_of(slot.step)

@@ -1,4 +1,4 @@
-"""How to open a checkpoint in Python: one expression for this file, ready to paste.
+"""The way to open a checkpoint in Python: one expression for this file, ready to paste.
 
 A file with unknown names gets a reason instead of an expression, never `weights_only=False`.
 """
@@ -46,7 +46,10 @@ _REGISTERS = {
 
 
 def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
-    """How to open the checkpoint, down to its model when there is only one; of a folder the files with its models."""
+    """Return the way to open the checkpoint, down to its model when there is only one.
+
+    Of a folder it opens the files with its models.
+    """
     if checkpoint.members:
         return _of_folder(checkpoint, models)
     if checkpoint.not_loadable:
@@ -100,7 +103,10 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
 
 
 def _of_folder(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
-    """How to open the weights of a folder. Other files, such as the arguments of a trainer, are not opened for them."""
+    """Return the way to open the weights of a folder.
+
+    Other files, such as the arguments of a trainer, are not opened for them.
+    """
     if checkpoint.traits.is_set:
         return Load(None, reason=_OF_RANKS)
     loads: dict[str, Load] = {}
@@ -133,7 +139,10 @@ def _inside(checkpoint: Checkpoint) -> str | None:
 
 
 def _strange(checkpoint: Checkpoint) -> str | None:
-    """Why no expression is given: names that only the author's code has, or that loading calls."""
+    """Return the reason why no expression is given, or None.
+
+    It is a name that only the author's code has, or that loading calls.
+    """
     called = [row for row in checkpoint.imports if row.group == "called"]
     runs = next((row for row in called if is_own(row.module)), None)
     if runs is not None:
@@ -151,7 +160,10 @@ _RNN = frozenset(f"torch.nn.modules.rnn.{name}" for name in ("RNN", "LSTM", "GRU
 
 
 def _outdated(checkpoint: Checkpoint) -> str | None:
-    """Why the torch of today cannot load what torch 1.0 to 1.13 pickled, although it knows every name."""
+    """Return the reason why the torch of today cannot load a file of torch 1.0 to 1.13, or None.
+
+    The torch of today knows every name in the file.
+    """
     for row in checkpoint.imports:
         if (row.module, row.name) == ("torch._utils", "_rebuild_sparse_csr_tensor"):
             return f"torch 2 has no {row.module}.{row.name} any more"
@@ -169,7 +181,10 @@ def _outdated(checkpoint: Checkpoint) -> str | None:
 
 
 def _names_weights(module: Node) -> bool:
-    """Whether a recurrent module lists its weights by name: then `__setstate__` does not collect them."""
+    """Tell whether a recurrent module lists its weights by name.
+
+    Then `__setstate__` does not collect them.
+    """
     listed = look(module).attributes.get("_all_weights")
     first = listed[0] if type(listed) is list and listed else None
     return type(first) is list and bool(first) and isinstance(first[0], str)
@@ -196,7 +211,10 @@ def refusals_text(refused: tuple[Refusal, ...]) -> str:
 
 
 def look_at(path: str, *options: str) -> str | None:
-    """The command that shows more of a file, ready to paste; None for what the next command cannot open again."""
+    """Return the command that shows more of a file, ready to paste.
+
+    None when the next command cannot open the path again.
+    """
     name = pasted_path(path)
     return " ".join(["ckpt", "inspect", name, *options]) if name and is_lasting(path) else None
 
@@ -216,7 +234,10 @@ def _model_path(checkpoint: Checkpoint, models: Sequence[Section]) -> str:
 
 
 def _unpickled(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
-    """How to open a plain pickle. Nothing limits what it imports, so all that it names must be known."""
+    """Return the way to open a plain pickle.
+
+    Nothing limits what it imports, so all that it names must be known.
+    """
     unknown = [f"{row.module}.{row.name}" for row in checkpoint.imports if row.group == "unknown"]
     if len(unknown) < sum(row.group != "known" for row in checkpoint.imports):
         return Load(None, reason=_strange(checkpoint) or "loading this file calls unknown code")
@@ -311,7 +332,7 @@ def _names_of(parts: Sequence[str]) -> str:
 
 
 def subscript(path: Path) -> str | None:
-    """A path as Python subscripts (`["model"]`); None when a key cannot be written as one."""
+    """Return a path as Python subscripts (`["model"]`), or None when a key cannot be written as one."""
     if any(isinstance(key, NamedKey) for key in path):
         return None
     if "_parameters" in path or "_modules" in path or "_buffers" in path:

@@ -51,9 +51,9 @@ class Slot(NamedTuple):
     has_state: bool
     step: Node = None
     keeps_state: bool = True
-    """Whether its group keeps state at all. SGD without momentum keeps no state."""
+    """True when its group keeps state at all. SGD without momentum keeps no state."""
     is_mixed: bool = False
-    """Whether its state has tensors of several shapes, and none that is known to have the shape of the parameter."""
+    """True when its state has tensors of several shapes, none known to have the shape of the parameter."""
     moments: tuple[TensorRef, ...] = ()
     """The tensors of its state that stay zero while all of its gradients are zero."""
 
@@ -80,7 +80,7 @@ class Match(NamedTuple):
     by_name: bool = False
     groups: int = 1
     is_flat: bool = False
-    """Whether one state stands for all parameters, as LBFGS keeps it."""
+    """True when one state stands for all parameters, as LBFGS keeps it."""
     candidates: tuple[tuple[int, ...], ...] = ()
     """For each parameter the indices of the tensors that it can be; none where these are too many or unknown."""
 
@@ -101,9 +101,10 @@ def matches(
 
 
 def recorded(handed: OptimizerRecord, name: str, model: Section, indices: dict[str, int]) -> Match:
-    """The match of an optimizer that a snapshot describes. `indices` are those of the model's tensors by name.
+    """Return the match of an optimizer that a snapshot describes.
 
-    Parameters that do not belong to the model are left out.
+    `indices` are the indices of the model's tensors by name. Parameters that do not belong to the model are
+    left out.
     """
     mine = [number for number, known in enumerate(handed.names) if known in indices]
     slots = tuple(
@@ -137,7 +138,10 @@ def _is_flat(optimizer: Section) -> bool:
 
 
 def is_by_order(checkpoint: Checkpoint, match: Match, number: int) -> bool:
-    """Whether only the order decides which tensor a parameter is, because another tensor has the same shape."""
+    """Tell whether only the order decides which tensor a parameter is.
+
+    Another tensor has the same shape then.
+    """
     index = match.indices[number]
     if match.by_name or index is None:
         return False
@@ -192,7 +196,7 @@ def _slot(key: Node, name: str | None, state: Node) -> Slot:
 
 
 def _shape(shapes: dict[str, tuple[int, ...]]) -> tuple[int, ...] | None:
-    """The shape of a parameter, from those of its state."""
+    """Return the shape of a parameter from the shapes of its state, or None."""
     for row, column in _FACTORS:
         if row in shapes and column in shapes and shapes[row] and shapes[column]:
             kept = shapes[row][:-1] if row == "row_var" else shapes[row]
@@ -275,7 +279,10 @@ _MOST_PAIRS = 4_000_000
 
 
 def _assign(groups: list[Group], rows: list[tuple[int, Entry]]) -> Candidates | None:
-    """What each slot can be in any order that training scripts use. None when the order of the model does not fit."""
+    """Return the candidates for each slot in any order that training scripts use.
+
+    None when the order of the model does not fit.
+    """
     is_exact = sum(len(group.slots) for group in groups) == len(rows)
     orders = [rows]
     if len(groups) > 1:
@@ -343,7 +350,7 @@ def _kinds(groups: list[Group], rows: list[tuple[int, Entry]]) -> tuple[list[boo
 def _ordered(
     groups: list[Group], rows: list[tuple[int, Entry]], kinds: tuple[list[bool], list[bool]] | None
 ) -> Candidates | None:
-    """What each slot can be when each group keeps this order. None when nothing fits.
+    """Return the candidates for each slot when each group keeps this order, or None when nothing fits.
 
     The groups share the tensors: one that a group surely takes is closed to the others.
     """
@@ -378,7 +385,10 @@ def _ordered(
 
 
 def _ends(group: list[Slot], free: list[int], shapes: list[tuple[int, ...]]) -> list[tuple[int, int]] | None:
-    """The first and the last place in `free` that each slot can have in this order; None when a slot has none."""
+    """Return the first and the last place in `free` that each slot can have in this order.
+
+    None when a slot has none.
+    """
     firsts = _greedy(group, free, shapes)
     lasts = _greedy(group[::-1], free[::-1], shapes)
     if firsts is None or lasts is None:

@@ -119,7 +119,7 @@ class _Model:
                 todo += reversed(below)
 
     def _loose_module(self, node: Node, view: View, at: str) -> LooseModule | None:
-        """A module in a plain container; None for one without parameters and buffers."""
+        """Return the record of a module in a plain container, or None without parameters and buffers."""
         inside = None
         lost = held = 0
         todo = [node]
@@ -159,7 +159,7 @@ def _text(key: Node, number: int) -> str:
 
 
 def _registered(view: View) -> dict[str, list[tuple[str, Node]]]:
-    """What a module registers: its parameters, buffers and children that are not None, by name."""
+    """Return the parameters, buffers and children of a module that are not None, by name."""
     state = dict(zip(view.keys, view.children, strict=True))
     registered: dict[str, list[tuple[str, Node]]] = {}
     for attribute in REGISTERED:

@@ -1,4 +1,4 @@
-"""What the state of an optimizer says: its kind, from the names of its state, and how many parameters have state.
+"""The kind of an optimizer, from the names of its state, and how many parameters have state.
 
 `get_state_dict` of torch can flatten it: `state.NAME.exp_avg` and `param_groups.NAME.lr` for each parameter, in one
 dict (torch/distributed/checkpoint/state_dict.py `_flatten_optim_state_dict`). Here both are one.
@@ -43,7 +43,7 @@ class Optimizer(NamedTuple):
 
 
 def optimizer(section: Section) -> Optimizer | None:
-    """What an optimizer section holds; None when it does not have torch's layout."""
+    """Return the content of an optimizer section, or None when it does not have torch's layout."""
     parts = parts_of(section.node)
     if "param_groups" not in parts or not ("state" in parts or groups_alone(parts)):
         return None
@@ -130,7 +130,10 @@ def flattened_names(node: Node) -> Callable[[dict[str, str]], dict[str, str]] | 
 
 
 def first_field(section: Section) -> str | None:
-    """What the state of a parameter begins with: `step`, or `momentum_buffer`. None where no parameter has state."""
+    """Return the first field of a parameter's state: `step`, or `momentum_buffer`.
+
+    None when no parameter has state.
+    """
     for _, state in children(parts_of(section.node).get("state")):
         for field, _ in children(state):
             return str(field)
@@ -138,7 +141,10 @@ def first_field(section: Section) -> str | None:
 
 
 def groups_alone(parts: dict[str | int, Node]) -> bool:
-    """Whether the groups are those of an optimizer whose state is empty: files of names hold no empty dict."""
+    """Tell whether the groups belong to an optimizer without state.
+
+    Its empty state is missing, because files of names hold no empty dict.
+    """
     groups = children(parts.get("param_groups"))
     return bool(groups) and all("params" in dict(children(group)) for _, group in groups)
 

@@ -31,7 +31,7 @@ class TensorRecord(NamedTuple):
     requires_grad: bool
     gradient: float | None = None
     is_sharded: bool = False
-    """Whether it is the part of one rank, so that other ranks hold other values."""
+    """True for the part of one rank: other ranks hold other values."""
 
 
 class OptimizerRecord(NamedTuple):
@@ -47,13 +47,13 @@ class OptimizerRecord(NamedTuple):
     steps: tuple[float | None, ...]
     fields: tuple[str, ...]
     keeps_state: tuple[bool, ...] = ()
-    """Whether its group keeps state at all. SGD without momentum keeps no state."""
+    """True when its group keeps state at all. SGD without momentum keeps no state."""
 
 
 class LooseModule(NamedTuple):
     """A module or a Parameter in a plain list, tuple, dict or set of a module, at `place` (`blocks[0]`).
 
-    `registered` is the name under which it is registered elsewhere; None when it is not registered.
+    `registered` is the name under which it is registered elsewhere, or None.
     """
 
     place: str
@@ -79,7 +79,7 @@ class ModelRecord(NamedTuple):
     optimizers: tuple[OptimizerRecord, ...] = ()
     loose: tuple[LooseModule, ...] = ()
     left_out: tuple[tuple[str, str], ...] = ()
-    """What the file lacks of the state dict, and why."""
+    """The parts of the state dict that the file lacks, each with the reason."""
     rank: int = 0
     world_size: int = 1
     training: bool = True
@@ -93,7 +93,10 @@ class ModelRecord(NamedTuple):
 
     @property
     def has_gradients(self) -> bool:
-        """Whether any parameter had a gradient. Before backward no parameter has one, which says nothing."""
+        """Tell whether any parameter had a gradient.
+
+        Before backward no parameter has one, which says nothing.
+        """
         return any(known.gradient is not None for known in self.tensors.values())
 
     @property
@@ -147,7 +150,7 @@ def _columns(fields: Sequence[str], rows: Collection[tuple[Json, ...]]) -> dict[
 
 
 def record_of(checkpoint: Checkpoint) -> ModelRecord | None:
-    """The record of a snapshot; None for any other file."""
+    """Return the record of a snapshot, or None for any other file."""
     container = next((row for row in checkpoint.containers if row.path == (KEY,)), None)
     if container is None or container.first != container.last or look(container.node).kind != "mapping":
         return None

@@ -31,7 +31,7 @@ Trust = Literal["certain", "strong", "likely", "none"]
 
 
 class Role(NamedTuple):
-    """What a tensor is. `source` names the kind of evidence, `note` describes it."""
+    """The role of a tensor. `source` names the kind of evidence, `note` describes it."""
 
     role: RoleName
     trust: Trust
@@ -109,15 +109,15 @@ class Evidence(NamedTuple):
     matches: tuple[Match, ...]
     record: RecordMatch | None = None
     in_optimizer: Sequence[bool | None] = ()
-    """For each tensor whether an optimizer in the file holds it; None where that is open."""
+    """The answer for each tensor whether an optimizer in the file holds it. None means open."""
 
 
 def find_roles(
     checkpoint: Checkpoint, sections: tuple[Section, ...], model: ModelRecord | None = None
 ) -> Evidence:
-    """What the file says about its tensors, also by the order and state of its optimizers. `model` is a live model.
+    """Return what the file says about its tensors, also by the order and state of its optimizers.
 
-    Raises UsageError when the model does not fit the file.
+    `model` is a live model. Raises UsageError when the model does not fit the file.
     """
     match = _record_match(checkpoint, sections, model)
     if checkpoint.declared is not None:
@@ -151,14 +151,15 @@ def find_roles(
 
 
 def _decided(match: Match, number: int) -> bool:
-    """Whether more than a place in the order says which tensor a parameter of an optimizer is."""
+    """Tell whether more than a place in the order says which tensor a parameter of an optimizer is."""
     return match.exact or match.by_name or match.slots[number].shape is not None
 
 
 def _in_optimizer(checkpoint: Checkpoint, matches: tuple[Match, ...]) -> list[bool | None]:
-    """For each tensor whether an optimizer in this file holds it, or one that is tied to it; None where that is open.
+    """Tell for each tensor whether an optimizer in this file holds it, or a tensor that is tied to it.
 
-    It is open outside of the models that the optimizers hold, and while any of their parameters is unknown.
+    None means open: outside of the models that the optimizers hold, and while any of their parameters is
+    unknown.
     """
     held: list[bool | None] = [None] * len(checkpoint.tensors)
     mine = {
@@ -193,7 +194,7 @@ _SOURCES = {"snapshot": ("snapshot", "recorded by ckpt.snapshot"), "model": ("mo
 def _record_match(
     checkpoint: Checkpoint, sections: tuple[Section, ...], model: ModelRecord | None
 ) -> RecordMatch | None:
-    """The record of the file, if it is a snapshot, else that of the live model, with its section."""
+    """Return the record of the file when it is a snapshot, else of the live model, with its section."""
     own = record_of(checkpoint)
     record = own or model  # a snapshot records everything that its model says
     if record is None:
@@ -295,7 +296,10 @@ def _model_roles(section: Section, named: frozenset[str]) -> list[Role]:
 
 
 def _beginning(names: Sequence[str], begin: str, number: int) -> Sequence[int]:
-    """The numbers of the names that begin like that of `number`. They are neighbours, as a rule."""
+    """Return the numbers of the names that begin with `begin`, as the name `number` does.
+
+    They are neighbours, as a rule.
+    """
     first, last = number, number + 1
     while first and names[first - 1].startswith(begin):
         first -= 1
@@ -378,7 +382,7 @@ def _role(tensor: Tensor, parent: str, leaf: str, beside: Set[str]) -> Role:
 
 
 def _is_mask(shape: tuple[int, ...]) -> bool:
-    """Whether this is one square, as GPT-2 keeps its causal mask: `[1, 1, 1024, 1024]`."""
+    """Tell whether a shape is one square, as GPT-2 keeps its causal mask: `[1, 1, 1024, 1024]`."""
     return len(shape) >= 2 and shape[-1] == shape[-2] > 1 and set(shape[:-2]) <= {1}
 
 

@@ -1,4 +1,4 @@
-"""What the parts of a checkpoint are: model, optimizer, scheduler, scaler, ema, rng, snapshot, other.
+"""The kinds of the parts of a checkpoint: model, optimizer, scheduler, scaler, ema, rng, snapshot, other.
 
 The structure decides first (a dict with `state` and `param_groups`, a mapping of dotted names to tensors, a pickled
 module), then well-known keys. Values never decide.
@@ -53,7 +53,7 @@ _TENSOR_NAMES = (
     r"(?:weight|bias|gamma|beta|kernel|embedding|running_|num_batches_tracked)\w*|\w*_?(?:weight|bias)"
 )
 FLATTENED = ("state.", "param_groups.")
-"""How the keys of a flattened optimizer begin: `state.NAME.exp_avg`, `param_groups.NAME.lr`."""
+"""The beginnings of the keys of a flattened optimizer: `state.NAME.exp_avg`, `param_groups.NAME.lr`."""
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _MODEL = (
     r"(?:.*_)?(?:model|net|net[gd]|network|weights|params|module|generator|discriminator|encoder|decoder|backbone"
@@ -115,7 +115,7 @@ class Section(NamedTuple):
 
     @property
     def is_flat(self) -> bool:
-        """Whether all its tensors are one level below it, as in a state dict."""
+        """Tell whether all its tensors are one level below it, as in a state dict."""
         depth = len(self.path) + 1
         return not self.is_module and len(keys_at(self.entries, depth)) == len(self.entries)
 
@@ -257,7 +257,7 @@ class _Finder:
         return sections
 
     def _kind(self, row: Container) -> str | None:
-        """The kind of a container that is a section; None when it is not, though it may hold sections."""
+        """Return the kind of a container that is a section, or None. Others may hold sections."""
         if _is_optimizer(row):
             return "optimizer"
         if row.path and row.path[0] in self._checkpoint.copies:
@@ -276,7 +276,7 @@ class _Finder:
         return None
 
     def _loose_model(self, root: Container) -> Section | None:
-        """The weights that lie at the root beside an optimizer, as torchtitan saves them; None for any other root."""
+        """Return the weights that lie at the root beside an optimizer, as torchtitan saves them, or None."""
         if () not in self._above_optimizers or root.type in ("list", "tuple") or not self._is_loose(root):
             return None
         rows = [
@@ -290,7 +290,7 @@ class _Finder:
         return section_of(self._checkpoint, (), "", "model", rows[0], rows[-1] + 1, node=root.node)
 
     def _is_loose(self, root: Container) -> bool:
-        """Whether an optimizer is a key of the root, and no key names a model."""
+        """Tell whether an optimizer is a key of the root, and no key names a model."""
         below = {row.path[0] for row in self._containers if len(row.path) == 1 and _is_optimizer(row)}
         return bool(below) and _WHOLE.isdisjoint(root.keys) and root.path not in self.models
 
@@ -300,7 +300,7 @@ class _Finder:
         return "ema" if _is_ema(path) else "model"
 
     def _is_state_dict(self, row: Container) -> bool:
-        """Whether it maps names to tensors, with dotted names or below a key for a model."""
+        """Tell whether a container maps names to tensors, with dotted names or below a key for a model."""
         depth = len(row.path) + 1
         entries = self._checkpoint.tensors[row.first : row.last]
         direct = keys_at(entries, depth)
@@ -318,7 +318,10 @@ class _Finder:
         return not row.path and len(direct) == len(row.keys) and alike
 
     def _is_nested_model(self, row: Container) -> bool:
-        """Whether it is below a key for a model, and has several parts that all hold tensors and are not sections."""
+        """Tell whether a container below a key for a model has several parts.
+
+        The parts all hold tensors and are not sections.
+        """
         depth = len(row.path)
         if not _says_model(row.path) or row.type in ("list", "tuple") or row.path in self._above_optimizers:
             return False
@@ -331,7 +334,7 @@ class _Finder:
 
 
 def is_flattened(keys: Sequence[str | int]) -> bool:
-    """Whether these are the keys of a flattened optimizer, of one group at least."""
+    """Tell whether these are the keys of a flattened optimizer, of one group at least."""
     return all(isinstance(key, str) and key.startswith(FLATTENED) for key in keys) and any(
         isinstance(key, str) and key.startswith(FLATTENED[1]) for key in keys
     )

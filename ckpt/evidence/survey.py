@@ -1,4 +1,4 @@
-"""What a checkpoint says about itself. Each property is computed once, at its first use."""
+"""The survey of what a checkpoint says about itself. Each property is computed once, at its first use."""
 
 from __future__ import annotations
 
@@ -139,14 +139,17 @@ class Survey:
 
     @property
     def in_optimizer(self) -> Sequence[bool | None]:
-        """For each of `tensors` whether an optimizer in the file holds it; None where the file does not say.
+        """Tell for each of `tensors` whether an optimizer in the file holds it; None means unknown.
 
         A tensor of which this is False is a buffer or frozen.
         """
         return self._evidence.in_optimizer
 
     def role_of(self, index: int) -> tuple[Role, bool | None]:
-        """What `roles` and `in_optimizer` say of one tensor. Where nothing but its layer decides, no other is looked at."""
+        """Return the answers of `roles` and `in_optimizer` for one tensor.
+
+        When nothing but its layer decides, no other tensor is looked at.
+        """
         alone = self.model is None and self.checkpoint.declared is None and not self.knows_gradients
         section = next((part for part in self.sections if index in part.indices), None)
         if not alone or section is None:
@@ -165,12 +168,12 @@ class Survey:
 
     @cached_property
     def uses(self) -> tuple[GradientUse, ...]:
-        """Which parameters had a gradient, by the state of each optimizer."""
+        """Return the parameters that had a gradient, by the state of each optimizer."""
         return gradient_uses(self.matches)
 
     @cached_property
     def mixed(self) -> MixedSteps | None:
-        """The files that seem to be of another step than the others; None where nothing says so."""
+        """Return the files that seem to be of another step than the others, or None."""
         if not self.checkpoint.traits.fills_a_state or not self.knows_gradients:
             return None  # all other formats hold the counters in one file, or refuse what contradicts itself
         optimizers = [part.path for part in self.sections if part.kind == "optimizer"]
@@ -178,7 +181,7 @@ class Survey:
 
     @property
     def knows_gradients(self) -> bool:
-        """Whether anything in the file says which parameters had a gradient."""
+        """Tell whether anything in the file says which parameters had a gradient."""
         kinds = {section.kind for section in self.sections}
         return self.model is not None or not kinds.isdisjoint(("optimizer", "snapshot"))
 
@@ -191,5 +194,5 @@ class Survey:
 
     @cached_property
     def load(self) -> Load:
-        """How to open the file in Python."""
+        """Return the way to open the file in Python."""
         return load_of(self.checkpoint, self.models)

@@ -1,4 +1,4 @@
-"""What wrappers leave on names (`module.`, `_orig_mod.`, `base_model.model.`), and who writes it."""
+"""The prefixes of wrappers on names (`module.`, `_orig_mod.`, `base_model.model.`), and their writers."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def usual_prefix(names: Iterable[str], rule: Callable[[str], str] = unwrapped_na
 
 
 def writers(prefix: str, *, counters: Container[str] = (), is_average: bool = False) -> str:
-    """Who writes a prefix of wrappers: `torch.compile around DataParallel or DDP`.
+    """Name the writers of a prefix of wrappers: `torch.compile around DataParallel or DDP`.
 
     `counters` are the names of an average's counters. One that stands beside `module.` tells AveragedModel: DDP would
     have put its prefix before the counter too. Without one, an average may have the prefix from either.
@@ -104,7 +104,7 @@ def writers(prefix: str, *, counters: Container[str] = (), is_average: bool = Fa
 
 
 def strips(names: Sequence[str]) -> bool:
-    """Whether some names change without the prefixes of wrappers, and all stay different."""
+    """Tell whether some names change without the prefixes of wrappers, and all stay different."""
     new = [unwrapped_name(name) for name in names]
     return new != list(names) and len(set(new)) == len(new)
 
@@ -123,7 +123,7 @@ _LAYER = r"(.+)\.lora_(?:A|B|embedding_A|embedding_B)(?:\.|$)"
 
 
 def is_adapted(names: Iterable[str]) -> bool:
-    """Whether any of the names is one that PEFT makes."""
+    """Tell whether PEFT makes any of the names."""
     text = "\n".join(names)
     return any(mark in text for mark in _PEFT_MARKS)
 

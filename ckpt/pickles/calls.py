@@ -19,7 +19,7 @@ from ckpt.tree.literals import call_text
 
 
 def is_typed(storage: Storage) -> bool:
-    """Whether torch saves the storage under the class of its elements, not as bytes."""
+    """Tell whether torch saves the storage under the class of its elements, not as bytes."""
     dtype = storage.dtype
     # torch 2 saves complex32 as bytes, although it still reads the class that 1.x wrote.
     return dtype is not None and dtype.storage is not None and dtype.name != "complex32"
@@ -115,7 +115,7 @@ def _call(name: str, args: tuple[Node, ...], meaning: TensorRef) -> Opaque:
 
 
 class Code(NamedTuple):
-    """What loading a file does beyond what ckpt knows, as text.
+    """The effects of loading a file beyond what ckpt knows, as text.
 
     `runs`: calls of Python itself, or of functions that run what they are given. `calls`: other unknown calls.
     `imports`: unknown names.
@@ -127,7 +127,10 @@ class Code(NamedTuple):
 
 
 def code_of(source: Checkpoint, result: Checkpoint) -> Code:
-    """What loading the pickle of `result` does. It was made from `source`, and an edit adds no names of its own."""
+    """Return the effects of loading the pickle of `result`, which was made from `source`.
+
+    An edit adds no names of its own.
+    """
     strange = [row for row in source.imports if row.group != "known"]
     if not strange:
         return Code()

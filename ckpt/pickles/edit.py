@@ -16,7 +16,7 @@ _LEAVES = frozenset((type(None), bool, int, float, str, bytes, bytearray, ByteSt
 
 
 DROPPED: Node = Opaque("dropped", None, (), None, 0)
-"""What `instead` returns for a node that becomes None. It is compared by identity and never part of a tree."""
+"""The answer of `instead` for a node that becomes None. Compared by identity, never part of a tree."""
 
 
 class Edit:
@@ -31,7 +31,10 @@ class Edit:
     # --- what an edit may override ----------------------------------------------------------------------------
 
     def instead(self, node: Node) -> Node | None:
-        """What replaces a node: None for a copy, the node itself to keep it and all below it unchanged."""
+        """Return the node that replaces a node, or None for a copy.
+
+        The node itself keeps it and all below it unchanged.
+        """
         return None
 
     def storage(self, storage: Storage) -> Storage:

@@ -98,7 +98,7 @@ def holds_itself(root: Node) -> dict[int, Node]:
 
 
 def _first_parts(node: Node) -> Sequence[Node]:
-    """The parts of a container, and those of a call that come before the call is made."""
+    """Return the parts of a container, or the parts of a call that come before the call is made."""
     if type(node) is Opaque:
         is_view = type(node.meaning) is TensorRef and len(node.args) != WITH_STATE
         return () if is_view else (node.func, *node.args, node.kwargs)
@@ -374,7 +374,7 @@ def _name_opcodes(module: str, name: str) -> bytes:
 
 
 def _is_python2_name(module: str, name: str) -> bool:
-    """Whether Python 3 translates this name in a pickle below protocol 3 (Lib/_compat_pickle.py)."""
+    """Tell whether Python 3 translates this name in a pickle below protocol 3 (Lib/_compat_pickle.py)."""
     from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 
     return module in IMPORT_MAPPING or (module, name) in NAME_MAPPING

@@ -6,8 +6,8 @@ item has the form that the rule allows. The danger is less in the functions than
 `x.detach()`. So no rule lets a function, a class, or an object with attributes of the file's choice reach code
 that calls or iterates it. Where such values only lie, in a module or a plain dict, nothing calls them.
 
-The rules follow the sources of Python 3.10 to 3.14, numpy 1 and 2, and torch up to 2.13. What is popped from the
-stack of the machine has run as well, so all calls of a pickle are judged, not those of its tree alone.
+The rules follow the sources of Python 3.10 to 3.14, numpy 1 and 2, and torch up to 2.13. What is popped from
+the stack of the machine has run as well, so all calls of a pickle are judged, not only the calls in its tree.
 """
 
 from __future__ import annotations
@@ -49,8 +49,11 @@ from ckpt.tensors import Composite, Storage, TensorRef
 from ckpt.tree.arrays import CODECS, as_bytes
 
 Kind = Literal["value", "container", "instance"]
-"""What a call makes, for others that take it: a value without parts of the file's choice; a list, set or dict, which is plain
-as far as its parts are; an object whose attributes the file sets, which nothing may be given."""
+"""The kind of a call's result, for other calls that take it.
+
+A value has no parts of the file's choice. A container is a list, set or dict, as plain as its parts. An
+instance is an object whose attributes the file sets: nothing may be given one.
+"""
 
 _SCALARS = frozenset((type(None), bool, int, float, str, ByteStr, bytes, bytearray))
 _HEAVY = 10_000_000
@@ -96,7 +99,7 @@ class _Search:
         self._sizes: dict[int, int] = {}  # id of a node with parts -> its entries; 0 without the form
 
     def has(self, root: Node) -> bool:
-        """Whether a node has the form, through and through."""
+        """Tell whether a node and all nodes below it have the form."""
         found = self._sizes
         todo: list[tuple[Node, list[Node] | None]] = [(root, None)]
         finished: list[int] = []
@@ -148,7 +151,7 @@ class Grammar:
         self._held = _Search(self._is_held, 10_000, cycles=False)
 
     def allows(self, call: Opaque) -> bool:
-        """Whether a call, with all that is done to its result, is harmless."""
+        """Tell whether a call is harmless, with all that is done to its result."""
         made = made_by(call)
         rule = None if made is None else self.rule(made[0])
         if made is None or rule is None or not rule.takes(self, made[1], call):
@@ -158,29 +161,38 @@ class Grammar:
         return not (call.items and not rule.has_items) and not (call.keys and not rule.has_keys)
 
     def rule(self, name: Global) -> Rule | None:
-        """The rule of a function or class; None for one that is not listed."""
+        """Return the rule of a function or class, or None when it is not listed."""
         key = (name.module, name.name)
         if key not in self._rules:
             self._rules[key] = rule_of(python3_name(*key))
         return self._rules[key]
 
     def once(self, form: Form, node: Node) -> bool:
-        """Whether a node of the tree has a form that takes time in proportion to it. Asked once for each node."""
+        """Tell whether a node has a form whose check takes time in proportion to the node.
+
+        Each node of the tree is checked once.
+        """
         key = (id(form), id(node))
         if key not in self._answers:
             self._answers[key] = form(self, node)
         return self._answers[key]
 
     def is_plain(self, node: Node) -> bool:
-        """Whether a node is data through and through: no function, no class, no object with attributes of the file."""
+        """Tell whether a node and all below it are data.
+
+        There is no function, no class, no object with attributes of the file.
+        """
         return self._plain.has(node)
 
     def is_type_expression(self, node: Node) -> bool:
-        """Whether a node can stand in brackets behind a type: types, words, and tuples and lists of them. Nothing calls them."""
+        """Tell whether a node can stand in brackets behind a type.
+
+        Types, words, and tuples and lists of them can. Nothing calls them.
+        """
         return self._types.has(node)
 
     def is_held(self, node: Node) -> bool:
-        """Whether a partial may hold a node as arguments: data, functions as itself holds them, and other partials."""
+        """Tell whether a partial may hold a node as arguments: data, functions, and other partials."""
         return self._held.has(node)
 
     def _is_plain(self, node: Node) -> bool | None:
@@ -226,7 +238,10 @@ def _parts(node: Node) -> list[Node]:
 
 
 def class_of(node: Node) -> Global | None:
-    """The name that a node is; legacy files keep those of modules outside of the pickle."""
+    """Return the name that a node is, or None.
+
+    Legacy files keep the names of modules outside of the pickle.
+    """
     named = node.meaning if type(node) is PersistentId else node
     return named if type(named) is Global else None
 
@@ -301,7 +316,7 @@ Args = Callable[[Grammar, tuple[Node, ...], Opaque], bool]
 
 
 class Rule(NamedTuple):
-    """What a function or class may be given: its arguments, one state, items, and items set by key."""
+    """The values that a function or class may be given: arguments, one state, items, and items set by key."""
 
     takes: Args
     makes: Kind = "value"
@@ -383,7 +398,7 @@ def _is_literal(node: Node) -> bool:
 
 
 def _series(grammar: Grammar, node: Node) -> bool:
-    """What is iterated without running anything: a list, tuple, set or dict of the pickle itself, with any parts."""
+    """A list, tuple, set or dict of the pickle itself, with any parts: iterating it runs nothing."""
     return type(node) in (list, tuple, Dict, Set)
 
 
@@ -421,7 +436,8 @@ def _tuple(*forms: Form) -> Form:
 def _fields(**forms: Form) -> Form:
     """A state that becomes the attributes of an object: a dict with texts as keys, and one of slots.
 
-    `forms` are those of attributes that the class calls or iterates when it is loaded. No other is looked at by then.
+    `forms` judge the attributes that the class calls or iterates when it is loaded. No other is looked at by
+    then.
     """
 
     def form(grammar: Grammar, node: Node) -> bool:
@@ -812,7 +828,7 @@ def _dtype_parts(grammar: Grammar, node: Node) -> bool:
 
 
 def _holds_objects(dtype: Node) -> bool:
-    """Whether a dtype inside another one may hold objects; their flags belong together."""
+    """Tell whether a dtype inside another one may hold objects. The flags of both belong together."""
     code = dtype.args[0] if type(dtype) is Opaque and dtype.args else None
     return not _is_text(code) or str(code).startswith(("O", "o"))
 
@@ -1059,7 +1075,7 @@ _OBJECT_RULE = Rule(_uncalled, "instance", _attributes)
 
 
 def rule_of(name: str) -> Rule | None:
-    """The rule of a dotted name, as Python 3 and numpy 1 have it; None for one that is not listed."""
+    """Return the rule of a dotted name, as Python 3 and numpy 1 have it, or None when it is not listed."""
     rule = _LISTED.get(name)
     if rule is not None:
         return rule

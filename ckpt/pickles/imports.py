@@ -1,4 +1,4 @@
-"""What loading a pickle would do with each name that it imports: nothing unknown, import it, or call it.
+"""The judgement of each name that a pickle imports: it is known, or loading imports it, or calls it.
 
 A function that unpickles, imports or calls its argument counts as called where it is a value, because it can then run
 anything.
@@ -19,7 +19,11 @@ Group = Literal["known", "unknown", "called"]
 
 
 class Judgement(NamedTuple):
-    """What loading does with a name. `calls` are the first of the calls, of which there are `times`; none for a function that is held as a value."""
+    """The use that loading makes of a name.
+
+    `calls` are the first of its calls, of which there are `times`. A function that is held as a value has
+    none.
+    """
 
     group: Group
     calls: tuple[Opaque, ...] = ()
@@ -55,10 +59,10 @@ _CAREFUL = frozenset(
 def judge(
     names: Collection[Global], calls: Sequence[Opaque], roots: Sequence[Node], late: Sequence[Opaque] = ()
 ) -> dict[Global, Judgement]:
-    """What loading does with each name of a pickle that makes these calls. `roots` are its values outside of calls.
+    """Judge each name of a pickle that makes these calls. `roots` are its values outside of calls.
 
-    The calls must have their meaning (`Rebuilder.annotate`). `late` are those whose object got items or another state after a
-    state, when its attributes may stand for its methods.
+    The calls must have their meaning (`Rebuilder.annotate`). `late` are calls whose object got items or
+    another state after a state. Its attributes may then stand for its methods.
     """
     grammar = Grammar()
     called: dict[Global, _Calls] = {}
@@ -87,7 +91,7 @@ _USUAL = {"torch._utils._rebuild_tensor_v2": 6, "torch._utils._rebuild_parameter
 
 
 def _is_usual(call: Opaque, usual: Mapping[Node, int], hooks: Collection[Node]) -> bool:
-    """Whether a call is one of those that torch.save writes for each tensor, which the grammar allows."""
+    """Tell whether torch.save writes such a call for each tensor. The grammar allows it."""
     if call.states or call.items or call.keys or call.kwargs is not None:
         return False
     if type(call.meaning) is TensorRef:
@@ -96,12 +100,15 @@ def _is_usual(call: Opaque, usual: Mapping[Node, int], hooks: Collection[Node]) 
 
 
 def _is_empty(hooks: Node, dicts: Collection[Node]) -> bool:
-    """Whether a node is an empty `OrderedDict()`, as torch.save writes one for each tensor."""
+    """Tell whether a node is an empty `OrderedDict()`, as torch.save writes one for each tensor."""
     return type(hooks) is Opaque and hooks.func in dicts and not (hooks.args or hooks.states or hooks.keys)
 
 
 def looks_like_enum(call: Opaque) -> bool:
-    """Whether a call looks like a member of an enum: a class of some package, called with one number or word."""
+    """Tell whether a call looks like a member of an enum.
+
+    It calls a class of some package with one number or word.
+    """
     func, args = call.func, call.args
     if type(func) is not Global or is_own(func.module) or len(args) != 1 or call.how != "reduce":
         return False
@@ -112,7 +119,7 @@ def looks_like_enum(call: Opaque) -> bool:
 
 
 def reached(root: Node) -> tuple[list[Global], list[Opaque]]:
-    """The names and the calls of a tree, as a pickle of it would have them; those of nested pickles too."""
+    """Return the names and the calls of a tree, as a pickle of it would have them, also in nested pickles."""
     names: dict[int, Global] = {}
     calls: list[Opaque] = []
     for node in nodes_below(root):
@@ -145,9 +152,9 @@ def nodes_below(root: Node) -> Iterator[Node]:
 
 
 def _culprits(grammar: Grammar, call: Opaque) -> Sequence[Node]:
-    """What a call that is not harmless would run: names, or calls whose result is called.
+    """Return the names that a call which is not harmless would run, or the calls whose result is called.
 
-    Nothing for an object of an unknown class that is made without calling the class: its name is told of as an import.
+    There are none for an object of an unknown class, made without calling it: its name is an import.
     """
     made = made_by(call)
     if made is None:

@@ -449,22 +449,25 @@ KNOWN |= {f"{module}.{name}" for module in ("torch", "torch.cuda") for name in (
 
 
 def is_known(node: Node) -> bool:
-    """Whether a global is on the closed list."""
+    """Tell whether a global is on the closed list."""
     return type(node) is Global and python3_name(node.module, node.name) in KNOWN
 
 
 def is_standard(module: str) -> bool:
-    """Whether a module belongs to Python itself, in the names of Python 2 or 3."""
+    """Tell whether a module belongs to Python itself, in the names of Python 2 or 3."""
     return module.partition(".")[0] in _STANDARD
 
 
 def is_own(module: str) -> bool:
-    """Whether a module belongs to what most readers of checkpoints have (Python, torch, numpy, pip), or to what unpickles."""
+    """Tell whether a module unpickles, or most readers of checkpoints have it (Python, torch, numpy, pip)."""
     return module.partition(".")[0] in _OWN or is_standard(module)
 
 
 def makes_plain_objects(module: str) -> bool:
-    """Whether classes of a module of torch that are not listed are layers, optimizers or data sets, made without a call."""
+    """Tell whether the unlisted classes of a module of torch are made without a call.
+
+    They are layers, optimizers or data sets.
+    """
     return f"{module}.".startswith(_PLAIN_OBJECTS) and not f"{module}.".startswith(_REMOTE)
 
 

@@ -132,11 +132,13 @@ Made: TypeAlias = (
 
 
 class Pickle:
-    """What one pickle holds. `end` is the offset after its STOP, `calls` lists every object it asks for, in order.
+    """The content of one pickle.
 
-    `foreign_opcodes` are those that torch's weights_only machine does not know, each with its first offset.
-    `bytestrings` says whether a Python 2 `str` holds bytes that are not ASCII. `unhashable` is the offset of the
-    first opcode that sets an unhashable key. `late` are the objects that got items or another state after a state. `skimmed` counts the slots of the memo that a Skim left empty.
+    `end` is the offset after its STOP. `calls` lists every object that it asks for, in order.
+    `foreign_opcodes` are unknown to torch's weights_only machine, each with its first offset. `bytestrings`
+    says whether a Python 2 `str` holds bytes that are not ASCII. `unhashable` is the offset of the first
+    opcode that sets an unhashable key. `late` are the objects that got items or another state after a state.
+    `skimmed` counts the slots of the memo that a Skim left empty.
     """
 
     def __init__(self) -> None:
@@ -591,7 +593,7 @@ def _note(out: Pickle, target: Opaque) -> None:
 
 
 def _has_unhashable(keys: Sequence[Node], seen: dict[int, Node]) -> bool:
-    """Whether one of the keys is surely unhashable. Each tuple is searched once."""
+    """Tell whether one of the keys is surely unhashable. Each tuple is searched once."""
     todo = list(keys)
     while todo:
         key = todo.pop()

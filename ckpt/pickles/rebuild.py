@@ -60,7 +60,7 @@ class Rebuilder:
                     self._budget.charge(_STEP * _TENSOR)
 
     def set_meaning(self, call: Opaque) -> None:
-        """Set the `meaning` of one call, after those of its parts. Raises UnreadableError."""
+        """Set the `meaning` of one call, whose parts have theirs already. Raises UnreadableError."""
         build = _BUILDERS.get(call.func.qualified) if type(call.func) is Global else None
         if build is not None:
             self._annotate(call, build)
@@ -129,7 +129,10 @@ class Rebuilder:
         return _with(made, is_parameter, attributes.get("_is_buffer") is True, made.requires_grad)
 
     def _of_ranks(self, made: Composite, state: Node, attributes: dict[str, Node]) -> Composite:
-        """A tensor of a subclass with its parts, which for those of torch.distributed are what one rank holds."""
+        """Return a tensor of a subclass with its parts.
+
+        The parts of a class of torch.distributed are what one rank holds.
+        """
         if (made.detail or "").startswith("torch.distributed."):
             from ckpt.pickles.sharded import (  # here: most files are of one process
                 DTENSORS,
@@ -279,9 +282,10 @@ def strided(
 
 
 def storage_type(node: Node) -> DType | None:
-    """The element type of a storage class in a pickle; None for an untyped one. Raises UnreadableError.
+    """Return the element type of a storage class in a pickle, or None for an untyped one.
 
-    Only the class name decides, as in torch, because old files name `torch.cuda.FloatStorage`.
+    Only the class name decides, as in torch, because old files name `torch.cuda.FloatStorage`. Raises
+    UnreadableError.
     """
     if type(node) is Global:
         if node.name in BY_STORAGE:
@@ -312,7 +316,7 @@ def make_storage(
 
 
 class BadCallError(Exception):
-    """What is wrong with the arguments of one call. `annotate` adds the name of the call."""
+    """An error in the arguments of one call. `annotate` adds the name of the call."""
 
 
 def _arity(args: tuple[Node, ...], least: int) -> None:

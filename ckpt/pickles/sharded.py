@@ -29,7 +29,10 @@ def fields_of(node: Node) -> dict[str, Node]:
 
 
 def numbers(node: Node, most: int) -> tuple[int, ...] | None:
-    """At most `most` whole numbers in a tuple or a list, or in a torch.Size; None for anything else."""
+    """Return the whole numbers in a tuple, a list or a torch.Size.
+
+    None for anything else, or for more than `most` numbers.
+    """
     if type(node) is Opaque and node.class_name == "torch.Size" and len(node.args) == 1:
         node = node.args[0]
     if not (is_tuple(node) or type(node) is list) or len(node) > most:
@@ -137,7 +140,7 @@ def _placement(node: Node, dimensions: int) -> Placement | None:
 
 
 def _is_in_order(node: Node) -> bool:
-    """Whether each dimension is cut by the dimensions of the mesh from the first to the last."""
+    """Tell whether the dimensions of the mesh cut each dimension in order, from the first to the last."""
     if node is None:
         return True
     rows = _rows(node)
@@ -152,7 +155,7 @@ def _is_in_order(node: Node) -> bool:
 
 
 def _rows(node: Node) -> Sequence[Node] | None:
-    """What is in a tuple or a list of a few."""
+    """Return the items of a tuple or a list of a few, or None."""
     found: Sequence[Node] | None = node if is_tuple(node) else node if type(node) is list else None
     return found if found is not None and len(found) <= _DIMENSIONS else None
 
@@ -166,19 +169,19 @@ LISTED = 400
 
 
 def is_sharded(tensor: Composite) -> bool:
-    """Whether it is the ShardedTensor of a rank, also one whose place is not recorded."""
+    """Tell whether a tensor is the ShardedTensor of a rank, also one whose place is not recorded."""
     return (tensor.detail or "").partition(" ")[0] in SHARDED
 
 
 def is_flat(key: object, tensor: object) -> bool:
-    """Whether what is at a key is the parameter that FSDP 1 flattens all of a module into (LOCAL_STATE_DICT)."""
+    """Tell whether a key holds the parameter into which FSDP 1 flattens a module (LOCAL_STATE_DICT)."""
     if key not in ("flat_param", "_flat_param") or not isinstance(tensor, Composite):
         return False
     return is_sharded(tensor) and len(tensor.shape) == 1
 
 
 def placed(whole: Composite, begins: tuple[tuple[int, ...], ...], state: Node) -> Shards | None:
-    """The place of the shards that begin at `begins`; None where the metadata is none that torch writes."""
+    """Return the place of the shards that begin at `begins`, or None when torch writes no such metadata."""
     rows = state if is_tuple(state) else ()
     if len(rows) < 3:
         return None
@@ -215,7 +218,7 @@ def _listed(rows: Node, shape: tuple[int, ...]) -> tuple[Shard, ...] | None:
 
 
 def _is_dtype(properties: Node, dtype: DType) -> bool:
-    """Whether properties name no other dtype than that of the tensor."""
+    """Tell whether properties name no other dtype than the tensor has."""
     for state in properties.states if type(properties) is Opaque else ():
         named = state[0] if is_tuple(state) and state else None
         if type(named) is Global and named.qualified != f"torch.{dtype.name}":
@@ -224,7 +227,7 @@ def _is_dtype(properties: Node, dtype: DType) -> bool:
 
 
 def _is_below(one: int | None, two: int | None) -> bool:
-    """Whether one number is below another. What is not recorded contradicts nothing."""
+    """Tell whether one number is below another. A number that is not recorded contradicts nothing."""
     return one is None or two is None or one < two
 
 

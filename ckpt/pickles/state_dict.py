@@ -14,7 +14,7 @@ from ckpt.tree.view import View, look
 
 _DEPTH = 200
 _LOOKS = 3
-"""How deep the attributes of a tensor are searched for tensors."""
+"""The depth to which the attributes of a tensor are searched for tensors."""
 
 
 def state_dict(view: View) -> Opaque:
@@ -72,7 +72,10 @@ def _saved(name: str, node: Node) -> Node:
 
 
 def tensor_attributes(node: Node) -> dict[str, Node]:
-    """What Python code keeps on a Parameter, if there is a tensor in it: all but modules and the data itself."""
+    """Return the attributes that Python code keeps on a Parameter, without modules and the data itself.
+
+    They are empty when none of them holds a tensor.
+    """
     found: dict[str, Node] = {}
     own = tensor_of(node)
     while _is_parameter(node):

@@ -1,4 +1,4 @@
-"""Whether `torch.load(weights_only=True)` accepts a pickle, decided from the inert tree alone.
+"""The reasons why `torch.load(weights_only=True)` refuses a pickle, found in the inert tree alone.
 
 It follows torch/_weights_only_unpickler.py of torch 2.13 (accepted opcodes are the same since 1.13; the
 list of globals grew until 2.6). The tests compare every answer with torch's own.
@@ -85,7 +85,10 @@ _MAPPINGS = ("collections.OrderedDict", "collections.Counter")
 
 
 def refusals(pickle: Pickle) -> list[tuple[str, Node | None]]:
-    """Why torch refuses the pickle: (reason, the node that causes it or None). Empty when it loads."""
+    """Return the reasons why torch refuses the pickle, each with the node that causes it or None.
+
+    There are none when it loads.
+    """
     reasons: list[tuple[str, Node | None]] = [
         (f"opcode {NAMES.get(op, hex(op))} at byte {offset:,} (protocol {pickle.protocol})", None)
         for op, offset in pickle.foreign_opcodes.items()
@@ -116,7 +119,7 @@ def _allowed(node: Node) -> bool:
 
 
 def call_refusals(call: Opaque) -> list[str]:
-    """Why weights_only refuses a call of an allowed name, and what the file does with its result."""
+    """Return the reasons why weights_only refuses a call of an allowed name, or the uses of its result."""
     func = call.func
     if type(func) is not Global:
         return [
@@ -140,7 +143,7 @@ def call_refusals(call: Opaque) -> list[str]:
 
 
 def _updates(state: Node) -> bool:
-    """Whether `__dict__.update` accepts a state."""
+    """Tell whether `__dict__.update` accepts a state."""
     return type(state) is Dict or (
         type(state) is Opaque
         and type(state.func) is Global

@@ -156,7 +156,10 @@ def _name(part: _Part) -> str:
 
 
 def _bar(sizes: Sequence[int], whole: int, room: int) -> str:
-    """What a part holds of all bytes, then up to where the bars of those above it end, each in a lighter shade."""
+    """Return the bar of a part's share of all bytes.
+
+    Behind it, lighter shades reach to the ends of the bars above it.
+    """
     made = ""
     for level, size in enumerate(sizes):
         count = round(room * size / whole) if whole else 0

@@ -94,7 +94,7 @@ def diff_lines(
 
 
 def _apart(report: DiffReport) -> list[str]:
-    """That the files hold other parts of tensors, which are not compared."""
+    """Return the note that the files hold other parts of tensors, which are not compared."""
     apart = [row for row in report.rows if row.apart]
     if not apart:
         return []
@@ -143,7 +143,7 @@ def _counts(report: DiffReport, width: int | None) -> list[Line]:
 
 
 def _is_by_name(row: Row) -> bool:
-    """Whether only its name says that it is a parameter."""
+    """Tell whether only the name of a tensor says that it is a parameter."""
     return row.role[:3] == ("parameter", "likely", "name")
 
 
@@ -177,7 +177,10 @@ def _row(letter: str, style: str, name: str, size: int, text: str, width: int | 
 
 
 def _changes(report: DiffReport, which: str, width: int | None, limit: int) -> list[Line]:
-    """What is on one side or of another shape, then what changed, parameters first; `limit` rows by default."""
+    """Return the tensors on one side or of another shape, then the changed ones, parameters first.
+
+    `limit` rows by default.
+    """
     wanted: Sequence[str] = {
         "auto": ("reshaped", "retyped", "renamed", "added", "removed"),
         "changed": ("changed", "reshaped", "retyped", "renamed", "added", "removed"),

@@ -90,7 +90,7 @@ class _Node:
 
 
 def fold(names: Sequence[str], leaves: Sequence[Leaf]) -> tuple[Fold, ...]:
-    """The folded tree of dotted names, in the order of first appearance. The names are those of `leaves`."""
+    """Return the folded tree of dotted names, in the order of first appearance. Each name has its leaf."""
     folder = _Folder()
     return folder.children(folder.tree(names, leaves))
 
@@ -227,7 +227,7 @@ class _Folder:
 
 
 def _is_dots(name: str) -> bool:
-    """Whether a name is hardly more than dots. It stays whole."""
+    """Tell whether a name is hardly more than dots. Such a name stays whole."""
     return len(name) >= _PARTS and name.count(".") >= _PARTS
 
 
@@ -342,7 +342,7 @@ def _sum(folds: list[Fold], label: str) -> Fold:
 
 
 def alike(rows: Sequence[tuple[str, Hashable]]) -> list[tuple[str, tuple[int, ...]]]:
-    """Rows of a dotted name and a look: those of one look whose names differ in one part become one row.
+    """Merge the rows of one look whose dotted names differ in one part into one row.
 
     Numbers become ranges, other parts braces: `layers.0-5.self_attn.{q,k,v,o}_proj.weight`. A row is its name and the
     indices of what it stands for, at the place of its first one.

@@ -18,7 +18,7 @@ from ckpt.tree.view import View, look
 TEXT = 2**31
 """Characters of one string: all of them, the pickle is bounded already."""
 CHILDREN, DEPTH, LINES = 40, 4, 200
-"""What a tree shows at most: the children of one value, its levels, and its lines."""
+"""The most that a tree shows: the children of one value, its levels, and its lines."""
 _KEY = 40
 """Cells of the widest name that moves the values of its siblings."""
 _ACROSS = 20
@@ -45,7 +45,10 @@ def get_text(node: Node) -> str:
 
 
 def is_short(node: Node) -> bool:
-    """Whether a value is one line of `get_text`: a scalar, an empty container, or a short list of scalars."""
+    """Tell whether `get_text` writes a value on one line.
+
+    That is a scalar, an empty container, or a short list of scalars.
+    """
     view = look(node)
     return view.kind == "scalar" or (view.kind != "tensor" and _inline(node, view) is not None)
 
@@ -57,7 +60,7 @@ def get_lines(name: str, node: Node, width: int | None = None) -> list[Line]:
 
 
 def content_lines(path: str, label: str, items: Sequence[Item], width: int | None = None) -> list[Line]:
-    """What a checkpoint holds at the top: each name with its type, its tensors and their bytes."""
+    """Return the top of a checkpoint: each name with its type, its tensors and their bytes."""
     head: Line = [(show(path, None), "head"), ("  ", "")]
     rows = []
     for item in items:
@@ -181,7 +184,7 @@ def _numbers(shown: Sequence[Node], count: int, width: int | None, depth: int, r
 def _below(
     children: tuple[list[tuple[str, Node]], int], width: int | None, depth: int, room: int
 ) -> list[Line]:
-    """The lines of the children of a value, those of theirs below each, at most about `room`."""
+    """Return the lines of the children of a value, each with the lines below it, at most about `room`."""
     rows = [(name, _leaf(child, look(child)), child) for name, child in children[0]]
     texts = [(name, _summary(look(child)) if text is None else text) for name, text, child in rows]
     lines: list[Line] = []
@@ -197,7 +200,7 @@ def _below(
 
 
 def _aligned(rows: Sequence[tuple[str, str]], count: int, width: int | None, depth: int) -> list[Line]:
-    """Names and texts as two columns, and a line for those of `count` that are not among the rows."""
+    """Return names and texts as two columns, and a line for the rest of `count` that has no row."""
     most = None if width is None else max(width // 2 - 2 * depth, 16)
     shown = [(show(name) or "''", text) for name, text in rows]
     shown = [(name if most is None else shortened(name, most), text) for name, text in shown]
@@ -215,7 +218,7 @@ def _more(count: int, depth: int) -> Line:
 
 
 def _leaf(node: Node, view: View) -> str | None:
-    """A value that has no lines below it, as text; None for one that has."""
+    """Return a value that has no lines below it as text, or None for any other."""
     if view.kind == "scalar":
         if view.type.startswith("omegaconf."):  # every value of its configurations is wrapped
             view = view._replace(type="str")
@@ -229,7 +232,7 @@ def _leaf(node: Node, view: View) -> str | None:
 
 
 def _inline(node: Node, view: View) -> str | None:
-    """An empty container or a short list of scalars on one line; None for all else."""
+    """Return an empty container or a short list of scalars on one line, or None for all else."""
     if view.kind == "storage":
         return show_literal(brief(node))
     if len(view.children) > _SHORT or not _plain(view):

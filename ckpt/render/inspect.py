@@ -117,7 +117,10 @@ def _findings(report: InspectReport, width: int | None) -> list[Line]:
 
 
 def calls(report: InspectReport, width: int | None = None) -> list[Line]:
-    """What loading would run, and the command that gets the weights out; it stands above everything else."""
+    """Return what loading would run, and the command that gets the weights out.
+
+    These lines stand above everything else.
+    """
     out: list[Line] = []
     found = [finding for finding in report.findings if finding.code == "called-on-load"]
     for number, finding in enumerate(found, 1):
@@ -173,7 +176,7 @@ def headline(report: InspectReport, width: int | None = None) -> list[Line]:
 
 
 def _places(report: InspectReport) -> list[str]:
-    """Where the tensors are saved: the devices, the one with the most bytes first."""
+    """Return the devices on which the tensors are saved, the one with the most bytes first."""
     if report.checkpoint.traits.fills_a_state:  # it is loaded where the state is
         return []
     devices = [tensor.device for tensor in dict.fromkeys(looks_of(report.entries))]
@@ -221,7 +224,10 @@ _LABEL = 24
 
 
 def part_lines(report: InspectReport, width: int | None) -> list[Line]:
-    """How the file loads, then a line for each part where there is more than the weights, then its values."""
+    """Return how the file loads, then a line for each part, then its values.
+
+    The parts have lines only where there is more than the weights.
+    """
     sections = [] if report.selected else _sections(report)
     labels = [shortened(show(name, None), _LABEL) for name, _, _ in sections[:_SECTIONS]]
     sharded = _sharded(report)
@@ -263,7 +269,7 @@ def part_lines(report: InspectReport, width: int | None) -> list[Line]:
 
 
 def _pieces(report: InspectReport) -> str:
-    """Which rank of which mesh wrote the file, where its tensors are parts, and how they are cut."""
+    """Return the rank and mesh that wrote a file of parts of tensors, and how they are cut."""
     pieces = [
         tensor.piece
         for tensor in dict.fromkeys(looks_of(report.entries))
@@ -290,7 +296,7 @@ def _pieces(report: InspectReport) -> str:
 
 
 def _shards(report: InspectReport) -> str:
-    """Which rank wrote the file, where its tensors are shards of FSDP 1."""
+    """Return the rank that wrote a file of tensors that are shards of FSDP 1."""
     shards = [
         tensor.shards
         for tensor in dict.fromkeys(looks_of(report.entries))
@@ -306,7 +312,7 @@ def _shards(report: InspectReport) -> str:
 
 
 def _sharded(report: InspectReport) -> str:
-    """How many tensors are cut, along which dimensions, and into how many parts."""
+    """Return how many tensors are cut, along which dimensions, and into how many parts."""
     places = {type(storage.place) for storage in set(looks(report.checkpoint.storages))}
     if Boxes not in places:
         return ""
@@ -325,7 +331,7 @@ def _sharded(report: InspectReport) -> str:
 
 
 def _loading(report: InspectReport, head: Line, width: int | None) -> list[Line]:
-    """Whether loading is safe, and the expression that does it, on a line of its own to be pasted.
+    """Return whether loading is safe, and the expression that does it on a line of its own, to paste.
 
     Where torch must trust the file, the command that makes a file without code comes first.
     """
@@ -361,7 +367,7 @@ def _loading(report: InspectReport, head: Line, width: int | None) -> list[Line]
 
 
 def _verdict(report: InspectReport) -> str:
-    """How the expression loads the file: what it needs, or why nothing can happen."""
+    """Return how the expression loads the file: what it needs, or why nothing can happen."""
     checkpoint, note = report.checkpoint, safe(report.load.note or "")
     if note:
         said = any(finding.code == "weights-only" for finding in report.findings)
@@ -457,7 +463,7 @@ def _part(
 
 
 def _snapshot(record: ModelRecord) -> str:
-    """What a snapshot was taken of, and when."""
+    """Return the module, devices, rank and gradients of a snapshot, and the names that it left out."""
     text = show(record.modules.get("", "a module").rpartition(".")[2], 60)
     if record.wrappers:
         text += f" in {show(', '.join(wrapper.rpartition('.')[2] for wrapper in record.wrappers), 80)}"

@@ -13,7 +13,7 @@ from ckpt.render.text import Line, hung, safe, wrapped
 from ckpt.text import Json, plural, show, show_line
 
 _MARKS = {"error": "error", "warning": "warning", "info": "notice"}
-"""Levels -> those of GitHub."""
+"""The levels of findings -> the levels of GitHub."""
 _PLAIN = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/"
 """Bytes that stand for themselves in a URI (RFC 3986), and the slash."""
 _SARIF = {"error": "error", "warning": "warning", "info": "note"}
@@ -42,7 +42,7 @@ def lint_lines(reports: Iterable[LintReport], width: int | None) -> list[Line]:
 
 
 def statistics_lines(reports: Sequence[LintReport], width: int | None) -> list[Line]:
-    """How often each code was found, and in how many files; the most serious first."""
+    """Return how often each code was found, and in how many files, the most serious first."""
     counts = Counter(finding.code for report in reports for finding in report.findings)
     files = Counter(code for report in reports for code in {finding.code for finding in report.findings})
     size = max((len(f"{count:,}") for count in counts.values()), default=0)
@@ -55,7 +55,7 @@ def statistics_lines(reports: Sequence[LintReport], width: int | None) -> list[L
 
 
 def summary(reports: Sequence[LintReport]) -> str:
-    """What was found in all: `3 findings (1 error, 2 warnings) in 2 of 5 files · 1 unreadable`."""
+    """Return the sum of all findings: `3 findings (1 error, 2 warnings) in 2 of 5 files · 1 unreadable`."""
     levels = Counter(finding.level for report in reports for finding in report.findings)
     parts = [_counted(levels[level], level) for level in LEVELS if levels[level]]
     checked = [report for report in reports if report.error is None and report.skipped is None]

@@ -75,9 +75,9 @@ def codes_of(findings: Sequence[Finding]) -> list[str]:
 
 
 def summary(rows: Sequence[LsRow], others: Sequence[str] = ()) -> str:
-    """What the rows are together: `3 checkpoints, 587 MiB · 1 runs code (ckpt lint --level error) · 2 not looked at (--others)`.
+    """Return the sum of the rows. `others` are the files of folders that are no checkpoint.
 
-    `others` are the files of folders that are no checkpoint.
+    It reads `3 checkpoints, 587 MiB · 1 runs code (ckpt lint --level error) · 2 not looked at (--others)`.
     """
     read = [row for row in rows if row.error is None]
     parts = [f"{plural(len(read), 'checkpoint')}, {size_text(sum(row.nbytes for row in read))}"]

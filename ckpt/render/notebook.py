@@ -45,7 +45,7 @@ _STYLES = {
 
 
 def html_inspect(survey: Survey) -> str | None:
-    """Return the lines of `ckpt inspect` with its commands, None where the file cannot be read any more."""
+    """Return the lines of `ckpt inspect` with its commands, or None when the file can no longer be read."""
     # Named as text: what plans a command belongs to the command line, and loads what writes.
     plan: Plan = import_module("ckpt.cli.advice").Ways(survey).way
     try:

@@ -1,4 +1,4 @@
-"""What a command wrote, as text: the changes, what was left out or left alone, where the result is."""
+"""The report of a written result, as text: the changes, what was left out or left alone, where it is."""
 
 from __future__ import annotations
 

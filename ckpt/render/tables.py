@@ -65,9 +65,10 @@ def storage_table(report: InspectReport) -> list[list[str]]:
 
 
 def folded_storages(report: InspectReport) -> list[list[str]]:
-    """As `storage_table`, for people: storages that are alike are one row, with their number and the sum of their bytes.
+    """Return `storage_table` for people: storages that are alike are one row.
 
-    Alike are those of one tensor each, on one device, of one size, whose names differ in a number or a word.
+    The row has their number and the sum of their bytes. Alike are storages of one tensor each, on one device,
+    of one size, whose names differ in a number or a word.
     """
     rows = storage_table(report)
     uses = report.storages

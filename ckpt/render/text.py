@@ -158,7 +158,7 @@ def _ragged_widths(sizes: Sequence[Sequence[int]], width: int | None) -> list[in
 
 
 def _most(sizes: Sequence[int]) -> int:
-    """What three of four sizes are at most, of those that are not 0."""
+    """Return the size that three of four sizes do not exceed. Sizes of 0 do not count."""
     some = sorted(size for size in sizes if size)
     return some[(3 * len(some)) // 4 - (len(some) % 4 == 0)] if some else 0
 

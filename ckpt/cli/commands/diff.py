@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 _DIFFER = "differ"
-"""What `--fail-on` takes beside the codes of findings."""
+"""The word that `--fail-on` takes beside the codes of findings."""
 _SHOW = ("auto", "changed", "unchanged", "frozen", "buffers", "all")
 
 

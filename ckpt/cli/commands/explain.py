@@ -13,7 +13,7 @@ from ckpt.jobs.explain import document, explain, pages
 from ckpt.render.explain import list_lines, page_lines
 
 _BYTES = 1 << 20
-"""How much of stdin is read."""
+"""The most bytes that are read of stdin."""
 
 
 def command(

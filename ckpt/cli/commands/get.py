@@ -72,7 +72,10 @@ def command(
 
 
 def doubts(checkpoint: Checkpoint) -> list[str]:
-    """What makes a value doubtful: files that are missing, contradict each other, or belong to another save."""
+    """Return the reasons to doubt a value.
+
+    Files are missing, contradict each other, or belong to another save.
+    """
     rows = [row.message for row in checkpoint.notices if row.code in _DOUBTFUL]
     return [f"ckpt: {show(checkpoint.path, None)}: {show_literal(text)}" for text in rows]
 

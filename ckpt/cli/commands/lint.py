@@ -192,14 +192,14 @@ def _code(report: LintReport, gate: Gate, skip_unreadable: bool) -> int:
 
 
 def _with_settings(asked: Rules, settings: LintSettings, level: str | None) -> Rules:
-    """The rules of the command line, with those of a file for what it does not say."""
+    """Return the rules of the command line, completed by the rules of a file."""
     file, lowest = "[tool.ckpt.lint] ", level or settings.level
     own = rules_of("lint", settings.select, settings.ignore, lowest, None, origin=file)
     return Rules(asked.select or own.select, asked.ignore or own.ignore, own.level)
 
 
 class _Reading(NamedTuple):
-    """How each file is read and judged; only JSON has the commands that help."""
+    """The settings for reading and judging each file. Only JSON has the commands that help."""
 
     limits: Limits
     gate: FileGate

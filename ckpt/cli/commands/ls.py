@@ -132,7 +132,10 @@ def show_folder(path: str, limits: Limits) -> int:
 
 
 def _worst(row: LsRow) -> tuple[int, int, int]:
-    """What runs code comes first, then by the most serious finding and by how many codes there are; unreadable files last."""
+    """Return the sort key of a row: files that run code come first, unreadable files last.
+
+    Between them the most serious finding decides, then how many codes there are.
+    """
     levels = [LEVELS.index(finding.level) for finding in row.findings]
     first = 2 if row.error is not None else 0 if row.loads == RUNS_CODE else 1
     return first, min(levels, default=len(LEVELS)), -len(shown_codes(row.findings))
@@ -167,7 +170,7 @@ class _Listing:
 
 
 def _row(item: Found, limits: Limits, commands: bool) -> LsRow | None:
-    """The row of one file; None for a file in a folder that is no checkpoint."""
+    """Return the row of one file, or None for a file in a folder that is no checkpoint."""
     if item.error is not None:
         return LsRow(item.path, error=item.error.failure(item.path))
     try:

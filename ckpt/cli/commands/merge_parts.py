@@ -152,7 +152,10 @@ def _check_asked(name: str, work: Work, options: Mapping[str, object], asked: Ma
 
 
 def _paths(part: Part, work: Work, at: Sequence[str]) -> list[str]:
-    """Where the checkpoints are. A part may name any path, but nothing is asked of a server that the user did not type."""
+    """Return the paths of the checkpoints.
+
+    A part may name any path, but nothing is asked of a server that the user did not type.
+    """
     told = [row.path for row in part.inputs[: work.inputs]]
     if len(told) != work.inputs:
         raise UnreadableError("is not a part: an input is missing", path=part.file)
@@ -171,7 +174,10 @@ def _paths(part: Part, work: Work, at: Sequence[str]) -> list[str]:
 def _results(
     parts: Sequence[Part], work: Work, paths: Sequence[str], options: Mapping[str, object], limits: Limits
 ) -> Known:
-    """What hands in the results of all tasks. Raises CkptError where they are not those of these files."""
+    """Return the executor that hands in the results of all tasks.
+
+    Raises CkptError when the results are of other files.
+    """
     with ExitStack() as stack:
         inputs = [stack.enter_context(_opened(path, limits)) for path in paths]
         notes = Notes()

@@ -335,7 +335,10 @@ class _Documents:
         )
 
     def _compared(self, before: Survey, after: Survey) -> Document:
-        """What changed between two files of a series: in their model, where each has one of the same name."""
+        """Return the changes between two files of a series.
+
+        They are in the model when both files have one of the same name.
+        """
         names = {survey.candidates[0].name for survey in (before, after) if len(survey.candidates) == 1}
         both = all(len(survey.candidates) == 1 for survey in (before, after))
         section = self._section or (names.pop() if both and len(names) == 1 else None)

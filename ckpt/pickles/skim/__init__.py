@@ -37,10 +37,11 @@ class Names(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """Pairs in columns. A text is None where an opcode gets it from the memo: that opcode is beside it.
+    """The pairs in columns. A text is None when an opcode gets it from the memo: that opcode is beside it.
 
-    `size` counts their bytes. `between` is what lies before a pair, by its number. `tensors` are the slots of the tensors, and before
-    each of those of the dicts that open there. `end` is one past the last slot. `row_of` numbers the row of each pair in `rows`.
+    `size` counts their bytes. `between` is what lies before a pair, by its number. `tensors` are the slots of
+    the tensors. The slots of the dicts that open before a tensor stand before its slot. `end` is one past the
+    last slot. `row_of` numbers the row of each pair in `rows`.
     """
 
     size: int
@@ -73,16 +74,19 @@ class Idiom(Protocol):
         ...
 
     def opens(self, found: re.Match[bytes]) -> bool:
-        """Whether a dict opens before a pair."""
+        """Tell whether a dict opens before a pair."""
         ...
 
     def text(self, found: re.Match[bytes], slot: int) -> bytes | None:
-        """The opcode that pushes the text that a pair puts into a slot, or nothing for the key; None where it is no text."""
+        """Return the opcode that pushes the text of a slot, or None when it has no text.
+
+        The opcode is empty for the key.
+        """
         ...
 
 
 def names_of(made: Opaque, memo: dict[int, Made]) -> Names | None:
-    """The names in a tensor that the machine has read; None where it is unusual."""
+    """Return the names in a tensor that the machine has read, or None when it is unusual."""
     storage, hooks = (made.args[0], made.args[-1]) if len(made.args) == 6 else (None, None)
     if type(storage) is not PersistentId or type(hooks) is not Opaque or type(hooks.func) is not Global:
         return None
@@ -102,13 +106,13 @@ def names_of(made: Opaque, memo: dict[int, Made]) -> Names | None:
 
 
 def of_length(lengths: Sequence[int | None], texts: Sequence[bytes | None]) -> int:
-    """How many texts come first that have the lengths that they say."""
+    """Count the first texts that have the lengths that they declare."""
     pairs = enumerate(zip(lengths, texts, strict=True))
     return next((at for at, (length, text) in pairs if text is not None and length != len(text)), len(texts))
 
 
 def decoded(texts: Sequence[bytes | None]) -> list[str | None]:
-    """The strings that opcodes push; None where another opcode does. Raises UnicodeDecodeError."""
+    """Return the strings that opcodes push, with None for every other opcode. Raises UnicodeDecodeError."""
     pushed = [text for text in texts if text is not None]
     found = str(b"\0".join(pushed), "utf-8", "surrogatepass").split("\0")
     if len(found) != len(pushed):
@@ -150,13 +154,16 @@ class SkimmedMemo(dict[int, Made]):
             self._ends.append(end)
 
     def is_skimmed(self, slot: int) -> bool:
-        """Whether a slot lies in a run."""
+        """Tell whether a slot lies in a run."""
         at = bisect_right(self._starts, slot) - 1
         return at >= 0 and slot < self._ends[at]
 
     @property
     def is_exact(self) -> bool:
-        """Whether no opcode filled a slot of a run. One that did so before the run would have filled it for good."""
+        """Tell whether no opcode filled a slot of a run.
+
+        An opcode that did so before the run would have filled it for good.
+        """
         return not self._ends or not any(map(self.is_skimmed, self))
 
 

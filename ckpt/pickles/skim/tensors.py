@@ -105,7 +105,7 @@ class Loose:
 
 
 def _joined(gaps: Sequence[bytes]) -> int:
-    """How many pairs come first that nothing lies between."""
+    """Count the first pairs with nothing between them."""
     return next((at for at, gap in enumerate(gaps) if gap), len(gaps))
 
 
@@ -120,9 +120,9 @@ _COST = 1_000
 _LEAST, _MOST = 1_024, 1 << 18
 """Bytes that are cut at once. They double while nothing else lies between the pairs."""
 _BETWEEN = len(b"u(")
-"""What lies between two pairs of one dict, after a thousand of them, is no longer than this."""
+"""The most bytes between two pairs of one dict, after a thousand of them."""
 _BEGIN = re.compile(rb"[Xhj]|u[(KMJ]")
-"""How a pair begins that is not usual."""
+"""The beginning of a pair that is not usual."""
 _TAG = 256
 """Characters of the longest tag of a device."""
 
@@ -167,7 +167,7 @@ class TensorSkimmer:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the tree is surely that of the machine alone."""
+        """Tell whether the tree surely equals the tree of the machine alone."""
         return self.memo.is_exact
 
     def __call__(self, out: Pickle, stack: list[Made], outer: list[list[Made]], at: int) -> int:
@@ -218,7 +218,7 @@ class TensorSkimmer:
         return at
 
     def _idiom(self, names: Names, at: int) -> Idiom | None:
-        """The way in which the pair at an offset is written; None for any other."""
+        """Return the way in which the pair at an offset is written, or None for any other."""
         if self._plain is None:
             self._plain = Plain(names)
         if self._plain.pattern.match(self._data, at) is not None:
@@ -345,7 +345,10 @@ class TensorSkimmer:
         return opcode[5:].decode()
 
     def _in_slot(self, slot: int) -> Made:
-        """What a skimmed slot of the memo holds. Raises MachineError for what is no node of the tree."""
+        """Return the content of a skimmed slot of the memo.
+
+        Raises MachineError when the slot holds no node of the tree.
+        """
         index = bisect_left(self._lasts, slot)
         if self._lasts[index] == slot and index < len(self._nodes):
             return cast("Made", self._nodes[index])
@@ -361,7 +364,10 @@ class TensorSkimmer:
 
 
 def _offsets(chunk: _Chunk, data: bytes) -> list[int]:
-    """Where the pair of each node of a chunk begins; that of a dict is the pair before which it opens."""
+    """Return the offset of the pair of each node of a chunk.
+
+    The pair of a dict is the one before which it opens.
+    """
     offsets: list[int] = []
     for found in chunk.idiom.pattern.finditer(data, chunk.at, chunk.end):
         offsets += [found.start()] * (2 if chunk.idiom.opens(found) else 1)
@@ -425,10 +431,13 @@ def _numbers(data: bytes) -> tuple[int, ...]:
 
 
 _PUTS = 8
-"""Slots that a pair fills. Those of the tail are filled behind the storage's key, its id, the shape, the strides, the hooks, the
-arguments and the tensor; the first is that of the key."""
+"""The slots that a pair fills, of which the first is the slot of the key.
+
+The slots of the tail are filled behind the storage's key, its id, the shape, the strides, the hooks, the
+arguments and the tensor.
+"""
 _NEXT = b"u("
-"""What lies between two pairs of one dict after a thousand of them."""
+"""The opcodes between two pairs of one dict after a thousand of them."""
 _ARGUMENTS = {0x68: 1, 0x6A: 4, 0x4B: 1, 0x4D: 2, 0x4A: 4}
 """Bytes of the argument of an opcode that gets a slot or pushes a number."""
 _CLASS, _LENGTH, _DIGITS, _PLACE, _SHAPE, _STRIDES, _GRAD = 1, 2, 3, 5, 7, 9, 11
@@ -622,7 +631,7 @@ def _trimmed(tails: list[bytes]) -> tuple[list[int], list[int]]:
 
 
 def _arguments(match: re.Match[bytes]) -> set[int]:
-    """Where a tail has the arguments of opcodes that differ from tensor to tensor."""
+    """Return the places in a tail of opcode arguments that differ from tensor to tensor."""
     found: set[int] = set()
     for group in (_CLASS, _PLACE, _SHAPE, _STRIDES):
         at, end = match.span(group)
@@ -634,7 +643,10 @@ def _arguments(match: re.Match[bytes]) -> set[int]:
 
 
 def _row(tail: bytes, like: re.Match[bytes]) -> Row:
-    """The opcodes that other tensors have too, of a tail whose groups lie where those of another one do."""
+    """Return the opcodes of a tail that other tensors have too.
+
+    The groups of the tail lie where the groups of `like` do.
+    """
     cls, place, shape, strides = (
         tail[slice(*like.span(group))] for group in (_CLASS, _PLACE, _SHAPE, _STRIDES)
     )
@@ -642,7 +654,7 @@ def _row(tail: bytes, like: re.Match[bytes]) -> Row:
 
 
 def _in_order(found: list[_Tails], count: int) -> tuple[list[str], list[int]]:
-    """The digits of each pair, and the number of its row among those of all."""
+    """Return the digits of each pair, and the number of its row among the rows of all."""
     if len(found) == 1:
         return found[0].digits, found[0].row_of
     digits, row_of, before = [""] * count, [0] * count, 0
