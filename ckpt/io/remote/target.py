@@ -443,9 +443,10 @@ class Writable(Protocol):
         ...
 
     def put_parts(self, groups: Iterator[Bytes], part_bytes: int) -> str:
-        """Put its bytes in parts of `part_bytes`; its ETag. Those of one group are sent at once, and are all there when
-        the next group is asked for after an empty one. What the iterator raises ends the upload and leaves nothing.
-        Raises WriteError.
+        """Put its bytes in parts of `part_bytes`, and return its ETag.
+
+        The parts of one group are sent at once. They are all there when the next group is asked for after an
+        empty one. An error of the iterator ends the upload and leaves nothing. Raises WriteError.
         """
         ...
 
