@@ -79,7 +79,8 @@ _WORD = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 def pasted(text: str) -> str | None:
     """Return a text as one word of a shell's command line, to be pasted, or None.
 
-    None means that no command line can hold it. What `show_line` would change is written as `$'\\...'`, which bash, zsh and POSIX of 2024 know.
+    None means that no command line can hold it. What `show_line` would change is written as `$'\\...'`, which
+    bash, zsh and POSIX of 2024 know.
     """
     try:
         raw = text.encode("utf-8", "surrogateescape")
