@@ -1,4 +1,4 @@
-"""What `ckpt.open` gives a program: a checkpoint as a mapping of names to tensors, each read when it is asked for.
+"""The result of `ckpt.open`: a checkpoint as a mapping of names to tensors, each read when it is asked for.
 
 `ckpt.inspect` gives a report without tensor data, `ckpt.diff` a comparison.
 """
@@ -44,7 +44,7 @@ class MissingNameError(KeyError):
 
     @property
     def hint(self) -> str | None:
-        """What may have been meant."""
+        """The question `did you mean …?` with the nearest names, or None."""
         near = nearest(str(self.args[0]), self._names)
         return f"did you mean {', '.join(show(other, 60) for other in near)}?" if near else None
 
@@ -77,7 +77,10 @@ class TensorSummary(NamedTuple):
 
 
 class Values(Mapping[str, Json]):
-    """What is no tensor: dotted names -> plain values, in file order. Called, as `Mapping.values` is, the tensors."""
+    """The values that are not tensors: dotted names -> plain values, in file order.
+
+    A call gives the tensors, as `Mapping.values` does.
+    """
 
     def __init__(self, checkpoint: Checkpoint, tensors: ValuesView[Any]) -> None:
         self._checkpoint = checkpoint
@@ -145,7 +148,7 @@ class Ref:
 
     @property
     def device(self) -> str | None:
-        """The tag in the file (`cuda:0`), None where the format keeps none."""
+        """The tag in the file (`cuda:0`), or None if the format keeps none."""
         return self._entry.tensor.device
 
     @property
@@ -212,7 +215,7 @@ class Ref:
 
 
 class _Shown(Mapping[str, Any]):
-    """What an open checkpoint and a report share: where it is, its values, its sections."""
+    """The members that an open checkpoint and a report share: path, values, sections."""
 
     checkpoint: Checkpoint
 
@@ -227,13 +230,16 @@ class _Shown(Mapping[str, Any]):
 
     @property
     def values(self) -> Values:  # a mapping that can be called, as the method
-        """What is no tensor: dotted names -> plain values. `values()` are the tensors, as of any mapping."""
+        """The values that are not tensors: dotted names -> plain values.
+
+        `values()` gives the tensors, as of any mapping.
+        """
         return Values(self.checkpoint, ValuesView(self))
 
     def value(self, name: str) -> Json:
-        """What is no tensor, by its dotted name: a scalar exactly, all else as `ckpt get --json` has it.
+        """Return a value by its dotted name: a scalar exactly, all else as `ckpt get --json` has it.
 
-        Raises UsageError when it is not there.
+        A tensor is not a value. Raises UsageError when it is not there.
         """
         try:
             return self.values[name]
@@ -247,7 +253,7 @@ class _Shown(Mapping[str, Any]):
         return Survey(self.checkpoint)
 
     def _repr_html_(self) -> str | None:
-        """Return the lines of `ckpt inspect` as HTML, None where the file cannot be read any more."""
+        """Return the lines of `ckpt inspect` as HTML, or None if the file cannot be read any more."""
         # Named as text: only a notebook loads what it shows.
         html: str | None = import_module("ckpt.render.notebook").html_inspect(self._survey())
         return html
@@ -301,7 +307,7 @@ class OpenCheckpoint(_Shown, Mapping[str, Ref]):
 
 
 class Inspection(_Shown, Mapping[str, TensorSummary]):
-    """What `ckpt inspect` says, as a report that outlives the file: dotted names -> tensors, in file order.
+    """The report of `ckpt inspect`, which outlives the file: dotted names -> tensors, in file order.
 
     `findings` are the most serious first. `load` is the expression that opens the file, or None. Notebooks show the
     text of the command.
@@ -361,7 +367,10 @@ def _summaries(survey: Survey) -> tuple[SectionSummary, ...]:
 
 
 def inspect(path: str | os.PathLike[str] | OpenCheckpoint, limits: Limits | None = None) -> Inspection:
-    """What `ckpt inspect` says about a checkpoint, given as a path or open. Reads no tensor data. Raises CkptError."""
+    """Return the report of `ckpt inspect` on a checkpoint, given as a path or open.
+
+    Reads no tensor data. Raises CkptError.
+    """
     from ckpt.evidence.survey import Survey
     from ckpt.jobs.inspect.inspect import inspect as look_into
 
@@ -379,7 +388,7 @@ def diff(
     after: str | os.PathLike[str] | OpenCheckpoint,
     options: Options | None = None,
 ) -> DiffReport:
-    """What differs between two checkpoints, given as paths or open: what `ckpt diff` prints, as a report.
+    """Compare two checkpoints, given as paths or open. Return what `ckpt diff` prints, as a report.
 
     `report.same` is the answer. `report.changed` and `report.frozen` are names of tensors, `report.findings` what stands
     out, `report.rows` all tensors, `report.to_json()` the document. Raises CkptError.

@@ -37,7 +37,7 @@ class Entry(NamedTuple):
 
 
 class Tensors(Column[TensorRef]):
-    """Tensors over `storages`, one each: those of a large state dict. `looks` are tensors that look like them."""
+    """The tensors of a large state dict, one per storage. `looks` are tensors that look like them."""
 
     __slots__ = ("storages",)
 
@@ -135,15 +135,15 @@ class Import(NamedTuple):
     calls: tuple[str, ...] = ()
     """The calls of this name while loading, as text: `posix.system('touch x')`. None for a value that can be called."""
     is_enum: bool = False
-    """Whether the calls look like members of an enum: a class called with one number or word."""
+    """True if the calls look like members of an enum: a class called with one number or word."""
     file: str = ""
     """The file of a folder whose pickle imports it; empty for a checkpoint in one file."""
     times: int = 0
-    """How many calls there are; `calls` has the first of them."""
+    """The number of calls; `calls` has the first of them."""
 
     @property
     def is_script(self) -> bool:
-        """Whether it is a class of TorchScript, which torch.jit takes from the code in the file."""
+        """Tell whether it is a class of TorchScript, which torch.jit takes from the code in the file."""
         return self.module.partition(".")[0] == "__torch__"
 
 
@@ -199,34 +199,34 @@ class Traits(NamedTuple):
     load: str = ""
     """The Python expression that opens a file, with the fields `path` and `options`; empty without one."""
     is_pickle: bool = False
-    """Whether loaders unpickle it, so that it can hold any Python object."""
+    """True if loaders unpickle it, so that it can hold any Python object."""
     keeps_order: bool = True
-    """Whether its tensors are in the order of the model."""
+    """True if its tensors are in the order of the model."""
     keeps_devices: bool = False
-    """Whether it records the device of each tensor."""
+    """True if it records the device of each tensor."""
     keeps_ties: bool = True
-    """Whether tensors that share memory share it in the file too. If not, its metadata may name them."""
+    """True if tensors that share memory share it in the file too. If not, its metadata may name them."""
     has_checksums: bool = False
     names_are_code: bool = False
-    """Whether code in the file names its tensors and devices, so that they cannot be changed without the code."""
+    """True if code in the file names its tensors and devices. They cannot be changed without the code."""
     tags_are_apart: bool = False
-    """Whether the devices of the tensors are beside that code, so that they change without it."""
+    """True if the devices of the tensors are beside that code, so that they change without it."""
     in_place: bool = False
-    """Whether a rewrite may append to the file."""
+    """True if a rewrite may append to the file."""
     has_views: bool = False
-    """Whether its persistent ids may be views of storages (torch before 0.4)."""
+    """True if its persistent ids may be views of storages (torch before 0.4)."""
     is_live: bool = False
-    """Whether the tensors are in this process."""
+    """True if the tensors are in this process."""
     is_foreign: bool = False
-    """Whether `load` is not a function of torch: its options are those of `pickle.load`."""
+    """True if `load` is not a function of torch: it takes the options of `pickle.load`."""
     fills_a_state: bool = False
-    """Whether `load` fills a state dict that the caller has built, and runs the pickles of the checkpoint."""
+    """True if `load` fills a state dict that the caller has built, and runs the pickles of the checkpoint."""
     is_folder: bool = False
-    """Whether it is written as a folder of several files."""
+    """True if it is written as a folder of several files."""
     is_archive: bool = False
-    """Whether its parts are members of one file. `load` has the field `part` then, the name of a member."""
+    """True if its parts are members of one file. Then `load` has the field `part`, the name of a member."""
     is_set: bool = False
-    """Whether its parts are files of ranks, which its loader, where it has one, opens by their folder."""
+    """True if its parts are files of ranks. Its loader, if it has one, opens them by their folder."""
 
 
 class Origin:
@@ -284,26 +284,26 @@ class Checkpoint:
     imports: tuple[Import, ...] = ()
     byteorder: str = "little"
     weights_only: tuple[Refusal, ...] | None = None
-    """Why weights_only refuses it. Empty when it loads, None when no pickle is loaded."""
+    """The reasons why weights_only refuses it. Empty when it loads, None when no pickle is loaded."""
     encoding: str | None = None
     """The `encoding=` that torch.load needs when the default fails."""
     not_loadable: str | None = None
-    """Why torch cannot load the file at all, although ckpt reads it."""
+    """The reason why torch cannot load the file at all, although ckpt reads it."""
     notices: tuple[Notice, ...] = ()
     code_devices: tuple[CodeDevice, ...] = ()
     """The devices that code in the file names. Loaders never change them."""
     left_out: tuple[tuple[str, str], ...] = ()
-    """What a live model holds and no file can, or what is missing of a file: names of values, and why."""
+    """The values that a live model holds and no file can, or that a file lacks: names and reasons."""
     parts: tuple[str, ...] = ()
     """The file names of the shards of a sharded checkpoint, or of all files of a folder that were read."""
     layout: str = ""
-    """Who wrote the folder, for people: `Hugging Face Trainer`. Empty for a file."""
+    """The writer of the folder, for people: `Hugging Face Trainer`. Empty for a file."""
     members: tuple[Member, ...] = ()
     """The checkpoints that the files of a folder are, each as it is read alone."""
     copies: tuple[str, ...] = ()
     """Keys of the root with weights that another section holds too, in another precision."""
     facts: tuple[tuple[str, Node], ...] = ()
-    """What the documents of a folder say of all of it: a label for people, and a scalar."""
+    """The facts that the documents of a folder state about all of it: a label for people, and a scalar."""
     index_bytes: int | None = None
     """Bytes of all tensors, from the index of the shards."""
     sources: tuple[Source, ...] = ()
@@ -311,7 +311,7 @@ class Checkpoint:
     origin: Origin | None = None
     declared: Declared | None = None
     is_edited: bool = False
-    """Whether the tree differs from that of the file."""
+    """True if the tree differs from the tree of the file."""
 
     @property
     def source(self) -> Source | None:
@@ -319,7 +319,10 @@ class Checkpoint:
         return self.sources[0] if len(self.sources) == 1 and not self.parts else None
 
     def is_of_weights(self, file: str) -> bool:
-        """Whether what is said of a file of a folder is said of its weights. Without a folder there is one file."""
+        """Tell whether a statement about a file of a folder is about its weights.
+
+        Without a folder there is one file.
+        """
         weights = [member.file for member in self.members if member.is_model]
         return not weights or file in weights
 

@@ -20,7 +20,7 @@ class DType(NamedTuple):
     kind: Kind
     safetensors: str | None = None
     storage: str | None = None
-    """The class of the typed storages that torch saves (`FloatStorage`); None for types that it saves untyped."""
+    """The class of the typed storages that torch saves (`FloatStorage`), or None if it saves them untyped."""
 
     def nbytes(self, numel: int) -> int:
         """The number of bytes of `numel` elements."""

@@ -149,7 +149,7 @@ class Finding(NamedTuple):
     hint: str | None = None
     where: tuple[str, ...] = ()
     raised: Level | None = None
-    """The level, where the evidence is better than that of the catalogue."""
+    """The level, if the evidence is better than the catalogue assumes."""
     consequence: str | None = None
 
     def to_json(self) -> dict[str, Json]:
@@ -176,7 +176,7 @@ def order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 class Rules(NamedTuple):
-    """Which findings count: those of `select` (all when empty) without those of `ignore`, from `level` on.
+    """The findings that count: the codes in `select` (all when empty) and not in `ignore`, from `level` on.
 
     Without a `level` it is warning, and selected codes count at any level.
     """

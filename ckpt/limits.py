@@ -30,7 +30,7 @@ TENSOR_BYTES = 30
 RECORD_BYTES = 128
 """Bytes of the directory of a zip archive that one record may take."""
 INFLATION = 64
-"""How many bytes of pickle one stored byte may become. Pickles of state dicts deflate to a tenth."""
+"""The most bytes of pickle that one stored byte may become. Pickles of state dicts deflate to a tenth."""
 
 
 class Limits(NamedTuple):
@@ -76,7 +76,7 @@ class Limits(NamedTuple):
 
 
 class Budget:
-    """What is left of the limits while one file is read: for all its pickles, headers, code and paths together.
+    """The rest of the limits while one file is read: for all its pickles, headers, code and paths together.
 
     `memory` counts estimated bytes, `parsed` bytes of pickles, `operations` opcodes.
     """
@@ -154,7 +154,7 @@ class Budget:
 
 
 def number_of(value: str) -> int | None:
-    """A number with an optional unit (`5GB`, `1GiB`, `2M`); None for any other text."""
+    """Parse a number with an optional unit (`5GB`, `1GiB`, `2M`), or return None for any other text."""
     digits = value.rstrip("KMGTiBkmgtb")
     factor = _SUFFIXES.get(value[len(digits) :].upper())
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 18 or factor is None:
@@ -232,7 +232,7 @@ def parse_json(
 
 
 def is_text(value: str) -> bool:
-    """Whether UTF-8 can encode a text: it has no lone surrogates."""
+    """Tell whether UTF-8 can encode a text, because it has no lone surrogates."""
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -92,7 +92,7 @@ class Globs:
         return self._include is not None or self._exclude is not None
 
     def match(self, *names: str) -> bool:
-        """Whether one of the names of a tensor is included and none is excluded."""
+        """Tell whether one of the names of a tensor is included and none is excluded."""
         if self._include is not None and not any(self._include.match(name) for name in names):
             return False
         return self._exclude is None or not any(self._exclude.match(name) for name in names)

@@ -78,10 +78,11 @@ class Set:
 
 
 class Global:
-    """A name that the pickle imports. There is one node per pair of module and name; `offset` is its first opcode.
+    """A name that the pickle imports.
 
-    `protocol` is that of the pickle and decides how a loader looks the name up: below 3, `copy_reg` means
-    `copyreg`; from 4 on, a dotted name means attributes.
+    There is one node per pair of module and name; `offset` is its first opcode. `protocol` is the protocol of
+    the pickle and decides how a loader looks the name up: below 3, `copy_reg` means `copyreg`; from 4 on, a
+    dotted name means attributes.
     """
 
     __slots__ = ("module", "name", "offset", "protocol")
@@ -213,7 +214,10 @@ def tensor_of(node: Node) -> Tensor | None:
 
 
 def is_tuple(node: Node) -> TypeGuard[tuple[Node, ...]]:
-    """Whether a node is a tuple of nodes. A TensorRef is a tuple as well, which mypy cannot rule out by itself."""
+    """Tell whether a node is a tuple of nodes.
+
+    A TensorRef is a tuple as well, which mypy cannot rule out by itself.
+    """
     return type(node) is tuple
 
 

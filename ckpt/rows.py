@@ -1,7 +1,7 @@
-"""`NamedTuple` and `dataclass`, as those of Python, for all our classes: these are made twenty times faster.
+"""`NamedTuple` and `dataclass`, as in Python, for all our classes: these are made twenty times faster.
 
-Those of Python compile each annotation and the methods: 0.2 ms for a named tuple, 1 ms for a dataclass, and what
-`ckpt inspect` imports has sixty of them. These compile nothing. Type checkers see those of Python.
+Python compiles each annotation and the methods: 0.2 ms for a named tuple, 1 ms for a dataclass, and what
+`ckpt inspect` imports has sixty of them. These compile nothing. Type checkers see Python's own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ else:
             raise TypeError(f"{cls.__name__} lacks the value {missing}") from None
 
     def _signature(cls):
-        """What `help` and `inspect.signature` show."""
+        """Return the signature that `help` and `inspect.signature` show."""
         from inspect import Parameter, Signature  # here: no command asks
 
         kind = Parameter.POSITIONAL_OR_KEYWORD

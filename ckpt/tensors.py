@@ -104,8 +104,8 @@ class Box(NamedTuple):
 class Boxes:
     """The elements of a tensor in the order of its shape, cut into boxes that do not overlap.
 
-    `cut` makes the boxes when they are needed, `grid` is the number of cuts of each dimension. `problem` says why the elements cannot be read, as where a box is
-    missing. `sources` are those of all boxes.
+    `cut` makes the boxes when they are needed, `grid` is the number of cuts of each dimension. `problem` says
+    why the elements cannot be read, as where a box is missing. `sources` are the sources of all boxes.
     """
 
     __slots__ = ("_boxes", "cut", "dtype", "grid", "problem", "shape", "size", "sources", "straight")
@@ -220,7 +220,7 @@ class TensorRef(NamedTuple):
 
     @property
     def geometry(self) -> Geometry:
-        """How it looks at its storage: equal for two tensors that would see the same elements in one storage."""
+        """The geometry of its view: equal for two tensors that would see the same elements in one storage."""
         return self.dtype, self.shape, self.stride, self.offset, self.conj, self.neg
 
     @property
@@ -265,7 +265,10 @@ def tensor_ref(
 
 
 def is_same_view(one: object, two: object) -> bool:
-    """Whether both are strided tensors over the same elements in the same order, so one is the other once more."""
+    """Tell whether both are strided tensors over the same elements in the same order.
+
+    Then one is the other once more.
+    """
     return type(one) is TensorRef and type(two) is TensorRef and one.view == two.view
 
 
@@ -302,7 +305,7 @@ for _type in (Storage, TensorRef):  # by identity; a method in Python would be c
 
 
 class Placement(NamedTuple):
-    """How a distributed tensor lies along one dimension of the mesh of ranks.
+    """The place of a distributed tensor along one dimension of the mesh of ranks.
 
     `shard` cuts dimension `dim` as torch.chunk does, `strided` cuts each of `split` chunks of it.
     """
@@ -319,10 +322,11 @@ class Placement(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What one rank holds of a distributed tensor: the mesh of ranks, and one placement for each of its dimensions.
+    """The part of a distributed tensor on one rank: the mesh of ranks, and one placement per mesh dimension.
 
-    `rank`, `coordinate` (its place in the mesh) and `ranks` (those of the whole run) are None or empty where the file
-    does not record them. Without `in_order` a dimension is cut by a later dimension of the mesh first.
+    `rank`, `coordinate` (its place in the mesh) and `ranks` (all ranks of the run) are None or empty where
+    the file does not record them. Without `in_order` a dimension is cut by a later dimension of the mesh
+    first.
     """
 
     mesh: tuple[int, ...]
@@ -334,7 +338,7 @@ class Piece(NamedTuple):
 
     @property
     def is_cut(self) -> bool:
-        """Whether it is less than the tensor."""
+        """Tell whether it is less than the tensor."""
         return any(
             placement.kind != "replicate" and count > 1
             for placement, count in zip(self.placements, self.mesh, strict=True)
@@ -350,7 +354,7 @@ class Piece(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """A box of a ShardedTensor, and the rank of the run that holds it; None where no rank is recorded."""
+    """A box of a ShardedTensor, and the rank of the run that holds it, or None if no rank is recorded."""
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -358,9 +362,9 @@ class Shard(NamedTuple):
 
 
 class Shards(NamedTuple):
-    """What one rank holds of a ShardedTensor: where each of its parts begins, and all shards that its group has.
+    """The part of a ShardedTensor on one rank: the offsets of its parts, and all shards that its group has.
 
-    `rank` and `world` are those of the run, `group_rank` and `group` those of the ranks that share one copy of the
+    `rank` and `world` belong to the run, `group_rank` and `group` to the ranks that share one copy of the
     tensor. They are None where the file does not record them.
     """
 
@@ -373,7 +377,7 @@ class Shards(NamedTuple):
 
     @property
     def cut(self) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
-        """How the tensor is cut: equal for all ranks of a run."""
+        """The cut of the tensor: equal for all ranks of a run."""
         return tuple((shard.offsets, shard.sizes) for shard in self.listed)
 
 
@@ -397,7 +401,7 @@ class Composite:
     elements: int | None = None
     """The number of elements, when the shape does not give it (ragged rows, the piece of one rank)."""
     piece: Piece | None = None
-    """Which part of it this is, for the DTensor of one rank: `shape` is that of the whole tensor then."""
+    """The part of it in the DTensor of one rank. Then `shape` is the shape of the whole tensor."""
     shards: Shards | None = None
     """The same for the ShardedTensor of one rank, whose parts are its shards."""
 
@@ -421,14 +425,14 @@ Tensor = TensorRef | Composite
 
 
 class Sharding(NamedTuple):
-    """How a tensor is cut: into how many parts, along which dimensions."""
+    """The cut of a tensor: the number of parts, and the dimensions that are cut."""
 
     parts: int
     dims: tuple[int, ...]
 
 
 def sharding_of(tensor: Tensor) -> Sharding | None:
-    """How a tensor is cut; None for one that is whole. Opens nothing."""
+    """Return how a tensor is cut, or None for a whole one. Opens nothing."""
     place = tensor.storage.place if isinstance(tensor, TensorRef) else None
     if not isinstance(place, Boxes) or prod(place.grid) < 2:
         return None

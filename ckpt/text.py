@@ -27,7 +27,7 @@ STAND_INS = {
 }
 """Characters of our own texts -> what stands for them where the encoding of a stream lacks them."""
 TEXT_LIMIT = 200
-"""How many characters of one string from a file text and messages show."""
+"""The most characters of one string from a file that text and messages show."""
 
 
 # What moves the cursor, reorders text or cannot be seen: Unicode's categories Cc, Cf, Co, Cs, Zl and Zp, all of
@@ -77,9 +77,10 @@ _WORD = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 
 
 def pasted(text: str) -> str | None:
-    """A text as one word of a shell's command line, to be pasted; None where no command line can hold it.
+    """Return a text as one word of a shell's command line, to be pasted, or None.
 
-    What `show_line` would change is written as `$'\\...'`, which bash, zsh and POSIX of 2024 know.
+    None means that no command line can hold it. What `show_line` would change is written as `$'\\...'`, which
+    bash, zsh and POSIX of 2024 know.
     """
     try:
         raw = text.encode("utf-8", "surrogateescape")
@@ -109,12 +110,15 @@ def show_cell(text: str, *, name: bool = False) -> str:
 
 
 def is_plain(text: str) -> bool:
-    """Whether `show` leaves a text as it is."""
+    """Tell whether `show` leaves a text as it is."""
     return text.isascii() and text.isprintable() and "\\" not in text
 
 
 def _is_safe(text: str) -> bool:
-    """Whether a text is printable ASCII and characters of our own texts: most are, and need no long expression."""
+    """Tell whether a text is printable ASCII and characters of our own texts.
+
+    Most texts are, and need no long expression.
+    """
     return text.isprintable() and (text.isascii() or text.translate(_MARKS).isascii())
 
 

@@ -60,7 +60,7 @@ def crc_of_part(place: Range, first: int, last: int) -> tuple[int, str | None]:
 def joined(
     parts: Sequence[tuple[int, int]], found: Sequence[tuple[int, str | None]]
 ) -> tuple[int, str | None]:
-    """The CRC-32 of a record from those of its parts, or (0, why its data does not inflate)."""
+    """Merge the CRCs of the parts of a record, or return (0, the reason why its data does not inflate)."""
     crc = 0
     for (first, last), (each, problem) in zip(parts, found, strict=True):
         if problem is not None:
@@ -93,7 +93,7 @@ DAMAGED = "its bytes do not match the recorded checksum"
 
 
 def are_damaged(tensors: Sequence[Tensor], executor: Executor) -> list[bool]:
-    """Whether a record that the bytes of a tensor come from does not match its checksum, for each tensor.
+    """Tell for each tensor whether a record that its bytes come from does not match its checksum.
 
     Each record is read once. What lies behind a URL is not read a second time for this, and what cannot be read is not
     damaged here.

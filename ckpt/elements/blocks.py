@@ -214,7 +214,7 @@ def _whole_elements(found: Iterator[bytes], width: int) -> Iterator[bytes]:
 
 
 def same_bytes(one: Iterator[bytes], two: Iterator[bytes]) -> bool:
-    """Whether two streams hold the same bytes, in blocks of any size. Stops at the first difference."""
+    """Tell whether two streams hold the same bytes, in blocks of any size. Stops at the first difference."""
     one, two = filter(None, one), filter(None, two)
     left = right = b""
     while True:
@@ -229,7 +229,7 @@ def same_bytes(one: Iterator[bytes], two: Iterator[bytes]) -> bool:
 
 
 def is_dense(ref: TensorRef) -> bool:
-    """Whether the elements are contiguous in the order of the shape."""
+    """Tell whether the elements are contiguous in the order of the shape."""
     step = 1
     for size, stride in zip(reversed(ref.shape), reversed(ref.stride), strict=True):
         if size != 1 and stride != step:
@@ -264,7 +264,10 @@ def _made(place: Computed, tally: Tally | None) -> Iterator[bytes]:
 
 
 def place_of(ref: TensorRef, dtype: DType | None = None) -> Place:
-    """Where the elements of a tensor are, in the order of its shape: a range if they are contiguous, else computed."""
+    """Return the place of the elements of a tensor, in the order of its shape.
+
+    It is a range, or consists of ranges, if the elements are contiguous as stored. Else it is computed.
+    """
     first, last = ref.extent
     place = ref.storage.place
     same = dtype in (None, ref.dtype) and not (ref.conj or ref.neg) and is_dense(ref)
@@ -290,12 +293,12 @@ def place_of(ref: TensorRef, dtype: DType | None = None) -> Place:
 
 
 def _is_all(ref: TensorRef) -> bool:
-    """Whether the bytes of a storage are the elements of a tensor, in the order of its shape."""
+    """Tell whether the bytes of a storage are the elements of a tensor, in the order of its shape."""
     return not (ref.conj or ref.neg) and is_dense(ref) and ref.extent == (0, ref.storage.nbytes)
 
 
 def is_big(storage: Storage) -> bool:
-    """Whether the bytes of a storage are big-endian and its elements have more than one byte."""
+    """Tell whether the bytes of a storage are big-endian and its elements have more than one byte."""
     place = storage.place
     return isinstance(place, Range) and place.big and (storage.dtype is None or storage.dtype.bits > 8)
 
@@ -312,9 +315,10 @@ def little(storage: Storage) -> Storage:
 def pour(storage: Storage, sink: Sink, *, crc: bool) -> int:
     """Write the bytes of a storage, and return their CRC-32 if `crc` is set, else 0.
 
-    The kernel copies ranges. A record that is copied whole keeps its recorded CRC, and those of several that follow each
-    other are combined. All other bytes get a new CRC, or none: the audit of the sink is told of them, and of records that
-    pass here whole and do not match. Without an audit these raise DamagedDataError. Raises UnreadableError.
+    The kernel copies ranges. A record that is copied whole keeps its recorded CRC, and the CRCs of several in
+    a row are combined. All other bytes get a new CRC, or none: the audit of the sink is told of them, and of
+    records that pass here whole and do not match. Without an audit these raise DamagedDataError. Raises
+    UnreadableError.
     """
     place = noted(storage)
     assert place is not None
@@ -413,7 +417,10 @@ def buffer(side: int, size: int) -> bytearray:
 
 
 def same_ranges(one: Source, first: int, two: Source, second: int, count: int) -> bool:
-    """Whether `count` bytes from `first` in one source equal those from `second` in the other. Stops early."""
+    """Tell whether `count` bytes from `first` in one source equal `count` bytes from `second` in the other.
+
+    Stops early.
+    """
     if count >= BLOCK:
         left, right = buffer(0, BLOCK), buffer(1, BLOCK)
         views = memoryview(left), memoryview(right)

@@ -48,7 +48,7 @@ def _runs(place: Boxes, place_of: Callable[[TensorRef], Place]) -> list[tuple[in
 
 
 def _is_run(box: Box, shape: Sequence[int]) -> bool:
-    """Whether the elements of a box follow each other in the whole."""
+    """Tell whether the elements of a box follow each other in the whole."""
     inner = len(shape)
     while inner and box.sizes[inner - 1] == shape[inner - 1]:
         inner -= 1
@@ -167,7 +167,7 @@ def _scatter(
     width: int,
     offsets: tuple[int, ...],
 ) -> None:
-    """Put the elements of a box at its place among those of a shape."""
+    """Put the elements of a box at its place among the elements of a shape."""
     import numpy as np
 
     kind = f"u{width}" if width in (1, 2, 4, 8) else f"V{width}"

@@ -81,7 +81,7 @@ CASTS = ("bfloat16", "float16", "float32")
 
 
 def can_cast(source: DType, to: DType) -> bool:
-    """Whether `cast` converts from `source` to `to`."""
+    """Tell whether `cast` converts from `source` to `to`."""
     is_number = (
         source.name in CASTABLE or source.kind == "bool" or (source.kind == "int" and source.bits >= 8)
     )
@@ -202,7 +202,7 @@ def _table(name: str) -> Array:
 
 
 def has_numbers(dtype: DType) -> bool:
-    """Whether `numbers` accepts elements of this type."""
+    """Tell whether `numbers` accepts elements of this type."""
     return not (dtype.bits < 8 or dtype.kind in ("bits", "quantized") or dtype.name.startswith("float4"))
 
 

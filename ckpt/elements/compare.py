@@ -28,7 +28,7 @@ from ckpt.tensors import Composite, Range, Tensor, TensorRef, parts_of
 
 
 class Change(NamedTuple):
-    """What changed in a tensor that kept its shape, over its elements in the order of the shape.
+    """The change of a tensor that kept its shape, over its elements in the order of the shape.
 
     `max_abs` is over finite elements, `at` its index. `squares` is the sum of the squared differences, `reference`
     the sum of the squared elements before. They are None when there are no numbers to compute with.
@@ -44,9 +44,9 @@ class Change(NamedTuple):
     nan: tuple[int, int] = (0, 0)
     inf: tuple[int, int] = (0, 0)
     close: bool = False
-    """Whether all elements agree within the given tolerance."""
+    """True if all elements agree within the given tolerance."""
     histogram: Histogram | None = None
-    """That of the finite differences, where it was requested."""
+    """The histogram of the finite differences, if it was requested."""
 
     @property
     def rms(self) -> float | None:
@@ -55,7 +55,10 @@ class Change(NamedTuple):
 
     @property
     def rel_l2(self) -> float | None:
-        """The norm of the difference divided by that of the tensor before; None when that is 0 and something changed."""
+        """The norm of the difference divided by the norm of the tensor before.
+
+        It is None without finite norms, and if the tensor before has norm 0 and something changed.
+        """
         if self.squares is None or self.reference is None:
             return None
         if not isfinite(self.squares) or not isfinite(self.reference):
@@ -78,7 +81,7 @@ class _Part(NamedTuple):
     one: TensorRef
     two: TensorRef
     times: int
-    """How often the tensor repeats what is read."""
+    """The number of times that the tensor repeats what is read."""
     order: tuple[int, ...]
     """The dimensions in the order of reading."""
     shape: tuple[int, ...]
@@ -86,7 +89,7 @@ class _Part(NamedTuple):
     always: bool
     histogram: bool
     known: bool = False
-    """Whether nothing must be read, because `change` is the answer."""
+    """True if nothing must be read, because `change` is the answer."""
     change: Change | None = None
 
     def tasks(self, *, once: bool = False) -> list[Task[Difference | None]]:
@@ -138,14 +141,14 @@ class _Part(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """How two tensors of one shape are compared: part by part, or not at all."""
+    """The plan to compare two tensors of one shape: part by part, or not at all."""
 
     before: Tensor
     labels: tuple[str, ...]
     parts: tuple[_Part, ...]
     always: bool
     is_other: bool = False
-    """Whether they consist of other parts, so that everything may differ."""
+    """True if they consist of other parts, so that everything may differ."""
 
     def result(self, changes: Sequence[Change | None]) -> Change | None:
         """The change of the tensor, from the changes of its parts."""
@@ -179,9 +182,10 @@ def plan(
     always: bool = False,
     histogram: bool = False,
 ) -> Comparison:
-    """How two tensors of one shape are compared. Raises UnsupportedError for a tensor that expands too far.
+    """Plan how two tensors of one shape are compared.
 
-    With `always` the numbers are computed for equal tensors too. With `histogram` the differences are counted in bins.
+    Raises UnsupportedError for a tensor that expands too far. With `always` the numbers are computed for
+    equal tensors too. With `histogram` the differences are counted in bins.
     """
     pairs = list(zip(parts_of(before), parts_of(after), strict=False))
     same_parts = len(parts_of(before)) == len(parts_of(after)) and all(
@@ -197,7 +201,7 @@ def plan(
 
 
 def kind_of(tensor: Composite) -> Hashable:
-    """What its bytes mean beside its dtype: the scale, the class, or where its shards lie."""
+    """The meaning of its bytes beside its dtype: the scale, the class, or the places of its shards."""
     return tensor.detail if tensor.shards is None else tensor.shards.offsets
 
 
@@ -358,7 +362,10 @@ def compare_span(
 
 
 def _have_numbers(*refs: TensorRef) -> bool:
-    """Whether it can be said how much elements differ: of types such as float4 only the bytes are compared."""
+    """Tell whether it can be said how much elements differ.
+
+    Of types such as float4 only the bytes are compared.
+    """
     return all(has_numbers(ref.dtype) for ref in refs)
 
 
@@ -373,7 +380,7 @@ def _short(before: TensorRef, after: TensorRef) -> tuple[bytes, bytes] | None:
 
 
 def _same_bytes(before: TensorRef, after: TensorRef) -> bool:
-    """Whether the elements are the same byte for byte."""
+    """Tell whether the elements are the same byte for byte."""
     if before.dtype.bits < 8:
         streams = [
             blocks(ref.storage.place, ref.extent[0], ref.extent[1] - ref.extent[0])  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ from functools import cache
 
 _POLYNOMIAL = 0xEDB88320
 _ONE = 1 << 31
-"""The polynomial 1: the highest bit is that of x to the power of 0."""
+"""The polynomial 1: the highest bit is the coefficient of x to the power of 0."""
 
 
 def combined(first: int, second: int, count: int) -> int:
@@ -33,7 +33,7 @@ def _powers() -> tuple[int, ...]:
 
 
 def _product(one: int, two: int) -> int:
-    """The product of two polynomials over GF(2), modulo that of CRC-32."""
+    """Multiply two polynomials over GF(2), modulo the polynomial of CRC-32."""
     made = 0
     for bit in range(31, -1, -1):
         if one >> bit & 1:

@@ -25,11 +25,11 @@ _ROW = 7
 _FEW = 1 << 12
 """Below so many numbers a table of pairs costs more than it saves."""
 _FULL = 1 << 31
-"""How many numbers are counted in 32 bits."""
+"""The most numbers that are counted in 32 bits."""
 
 
 class Histogram:
-    """How many finite numbers lie in each of at most `BINS` bins of one width. Plain numbers: it pickles in 1 KiB.
+    """The counts of finite numbers in at most `BINS` bins of one width. Plain numbers: it pickles in 1 KiB.
 
     The width is 2 ** `power`, the smallest with which `BINS` bins hold all numbers; whole for integers, and nothing that
     float64 cannot tell apart. Bin i holds `(first + i) * width <= x < (first + i + 1) * width`. So the counts follow from
@@ -44,7 +44,10 @@ class Histogram:
         self.counts: list[int] = []
 
     _table: Array | None = None
-    """How often each pair of places occurred since `counts` was brought up to date: the second one counts 256 times."""
+    """The count of each pair of places since `counts` was brought up to date.
+
+    The index of a pair is the first place plus 256 times the second one.
+    """
     _held = 0
 
     def add(self, values: Array, low: float, high: float) -> None:
@@ -145,7 +148,10 @@ class Histogram:
 
     @property
     def edges(self) -> tuple[float, float]:
-        """Where the first bin begins and the last one ends; the number itself where all are equal."""
+        """Return the beginning of the first bin and the end of the last one.
+
+        Both are the number itself if all numbers are equal.
+        """
         if self.power is None:
             return self.low, self.high
         first, last = self.first, self.first + len(self.counts)
@@ -167,7 +173,7 @@ class Histogram:
         return 0 if self.power is None else _bin(value, self.power) - self.first
 
     def _cover(self, low: float, high: float) -> None:
-        """Make the bins reach from `low` to `high`; those of before lie within."""
+        """Make the bins reach from `low` to `high`. All earlier numbers lie within."""
         if self.counts and low == self.low and high == self.high:
             return
         self._bring_up()

@@ -58,7 +58,7 @@ class Difference:
         self.inf = [0, 0]
         self.close = True
         self.histogram: Histogram | None = None
-        """That of the finite Δ, where it was requested."""
+        """The histogram of the finite Δ, if it was requested."""
 
     _pairs: Pairs | None = None
 
@@ -200,7 +200,7 @@ class Summary:
         self.nan = 0
         self.inf = 0
         self.histogram: Histogram | None = None
-        """That of the finite elements, where it was requested."""
+        """The histogram of the finite elements, if it was requested."""
 
     _codes: Codes | None = None
 
@@ -352,7 +352,7 @@ def measure_span(
 
 
 def merged(parts: Sequence[Measurement]) -> Measurement:
-    """The measurement of a whole tensor, from those of its parts in order."""
+    """Merge the measurements of the parts of a tensor, in order."""
     if not parts:
         return Measurement(Summary())
     first = parts[0]

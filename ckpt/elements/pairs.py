@@ -21,17 +21,20 @@ FEWEST = 1 << 14
 """Below so many elements the tables of 65,536 pairs cost more than the elements."""
 _STEP = 1 << 16
 _FULL = 1 << 31
-"""How many elements are counted in 32 bits."""
+"""The most elements that are counted in 32 bits."""
 
 
 def counts_codes(*dtypes: DType) -> bool:
-    """Whether elements of these types are compared by their codes. Integers of one type are faster by arithmetic."""
+    """Tell whether elements of these types are compared by their codes.
+
+    Integers of one type are faster by arithmetic.
+    """
     is_float = any(dtype.kind == "float" for dtype in dtypes)
     return all(dtype.bits == 8 for dtype in dtypes) and (is_float or len(set(dtypes)) > 1)
 
 
 class Counter:
-    """How often each of the numbers below 65,536 occurs."""
+    """The count of each of the numbers below 65,536."""
 
     def __init__(self) -> None:
         import numpy as np
@@ -66,7 +69,7 @@ class Counter:
 
 @cache
 def has_fast_at() -> bool:
-    """Whether `add.at` of numpy is faster than `bincount`, as it is from 1.25 on."""
+    """Tell whether `add.at` of numpy is faster than `bincount`, as it is from 1.25 on."""
     import numpy as np
 
     return np.lib.NumpyVersion(np.__version__) >= "1.25.0"
@@ -76,7 +79,7 @@ def has_fast_at() -> bool:
 
 
 class _Tables(NamedTuple):
-    """What each pair of codes means, in float64. The code of the first tensor counts 256 times."""
+    """The meaning of each pair of codes, in float64. The code of the first tensor counts 256 times."""
 
     one: Array
     two: Array
@@ -117,7 +120,7 @@ class PairResult(NamedTuple):
 
 
 class Pairs:
-    """How often each pair of codes occurs in two tensors. `largest` and `at` are those of `Difference`.
+    """The count of each pair of codes in two tensors. `largest` and `at` mean the same as in `Difference`.
 
     `first` is the number of the first element that is added.
     """
@@ -132,7 +135,7 @@ class Pairs:
         self.at: int | None = None
         self._numel = first
         self._larger = _tables(*dtypes).delta > 0
-        """Which pairs have a |Δ| above `largest`."""
+        """The pairs that have a |Δ| above `largest`."""
 
     def add(self, before: bytes | memoryview, after: bytes | memoryview) -> None:
         """Count the next elements of both."""
@@ -195,7 +198,10 @@ class Pairs:
 
 
 class Codes:
-    """How often each code occurs in one tensor. Two neighbours are counted at once, which takes half the time."""
+    """The count of each code in one tensor.
+
+    Two neighbours are counted at once, which takes half the time.
+    """
 
     def __init__(self, dtype: DType) -> None:
         import numpy as np
@@ -250,7 +256,10 @@ def dot(one: Array, two: Array) -> float:
 
 
 class Delta(NamedTuple):
-    """What differs in a block. `largest` is max |Δ|, `at` its first index where it is above the one known before."""
+    """The difference in a block.
+
+    `largest` is max |Δ|, `at` its first index if it is above the one known before.
+    """
 
     differing: int
     largest: float
@@ -267,7 +276,7 @@ def delta_of(
     known: float,
     tolerance: tuple[float, float] | None,
 ) -> Delta | None:
-    """What differs in a block, the numbers in float64; None where it holds a NaN, an infinity or what is too large.
+    """Return the difference in a block, or None for a NaN, an infinity, or numbers too large for float64.
 
     `known` is the largest |Δ| of the blocks before; `tolerance` is (absolute, relative). Call it below `np.errstate`.
     """
@@ -285,7 +294,7 @@ def delta_of(
 
 
 def _is_wide_enough(dtype: DType) -> bool:
-    """Whether float64 holds all numbers of a type."""
+    """Tell whether float64 holds all numbers of a type."""
     return dtype.kind != "complex" and (dtype.kind == "float" or dtype.bits < 64)
 
 
@@ -337,7 +346,7 @@ def _real(
 
 
 def _narrow(block: bytes | memoryview, dtype: DType, row: int) -> Array:
-    """The elements as `numbers` has them; those of bfloat16 are there already."""
+    """Return the elements as `numbers` has them. The elements of bfloat16 are there already."""
     if dtype.name == "bfloat16":
         return scratch().words(row, len(block) // 2).view("<f4")
     return numbers(block, dtype)

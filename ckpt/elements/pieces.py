@@ -1,4 +1,4 @@
-"""Which pieces of a patched place its bytes come from. Nothing here reads them."""
+"""The pieces of a patched place that its bytes come from. Nothing here reads them."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from ckpt.tensors import Boxes, Range, TensorRef
 ELEMENTS = 1 << 16
 """Elements per step of computing: few enough for the cache, and enough that threads do not wait for each other."""
 UNFOLDED = 1 << 36
-"""How many bytes beyond its storage a tensor with repeating strides may expand to and still be read."""
+"""The most bytes beyond its storage of a tensor with repeating strides that is still read."""
 
 
 def cuts(*refs: TensorRef) -> list[tuple[int, int]]:
@@ -59,7 +59,7 @@ def _shaped(ref: TensorRef, shape: tuple[int, ...]) -> TensorRef:
 
 
 def _can_cut(ref: TensorRef) -> bool:
-    """Whether any span of the elements is a range of bytes."""
+    """Tell whether any span of the elements is a range of bytes."""
     if ref.dtype.bits < 8 or not is_dense(ref):
         return False
     return isinstance(ref.storage.place, Boxes) or isinstance(place_of(ref), Range)

@@ -1,6 +1,6 @@
-"""What the file system below a file can do: share blocks between files, and force a range to the disk by itself.
+"""The abilities of a file system: share blocks between files, and force a range to the disk by itself.
 
-What is not known is taken as not there: then files are copied, and forced to the disk as a whole.
+An ability that is not known counts as missing: then files are copied, and forced to the disk as a whole.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def reserve(fd: int, size: int) -> None:
 
 
 def writes_through(fd: int) -> bool:
-    """Whether a write with RWF_DSYNC is on the disk when it returns, with all that finds it again after a power loss.
+    """Tell whether a write with RWF_DSYNC is on the disk when it returns, and is found after a power loss.
 
     That is promised everywhere. It is used where a journal takes the new size and the new blocks as one, so that no
     crash leaves one without the other: on XFS, and on ext4 with its journal.
@@ -87,7 +87,7 @@ def writes_through(fd: int) -> bool:
 
 
 def _has_journal(device: str) -> bool:
-    """Whether an ext4 has its journal. Only with one do its options say how data is ordered."""
+    """Tell whether an ext4 has its journal. Only with one do its options say how data is ordered."""
     try:
         name = os.path.basename(os.readlink(f"/sys/dev/block/{device}"))
         with open(f"/proc/fs/ext4/{name}/options", "rb") as lines:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SPAN = 64 << 20
 """The most bytes that one task reads, where its work can be split."""
 TRIES = 3
-"""How often a task is run whose source fails. What is damaged stays damaged, so that is tried once."""
+"""The most runs of a task whose source fails. Damaged data stays damaged, so its task runs once."""
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -49,7 +49,7 @@ class Executor(Protocol):
 
 
 class Failed(NamedTuple):
-    """What stands in place of a result: why the bytes could not be read, in plain words."""
+    """The stand-in for a result: the reason why the bytes could not be read, in plain words."""
 
     problem: str
 
@@ -71,7 +71,10 @@ _MOST = 256
 def run_bundled(
     executor: Executor, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None
 ) -> list[R]:
-    """What `executor.run` gives. Small neighbours are one task, because handing each over costs more than its work."""
+    """Run tasks as `executor.run` does, with small neighbours as one task.
+
+    To hand over each of them would cost more than its work.
+    """
     whole = [Task(_run_all, (bundle,), sum(task.nbytes for task in bundle)) for bundle in _neighbours(tasks)]
     return [result for results in executor.run(whole, progress) for result in results]
 

@@ -1,4 +1,4 @@
-"""What lies on another machine: which paths lead there, and what is foreseen of bytes that are not read yet."""
+"""The paths that lead to another machine, and the claims about bytes there that are not read yet."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class Claim(Protocol):
-    """What was foreseen of the bytes of a far source, and is checked when they are read. Offsets are in bytes."""
+    """A claim about the bytes of a far source, checked when they are read. Offsets are in bytes."""
 
     def lead(self, offset: int) -> int:
-        """Where a read at an offset should begin, so that one request brings what `check` needs."""
+        """Return the offset at which a read should begin, so that one request brings what `check` needs."""
         ...
 
     def check(self, offset: int, end: int, read: Callable[[int, int], bytes]) -> None:
@@ -68,7 +68,7 @@ def is_url(path: str) -> bool:
 
 
 class Writer(Protocol):
-    """What writes to another machine, as `commit` and `folder` write here."""
+    """The functions that write to another machine, as `writing` and `writing_folder` write here."""
 
     def file_target(self, url: str, *, force: bool) -> Target: ...
 
@@ -88,5 +88,5 @@ class Writer(Protocol):
 
 
 def writer() -> Writer:
-    """What writes to a URL. It is named as text: only a URL pays for it."""
+    """Return the writer to a URL. Its module is named as text: only a URL pays for it."""
     return cast("Writer", import_module("ckpt.io.remote.target"))

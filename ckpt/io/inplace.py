@@ -27,7 +27,7 @@ from ckpt.io.target import Progress, Sink, Target, closed, failed, lock, why
 from ckpt.rows import NamedTuple
 
 _LACKING = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
-"""What a system answers that does not know RWF_DSYNC."""
+"""The errors of a system that does not know RWF_DSYNC."""
 
 
 class ThroughSink(Sink):
@@ -116,7 +116,7 @@ class Held(NamedTuple):
     source: File
     fd: int
     warnings: list[str]
-    """What failed after the file was cut."""
+    """The failures after the file was cut."""
 
     def cut(self, size: int) -> None:
         """Cut the file to `size` bytes and force that to the disk. Raises WriteError, NotOpenedError."""

@@ -1,4 +1,4 @@
-"""What a user typed: a file or a folder, and the files beside or inside it."""
+"""The path that a user typed: a file or a folder, and the files beside or inside it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from ckpt.limits import Limits
 from ckpt.text import show
 
 Links = Literal["file", "cache", "no"]
-"""Whether a child may be a link to any regular file, to one in the `blobs/` of the same Hugging Face cache, or no link."""
+"""The links that a child may be.
+
+A link may lead to any regular file, or to one in the `blobs/` of the same Hugging Face cache, or no link is
+followed.
+"""
 _CACHED = re.compile(r"(models|datasets|spaces)--.+")
 
 
@@ -34,7 +38,7 @@ class Location(Protocol):
     def is_folder(self) -> bool: ...
 
     def is_file(self) -> bool:
-        """Whether it is a regular file, or a link to one."""
+        """Tell whether it is a regular file, or a link to one."""
         ...
 
     def names(self) -> list[str]:
@@ -55,7 +59,7 @@ class Location(Protocol):
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a name is a plain file name and not a path."""
+    """Tell whether a name is a plain file name and not a path."""
     return name not in ("", ".", "..") and not any(mark in name for mark in "/\\\0")
 
 
@@ -98,7 +102,7 @@ class LocalPath:
 
 
 def _refused(path: str, links: Links) -> str | None:
-    """Why a link is not followed; None for one that is. A link that leads nowhere is a file that is missing."""
+    """Return the reason why a link is not followed, or None. A link that leads nowhere is a missing file."""
     if links == "no":
         return ": no link in this folder is followed"
     if os.path.exists(path) and not os.path.isfile(path):
@@ -109,7 +113,7 @@ def _refused(path: str, links: Links) -> str | None:
 
 
 def _is_cached(path: str) -> bool:
-    """Whether a link in `models--x--y/snapshots/REVISION/` leads to a file directly in `models--x--y/blobs/`."""
+    """Tell whether a link in `models--x--y/snapshots/REVISION/` leads directly into `models--x--y/blobs/`."""
     parts = os.path.realpath(os.path.dirname(path) or os.curdir).split(os.sep)
     target = os.path.dirname(os.path.realpath(path))
     return any(
@@ -148,7 +152,7 @@ _TRIES = 100
 
 
 def is_lasting(path: str) -> bool:
-    """Whether a path names the same file or folder in the next command too: a pipe and /dev/stdin do not."""
+    """Tell whether the next command finds the same file or folder at a path: not at a pipe or /dev/stdin."""
     try:
         there = os.path.isfile(path) or os.path.isdir(path)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Where bytes are read from: a regular file, bytes in memory, a file with more bytes after its end, a part of a file.
+"""The sources of bytes: a regular file, memory, a file with more bytes after its end, a part of a file.
 
 Files are read with `pread`, never with mmap: a file that shrinks meanwhile gives a short read, not a signal. Few are
 open at once: each is opened again when it is needed.
@@ -63,16 +63,22 @@ class Source(Protocol):
 
     @property
     def status(self) -> os.stat_result | None:
-        """The status of a file of this machine as it was when it was opened; None for all others."""
+        """The status of a file of this machine from the time it was opened, or None for any other source."""
         ...
 
     def descriptor(self) -> AbstractContextManager[int | None]:
-        """A descriptor that the kernel can copy from, open inside of the block; None where `status` is. Raises as `read` does."""
+        """Open a descriptor that the kernel can copy from, for the block.
+
+        It is None if `status` is None. Raises as `read` does.
+        """
         ...
 
     @property
     def address(self) -> str | None:
-        """The address with which `open_address` opens the same source, also in another process; None for memory."""
+        """The address with which `open_address` opens the same source, also in another process.
+
+        The address of memory is None.
+        """
         ...
 
     @property
@@ -80,7 +86,7 @@ class Source(Protocol):
 
     @property
     def far(self) -> Far | None:
-        """Where to hand in claims; None where reads are cheap."""
+        """The place to hand in claims, or None if reads are cheap."""
         ...
 
 
@@ -318,7 +324,7 @@ class Window(BaseSource):
 
 
 def grounded(source: Source, offset: int) -> tuple[Source, int]:
-    """Where the byte at an offset of a source lies in the file itself: its bytes can be copied from there."""
+    """Return the file that holds a byte of a source, and its offset there. It can be copied from there."""
     while isinstance(source, Window):
         offset += source.offset
         source = source.outer
@@ -374,7 +380,7 @@ def read_limited(source: Source, limit: int, limit_name: str, what: str) -> byte
 
 
 def _read_into(fd: int, buffer: memoryview, offset: int) -> int:
-    """How many bytes were read."""
+    """Read into a buffer, and return the number of bytes that were read."""
     if hasattr(os, "preadv"):
         return os.preadv(fd, [buffer], offset)
     data = os.pread(fd, len(buffer), offset)
@@ -388,7 +394,7 @@ def _failed(error: OSError, path: str | None = None) -> Exception:
 
 
 def reason(error: OSError) -> str:
-    """Why something cannot be read, in plain words."""
+    """Return the reason why something cannot be read, in plain words."""
     texts = {
         errno.ENOENT: "no such file",
         errno.ENOTDIR: "no such file",
@@ -518,7 +524,7 @@ class Descriptor:
 
 
 def differs(now: os.stat_result, then: os.stat_result) -> bool:
-    """Whether a file is another one by now, or has other bytes."""
+    """Tell whether a file is another one by now, or has other bytes."""
     # Who sets the time back after a change cannot set ctime. Names and rights change it too, and no byte: whoever
     # replaces a file by a rename leaves the one that is read here whole.
     named = (now.st_nlink, now.st_mode, now.st_uid, now.st_gid)
@@ -538,11 +544,11 @@ def changed(path: str | None = None) -> NotOpenedError:
 
 
 class _Process:
-    """How many descriptors this process keeps."""
+    """The number of descriptors that this process keeps."""
 
     most = _SAFE
     is_known = False
-    """Whether `most` follows from the limit of this process."""
+    """True if `most` follows from the limit of this process."""
 
 
 def _opened(path: str) -> int:
@@ -575,7 +581,7 @@ def _spare(count: int) -> None:
 
 
 def _allowed(count: int) -> int:
-    """How many files this process may open, after its soft limit was raised to `count` where it was lower."""
+    """Return the number of files that this process may open. A soft limit below `count` is raised first."""
     try:
         import resource
 

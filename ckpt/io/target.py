@@ -27,13 +27,13 @@ from ckpt.text import and_more, show, size_text
 
 NO_REPLACE, EXCHANGE = 1, 2
 NOT_HERE = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EACCES)
-"""What a file system answers that lacks links, or renameat2."""
+"""The errors of a file system that lacks links, or renameat2."""
 
 
 _FICLONE = 0x40049409
 
 Belongs = Callable[[str], bool]
-"""Whether a file of this name may be removed with the folder that is replaced."""
+"""A function that tells whether a file of this name may be removed with the folder that is replaced."""
 
 
 SUFFIX = ".ckpt-tmp"
@@ -49,7 +49,7 @@ Progress = Callable[[int], None]
 
 
 class Target(NamedTuple):
-    """Where a file is written: the path as given, the real path behind links, and the file that is there now."""
+    """The place of a new file: the path as given, the real path behind links, the file that is there now."""
 
     path: str
     real: str
@@ -57,16 +57,16 @@ class Target(NamedTuple):
     like: os.stat_result | None = None
     """Another file that it takes the place of: who may not read that one may not read this one."""
     etag: str | None = None
-    """That of the object that is there now, where an object is written and not a file."""
+    """The ETag of the object that is there now, if an object is written and not a file."""
 
     @property
     def is_replacing(self) -> bool:
-        """Whether something is there that is replaced."""
+        """Tell whether something is there that is replaced."""
         return self.replaced is not None or self.etag is not None
 
     @property
     def warning(self) -> str | None:
-        """What stays behind when the file is replaced."""
+        """The warning about what stays behind when the file is replaced, or None."""
         if self.replaced is not None and stat.S_ISREG(self.replaced.st_mode) and self.replaced.st_nlink > 1:
             return "its other hard links keep the old content"
         return None
@@ -127,7 +127,7 @@ def make_parents(to: Target) -> None:
 
 
 def foreign(folder: str, belongs: Belongs) -> list[str]:
-    """What lies in a folder and does not belong to what is replaced: other names, folders, links."""
+    """Return the entries of a folder that do not belong to what is replaced: other names, folders, links."""
     with os.scandir(folder) as entries:
         return sorted(
             entry.name
@@ -191,7 +191,7 @@ def check_folder(path: str, real: str, *, parents: bool) -> None:
 
 
 def why(error: Exception) -> str:
-    """Why something cannot be written, in plain words."""
+    """Return the reason why something cannot be written, in plain words."""
     texts = {
         errno.ENOSPC: "the disk is full",
         errno.EDQUOT: "the quota is used up",
@@ -241,13 +241,13 @@ class Sink:
         self.overflowed = 0
         """Finite elements that a cast made infinite on the way here."""
         self.audit: Audit | None = None
-        """What is told of bytes that do not keep their recorded checksum."""
+        """The audit that is told of bytes that do not keep their recorded checksum."""
         self.is_placed = False
-        """Whether the file has taken its place."""
+        """True once the file has taken its place."""
         self.is_kept = False
-        """Whether the complete file could not take its place and was kept under its temporary name."""
+        """True if the complete file could not take its place and was kept under its temporary name."""
         self.warnings: list[str] = []
-        """What failed after the file had taken its place."""
+        """The failures after the file had taken its place."""
 
     def tally(self, count: int) -> None:
         """Count elements that a cast made infinite."""
@@ -378,7 +378,7 @@ class MemorySink(Sink):
         self._kept = bytearray()
 
     def taken(self) -> bytes:
-        """What was written since the last call."""
+        """Return the bytes that were written since the last call."""
         self.flush()
         kept, self._kept = bytes(self._kept), bytearray()
         return kept

@@ -54,7 +54,7 @@ class LiveSource(BaseSource):
 
 
 def unfit(tensor: Any) -> str | None:
-    """Why a tensor is not readable strided memory of this process; None when it is."""
+    """Return the reason why a tensor is not readable strided memory of this process, or None."""
     torch = require_torch()
     if torch.nn.parameter.is_lazy(tensor):
         return "uninitialized: its lazy module has not run yet"
@@ -76,7 +76,7 @@ def unfit(tensor: Any) -> str | None:
 
 
 def _is_wrapper(tensor: Any) -> bool:
-    """Whether a tensor is a subclass that holds other tensors and has no memory of its own."""
+    """Tell whether a tensor is a subclass that holds other tensors and has no memory of its own."""
     flatten = getattr(type(tensor), "__tensor_flatten__", None)
     return flatten is not None
 
@@ -205,7 +205,7 @@ def _unpacked(value: Any, depth: int) -> Any:
 
 
 def is_quantized(tensor: Any) -> bool:
-    """Whether a tensor is quantized in a way that the file can hold: whole bytes, affine per tensor or channel."""
+    """Tell whether the file can hold how a tensor is quantized: whole bytes, affine per tensor or channel."""
     torch = require_torch()
     affine = (torch.per_tensor_affine, torch.per_channel_affine, torch.per_channel_affine_float_qparams)
     return bool(

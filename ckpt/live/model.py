@@ -24,7 +24,7 @@ _WRAPPERS = frozenset(
 )
 """Classes of torch that wrap a model."""
 _DEPTH = 8
-"""How deep nested containers are searched for modules."""
+"""The depth to which nested containers are searched for modules."""
 _STATE_KEYS = 50
 
 
@@ -231,7 +231,7 @@ def _twice(model: Any) -> Iterator[tuple[str, str]]:
 
 
 def _loose_module(item: Any, place: str, modules: dict[int, str], parameters: set[int]) -> LooseModule | None:
-    """A module in a plain container; None for one without parameters and buffers."""
+    """Return a module in a plain container, or None if it has no parameters and no buffers."""
     inside = next((modules[id(child)] for child in item.modules() if id(child) in modules), None)
     lost = sum(id(parameter) not in parameters for parameter in item.parameters())
     if not any(True for _ in item.parameters()) and not any(True for _ in item.buffers()):

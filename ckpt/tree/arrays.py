@@ -129,7 +129,10 @@ _TIMES = {"M8": "datetime64", "m8": "timedelta64"}
 
 
 def _unit(node: Opaque) -> str:
-    """What a time counts, from the last part of its state: `(None, (b"D", 1, 1, 1))`. Empty where it is not said."""
+    """Return the unit of a time, from the last part of its state: `(None, (b"D", 1, 1, 1))`.
+
+    It is empty if the state does not say it.
+    """
     state = node.states[-1] if node.states else None
     last = state[-1] if type(state) is tuple and len(state) == 9 else None
     unit = last[1] if type(last) is tuple and len(last) == 2 else None
@@ -152,7 +155,7 @@ _BYTES = ("builtins.bytes", "__builtin__.bytes", "builtins.bytearray", "__builti
 
 
 def as_bytes(node: Node) -> bytes | None:
-    """The bytes of a node, exactly as loading gives them; None for anything else.
+    """Return the bytes of a node, exactly as loading gives them, or None.
 
     Bytes, or a call that makes bytes: `_codecs.encode(text, codec)` and `bytes(x)`, as protocol 2 writes bytes,
     and `bytearray(x)`. A call whose result the file changes afterwards is not understood.
@@ -179,7 +182,7 @@ def as_bytes(node: Node) -> bytes | None:
 
 
 def _is_changed(call: Opaque) -> bool:
-    """Whether a file changes the result of a call, or makes it with keywords."""
+    """Tell whether a file changes the result of a call, or makes the call with keywords."""
     return bool(call.items or call.keys or call.states) or call.kwargs is not None
 
 

@@ -152,12 +152,15 @@ COUNTERS = frozenset(
 )
 """Keys whose values are equal on all ranks of a run, at every save."""
 _OUTER = 2
-"""How deep the counters of a run lie: `epoch`, `train_state.epoch`. An optimizer's `step` of a parameter lies deeper."""
+"""The depth of the counters of a run: `epoch`, `train_state.epoch`.
+
+An optimizer's `step` of a parameter lies deeper.
+"""
 _FORMS = {"float32": "<f", "float64": "<d", "int64": "<q", "int32": "<i", "float16": "<e"}
 
 
 def is_counter(path: Path) -> bool:
-    """Whether a value at a path is one that all ranks count alike."""
+    """Tell whether the value at a path is one that all ranks count alike."""
     return path[-1] == "step" or (len(path) <= _OUTER and path[-1] in COUNTERS)
 
 
@@ -182,7 +185,7 @@ METADATA = "__metadata__"
 
 
 def is_metadata(path: Path) -> bool:
-    """Whether a path leads into the metadata."""
+    """Tell whether a path leads into the metadata."""
     return path[:1] == (METADATA,)
 
 
@@ -215,7 +218,7 @@ def with_metadata(root: Node, texts: Mapping[str, str]) -> Dict:
 
 
 def is_alias(other: str, name: str) -> bool:
-    """Whether a text of the metadata can be the name of a tied tensor: it has a dot, like names of tensors."""
+    """Tell whether a text of the metadata can be the name of a tied tensor: such names have a dot."""
     return "." in other and other != name
 
 
@@ -320,17 +323,17 @@ def module_steps(view: View, path: Path, name: str, registered: Registered) -> I
 
 
 def are_texts(keys: Sequence[Node]) -> bool:
-    """Whether all keys are plain strings."""
+    """Tell whether there are keys and all of them are plain strings."""
     return set(map(type, keys)) == {str}
 
 
 def is_scalar(node: Node) -> bool:
-    """Whether a node is a scalar, also where it is written as a call: bytes are in protocol 2."""
+    """Tell whether a node is a scalar, also if it is written as a call, like bytes in protocol 2."""
     return type(node) in SCALARS or as_bytes(node) is not None
 
 
 def repeated(keys: Sequence[Node]) -> dict[int, int]:
-    """Keys that are equal to one before them in a dict: the index of each, and that of the first."""
+    """Map the index of each key that equals an earlier one in a dict to the index of the first one."""
     if are_texts(keys) and len(set(keys)) == len(keys):
         return {}
     # Ints and floats are compared by text, because a hostile file can choose them so that their hashes collide.

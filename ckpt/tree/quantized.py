@@ -38,11 +38,11 @@ _CONV_FIELDS = (
     "zero_point",
     "training",
 )
-"""What `__getstate__` of a quantized convolution gives, in its order."""
+"""The fields that `__getstate__` of a quantized convolution gives, in its order."""
 
 
 def packed(node: Node) -> tuple[str, Node] | None:
-    """The class and the content of packed parameters (`torch.ScriptObject`); None for anything else."""
+    """Return the class and the content of packed parameters (`torch.ScriptObject`), or None."""
     if type(node) is not Opaque or len(node.states) != 1 or class_of(node) != SCRIPT_OBJECT:
         return None
     state = node.states[0]
@@ -52,7 +52,7 @@ def packed(node: Node) -> tuple[str, Node] | None:
 
 
 def convolution(call: Opaque, name: str) -> dict[str, Node] | None:
-    """The attributes of a quantized convolution, whose pickle has only their values; None for anything else."""
+    """Return the attributes of a quantized convolution, or None. Its pickle has only their values."""
     state = call.states[0] if len(call.states) == 1 else None
     if not (is_quantized(name) and "Conv" in name.rpartition(".")[2] and is_tuple(state)):
         return None
@@ -62,7 +62,7 @@ def convolution(call: Opaque, name: str) -> dict[str, Node] | None:
 
 
 def is_quantized(name: str) -> bool:
-    """Whether a class belongs to torch's quantized modules: `torch.ao.nn.quantized.…`, `torch.nn.quantized.…`."""
+    """Tell whether a class is a quantized module: `torch.ao.nn.quantized.…`, `torch.nn.quantized.…`."""
     return name.startswith("torch.") and ".quantized." in name
 
 
@@ -83,7 +83,7 @@ def saved_attributes(name: str, state: dict[str, Node]) -> list[str]:
 
 
 def state_version(name: str) -> int | None:
-    """The version of the state dict of a quantized module of the class `name`; None for any other.
+    """Return the version of the state dict of a quantized module of the class `name`, or None.
 
     Source: `_version` of the classes in torch/ao/nn/quantized, and what they save at each version.
     """
@@ -98,7 +98,7 @@ def state_version(name: str) -> int | None:
 
 
 def unpacked(key: str, content: Node) -> Node:
-    """What state_dict() gives under `key` for packed parameters of this content."""
+    """Return the value that state_dict() has under `key` for packed parameters of this content."""
     if key == "_packed_weight" and is_tuple(content) and len(content) > 1:  # (version, [weight], ...)
         tensors = content[1]
         if type(tensors) is list and len(tensors) == 1 and tensor_of(tensors[0]) is not None:
@@ -110,7 +110,7 @@ _NUMPY = {"f": "float", "i": "int", "u": "uint", "c": "complex"}
 
 
 def numpy_dtype(code: str) -> DType | None:
-    """torch's dtype for a numpy code such as `f4`, None where torch has none."""
+    """Return torch's dtype for a numpy code such as `f4`, or None."""
     if code == "b1":
         return BY_NAME["bool"]
     kind, digits = code[:1], code[1:]
@@ -120,7 +120,10 @@ def numpy_dtype(code: str) -> DType | None:
 
 
 def numpy_tensor(found: NumpyArray) -> TensorRef | None:
-    """A CPU tensor with the elements of a numpy array; None for a dtype that torch lacks."""
+    """Return a CPU tensor with the elements of a numpy array, or None.
+
+    None means that torch lacks the dtype, or that the data is not complete.
+    """
     dtype = BY_NAME["int64"] if found.dtype.unit else numpy_dtype(found.dtype.code)
     if dtype is None or found.data is None:
         return None

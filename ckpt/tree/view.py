@@ -35,13 +35,13 @@ ARRAY_ELEMENTS = 1_000
 """Numpy arrays of up to this many elements are shown by value."""
 
 UNINITIALIZED = ("torch.nn.parameter.UninitializedParameter", "torch.nn.parameter.UninitializedBuffer")
-"""What lazy modules hold until they have run: tensors without a shape."""
+"""The classes of the tensors without a shape that lazy modules hold until they have run."""
 
 SCALARS = frozenset({str, int, float, bool, type(None), bytes, bytearray, ByteStr})
 
 
 class View(NamedTuple):
-    """What one node is.
+    """The meaning of one node.
 
     `kind` is tensor, storage, scalar (with its `value`), sequence, mapping, object, or module: a pickled
     nn.Module with its attributes. `type` is the name of the class. `children` go with `keys`; a sequence has no
@@ -101,7 +101,7 @@ def attribute_nodes(call: Opaque) -> list[tuple[str, Node]]:
 
 
 def attributes(call: Opaque) -> list[str]:
-    """The names of the attributes that Python code set on a tensor, without those of torch itself."""
+    """The names of the attributes that Python code set on a tensor, without torch's own."""
     return [name for name, _ in attribute_nodes(call) if name not in MARKERS]
 
 
@@ -179,7 +179,7 @@ def _state(call: Opaque) -> dict[str, Node]:
 
 
 def _attribute_name(key: Node) -> str | None:
-    """The name of an attribute; None for a key that is none. Python 2 has names in bytes, however they are written."""
+    """Return the name of an attribute, or None. Python 2 has names in bytes, however they are written."""
     if isinstance(key, str):
         return str(key)
     data = as_bytes(key)
@@ -187,7 +187,7 @@ def _attribute_name(key: Node) -> str | None:
 
 
 def _parts_of_state(state: Node) -> tuple[Node, ...]:
-    """What BUILD sets: a dict of attributes, or a pair of the instance's dict and its slots."""
+    """Return the parts that BUILD sets: a dict of attributes, or the instance's dict and its slots."""
     if type(state) is tuple and len(state) == 2 and all(part is None or type(part) is Dict for part in state):
         return state
     return (state,)
@@ -352,14 +352,17 @@ _READERS: dict[str, _Reader] = {
 
 
 class Known(NamedTuple):
-    """What an object is, and a node that says the same without its class."""
+    """The type of an object, and a node that says the same without its class."""
 
     type: str
     node: Node
 
 
 def known_parts(call: Opaque) -> Known | None:
-    """The parts of an object of one of these classes; None for any other, and for a call that the class does not make."""
+    """Return the parts of an object of one of these classes, or None.
+
+    A call that the class does not make gives None too.
+    """
     reader = _FIELDS.get(class_of(call))
     return None if reader is None or call.items or call.keys or call.kwargs else reader(call)
 

@@ -47,7 +47,7 @@ from ckpt.tree.view import SCALARS, View, attribute_nodes, look
 ROW_ITEMS = 100
 """A dict with more scalars than this (a vocabulary) is one value, not one row per scalar."""
 _PLACED, _PLACES = 100_000, 1_000
-"""How many globals and objects are kept with their names, and how many names of each."""
+"""The most globals and objects that are kept with their names, and the most names of each."""
 REPEAT_LENGTH = 256
 """A repeated string or list of at least this length is shown only once."""
 
@@ -69,7 +69,7 @@ class Flat:
 
     @property
     def names_differ(self) -> bool:
-        """Whether it is known that no two tensors have one name."""
+        """Tell whether it is certain that no two tensors have one name."""
         return self.at_once == len(self.tensors)
 
 
@@ -329,7 +329,7 @@ class _Walk:
         return _Frame(node, view, path, name, below, registered, first, container)
 
     def _flat(self, view: View, path: Path, name: str, registered: Registered) -> bool:
-        """Whether this is a large state dict, recorded at once as `_visit` would record each tensor."""
+        """Record a large state dict at once, as `_visit` would tensor by tensor. Tell whether it is one."""
         nodes, keys = view.children, view.keys
         if view.kind != "mapping" or len(nodes) < _MANY or registered is not None or self._registered:
             return False
@@ -398,7 +398,7 @@ def _made_by(node: Node) -> TensorRef | None:
 
 
 def _is_barren(node: Node) -> bool:
-    """Whether a node in an attribute is a scalar, or a plain container of nothing else."""
+    """Tell whether a node in an attribute is a scalar, or a plain container of nothing else."""
     if type(node) is Dict:
         return SCALARS.issuperset(map(type, node.values))
     if type(node) is list or type(node) is tuple:
@@ -416,7 +416,7 @@ def bare_storage(storage: Storage, numel: int) -> Composite:
 
 
 def _is_row(view: View) -> bool:
-    """Whether a container is shown as one value: a sequence of scalars, or a large mapping of them."""
+    """Tell whether a container is shown as one value: a sequence of scalars, or a large mapping of them."""
     if view.type.startswith("numpy.ndarray") and "object" not in view.type:
         return True
     if view.kind == "sequence":
@@ -429,7 +429,10 @@ def _is_row(view: View) -> bool:
 
 
 def _holds_rows(nodes: Sequence[Node]) -> bool:
-    """Whether all nodes are scalars, bytes or rows of scalars. A long row is looked at once, however often it occurs."""
+    """Tell whether all nodes are scalars, bytes or rows of scalars.
+
+    A long row is looked at once, however often it occurs.
+    """
     seen: set[int] = set()
     for node in map(inside, nodes):
         if type(node) in SCALARS or id(node) in seen:
@@ -442,7 +445,7 @@ def _holds_rows(nodes: Sequence[Node]) -> bool:
 
 
 def _repeats_text(nodes: Sequence[Node]) -> bool:
-    """Whether a list repeats long texts so often that writing all of them would multiply the file."""
+    """Tell whether a list repeats long texts so often that writing all of them would multiply the file."""
     texts = {
         id(node): len(node) for node in nodes if isinstance(node, (str, bytes)) and len(node) >= REPEAT_LENGTH
     }
@@ -545,7 +548,7 @@ class _Taker:
         return rows
 
     def _text(self, key: Node, place: int, name: str) -> str:
-        """What `str` makes of a key."""
+        """Return the text that `str` makes of a key."""
         if isinstance(key, str):
             return key.text if isinstance(key, ByteStr) else key
         found = key_of(key, place)
@@ -554,7 +557,10 @@ class _Taker:
         return str(found)
 
     def _is_closed(self, node: list[Node]) -> bool:
-        """Whether a list stays one object: nothing in it is a tensor, a dict, or a list that is taken apart."""
+        """Tell whether a list stays one object.
+
+        Then nothing in it is a tensor, a dict, or a list that is taken apart.
+        """
         todo = [node]
         while todo:
             each = todo[-1]

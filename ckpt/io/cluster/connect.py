@@ -27,7 +27,7 @@ from ckpt.io.remote.url import has_secret
 from ckpt.text import plural, show
 
 TRIES = 3
-"""How often a task is begun whose worker fails. What ckpt refuses is not tried again."""
+"""The most starts of a task whose worker fails. A task that ckpt refuses is not tried again."""
 _LEAST, _MOST = 64, 1024
 """The fewest and the most parcels that the cluster has at a time, so that memory does not follow their number."""
 _EACH = 4
@@ -37,13 +37,13 @@ _TOGETHER = 16
 
 
 class Future(Protocol):
-    """What is used of a `distributed.Future`."""
+    """The part of a `distributed.Future` that ckpt uses."""
 
     def result(self) -> Outcome: ...
 
 
 class Client(Protocol):
-    """What is used of a `distributed.Client`."""
+    """The part of a `distributed.Client` that ckpt uses."""
 
     def map(self, function: object, *columns: Sequence[object], **options: object) -> list[Future]: ...
 
@@ -86,7 +86,11 @@ class Dask:
             raise
 
     def _outcomes(self, futures: Sequence[Future]) -> Iterator[Outcome]:
-        """What workers found, in order. All at once cost half of one by one, but of several errors any is raised."""
+        """Yield the outcomes of the workers, in order.
+
+        To ask for all at once costs half as much as one by one, but of several errors any is raised. Then
+        they are asked for one by one.
+        """
         try:
             yield from self._client.gather(futures)
         except Exception:
@@ -109,7 +113,7 @@ class Dask:
 
 
 def _outcome(future: Future) -> Outcome:
-    """What a worker found. Raises CkptError when the cluster failed."""
+    """Return the outcome of a task. Raises CkptError when the cluster failed."""
     try:
         return future.result()
     except CancelledError:
@@ -133,7 +137,7 @@ _PATIENCE = 8
 
 
 class _Client(Client, Protocol):
-    """What else is used of a `distributed.Client`."""
+    """The rest of a `distributed.Client` that ckpt uses."""
 
     dashboard_link: str
 
@@ -147,7 +151,7 @@ class _Client(Client, Protocol):
 
 
 class _Local(Protocol):
-    """What is used of a `distributed.LocalCluster`."""
+    """The part of a `distributed.LocalCluster` that ckpt uses."""
 
     def close(self) -> None: ...
 
@@ -156,7 +160,7 @@ _Opened = TypeVar("_Opened", _Client, _Local)
 
 
 class _Distributed(Protocol):
-    """What is used of the module distributed."""
+    """The part of the module distributed that ckpt uses."""
 
     def Client(self, address: object, *, timeout: int, set_as_default: bool) -> _Client: ...  # noqa: N802
 
@@ -289,7 +293,7 @@ def _ready(client: _Client, where: str, tell: Callable[[str], None]) -> Executor
 
 
 def _has_dashboard(client: _Client) -> bool:
-    """Whether the scheduler shows one: without bokeh its page is empty."""
+    """Tell whether the scheduler shows a dashboard. Without bokeh its page is empty."""
     try:
         return bool(client.run_on_scheduler(metadata.version, "bokeh")) and bool(client.dashboard_link)
     except Exception:

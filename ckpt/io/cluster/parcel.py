@@ -1,4 +1,4 @@
-"""What goes to a worker and comes back: tasks as bytes, in which a source is its address and its identity.
+"""The parcels to a worker and back: tasks as bytes, in which a source is its address and its identity.
 
 No data, no file name as code and no credential is in a parcel. A worker finds credentials in its own environment.
 """
@@ -21,11 +21,17 @@ from ckpt.rows import NamedTuple
 _TASKS = 256
 """The most tasks of one parcel."""
 _AT = (("size", -2), ("modification time", -1))
-"""What two machines that see one file agree on, and its place in the identity. Devices and inodes are numbers of one."""
+"""The facts on which two machines agree that see one file, each with its place in the identity.
+
+Devices and inodes have other numbers on each machine.
+"""
 
 
 class Sender(NamedTuple):
-    """Who sends tasks: the version of ckpt, that of Python without its last number, and the name of the machine."""
+    """The sender of tasks: the versions of ckpt and Python, and the name of the machine.
+
+    The version of Python is without its last number.
+    """
 
     version: str
     python: str
@@ -103,7 +109,7 @@ def perform(data: bytes, by: Sender) -> Outcome:
 
 
 def difference(worker: Sender, by: Sender) -> str | None:
-    """Why a worker cannot take tasks of a sender: `has ckpt 0.2.0, this is 0.1.0`."""
+    """Return the reason why a worker cannot take tasks, or None: `has ckpt 0.2.0, this is 0.1.0`."""
     if worker.version != by.version:
         return f"has ckpt {worker.version}, this is {by.version}"
     return None if worker.python == by.python else f"has Python {worker.python}, this is {by.python}"

@@ -34,7 +34,7 @@ _SLOWEST = 10_000
 """Bytes a second below which an answer counts as failed, after `_TIMEOUT` seconds."""
 _PIECE = 1 << 20
 BROKEN = (http.client.HTTPException, OSError, ValueError, OverflowError)
-"""What the standard library raises where a server does not answer, or answers with what is no HTTP."""
+"""The errors of the standard library for a server that does not answer, or does not answer with HTTP."""
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
@@ -61,7 +61,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def is_private(server: str | None) -> bool:
-    """Whether a server is this machine, or in a network of its own: a stranger's redirect must not lead there."""
+    """Tell whether a server is this machine or in a private network. A stranger must not redirect there."""
     import socket
     from ipaddress import ip_address
 
@@ -145,7 +145,10 @@ class HttpObject:
         self._url, self._password = _apart(url)
         self._token = token
         self._is_redirected = False
-        """Whether another server answers: the first one may not know its ETag, so `RangeSource` alone compares it."""
+        """True if another server answers.
+
+        The first server may not know the ETag of the other one, so `RangeSource` alone compares it.
+        """
         self._opener = urllib.request.build_opener(_Redirects, _NoFiles, _Http, _Https)
 
     def get(self, begin: int | None, count: int, etag: str) -> Answer:
@@ -288,7 +291,10 @@ def web_object(url: Url, name: str) -> HttpObject:
 
 
 def hub_names(url: Url) -> dict[str, Known | None]:
-    """The names in a folder of a model; those of folders end with `/`. Raises BusyError, NotOpenedError, UnreadableError."""
+    """Return the names in a folder of a model. The names of folders end with `/`.
+
+    Raises BusyError, NotOpenedError, UnreadableError.
+    """
     server, model, revision, token = _hub(url)
     path = url.path.strip("/")
     page = f"{server}/api/models/{model}/tree/{revision}" + (f"/{escaped(path)}" if path else "")

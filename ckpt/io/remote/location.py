@@ -41,7 +41,7 @@ class RemotePath:
             return False
 
     def is_file(self) -> bool:
-        """Whether it opens. Raises NotOpenedError when the server refuses or fails."""
+        """Tell whether it opens. Raises NotOpenedError when the server refuses or fails."""
         if self._known is not None or self._opened is not None:
             return True
         if self._names is not None or self._url.path.endswith("/") or not self._url.path:

@@ -35,7 +35,10 @@ class _Found(Protocol):
 
 
 class Obstore(Protocol):
-    """What is used of the module obstore. It is no package that ckpt needs, so its own types may be missing."""
+    """The part of the module obstore that reading uses.
+
+    ckpt does not need the package, so its own types may be missing.
+    """
 
     def get(self, store: object, path: str, *, options: dict[str, object]) -> _Found: ...
 
@@ -79,7 +82,7 @@ class StoredObject:
 
 
 def _is_empty(store: object, path: str) -> bool:
-    """Whether an object has no bytes: no range of it can be asked for."""
+    """Tell whether an object has no bytes, so that no range of it can be asked for."""
     try:
         return int(_obstore().head(store, path)["size"]) == 0
     except Exception:
@@ -87,7 +90,7 @@ def _is_empty(store: object, path: str) -> bool:
 
 
 def failure(error: Exception) -> Exception:
-    """What an error of obstore means. Its text is not repeated: it may hold a signed URL."""
+    """Translate an error of obstore. Its text is not repeated: it may hold a signed URL."""
     name = type(error).__name__
     text = str(error)
     if isinstance(error, FileNotFoundError) or name == "NotFoundError":
@@ -113,7 +116,10 @@ def object_at(url: Url) -> StoredObject:
 
 
 def names_in(url: Url) -> dict[str, Known | None]:
-    """The names below a prefix; those of folders end with `/` and have None. Raises BusyError, NotOpenedError."""
+    """Return the names below a prefix. The names of folders end with `/` and have None.
+
+    Raises BusyError, NotOpenedError.
+    """
     store = bucket(url.scheme, url.host)
     prefix = url.path.strip("/")
     try:
@@ -133,7 +139,10 @@ def _obstore() -> Obstore:
 
 
 _SECONDS = "300s"
-"""What a request may take that sends a part: four of 16 MiB at once need 2 Mbit/s. Reading is in smaller pieces."""
+"""The most time for a request that sends a part: four of 16 MiB at once need 2 Mbit/s.
+
+Reading is in smaller pieces.
+"""
 _PAUSE = 0.25
 """Seconds before the second try; each further pause is twice as long."""
 

@@ -22,7 +22,7 @@ _NEAR, _GAP = 8 << 10, 64 << 10
 _AHEAD, _BLOCK, _KEPT = 8 << 20, 8 << 20, 16 << 20
 """The most bytes that are read ahead, of one block that is kept, and of all blocks."""
 _FASTER, _LEAST = 4, 256 << 10
-"""How much more is read ahead than the last time, and the least bytes."""
+"""The factor by which a read ahead exceeds the last one, and its least bytes."""
 _START = 4 << 10
 """Bytes of a larger answer that are kept."""
 _TRIES = 4
@@ -149,7 +149,7 @@ class RangeSource(BaseSource):
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _kept(self, offset: int, count: int) -> bytes | None:
-        """What is kept of some bytes: the first ones, at least one."""
+        """Return the first of `count` bytes, at least one, from a block that is kept, or None."""
         for index in range(len(self._blocks) - 1, -1, -1):
             begin, data = self._blocks[index]
             if begin <= offset < begin + len(data):
@@ -173,7 +173,7 @@ class RangeSource(BaseSource):
         return (offset, end), min(count, end - offset)
 
     def _fetch(self, run: tuple[int, int]) -> bytes:
-        """What the server says of a range that is marked as coming."""
+        """Ask the server for a range that is marked as coming, and remove the mark."""
         begin, end = run
         try:
             return self._ask(begin, end - begin).data
@@ -212,7 +212,10 @@ class RangeSource(BaseSource):
 
 
 def retried(step: Callable[[], _T], name: str, sleep: Sleep) -> _T:
-    """What a request gives, after a few tries with longer and longer pauses. Raises NotOpenedError with the name."""
+    """Return the result of a request, after a few tries with longer and longer pauses.
+
+    Raises NotOpenedError with the name.
+    """
     pause = _PAUSE
     for left in range(_TRIES - 1, -1, -1):
         try:
@@ -269,7 +272,7 @@ def first_ranges(tail: bytes, size: int, read: Callable[[int, int], bytes]) -> I
 
 
 def _directory(tail: bytes, size: int) -> tuple[int, int] | None:
-    """(offset, bytes) of the directory of an archive with this end; None for anything else."""
+    """Return (offset, bytes) of the directory of an archive with this end, or None."""
     at = len(tail) - _END.size
     if at < 0 or tail[at : at + 4] != b"PK\5\6":
         return None

@@ -1,4 +1,7 @@
-"""What a server or an object store must be able to do, and what it answers. Adapters are http.py and objects.py."""
+"""The abilities that a server or an object store must have, and its answers.
+
+Adapters are http.py and objects.py.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ class Answer(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What a listing says of an object."""
+    """The entry of an object in a listing."""
 
     size: int
     etag: str
@@ -33,7 +36,7 @@ class BusyError(Exception):
 
 
 class ChangedError(NotOpenedError):
-    """The object is another one than that of the first answer."""
+    """The object is no longer the one of the first answer."""
 
     def __init__(self, path: str | None = None) -> None:
         super().__init__("the object changed while it was read", path=path, hint="still being written?")
@@ -43,12 +46,12 @@ class Store(Protocol):
     """One object. Several threads may ask at once."""
 
     tails: bool
-    """Whether it answers for the last bytes without knowing the size."""
+    """True if it answers for the last bytes without knowing the size."""
 
     def get(self, begin: int | None, count: int, etag: str) -> Answer:
-        """At most `count` bytes at `begin`, or the last ones for None. `etag` is that of the first answer, or empty.
+        """Return at most `count` bytes at `begin`, or the last ones for None.
 
-        Raises BusyError, ChangedError, NotOpenedError.
+        `etag` is the ETag of the first answer, or empty. Raises BusyError, ChangedError, NotOpenedError.
         """
         ...
 

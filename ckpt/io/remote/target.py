@@ -240,7 +240,7 @@ class Upload:
         self._end()
 
     def _groups(self) -> Iterator[Bytes]:
-        """What obstore asks for in the thread."""
+        """Yield the bytes that obstore asks for in the thread."""
         while True:
             group = self._given.get()
             if group is False:
@@ -373,7 +373,7 @@ class ObjectSink(Sink):
             self._upload.stop()
 
     def _space(self) -> mmap:
-        """Where the next bytes go: parts that are sent together. Untouched pages take no memory."""
+        """Return the memory for the next bytes: parts that are sent together. Untouched pages take none."""
         assert self._at < self._size, f"more than the {self._size} bytes that were planned"
         if self._room is None:
             left = self._size - self._sent
@@ -413,7 +413,7 @@ class ObjectSink(Sink):
 Bytes = object
 """Bytes in memory: `bytes`, or whatever else has the buffer protocol."""
 TRIES = 4
-"""How often each request is made that fails in a way that may pass: 5xx, a lost connection."""
+"""The most tries of each request that fails in a way that may pass: 5xx, a lost connection."""
 LEFT = "an upload may be left unfinished in the bucket: a lifecycle rule removes it"
 
 
@@ -427,7 +427,7 @@ class _Put(TypedDict):
 
 
 class _Obstore(Protocol):
-    """What is used of the module obstore to write."""
+    """The part of the module obstore that writing uses."""
 
     def put(self, store: object, path: str, file: object, **options: object) -> _Put: ...
 
@@ -444,14 +444,15 @@ class Writable(Protocol):
         ...
 
     def put_parts(self, groups: Iterator[Bytes], part_bytes: int) -> str:
-        """Put its bytes in parts of `part_bytes`; its ETag. Those of one group are sent at once, and are all there when
-        the next group is asked for after an empty one. What the iterator raises ends the upload and leaves nothing.
-        Raises WriteError.
+        """Put its bytes in parts of `part_bytes`, and return its ETag.
+
+        The parts of one group are sent at once. They are all there when the next group is asked for after an
+        empty one. An error of the iterator ends the upload and leaves nothing. Raises WriteError.
         """
         ...
 
     def look(self) -> str | None:
-        """The ETag of what is there; None for nothing. Raises WriteError."""
+        """Return the ETag of the object that is there, or None. Raises WriteError."""
         ...
 
     def remove(self) -> None:
@@ -525,7 +526,7 @@ class StoppedError(Exception):
 
 
 def failure(error: Exception) -> CkptError:
-    """What an error of obstore means for a writer. Its text is not repeated: it may hold a signed URL."""
+    """Translate an error of obstore for a writer. Its text is not repeated: it may hold a signed URL."""
     name, text = type(error).__name__, str(error)
     status = re.search(r"status code: (\d{3})", text)
     if name == "AlreadyExistsError":
@@ -564,7 +565,7 @@ class _Hash(Protocol):
 
 
 def compares(scheme: str) -> bool:
-    """Whether it is for us to compare what a store of this scheme received."""
+    """Tell whether ckpt itself must compare what a store of this scheme received."""
     return SCHEMES[scheme].gives_md5 and any(map(os.environ.get, _ENDPOINTS))
 
 

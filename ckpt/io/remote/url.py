@@ -80,12 +80,12 @@ def shown(text: str) -> str:
 
 
 def has_secret(name: str) -> bool:
-    """Whether a shown URL hides a user or a query of the typed one."""
+    """Tell whether a shown URL hides a user or a query of the typed one."""
     return name in _KEPT
 
 
 def escaped(name: str) -> str:
-    """A name that is no part of a URL yet, such as that of a shard in an index."""
+    """Escape a name that is no part of a URL yet, such as the name of a shard in an index."""
     return quote(name, safe=_SAFE)
 
 
