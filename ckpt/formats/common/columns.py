@@ -60,7 +60,7 @@ def _run(data: bytes, at: int, most: int) -> tuple[int, int]:
 
 
 def _like(data: bytes, at: int, most: int, stride: int, lengths: bytes) -> int:
-    """How many headers from an offset on have the signature and these lengths, of at most `most`."""
+    """Count the headers from an offset on that have the signature and these lengths, up to `most`."""
     span = data[at : at + most * stride]
     for offset, wanted in (*enumerate(CENTRAL_MAGIC), *enumerate(lengths, 28)):
         column = span[offset::stride]
@@ -70,7 +70,7 @@ def _like(data: bytes, at: int, most: int, stride: int, lengths: bytes) -> int:
 
 
 def _has_mark(fields: bytes) -> bool:
-    """Whether one of these fields of four bytes says that zip64 holds the number."""
+    """Tell whether one of these fields of four bytes says that zip64 holds the number."""
     return 0xFF in fields[3::4] and MARK in unpacked("I", fields)
 
 
@@ -176,7 +176,7 @@ _LEAD = 4096
 
 
 class _Row(NamedTuple):
-    """What the directory says of a record, and where its data is foreseen."""
+    """The fields of a record in the directory, and the offset where its data is foreseen."""
 
     raw: bytes
     flags: int
@@ -268,7 +268,7 @@ class Foreseen(BaseSource):
 
 
 def _claimed(name: str, size: int, base: int, directory: int, rows: list[_Row]) -> Foreseen:
-    """What checks the headers of an archive in another process."""
+    """Make the source that checks the headers of an archive in another process."""
     made = Foreseen.__new__(Foreseen)
     made.name, made.size = name, size
     made._claim(rows, base, directory)
@@ -283,7 +283,10 @@ def _header(row: _Row) -> bytes:
 
 
 def foreseen(source: Source, data: bytes, count: int, directory: int) -> Source:
-    """What to read the local headers from: the source itself where reads are cheap, or its directory is damaged."""
+    """Return a `Foreseen` to read the local headers from.
+
+    Return the source itself if its reads are cheap or its directory is damaged.
+    """
     far = grounded(source, 0)[0].far
     if far is None:
         return source

@@ -67,7 +67,7 @@ def _places(member: Member, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _refusals(members: Sequence[Member]) -> tuple[Refusal, ...] | None:
-    """Why weights_only refuses files of the folder, each with its file. None when none of them is a pickle."""
+    """Return why weights_only refuses files of the folder, each with its file, or None without a pickle."""
     if all(member.checkpoint.weights_only is None for member in members):
         return None
     return tuple(

@@ -40,7 +40,7 @@ class _Header(NamedTuple):
 
 
 def is_tar(head: bytes) -> bool:
-    """Whether these first bytes are the header of a tar archive."""
+    """Tell whether these first bytes are the header of a tar archive."""
     return len(head) >= BLOCK and head[257:262] == b"ustar" and _checksum(head) is not None
 
 
@@ -149,7 +149,7 @@ def _checksum(block: bytes) -> int | None:
 
 
 def _number(field: bytes, at: int) -> int:
-    """A number: octal digits, or bytes after a mark for those of 8 GiB and more."""
+    """Read a number: octal digits, or bytes after a mark for sizes of 8 GiB and more."""
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
     text = field.rstrip(b" \0").lstrip(b" ")

@@ -1,5 +1,5 @@
-"""What writers of checkpoints share: the plan of a file, the keys of its storages, the stream of a nested checkpoint, and
-the comparison of what was written with what was planned."""
+"""The code that writers of checkpoints share: the plan of a file, the keys of its storages, the stream of a
+nested checkpoint, and the comparison of the written file with the plan."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def _bytes(storage: Storage) -> Iterator[bytes]:
 
 
 def same_value(one: Value, two: Value) -> bool:
-    """Whether two values have one path and one content."""
+    """Tell whether two values have the same path and the same content."""
     if (one.path, one.fields, one.same_as) != (two.path, two.fields, two.same_as):
         return False
     mine, other = look(one.node), look(two.node)
@@ -181,8 +181,9 @@ def differs(what: str) -> WriteError:
 
 
 def held(checkpoint: Checkpoint) -> tuple[list[tuple[str, TensorRef]], dict[str, str]]:
-    """What a file of the checkpoint holds: its tensors, tied ones once under their first name, and the other names.
+    """Return (the tensors of a file of the checkpoint, the other names of tied tensors).
 
+    Tied tensors occur once, under their first name.
     The other names go into the metadata, as `safetensors.torch.save_model` writes them.
     """
     kept: dict[tuple[Storage, Geometry], str] = {}

@@ -1,4 +1,4 @@
-"""What `.metadata` says: the tensors, their chunks, and where the bytes of each chunk are.
+"""The content of `.metadata`: the tensors, their chunks, and the place of the bytes of each chunk.
 
 The pickle is read without being run, and only these names may occur in it: the classes of
 torch/distributed/checkpoint/metadata.py and `_StorageInfo` of filesystem.py, in their forms from torch 2.1 to 2.13.
@@ -105,7 +105,7 @@ class Chunks:
         return tuple(found) if count == 1 or cut >= 0 else None
 
     def grid(self) -> tuple[int, ...]:
-        """How many parts with elements begin along each dimension."""
+        """Count the beginnings of parts with elements along each dimension."""
         if len(self) == 1:
             return (1,) * self.dims
         full = [offsets for offsets, sizes in self.boxes() if 0 not in sizes]
@@ -147,7 +147,7 @@ class Metadata(NamedTuple):
     version: str | None
     pickles: tuple[Pickle, ...]
     copies: tuple[Copy, ...] = ()
-    """What a further rank wrote of a chunk or of an object that is there already."""
+    """The items that a further rank wrote of a chunk or of an object that is there already."""
 
     def item(self, row: TensorRow, index: int) -> Item:
         """The item of a chunk that has one."""
