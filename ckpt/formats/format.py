@@ -1,4 +1,4 @@
-"""What a format is, and the protocols of the modules that it names."""
+"""The definition of a format, and the protocols of the modules that it names."""
 
 from __future__ import annotations
 
@@ -73,11 +73,11 @@ class CanWrite(Protocol):
     """The module that writes a format."""
 
     def losses(self, checkpoint: Checkpoint) -> list[str]:
-        """What the format cannot hold, one line each. Called before anything is written."""
+        """Return what the format cannot hold, one line each. Called before anything is written."""
         ...
 
     def unfit(self, entry: Entry) -> str | None:
-        """Why the format cannot hold a tensor; None when it can."""
+        """Return the reason why the format cannot hold a tensor, or None."""
         ...
 
     def draft(self, checkpoint: Checkpoint, limits: Limits) -> Draft:
@@ -101,7 +101,7 @@ class CanAppend(Protocol):
         ...
 
     def end_before(self, source: Source, limits: Limits) -> int | None:
-        """Where the file ended before its last rewrite, complete or interrupted; None without a rewrite."""
+        """Return the end of the file before its last rewrite, complete or not, or None without a rewrite."""
         ...
 
 

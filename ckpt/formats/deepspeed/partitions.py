@@ -23,7 +23,7 @@ _LISTED = 8
 class Partitions:
     """The flat weights of all ranks. Raises UnreadableError where files contradict each other or the shapes.
 
-    `names` are the parameters that are rebuilt, `lost` those of which a rank's elements are missing.
+    `names` are the parameters that are rebuilt, `lost` the ones that lack the elements of a rank.
     """
 
     def __init__(
@@ -267,7 +267,7 @@ class Partitions:
         return found
 
     def _missing(self) -> list[Notice]:
-        """What is lost with the files of ranks that are not there."""
+        """Return notices about the weights that are lost with the files of missing ranks."""
         gone = [rank for rank in range(self.world) if rank not in self._optimizers]
         notices = []
         if gone:
@@ -342,7 +342,7 @@ class Partitions:
                 held[key] = node
 
     def _is_elementwise(self, ref: TensorRef, flat: TensorRef, group: int) -> bool:
-        """Whether a state has an element for each element of its partition. It may keep the padding."""
+        """Tell whether a state has an element for each element of its partition. It may keep the padding."""
         if not is_flat(ref) or ref.storage.place is None:
             return False
         if self.is_shared:
@@ -419,7 +419,7 @@ class Vector:
             index += 1
 
     def holds(self, first: int, count: int) -> bool:
-        """Whether all of `count` elements from `first` on are there."""
+        """Tell whether all of `count` elements from `first` on are there."""
         return sum(elements for _, elements, _ in self.cut(first, count)) == count
 
 
@@ -464,7 +464,7 @@ class Pieces:
                 yield begin + at, vector, place
 
     def is_whole(self) -> bool:
-        """Whether every element is there."""
+        """Tell whether every element is there."""
         held = 0
         for rank, vector in enumerate(self._vectors):
             count = min(self._step, self._numel - rank * self._step)
@@ -496,7 +496,7 @@ def rebuilt(
 
 
 class Cut:
-    """Where each parameter lies: the first element in its vectors, and the elements of one step."""
+    """The place of a parameter: the first element in its vectors, and the elements of one step."""
 
     __slots__ = ("first", "group", "numel", "step")
 

@@ -38,7 +38,10 @@ class Shard(NamedTuple):
 def read_shards(
     places: Mapping[str, Location], marks: Sequence[str], limits: Limits, budget: Budget
 ) -> list[Shard] | None:
-    """All shards, each at its place; None where one is not usual or damaged. Reading each alone says what is wrong."""
+    """Read all shards, each at its place. Return None if one is unusual or damaged.
+
+    Reading each alone then says what is wrong.
+    """
     shards: list[Shard] = []
     left = budget.copy()
     for (name, location), mark in zip(places.items(), marks, strict=True):
@@ -175,7 +178,7 @@ _LISTED = 10
 
 
 class Layout(NamedTuple):
-    """What an index says: the shards, and which tensor lies in which. `folder` is where all of them are."""
+    """The content of an index: the shards, and the shard of each tensor. `folder` holds all of them."""
 
     folder: Location
     weight_map: dict[str, str]
