@@ -97,7 +97,10 @@ class CanAppend(Protocol):
     """The module that writes a format with the trait `in_place`: a rewrite may append to the file."""
 
     def append(self, checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, bytes]:
-        """(the bytes to append, the bytes that make them valid once they are on the disk). Raises CkptError."""
+        """Return (the bytes to append, the bytes that make them valid once they are on the disk).
+
+        Raises CkptError.
+        """
         ...
 
     def end_before(self, source: Source, limits: Limits) -> int | None:

@@ -193,7 +193,7 @@ class _Reader:
 
 
 def _reduced(persistent: PersistentId) -> Opaque | None:
-    """`('reduce_package', [id,] func, args)` as the call that it is."""
+    """Return `('reduce_package', [id,] func, args)` as the call that it is."""
     pid = persistent.pid
     if not is_tuple(pid) or len(pid) not in (3, 4) or pid[0] != "reduce_package":
         return None

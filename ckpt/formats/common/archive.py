@@ -140,7 +140,7 @@ def read_archive(source: Source, limits: Limits) -> Archive:
 
 
 def _find_end(source: Source) -> tuple[int, int, int, int, int]:
-    """(entries, directory bytes, directory offset, offset of the first end record, end of the archive).
+    """Find (entries, directory bytes, directory offset, offset of the first end record, end of the archive).
 
     As in torch (miniz), the last end record that fits into the file is the one, whatever follows it.
     """
@@ -241,7 +241,7 @@ def is_appended(source: Source, end: int) -> bool:
 
 
 def header_names(source: Source, end: int, head: bytes) -> tuple[bytes, bytes, int]:
-    """(name, extra fields as far as they are there, how long they are to be) of the local header at an end."""
+    """Return (name, extra fields as far as they are there, their recorded length) of the header at an end."""
     names, extras = LOCAL_HEADER.unpack(head)[-2:]
     begin = end + LOCAL_HEADER.size
     name = source.read(begin, min(names, source.size - begin))

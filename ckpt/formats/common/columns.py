@@ -46,7 +46,10 @@ def read_alike(
 
 
 def _run(data: bytes, at: int, most: int) -> tuple[int, int]:
-    """(how many headers from an offset on have the signature and the lengths of the first, the bytes of each)."""
+    """Return (the number of headers that follow an offset and are alike, the bytes of each).
+
+    They have the signature and the lengths of the first.
+    """
     lengths = data[at + 28 : at + 34]
     stride = CENTRAL.size + sum(int.from_bytes(lengths[i : i + 2], "little") for i in (0, 2, 4))
     most = min(most, _MOST, (len(data) - at) // stride)
@@ -222,7 +225,7 @@ class Foreseen(BaseSource):
         far.claim(self)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """As a claim: another process checks the headers, it does not open the archive again."""
+        """Pickle a claim: another process checks the headers, it does not open the archive again."""
         return _claimed, (self.name, self.size, self._base, self._directory, self._rows)
 
     def _claim(self, rows: list[_Row], base: int, directory: int) -> None:

@@ -100,7 +100,7 @@ def _shared(one: BoxShape, two: BoxShape) -> BoxShape | None:
 
 
 def _hole(shape: Sequence[int], boxes: Sequence[BoxShape]) -> str:
-    """One hole as indices. Boxes do not overlap."""
+    """Return one hole as indices. Boxes do not overlap."""
     low, high = [0] * len(shape), list(shape)
     inside = list(boxes)
     for dim in range(len(shape)):

@@ -255,7 +255,7 @@ def _decode(raw: bytes) -> str:
 
 
 def zip64(extra: bytes, full: int, stored: int, header: int, name: str) -> tuple[int, int, int]:
-    """(size, stored size, offset of the local header) with what the field of zip64 holds. Raises UnreadableError."""
+    """Return (size, stored size, offset of the local header) by the field of zip64. Raises UnreadableError."""
     at = 0
     while at + 4 <= len(extra):
         tag, length = (

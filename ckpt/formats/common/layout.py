@@ -194,7 +194,7 @@ def write_directory(sink: Sink, written: Sequence[WrittenRecord], start: int = 0
 
 
 def directory_size(written: Sequence[WrittenRecord]) -> int:
-    """Bytes that `write_directory` writes."""
+    """Count the bytes that `write_directory` writes."""
     total = 56 + 20 + 22
     for row in written:
         stored = row.size if row.stored is None else row.stored

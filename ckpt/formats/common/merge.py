@@ -22,7 +22,9 @@ class Merged(NamedTuple):
 
 
 def merged(path: str, name: str, members: Sequence[Member]) -> Checkpoint:
-    """One checkpoint over all members. The ids of their storages are distinct, the keys of those without one too.
+    """Merge all members into one checkpoint.
+
+    The ids of their storages are distinct; the keys inside members without a key are distinct too.
 
     It has the traits of its first model; what only an index or a document says is left to the caller.
     """

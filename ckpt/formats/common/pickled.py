@@ -72,7 +72,7 @@ class Contents:
 def run(
     data: bytes, limits: Limits, budget: Budget | None = None, skim: machine.Skim | None = None
 ) -> Pickle:
-    """`machine.run`. The error of a damaged pickle names the unknown imports that came before the damage."""
+    """Call `machine.run`. The error of a damaged pickle names the unknown imports before the damage."""
     try:
         return machine.run(data, limits, 0, budget, None, skim)
     except MachineError as error:
@@ -97,7 +97,7 @@ class Storages(Protocol):
 
 
 def run_skimmed(data: bytes, limits: Limits, budget: Budget, storages: Storages) -> Pickle:
-    """`run`, where the tensors of a large pickle are read by columns if that surely gives the same tree."""
+    """Call `run`. Read the tensors of a large pickle by columns if that surely gives the same tree."""
     if len(data) < LEAST_BYTES:
         return run(data, limits, budget)
     from ckpt.pickles.skim.tensors import TensorSkimmer  # here: small files do not pay for it

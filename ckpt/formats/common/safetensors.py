@@ -178,7 +178,7 @@ def _metadata(text: str) -> tuple[tuple[str, str], ...] | None:
 
 
 def _entry(name: str, fields: object) -> tuple[DType, tuple[int, ...], int, int]:
-    """(dtype, shape as torch counts it, begin, end) of one tensor of the header."""
+    """Return (dtype, shape as torch counts it, begin, end) of one tensor of the header."""
     what = f"tensor {show(name, 80)}"
     if not isinstance(fields, dict) or not fields.keys() >= _FIELDS:
         raise UnreadableError(f"{what}: the header lacks its dtype, shape or offsets")

@@ -26,7 +26,7 @@ _KEY_BYTES = 65_000
 
 
 def byteorder_of(archive: Archive) -> str:
-    """`little` or `big`, from the record `byteorder`. Torch before 2.1 wrote no such record."""
+    """Return `little` or `big`, from the record `byteorder`. Torch before 2.1 wrote no such record."""
     record = archive.find("byteorder")
     if record is None:
         return "little"

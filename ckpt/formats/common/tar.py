@@ -85,7 +85,7 @@ def walk_tar(source: Source, limits: Limits, budget: Budget) -> Iterator[tuple[s
 
 
 def _extended(source: Source, first: _Header, at: int) -> tuple[str, int, _Header, int]:
-    """(name, size, header, offset of the data) of the member that follows an extension. One extension is read."""
+    """Read the extension: (name, size, header, offset of the data) of the member that follows it."""
     if first.size > _EXTENSION:
         raise UnreadableError(f"the tar archive has a header of {first.size:,} bytes")
     if at + first.size > source.size:

@@ -64,7 +64,10 @@ class Keys:
 
 
 def numel(storage: Storage, cls: Global) -> int:
-    """Elements of a storage as its class counts them. Untyped storages and elements below one byte count bytes."""
+    """Count the elements of a storage as its class does.
+
+    Untyped storages and elements below one byte count bytes.
+    """
     if storage.dtype is None or cls.name.endswith("UntypedStorage"):
         return storage.nbytes
     return storage.nbytes // max(1, storage.dtype.bits // 8)

@@ -57,7 +57,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
 
 
 def _opened(probe: Probe, shard: Shard, limits: Limits) -> Checkpoint:
-    """One file, as safetensors. Raises CkptError."""
+    """Read one file, as safetensors. Raises CkptError."""
     location = probe.location.child(shard.name, "cache")
     mark = f"{probe.mark}{shard.name}:"
     inner = Probe(location, limits, probe.open, mark, probe.budget)

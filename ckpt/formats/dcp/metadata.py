@@ -75,7 +75,7 @@ class Chunks:
             self.codecs[index] = item.codecs
 
     def box(self, index: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """(first index in each dimension, size in each dimension) of a chunk."""
+        """Return (first index in each dimension, size in each dimension) of a chunk."""
         at = index * self.dims
         return tuple(self.offsets[at : at + self.dims]), tuple(self.sizes[at : at + self.dims])
 
@@ -112,7 +112,7 @@ class Chunks:
         return tuple(len({offsets[dim] for offsets in full}) for dim in range(self.dims))
 
     def boxes(self) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """`box` of each chunk."""
+        """Yield the `box` of each chunk."""
         return map(self.box, range(len(self)))
 
 
@@ -242,7 +242,10 @@ def checked(row: TensorRow) -> TensorRow:
 
 
 def _properties(node: Node, what: str) -> tuple[DType, bool]:
-    """(dtype, requires_grad) of a `TensorProperties`: from its state, a tuple, or from the arguments of a call."""
+    """Return (dtype, requires_grad) of a `TensorProperties`.
+
+    They are in its state, a tuple, or in the arguments of a call.
+    """
     state: Node = None
     if type(node) is Opaque and class_of(node, node.how) == "TensorProperties":
         if node.how == "newobj" and len(node.states) == 1:

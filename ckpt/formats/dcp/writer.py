@@ -307,7 +307,7 @@ class _Planner:
 
 
 def _cut(ref: TensorRef, ranks: int) -> list[tuple[int | None, tuple[int, ...], TensorRef]]:
-    """(rank, first index, part) of the chunks of a tensor: rows as `torch.chunk` cuts them, for Shard(0).
+    """Cut a tensor into chunks (rank, first index, part): rows as `torch.chunk` cuts them, for Shard(0).
 
     A tensor of fewer rows than ranks is one chunk, of any rank.
     """
@@ -323,7 +323,7 @@ def _cut(ref: TensorRef, ranks: int) -> list[tuple[int | None, tuple[int, ...], 
 
 
 def _rows(ref: TensorRef, first: int, last: int) -> TensorRef:
-    """Rows `first` to `last` of a tensor."""
+    """Return rows `first` to `last` of a tensor."""
     begin = ref.offset + first * ref.stride[0]
     made = tensor_ref(ref.storage, ref.dtype, (last - first, *ref.shape[1:]), ref.stride, begin)
     return made._replace(conj=ref.conj, neg=ref.neg)

@@ -404,7 +404,10 @@ class Vector:
         return self.ends[-1] if self.ends else 0
 
     def cut(self, first: int, count: int) -> Iterator[tuple[int, int, Place]]:
-        """(element within the cut, elements, place) of what is there of `count` elements from `first` on."""
+        """Yield (element within the cut, elements, place) of what is there of a cut.
+
+        The cut has `count` elements from `first` on.
+        """
         index = max(bisect_right(self.starts, first) - 1, 0)
         last = first + count
         while index < len(self.starts) and self.starts[index] < last:
@@ -431,7 +434,7 @@ def _place(ref: TensorRef) -> Place:
 
 
 def _part(place: Place, begin: int, size: int) -> Place:
-    """Bytes `begin` to `begin + size` of a place."""
+    """Return bytes `begin` to `begin + size` of a place."""
     if isinstance(place, Range) and place.inflated is None:
         return place._replace(offset=place.offset + begin, size=size)
     return Patched(None, size, [(-begin, place)])

@@ -248,7 +248,7 @@ def is_flat(tensor: TensorRef) -> bool:
 
 
 def _base(node: Node, groups: int) -> tuple[tuple[dict[str, Node], ...], tuple[Node, ...]]:
-    """(the state of each flat group, the groups of parameters) of the optimizer inside."""
+    """Return (the state of each flat group, the groups of parameters) of the optimizer inside."""
     view = look(node)
     if view.kind == "sequence":  # elastic checkpoints: a list of states
         rows = [fields(child) for child in view.children]

@@ -57,7 +57,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
 
 
 def _member(part: Part, plan: Plan, probe: Probe, limits: Limits, before: Sequence[Member]) -> Member:
-    """One file, opened, after those `before` it. Raises CkptError."""
+    """Open one file, after the files `before` it. Raises CkptError."""
     if part.kind == "dcp":
         inner = Probe(part.at, limits, probe.open, plan.mark(part), probe.budget)
         found = dcp.read(inner, limits, plan.tree)

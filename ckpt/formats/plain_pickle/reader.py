@@ -209,7 +209,10 @@ def is_wrapper(call: Opaque) -> bool:
 
 
 def wrapped(call: Opaque) -> tuple[Description, bool]:
-    """(the array of joblib's description, whether padding comes before its bytes). Raises UnreadableError."""
+    """Return (the array of joblib's description, whether padding comes before its bytes).
+
+    Raises UnreadableError.
+    """
     state = call.states[-1] if len(call.states) == 1 else None
     if type(state) is not Dict or not all(isinstance(key, str) for key in state.keys):
         raise UnreadableError("damaged pickle: joblib's description of an array is not a dict of names")

@@ -72,7 +72,7 @@ def _read(name: str, mark: str, location: Location, limits: Limits, budget: Budg
 
 
 def of_headers(path: str, shards: Sequence[Shard], notices: Sequence[Notice]) -> Checkpoint:
-    """One checkpoint over shards."""
+    """Return one checkpoint over shards."""
     pairs = [(natural(name), name, shard) for shard in shards for name in shard.header.tensors]
     pairs.sort(key=lambda pair: pair[0])
     makers = {shard.mark: Maker(shard.source, shard.header) for shard in shards}
@@ -112,7 +112,7 @@ def of_headers(path: str, shards: Sequence[Shard], notices: Sequence[Notice]) ->
 def merged(
     path: str, format: str, shards: Sequence[tuple[str, Checkpoint]], notices: Sequence[Notice]
 ) -> Checkpoint:
-    """One checkpoint over shards by their file names. The ids of their storages are distinct already."""
+    """Merge shards by their file names. The ids of their storages are distinct already."""
     every = [shard for _, shard in shards]
     traits = every[0].traits
     weights = [entry for shard in every for entry in shard.tensors]
@@ -244,7 +244,7 @@ def layout_of(probe: Probe, limits: Limits) -> Layout:
 def _read_index(
     location: Location, folder: Location, limits: Limits, budget: Budget
 ) -> tuple[dict[str, str], dict[str, Location], int | None]:
-    """(tensor -> shard, shard -> where it is, bytes of all tensors), as the index says. Raises UnreadableError."""
+    """Read (tensor -> shard, shard -> its place, bytes of all tensors) of an index. Raises UnreadableError."""
     index = parse_json(read_file(location, limits, "the index"), "index", budget)
     weight_map = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:

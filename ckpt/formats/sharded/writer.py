@@ -56,7 +56,7 @@ def index_name(stem: str) -> str:
 
 
 def shard_names(stem: str, of: int, taken: Collection[str] = ()) -> list[str]:
-    """Names for shards in the style of Hugging Face, none of them taken: `model-00001-of-00003.safetensors`.
+    """Return names for shards in the style of Hugging Face, none taken: `model-00001-of-00003.safetensors`.
 
     Where one of these is taken, all are `model-r2-00001-of-00003.safetensors`, and so on.
     """

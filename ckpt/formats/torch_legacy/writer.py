@@ -47,5 +47,5 @@ def losses(checkpoint: Checkpoint) -> list[str]:
 
 
 def unfit(entry: Entry) -> str | None:
-    """Always None: the format holds every tensor."""
+    """Return None: the format holds every tensor."""
     return None

@@ -40,12 +40,12 @@ _COMPUTED_OFFSETS = (".format_version", ".storage_alignment")
 
 
 def losses(checkpoint: Checkpoint) -> list[str]:
-    """Always empty: the format holds everything."""
+    """Return an empty list: the format holds everything."""
     return []
 
 
 def unfit(entry: Entry) -> str | None:
-    """Always None: the format holds every tensor."""
+    """Return None: the format holds every tensor."""
     return None
 
 

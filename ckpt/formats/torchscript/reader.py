@@ -98,7 +98,7 @@ def read_from(
 
 
 def _pickles(archive: Archive) -> list[tuple[str, str, str]]:
-    """(record, the folder of its storages, the prefix of their ids) of each pickle with tensors.
+    """Return (record, the folder of its storages, the prefix of their ids) of each pickle with tensors.
 
     The bytecode shares its constants with the code. Before torch 1.9 it had a folder of its own.
     """

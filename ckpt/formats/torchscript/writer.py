@@ -67,12 +67,12 @@ _LARGE = 1 << 20
 
 
 def losses(checkpoint: Checkpoint) -> list[str]:
-    """Always empty: the archive stays as it is."""
+    """Return an empty list: the archive stays as it is."""
     return []
 
 
 def unfit(entry: Entry) -> str | None:
-    """Always None: the archive stays as it is."""
+    """Return None: the archive stays as it is."""
     return None
 
 
