@@ -255,7 +255,7 @@ def _decode(raw: bytes) -> str:
 
 
 def zip64(extra: bytes, full: int, stored: int, header: int, name: str) -> tuple[int, int, int]:
-    """Return (size, stored size, offset of the local header) by the field of zip64. Raises UnreadableError."""
+    """Read (size, stored size, offset of the local header) from the zip64 field. Raises UnreadableError."""
     at = 0
     while at + 4 <= len(extra):
         tag, length = (

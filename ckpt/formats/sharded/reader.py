@@ -244,7 +244,7 @@ def layout_of(probe: Probe, limits: Limits) -> Layout:
 def _read_index(
     location: Location, folder: Location, limits: Limits, budget: Budget
 ) -> tuple[dict[str, str], dict[str, Location], int | None]:
-    """Read (tensor -> shard, shard -> its place, bytes of all tensors) of an index. Raises UnreadableError."""
+    """Read an index: (tensor -> shard, shard -> its place, bytes of all tensors). Raises UnreadableError."""
     index = parse_json(read_file(location, limits, "the index"), "index", budget)
     weight_map = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
