@@ -110,7 +110,7 @@ def _open(
 
 
 def refusal(path: str, limits: Limits, *, plugins: bool = False) -> CkptError | None:
-    """Why no format reads a path; None for one that some format recognises."""
+    """Return the error that says why no format reads a path, or None if a format recognises it."""
     probe = None
     try:
         probe = probe_at(locate(path), limits, plugins)
@@ -127,9 +127,10 @@ def refusal(path: str, limits: Limits, *, plugins: bool = False) -> CkptError | 
 
 
 def recognises(path: str, limits: Limits, *, plugins: bool = False) -> bool:
-    """Whether the first bytes of a file, or the directory of an archive, are of a checkpoint, a pickle, or hold one.
+    """Tell whether a file is a checkpoint or a pickle, or holds one.
 
-    A file that points to a checkpoint of several files is none itself. Raises NotOpenedError.
+    The first bytes decide, or the directory of an archive. A file that points to a checkpoint of several
+    files is not a checkpoint itself. Raises NotOpenedError.
     """
     probe = None
     try:
@@ -146,7 +147,7 @@ def recognises(path: str, limits: Limits, *, plugins: bool = False) -> bool:
 
 
 def files_of_folder(path: str, limits: Limits, *, plugins: bool = False) -> tuple[str, ...] | None:
-    """The files, by their paths below a folder, of the one checkpoint that the folder is; None for any other folder."""
+    """Return the files of a folder that is one checkpoint, as paths below it, or None for another folder."""
     probe = probe_at(locate(path), limits)
     try:
         for format in _asked(plugins):
@@ -159,7 +160,7 @@ def files_of_folder(path: str, limits: Limits, *, plugins: bool = False) -> tupl
 
 
 def is_folder_format(path: str, limits: Limits) -> bool:
-    """Whether a path leads to a checkpoint that is a folder of its own: a distributed one."""
+    """Tell whether a path leads to a checkpoint that is a folder of its own: a distributed one."""
     try:
         probe = probe_at(locate(path), limits)
     except CkptError:
@@ -176,7 +177,10 @@ def is_folder_format(path: str, limits: Limits) -> bool:
 
 
 def is_owned(name: str) -> bool:
-    """Whether a file of this name belongs to a checkpoint that is a folder, and goes when another takes its place."""
+    """Tell whether a file of this name belongs to a checkpoint that is a folder.
+
+    Such a file is removed when another checkpoint takes its place.
+    """
     return any(format.owns is not None and format.owns(name) for format in written_formats().values())
 
 
@@ -242,7 +246,7 @@ def by_name(name: str) -> Format | None:
 
 
 def known_formats() -> Iterator[Format]:
-    """The formats of the table, and those of other distributions that were loaded before."""
+    """Yield the formats of the table, then the formats of other distributions that were loaded before."""
     yield from FORMATS
     yield from _loaded
 
@@ -261,9 +265,9 @@ def _is_written(format: Format) -> bool:
 
 
 def out_beside(checkpoint: Checkpoint, suffix: str, *, same_format: bool) -> str | None:
-    """A free path for a result beside its source, with the ending of a format that ckpt writes for it.
+    """Return a free path for a result beside its source, with the ending of a format that ckpt writes for it.
 
-    With `same_format` the source's own ending stays, unless it is that of another format.
+    With `same_format` the source's own ending stays, unless it belongs to another format.
     """
     own = next((row for row in FORMATS if checkpoint.format == row.name and _is_written(row)), None)
     if own is None or own.traits.is_folder or not same_format:

@@ -100,7 +100,10 @@ _RECORD = 30
 
 
 def holds_checkpoints(probe: Probe) -> bool:
-    """Whether an archive that no format reads holds checkpoints or pickles, or begins as one of torch and is cut off."""
+    """Tell whether an archive that no format reads holds checkpoints or pickles.
+
+    An archive that begins as one of torch and is cut off counts too.
+    """
     if probe.source is None:
         return False
     try:
@@ -203,11 +206,11 @@ _WHOLE = (
     r"|(?:pytorch_model_fsdp|optimizer)_\d+/"
 )
 _LOOKED = 1_000
-"""How many of such folders are looked into for the newest one that is whole."""
+"""The most of these folders that are searched for the newest one that is whole."""
 
 
 def _steps(folder: Location) -> CkptError | None:
-    """The error for a folder of folders that training saved one after the other; None for any other folder.
+    """Return the error for a folder of folders that training saved one after the other, or None.
 
     It names the newest that has what a whole one has: `.metadata` is written last.
     """

@@ -68,11 +68,11 @@ class CanWrite(Protocol):
     """The module that writes a format."""
 
     def losses(self, checkpoint: Checkpoint) -> list[str]:
-        """What the format cannot hold, one line each. Called before anything is written."""
+        """Return what the format cannot hold, one line each. Called before anything is written."""
         ...
 
     def unfit(self, entry: Entry) -> str | None:
-        """Why the format cannot hold a tensor; None when it can."""
+        """Return the reason why the format cannot hold a tensor, or None."""
         ...
 
     def draft(self, checkpoint: Checkpoint, limits: Limits) -> Draft:
@@ -92,11 +92,14 @@ class CanAppend(Protocol):
     """The module that writes a format with the trait `in_place`: a rewrite may append to the file."""
 
     def append(self, checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, bytes]:
-        """(the bytes to append, the bytes that make them valid once they are on the disk). Raises CkptError."""
+        """Return (the bytes to append, the bytes that make them valid once they are on the disk).
+
+        Raises CkptError.
+        """
         ...
 
     def end_before(self, source: Source, limits: Limits) -> int | None:
-        """Where the file ended before its last rewrite, complete or interrupted; None without a rewrite."""
+        """Return the end of the file before its last rewrite, complete or not, or None without a rewrite."""
         ...
 
 

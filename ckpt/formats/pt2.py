@@ -315,7 +315,7 @@ _MOST = 2**63
 
 
 class Geometry(NamedTuple):
-    """How a tensor looks at the storage in its record. Strides and offset count elements."""
+    """The view of a tensor of the storage in its record. Strides and offset count elements."""
 
     dtype: DType
     shape: tuple[int, ...]
@@ -408,7 +408,7 @@ def view(name: str, geometry: Geometry, storage: Storage) -> TensorRef:
 
 
 class Kind(NamedTuple):
-    """What the signature of a program says of a tensor. `role` is None for a constant of the graph."""
+    """The kind of a tensor in the signature of a program. `role` is None for a constant of the graph."""
 
     role: Role | None
     persistent: bool = True

@@ -57,7 +57,7 @@ class SavedFile(NamedTuple):
     overflowed: int = 0
     """Finite elements that a cast made infinite."""
     warnings: tuple[str, ...] = ()
-    """What failed after the file had taken its place."""
+    """The failures after the file had taken its place."""
     damaged: tuple[str, ...] = ()
     """Tensors that were written although their bytes do not match the recorded checksums."""
 
@@ -81,7 +81,7 @@ def format_for(path: str, asked: str | None) -> str:
 
 
 def renamed(path: str, format: str) -> str:
-    """The path with an ending of the format, where its own is that of another format or of none."""
+    """Give a path an ending of the format if its own ending belongs to another format or to none."""
     formats = written_formats()
     if path.endswith(formats[format].suffixes):
         return path
@@ -91,7 +91,7 @@ def renamed(path: str, format: str) -> str:
 
 
 def _contradicts(path: str, name: str) -> bool:
-    """Whether the ending of a path belongs to other formats and not to this one."""
+    """Tell whether the ending of a path belongs to other formats and not to this one."""
     endings = {name: path.endswith(format.suffixes) for name, format in written_formats().items()}
     if name not in endings:  # an archive with code, which has the endings of torch's other files
         return any(found and not traits_of(other).is_pickle for other, found in endings.items())
@@ -99,7 +99,7 @@ def _contradicts(path: str, name: str) -> bool:
 
 
 def is_written(name: str) -> bool:
-    """Whether ckpt writes a format."""
+    """Tell whether ckpt writes a format."""
     format = by_name(name)
     return format is not None and bool(format.writer)
 
@@ -116,13 +116,13 @@ def own_format(checkpoint: Checkpoint) -> str:
 
 
 def stays(checkpoint: Checkpoint) -> bool:
-    """Whether ckpt writes a checkpoint in its own format: one with code only while that code is in it."""
+    """Tell whether ckpt writes a checkpoint in its own format, with code only while that code is in it."""
     name, has_code = checkpoint.format, checkpoint.traits.names_are_code
     return is_written(name) and (has_code or not traits_of(name).names_are_code)
 
 
 def same_format(path: str, checkpoint: Checkpoint) -> str:
-    """The format for a checkpoint whose content stays: its own, or that of the suffix for several files."""
+    """Return the format for a checkpoint whose content stays: its own, or the suffix's for several files."""
     name = checkpoint.format
     if not stays(checkpoint) or (checkpoint.traits.is_folder and _contradicts(path, name)):
         chosen = format_for(path, None)
@@ -220,7 +220,7 @@ def _names_over(checkpoint: Checkpoint, damaged: Sequence[Checksum]) -> tuple[st
 def _writing(
     to: Target, format: str, size: int, progress: Progress | None, checkpoint: Checkpoint
 ) -> AbstractContextManager[Sink]:
-    """What puts a file or a folder in place."""
+    """Return the context that puts a file or a folder in place."""
     sources = checkpoint.all_sources()
     owns = written_format(format).owns
     if owns is not None:
@@ -256,7 +256,7 @@ def check_structure(format: str, limits: Limits) -> Check:
 
 
 def _is_of_others(format: str) -> bool:
-    """Whether a format is none of the table: other distributions have to be asked to read it."""
+    """Tell whether a format is not in the table: other distributions have to be asked to read it."""
     return by_name(format) not in written_formats().values()
 
 
@@ -368,7 +368,10 @@ def save_shards(
 
 
 def is_source(checkpoint: Checkpoint, path: str) -> bool:
-    """Whether a path leads to a file that a checkpoint is read from, or to a folder of one, through links too."""
+    """Tell whether a path leads to a file that a checkpoint is read from, or to a folder of one.
+
+    Links are followed.
+    """
     if is_url(path):
         read = (checkpoint.path, *(source.address for source in checkpoint.all_sources()))
         return any(each is not None and f"{each}/".startswith(f"{path.rstrip('/')}/") for each in read)

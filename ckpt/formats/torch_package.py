@@ -113,7 +113,7 @@ class _Reader:
         return replace(found, weights_only=None, parts=tuple(parts))  # torch.load opens no package
 
     def _pickle(self, record: Record) -> Pickle | None:
-        """The pickle in a record; None for one that is none. A name that ends in .pkl must be one."""
+        """Return the pickle in a record, or None. A record whose name ends in .pkl must be one."""
         named = record.name.endswith(".pkl")
         if not named:
             size = min(record.stored, 8)
@@ -147,7 +147,10 @@ class _Reader:
         return self._storages.resolve(persistent)
 
     def _code_inside(self, code: list[str]) -> list[Notice]:
-        """What an importer runs of the code when it loads the pickles: the modules that they name, and their parents."""
+        """Return a notice about the code that an importer runs when it loads the pickles.
+
+        The code is the modules that the pickles name, and their parents.
+        """
         modules = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in code}
         runs: dict[str, None] = {}
         for pickle in self._contents.pickles:
@@ -190,7 +193,7 @@ class _Reader:
 
 
 def _reduced(persistent: PersistentId) -> Opaque | None:
-    """`('reduce_package', [id,] func, args)` as the call that it is."""
+    """Return `('reduce_package', [id,] func, args)` as the call that it is."""
     pid = persistent.pid
     if not is_tuple(pid) or len(pid) not in (3, 4) or pid[0] != "reduce_package":
         return None

@@ -46,7 +46,7 @@ _MOST = 2**63
 
 
 def is_known(probe: Probe) -> bool:
-    """Whether a tar archive holds two of the three members of torch. `read` finds what is wrong with them."""
+    """Tell whether a tar archive holds two of torch's three members. `read` finds what is wrong with them."""
     found: set[str] = set()
     try:
         for name, _ in walk_tar(probe.file, probe.limits, Budget(probe.limits, probe.size)):
@@ -218,7 +218,7 @@ class _Objects:
         return key
 
     def resolve(self, persistent: PersistentId) -> Storage | Global:
-        """What a persistent id means: a storage, that of a tensor, or a class with its source."""
+        """Return what a persistent id means: a storage, a tensor's storage, or a class with its source."""
         pid = persistent.pid
         if is_tuple(pid) and len(pid) == 3 and type(pid[0]) is Global:
             return pid[0]

@@ -193,7 +193,7 @@ def _list(value: Json) -> list[Json]:
 
 
 _BY_NUMBER = ("torch.jit._pickle.build_tensor_from_id", "torch.jit._pickle.TensorID")
-"""Calls that stand for a tensor of the table, with its number: those of torch 1.2 and 1.1."""
+"""The calls that stand for a tensor of the table, with its number, in torch 1.2 and in torch 1.1."""
 _ONLY = "torch 2.13 refuses a program of torch 1.0 to 1.2; ckpt convert takes its weights out"
 
 

@@ -1,1 +1,1 @@
-"""What several formats share: archives and their directories, pickles, storages, names of files, and what writers need."""
+"""The code that formats share: archives, directories, pickles, storages, names of files, parts of writers."""

@@ -24,12 +24,12 @@ from ckpt.limits import Budget, Limits
 from ckpt.text import pasted_path
 
 _SEARCHED = 512 << 20
-"""How many bytes before the end of a file are searched for the end of an older archive."""
+"""The bytes before the end of a file that are searched for the end of an older archive."""
 _STEP = 1 << 20
 _LOOKED_AT = 10_000
-"""How many end records are looked at. Tensors hold one by chance in 4 GB, so more are made on purpose."""
+"""The most end records that are read. Tensors hold one by chance in 4 GB, so more are made on purpose."""
 _TRIED = 4
-"""How many ends are tried. A torn rewrite leaves one, and each that another left on the same blocks one more."""
+"""The most ends that are tried. A torn rewrite leaves one, and each older one on the same blocks one more."""
 
 
 def end_before(source: Source, limits: Limits) -> int | None:
@@ -93,7 +93,7 @@ def _last_whole(source: Source, limits: Limits) -> int | None:
 
 
 def _ends(source: Source) -> Iterator[int]:
-    """Where an archive may end, from the back: at end records that fit the bytes before them."""
+    """Yield the offsets where an archive may end, from the back: after end records that fit the file."""
     looked_at = 0
     high = source.size
     while high > max(0, source.size - _SEARCHED):
@@ -114,7 +114,7 @@ def _ends(source: Source) -> Iterator[int]:
 
 
 def _is_whole(source: Source, end: int, limits: Limits) -> bool:
-    """Whether the bytes before `end` are an archive that our own reader reads. Raises LimitError."""
+    """Tell whether our own reader reads the bytes before `end` as an archive. Raises LimitError."""
     try:
         archive = read_archive(Beginning(source, end), limits)
         if archive.find("data.pkl") is None:
@@ -128,7 +128,7 @@ def _is_whole(source: Source, end: int, limits: Limits) -> bool:
 
 
 def _is_another(source: Source, end: int) -> bool:
-    """Whether another archive begins after an end: a header without our mark. It is not ours to cut off.
+    """Tell whether another archive begins after an end: a header without our mark. It is not ours to cut off.
 
     A header that makes no sense was torn itself.
     """

@@ -140,7 +140,7 @@ def read_archive(source: Source, limits: Limits) -> Archive:
 
 
 def _find_end(source: Source) -> tuple[int, int, int, int, int]:
-    """(entries, directory bytes, directory offset, offset of the first end record, end of the archive).
+    """Find (entries, directory bytes, directory offset, offset of the first end record, end of the archive).
 
     As in torch (miniz), the last end record that fits into the file is the one, whatever follows it.
     """
@@ -174,7 +174,10 @@ def _find_end(source: Source) -> tuple[int, int, int, int, int]:
 
 
 def _is_found(end: int, size: int) -> bool:
-    """Whether torch finds an end record: it looks from the back in steps, but not where a step begins before the file."""
+    """Tell whether torch finds an end record.
+
+    torch looks from the back in steps, but not in a step that begins before the file.
+    """
     at = max(size - _WINDOW, 0)
     while end < at and at >= _WINDOW - 3 and size - at < TRAILING + END_RECORD.size:
         at -= _WINDOW - 3
@@ -220,7 +223,7 @@ def _find_end64(source: Source, end: int, plain: tuple[int, int, int]) -> tuple[
 
 
 def is_appended(source: Source, end: int) -> bool:
-    """Whether the bytes after the end of an archive are what an in-place rewrite appends, or the beginning of it.
+    """Tell whether an in-place rewrite appended the bytes after the end of an archive, or began to.
 
     Zeros are bytes that never reached the disk.
     """
@@ -238,7 +241,7 @@ def is_appended(source: Source, end: int) -> bool:
 
 
 def header_names(source: Source, end: int, head: bytes) -> tuple[bytes, bytes, int]:
-    """(name, extra fields as far as they are there, how long they are to be) of the local header at an end."""
+    """Return (name, extra fields as far as they are there, their recorded length) of the header at an end."""
     names, extras = LOCAL_HEADER.unpack(head)[-2:]
     begin = end + LOCAL_HEADER.size
     name = source.read(begin, min(names, source.size - begin))
@@ -247,7 +250,7 @@ def header_names(source: Source, end: int, head: bytes) -> tuple[bytes, bytes, i
 
 
 def _check_names(records: Records) -> list[Notice]:
-    """What is odd about the names. Raises UnreadableError for two that are equal."""
+    """Return notices about names that differ only in case. Raises UnreadableError for two equal names."""
     names, lower = records.names, records.joined.lower()
     if len(set(names if lower == records.joined else lower[1:].split("\0"))) == len(names):
         return []

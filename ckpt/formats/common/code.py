@@ -30,10 +30,10 @@ _NAME = 300
 
 
 class Code(NamedTuple):
-    """What the code says. `kinds` has the attributes of each class by its qualified name, and what each of them is.
+    """The content of the code. `kinds` has the roles of the attributes of each class, by its qualified name.
 
-    `loaders` are the places of `__setstate__`, which torch.jit.load runs, `deeds` those of calls that touch files and of loops
-    without a bound: `torch.save at code/x.py:7`.
+    `loaders` are the places of `__setstate__`, which torch.jit.load runs. `deeds` are the places of calls
+    that touch files and of loops without a bound: `torch.save at code/x.py:7`.
     """
 
     kinds: dict[str, dict[str, Role]]
@@ -43,7 +43,7 @@ class Code(NamedTuple):
 
 
 def code_of(archive: Archive, limits: Limits, budget: Budget) -> Code:
-    """What the code of an archive says. Raises LimitError, UnreadableError.
+    """Read the code of an archive. Raises LimitError, UnreadableError.
 
     torch 1.4 lists parameters only. The other tensors of such a class are its buffers, which `OTHERS` stands for.
     """
@@ -76,7 +76,7 @@ def devices_in(code: str, file: str, budget: Budget) -> list[CodeDevice]:
 
 
 def _places(pattern: re.Pattern[str], code: str, file: str, budget: Budget) -> Iterator[str]:
-    """What a pattern finds in the code, each with its line."""
+    """Yield the matches of a pattern in the code, each with its line."""
     line, at = 1, 0
     for match in pattern.finditer(code):
         budget.charge(_NAME, "the code of the archive")

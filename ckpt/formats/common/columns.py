@@ -48,7 +48,10 @@ def read_alike(
 
 
 def _run(data: bytes, at: int, most: int) -> tuple[int, int]:
-    """(how many headers from an offset on have the signature and the lengths of the first, the bytes of each)."""
+    """Return (the number of headers that follow an offset and are alike, the bytes of each).
+
+    They have the signature and the lengths of the first.
+    """
     lengths = data[at + 28 : at + 34]
     stride = CENTRAL.size + sum(int.from_bytes(lengths[i : i + 2], "little") for i in (0, 2, 4))
     most = min(most, _MOST, (len(data) - at) // stride)
@@ -62,7 +65,7 @@ def _run(data: bytes, at: int, most: int) -> tuple[int, int]:
 
 
 def _like(data: bytes, at: int, most: int, stride: int, lengths: bytes) -> int:
-    """How many headers from an offset on have the signature and these lengths, of at most `most`."""
+    """Count the headers from an offset on that have the signature and these lengths, up to `most`."""
     span = data[at : at + most * stride]
     for offset, wanted in (*enumerate(CENTRAL_MAGIC), *enumerate(lengths, 28)):
         column = span[offset::stride]
@@ -72,7 +75,7 @@ def _like(data: bytes, at: int, most: int, stride: int, lengths: bytes) -> int:
 
 
 def _has_mark(fields: bytes) -> bool:
-    """Whether one of these fields of four bytes says that zip64 holds the number."""
+    """Tell whether one of these fields of four bytes says that zip64 holds the number."""
     return 0xFF in fields[3::4] and MARK in unpacked("I", fields)
 
 
@@ -178,7 +181,7 @@ _LEAD = 4096
 
 
 class _Row(NamedTuple):
-    """What the directory says of a record, and where its data is foreseen."""
+    """The fields of a record in the directory, and the offset where its data is foreseen."""
 
     raw: bytes
     flags: int
@@ -224,7 +227,7 @@ class Foreseen(BaseSource):
         far.claim(self)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """As a claim: another process checks the headers, it does not open the archive again."""
+        """Pickle a claim: another process checks the headers, it does not open the archive again."""
         return _claimed, (self.name, self.size, self._base, self._directory, self._rows)
 
     def _claim(self, rows: list[_Row], base: int, directory: int) -> None:
@@ -270,7 +273,7 @@ class Foreseen(BaseSource):
 
 
 def _claimed(name: str, size: int, base: int, directory: int, rows: list[_Row]) -> Foreseen:
-    """What checks the headers of an archive in another process."""
+    """Make the source that checks the headers of an archive in another process."""
     made = Foreseen.__new__(Foreseen)
     made.name, made.size = name, size
     made._claim(rows, base, directory)
@@ -285,7 +288,10 @@ def _header(row: _Row) -> bytes:
 
 
 def foreseen(source: Source, data: bytes, count: int, directory: int) -> Source:
-    """What to read the local headers from: the source itself where reads are cheap, or its directory is damaged."""
+    """Return a `Foreseen` to read the local headers from.
+
+    Return the source itself if its reads are cheap or its directory is damaged.
+    """
     far = grounded(source, 0)[0].far
     if far is None:
         return source

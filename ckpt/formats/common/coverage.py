@@ -1,4 +1,4 @@
-"""Whether the boxes of a tensor cover each of its elements once. torch's loader does not look."""
+"""The check that the boxes of a tensor cover each of its elements once. torch's loader does not look."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Fault(NamedTuple):
 
 
 def fault(shape: Sequence[int], boxes: Sequence[BoxShape]) -> Fault | None:
-    """The first fault of boxes that lie within a shape; None where each element is in exactly one box."""
+    """Return the first fault of boxes within a shape, or None if each element is in exactly one box."""
     full = [box for box in boxes if prod(box[1])]
     volume = sum(prod(sizes) for _, sizes in full)
     if len(full) == 1 or not shape:
@@ -57,7 +57,7 @@ def grid_of(boxes: Sequence[Box]) -> tuple[int, ...]:
 
 
 def _is_grid(boxes: Sequence[BoxShape]) -> bool:
-    """Whether the boxes are the cells of a grid, each cell once: how meshes cut tensors."""
+    """Tell whether the boxes are the cells of a grid, each cell once. Meshes cut tensors like this."""
     cuts = [sorted({box[0][dim] for box in boxes}) for dim in range(len(boxes[0][0]))]
     if prod(map(len, cuts)) != len(boxes) or len({offsets for offsets, _ in boxes}) != len(boxes):
         return False
@@ -71,7 +71,10 @@ def _is_grid(boxes: Sequence[BoxShape]) -> bool:
 
 
 def _overlap(boxes: Sequence[BoxShape]) -> BoxShape | None:
-    """What two boxes share, found along the dimension with the most different beginnings."""
+    """Return the part that two boxes share, or None.
+
+    The search runs along the dimension with the most different beginnings.
+    """
     dims = range(len(boxes[0][0])) if boxes else range(0)
     along = max(dims, key=lambda dim: len({offsets[dim] for offsets, _ in boxes}), default=0)
     active: list[BoxShape] = []
@@ -97,7 +100,7 @@ def _shared(one: BoxShape, two: BoxShape) -> BoxShape | None:
 
 
 def _hole(shape: Sequence[int], boxes: Sequence[BoxShape]) -> str:
-    """One hole as indices. Boxes do not overlap."""
+    """Return one hole as indices. Boxes do not overlap."""
     low, high = [0] * len(shape), list(shape)
     inside = list(boxes)
     for dim in range(len(shape)):

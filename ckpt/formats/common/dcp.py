@@ -16,7 +16,7 @@ from ckpt.text import show
 
 METADATA, DATA = ".metadata", ".distcp"
 _OF_A_RANK = r"__\d+\.metadata"
-"""What each rank writes where `save` uses no collectives."""
+"""The name of the file that each rank writes if `save` uses no collectives."""
 
 LIGHTNING, COMMON, BACKEND = "meta.pt", "common.pt", "metadata.json"
 """Files of torch.save and JSON that frameworks put into the folder: Lightning the first, Megatron the others."""
@@ -31,17 +31,17 @@ _BESIDE = (
 
 
 def is_metadata(name: str) -> bool:
-    """Whether a file of this name says what a distributed checkpoint holds."""
+    """Tell whether a file of this name lists the content of a distributed checkpoint."""
     return name == METADATA or (name.endswith(METADATA) and re.fullmatch(_OF_A_RANK, name) is not None)
 
 
 def is_of_accelerate(name: str) -> bool:
-    """Whether accelerate, or the Trainer of transformers, gives this name to a folder: a distributed checkpoint."""
+    """Tell whether accelerate or the Trainer of transformers names its distributed checkpoints like this."""
     return re.fullmatch(_ACCELERATE, name) is not None
 
 
 def is_part(name: str) -> bool:
-    """Whether a file of this name belongs to a distributed checkpoint."""
+    """Tell whether a file of this name belongs to a distributed checkpoint."""
     return is_metadata(name) or name.endswith(DATA)
 
 
@@ -52,7 +52,7 @@ def folder_of(probe: Probe) -> Location | None:
 
 
 def plain_folder_of(probe: Probe) -> Location | None:
-    """As `folder_of`; None for the folder of a framework that keeps a part of its checkpoint in files of its own."""
+    """Return the folder as `folder_of` does, or None if a framework keeps a part of it in its own files."""
     found = _found(probe)
     return None if found is None or companion(*found) else found[0]
 
@@ -97,7 +97,7 @@ def _is_one(folder: Location, name: str) -> bool:
 
 
 def beside(folder: Location) -> tuple[str, ...]:
-    """What accelerate saved together with one of its folders: the names in the folder around it, ranks as `*`."""
+    """Return the names that accelerate saved beside one of its folders, with ranks as `*`."""
     own = folder.name.replace("\\", "/").rstrip("/").rpartition("/")[2]
     if not is_of_accelerate(own):
         return ()
@@ -115,7 +115,7 @@ _TAG = r"global_step\d+(?:_universal)?/"
 
 
 def is_tag(name: str) -> bool:
-    """Whether DeepSpeed gives a folder this name, which ends with a slash."""
+    """Tell whether DeepSpeed gives a folder this name, which ends with a slash."""
     return re.fullmatch(_TAG, name) is not None
 
 

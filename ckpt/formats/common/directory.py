@@ -29,7 +29,7 @@ REFUSED_FLAGS = 0x2061  # encrypted, patched, strongly encrypted, masked headers
 _AROUND = 16
 """Records that an archive has besides its storages, or somewhat more."""
 MARK = 0xFFFFFFFF
-"""What a field holds whose number is in the field of zip64."""
+"""The value of a field whose number is in the field of zip64."""
 
 
 class Record(NamedTuple):
@@ -87,7 +87,7 @@ class Records(Mapping[str, Record]):
         return "\0".join(["", *self.names])
 
     def any_below(self, folder: str) -> bool:
-        """Whether a name begins with that of a folder, which ends with a slash."""
+        """Tell whether a name begins with the name of a folder, which ends with a slash."""
         return f"\0{folder}" in self.joined
 
     def find(self, name: str, near: int) -> int:
@@ -101,9 +101,9 @@ class Records(Mapping[str, Record]):
         return self.index.get(name, -1)
 
     def run(self, names: str, near: int) -> int:
-        """Where records with these names follow each other; -1 where they do not. The first is looked for as in `find`.
+        """Return the position from which records with these names follow each other, or -1.
 
-        `names` has a NUL between two names.
+        The first is looked for as in `find`. `names` has a NUL between two names.
         """
         first, count = self.find(names.partition("\0")[0], near), names.count("\0") + 1
         return first if first >= 0 and "\0".join(self.names[first : first + count]) == names else -1
@@ -214,7 +214,10 @@ def data_offset(
     header: int,
     directory: int,
 ) -> int:
-    """Where the data of a record begins, after its local header agreed with the directory. Raises UnreadableError."""
+    """Return the offset of a record's data, once its local header agreed with the directory.
+
+    Raises UnreadableError.
+    """
     name = raw.decode("utf-8", "replace")
     length = LOCAL_HEADER.size + len(raw)
     if header + length > directory:
@@ -252,7 +255,7 @@ def _decode(raw: bytes) -> str:
 
 
 def zip64(extra: bytes, full: int, stored: int, header: int, name: str) -> tuple[int, int, int]:
-    """(size, stored size, offset of the local header) with what the field of zip64 holds. Raises UnreadableError."""
+    """Read (size, stored size, offset of the local header) from the zip64 field. Raises UnreadableError."""
     at = 0
     while at + 4 <= len(extra):
         tag, length = (

@@ -32,7 +32,7 @@ class PlannedRecord(NamedTuple):
     """A record to be written: `pour` writes its `size` bytes and returns their CRC-32.
 
     `like` is the position modulo PAGE that its data should have; None when the alignment alone decides. `inflated` is
-    the size of what a deflated record holds; its CRC-32 is that of the inflated bytes.
+    the size of a deflated record's content; its CRC-32 belongs to the inflated bytes.
     """
 
     name: str
@@ -55,14 +55,14 @@ class WrittenRecord(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The position of every record. `headers` and `pads` go with `records`; `size` is that of the archive."""
+    """The position of every record. `headers` and `pads` go with `records`; `size` is the archive's."""
 
     records: Sequence[PlannedRecord]
     headers: list[int]
     pads: list[int]
     size: int
     regular: bool
-    """Whether all padding after the first storage follows torch's own rule. Computed offsets rely on it."""
+    """A flag: all padding after the first storage follows torch's own rule. Computed offsets rely on it."""
 
     def write(self, sink: Sink) -> None:
         """Write the archive at the position of a sink, which need not be the beginning of its file."""
@@ -194,7 +194,7 @@ def write_directory(sink: Sink, written: Sequence[WrittenRecord], start: int = 0
 
 
 def directory_size(written: Sequence[WrittenRecord]) -> int:
-    """Bytes that `write_directory` writes."""
+    """Count the bytes that `write_directory` writes."""
     total = 56 + 20 + 22
     for row in written:
         stored = row.size if row.stored is None else row.stored

@@ -38,7 +38,7 @@ class Member:
 
     @property
     def size(self) -> int:
-        """Its bytes, inflated."""
+        """The number of its bytes, inflated."""
         return self.stored if self.full is None else self.full
 
     def is_folder(self) -> bool:
@@ -57,7 +57,7 @@ class Member:
         raise NotOpenedError("a member of an archive is no folder", path=self.name)
 
     def open(self) -> Source:
-        """Its bytes. A deflated one is inflated to its recorded size. Raises DamagedDataError."""
+        """Return its bytes. A deflated one is inflated to its recorded size. Raises DamagedDataError."""
         if self.full is None:
             return Window(self._archive, self.offset, self.stored, self.name)
         return Memory(inflate(self._archive.read(self.offset, self.stored), self.full, self.name))

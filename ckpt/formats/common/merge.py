@@ -22,7 +22,9 @@ class Merged(NamedTuple):
 
 
 def merged(path: str, name: str, members: Sequence[Member]) -> Checkpoint:
-    """One checkpoint over all members. The ids of their storages are distinct, the keys of those without one too.
+    """Merge all members into one checkpoint.
+
+    The ids of their storages are distinct; the keys inside members without a key are distinct too.
 
     It has the traits of its first model; what only an index or a document says is left to the caller.
     """
@@ -67,7 +69,7 @@ def _places(member: Member, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _refusals(members: Sequence[Member]) -> tuple[Refusal, ...] | None:
-    """Why weights_only refuses files of the folder, each with its file. None when none of them is a pickle."""
+    """Return why weights_only refuses files of the folder, each with its file, or None without a pickle."""
     if all(member.checkpoint.weights_only is None for member in members):
         return None
     return tuple(

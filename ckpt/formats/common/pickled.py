@@ -1,4 +1,4 @@
-"""What every pickle-based format does once it knows where the storages are: pickle -> Checkpoint.
+"""The step of every pickle-based format once it knows where the storages are: pickle -> Checkpoint.
 
 Not a format of the table; torch-zip, legacy and TorchScript use it.
 """
@@ -63,7 +63,7 @@ class Contents:
         self.mark = mark
         self.streams = 0
         self.storages: dict[str, Storage | Column[Storage]] = {}
-        """By their ids; a column by that of its first one."""
+        """The storages by their ids; a column by the id of its first storage."""
         self.notices = list(notices)
         self.bytestrings = False
         self.not_loadable: str | None = None
@@ -72,7 +72,7 @@ class Contents:
 def run(
     data: bytes, limits: Limits, budget: Budget | None = None, skim: machine.Skim | None = None
 ) -> Pickle:
-    """`machine.run`. The error of a damaged pickle names the unknown imports that came before the damage."""
+    """Call `machine.run`. The error of a damaged pickle names the unknown imports before the damage."""
     try:
         return machine.run(data, limits, 0, budget, None, skim)
     except MachineError as error:
@@ -84,7 +84,7 @@ class Storages(Protocol):
     """Gives the storages of one pickle, each made once."""
 
     def resolve(self, persistent: PersistentId) -> Storage | Global:
-        """What a persistent id names. Raises UnreadableError."""
+        """Return the storage or class that a persistent id names. Raises UnreadableError."""
         ...
 
     def storages(self, keys: Sequence[str], looks: Sequence[Storage]) -> Sequence[Storage]:
@@ -97,7 +97,7 @@ class Storages(Protocol):
 
 
 def run_skimmed(data: bytes, limits: Limits, budget: Budget, storages: Storages) -> Pickle:
-    """`run`, where the tensors of a large pickle are read by columns if that surely gives the same tree."""
+    """Call `run`. Read the tensors of a large pickle by columns if that surely gives the same tree."""
     if len(data) < LEAST_BYTES:
         return run(data, limits, budget)
     from ckpt.pickles.skim.tensors import TensorSkimmer  # here: small files do not pay for it
@@ -116,7 +116,7 @@ def run_skimmed(data: bytes, limits: Limits, budget: Budget, storages: Storages)
 
 
 def unknown_names(names: Iterable[Global]) -> str | None:
-    """What a refused file would have imported, for the hint of the error."""
+    """Return the unknown imports of a refused file for the hint of its error, or None."""
     unknown = [show(name.qualified, 60) for name in names if not is_known(name)]
     return f"it imports {and_more(unknown, 5)}" if unknown else None
 
@@ -281,7 +281,7 @@ def refuse_mixed(headers: Iterable[tuple[str, Mapping[str, Node]]]) -> None:
 
 
 def mixed(headers: Iterable[tuple[str, Mapping[str, Node]]]) -> str | None:
-    """What two files count differently; None where all agree."""
+    """Return the first difference between the counters of two files, as text, or None if all agree."""
     known: dict[str, tuple[str, Node]] = {}
     for file, header in headers:
         for name, node in header.items():
@@ -317,7 +317,7 @@ def _crc(tensor: object) -> tuple[str, int] | None:
 
 
 def is_pickle(head: bytes) -> bool:
-    """Whether these first bytes are those of a pickle of a dict, a list or an object."""
+    """Tell whether these first bytes begin a pickle of a dict, a list or an object."""
     return (
         (head[:1] == b"\x80" and len(head) > 1 and head[1] <= 5)
         or head[:3] in (b"(dp", b"(lp")
@@ -377,7 +377,7 @@ class Swap:
             self._new(node.func)
 
     def _new(self, node: Node) -> Node:
-        """What takes the place of a node; its own content is looked at later."""
+        """Return the node that takes the place of a node. Its own content is looked at later."""
         made = self._instead(node) if type(node) in _REPLACED else None
         if made is not None:
             return made

@@ -175,7 +175,10 @@ _STEP = 1 << 20
 
 
 def _end_of(source: Source, begin: int) -> int | None:
-    """Where a record of unknown size ends: at the descriptor that gives its size. None when it is cut off."""
+    """Return the end of a record of unknown size, or None if it is cut off.
+
+    The descriptor at the end gives its size.
+    """
     if source.read(begin, min(4, source.size - begin)) in (LOCAL_MAGIC, CENTRAL_MAGIC):
         return begin  # an empty record has no descriptor
     at = begin
@@ -192,7 +195,7 @@ def _end_of(source: Source, begin: int) -> int | None:
 
 
 def _after(source: Source, end: int) -> int:
-    """Where the next local header is, after the descriptor of a record."""
+    """Return the offset of the next local header, after the descriptor of a record."""
     tail = source.read(end, min(28, source.size - end))
     if not tail.startswith(DESCRIPTOR_MAGIC):
         return end

@@ -37,7 +37,7 @@ _Row = tuple[DType, tuple[int, ...], int, int]
 
 
 class Header(NamedTuple):
-    """What a file says of itself: where its data begins, its tensors by name, and its metadata."""
+    """The header of a file: the offset of its data, its tensors by name, and its metadata."""
 
     begin: int
     tensors: dict[str, _Row]
@@ -45,7 +45,7 @@ class Header(NamedTuple):
 
 
 def is_usual(head: bytes) -> bool:
-    """Whether a file that begins like this is one of safetensors."""
+    """Tell whether a file that begins like this is a safetensors file."""
     length = int.from_bytes(head[:8], "little")
     return head[8:9] == b"{" and length < 2**62 and not head.startswith(b"{")
 
@@ -118,7 +118,10 @@ _LEAST = 16_384
 
 
 def _usual(data: bytes, budget: Budget) -> tuple[dict[str, _Row], dict[str, str]] | None:
-    """(the tensors, the metadata) of a header that the library wrote; None for any other, damaged or not."""
+    """Return (the tensors, the metadata) of a header that the library wrote.
+
+    Return None for any other header, damaged or not.
+    """
     if not data.isascii():
         return None
     tensors = data.count(b'"data_offsets"')
@@ -175,7 +178,7 @@ def _metadata(text: str) -> tuple[tuple[str, str], ...] | None:
 
 
 def _entry(name: str, fields: object) -> tuple[DType, tuple[int, ...], int, int]:
-    """(dtype, shape as torch counts it, begin, end) of one tensor of the header."""
+    """Return (dtype, shape as torch counts it, begin, end) of one tensor of the header."""
     what = f"tensor {show(name, 80)}"
     if not isinstance(fields, dict) or not fields.keys() >= _FIELDS:
         raise UnreadableError(f"{what}: the header lacks its dtype, shape or offsets")

@@ -26,7 +26,7 @@ _KEY_BYTES = 65_000
 
 
 def byteorder_of(archive: Archive) -> str:
-    """`little` or `big`, from the record `byteorder`. Torch before 2.1 wrote no such record."""
+    """Return `little` or `big`, from the record `byteorder`. Torch before 2.1 wrote no such record."""
     record = archive.find("byteorder")
     if record is None:
         return "little"
@@ -39,8 +39,10 @@ def byteorder_of(archive: Archive) -> str:
 
 
 def is_key(text: str) -> bool:
-    """Whether a text can name a storage and its record. torch takes any, but a NUL ends a name, and a slash at its end
-    makes the record a folder, of which torch reads no byte.
+    """Tell whether a text can name a storage and its record.
+
+    torch takes any text. But a NUL ends a name, and a slash at its end makes the record a folder, of which
+    torch reads no byte.
     """
     try:
         return 0 < len(text.encode()) <= _KEY_BYTES and "\0" not in text and not text.endswith("/")
@@ -178,7 +180,7 @@ class StorageFolder:
         return None
 
     def __contains__(self, key: object) -> bool:
-        """Whether the pickle named a key so far."""
+        """Tell whether the pickle named a key so far."""
         if not isinstance(key, str):
             return False
         return key in self._made or self._in_column(self._position(key)) is not None

@@ -43,7 +43,7 @@ _NEEDS_DATA = {
 
 
 def needs_data(call: Opaque) -> str | None:
-    """The kind of an object that torch makes from the data of its tensors; None for any other call.
+    """Return the kind of an object that torch makes from the data of its tensors, or None for any other call.
 
     In this format the data follows the pickle, so torch fails, or takes what happens to lie in memory.
     """
@@ -61,7 +61,7 @@ def needs_data(call: Opaque) -> str | None:
 
 
 def is_legacy(head: bytes) -> bool:
-    """Whether these first bytes are those of a legacy stream."""
+    """Tell whether these first bytes begin a legacy stream."""
     return head.startswith(_MAGICS)
 
 
@@ -281,7 +281,10 @@ class Stream:
 
 
 def _view_offset(view: Node, root: Storage, dtype: DType | None, key: str) -> int:
-    """Where a view of a storage begins, in elements. Torch before 0.4 wrote `(view_key, offset, size)`."""
+    """Return the offset of a view in its storage, in elements.
+
+    torch before 0.4 wrote `(view_key, offset, size)`.
+    """
     if type(view) is tuple and len(view) == 3:
         _, offset, size = view
         width = max(1, dtype.bits // 8) if dtype else 1

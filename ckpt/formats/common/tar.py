@@ -40,7 +40,7 @@ class _Header(NamedTuple):
 
 
 def is_tar(head: bytes) -> bool:
-    """Whether these first bytes are the header of a tar archive."""
+    """Tell whether these first bytes are the header of a tar archive."""
     return len(head) >= BLOCK and head[257:262] == b"ustar" and _checksum(head) is not None
 
 
@@ -85,7 +85,7 @@ def walk_tar(source: Source, limits: Limits, budget: Budget) -> Iterator[tuple[s
 
 
 def _extended(source: Source, first: _Header, at: int) -> tuple[str, int, _Header, int]:
-    """(name, size, header, offset of the data) of the member that follows an extension. One extension is read."""
+    """Read the extension: (name, size, header, offset of the data) of the member that follows it."""
     if first.size > _EXTENSION:
         raise UnreadableError(f"the tar archive has a header of {first.size:,} bytes")
     if at + first.size > source.size:
@@ -149,7 +149,7 @@ def _checksum(block: bytes) -> int | None:
 
 
 def _number(field: bytes, at: int) -> int:
-    """A number: octal digits, or bytes after a mark for those of 8 GiB and more."""
+    """Read a number: octal digits, or bytes after a mark for sizes of 8 GiB and more."""
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
     text = field.rstrip(b" \0").lstrip(b" ")

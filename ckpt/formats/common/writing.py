@@ -1,5 +1,5 @@
-"""What writers of checkpoints share: the plan of a file, the keys of its storages, the stream of a nested checkpoint, and
-the comparison of what was written with what was planned."""
+"""The code that writers of checkpoints share: the plan of a file, the keys of its storages, the stream of a
+nested checkpoint, and the comparison of the written file with the plan."""
 
 from __future__ import annotations
 
@@ -64,7 +64,10 @@ class Keys:
 
 
 def numel(storage: Storage, cls: Global) -> int:
-    """Elements of a storage as its class counts them. Untyped storages and elements below one byte count bytes."""
+    """Count the elements of a storage as its class does.
+
+    Untyped storages and elements below one byte count bytes.
+    """
     if storage.dtype is None or cls.name.endswith("UntypedStorage"):
         return storage.nbytes
     return storage.nbytes // max(1, storage.dtype.bits // 8)
@@ -153,7 +156,7 @@ def _bytes(storage: Storage) -> Iterator[bytes]:
 
 
 def same_value(one: Value, two: Value) -> bool:
-    """Whether two values have one path and one content."""
+    """Tell whether two values have the same path and the same content."""
     if (one.path, one.fields, one.same_as) != (two.path, two.fields, two.same_as):
         return False
     mine, other = look(one.node), look(two.node)
@@ -181,8 +184,9 @@ def differs(what: str) -> WriteError:
 
 
 def held(checkpoint: Checkpoint) -> tuple[list[tuple[str, TensorRef]], dict[str, str]]:
-    """What a file of the checkpoint holds: its tensors, tied ones once under their first name, and the other names.
+    """Return (the tensors of a file of the checkpoint, the other names of tied tensors).
 
+    Tied tensors occur once, under their first name.
     The other names go into the metadata, as `safetensors.torch.save_model` writes them.
     """
     kept: dict[tuple[Storage, Geometry], str] = {}

@@ -34,7 +34,7 @@ class Layout(NamedTuple):
 
 
 def is_known(probe: Probe) -> bool:
-    """Whether the archive is one that is read."""
+    """Tell whether this format reads the archive."""
     return _kind(probe) is not None
 
 
@@ -91,7 +91,7 @@ _WEIGHTS, _CONFIG = "model_weights.ckpt", "model_config.yaml"
 
 
 def _has_nemo_weights(probe: Probe) -> bool:
-    """Whether a tar archive holds the weights of NeMo. `read` finds what is wrong behind them."""
+    """Tell whether a tar archive holds the weights of NeMo. `read` finds what is wrong behind them."""
     try:
         return any(
             name == _WEIGHTS

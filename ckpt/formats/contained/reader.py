@@ -130,14 +130,14 @@ _MAKERS = ("_make_function", "_builtin_type", "_make_empty_cell", "_make_cell", 
 
 
 def _only_makes(row: Import) -> bool:
-    """Whether all calls of a name make a function or its code object, and none calls what was made."""
+    """Tell whether all calls of a name make a function or its code object, and none calls the result."""
     starts = (f"{_CLOUD}.{row.name}(", f"({_CLOUD}._builtin_type('CodeType'))(")
     is_maker = row.module == _CLOUD and row.name in _MAKERS
     return is_maker and row.times == len(row.calls) and all(text.startswith(starts) for text in row.calls)
 
 
 def pickles_inside(probe: Probe, what: str, pickles: Sequence[bytes]) -> list[Notice]:
-    """What unpickling the objects of a member does beyond making values of known kinds."""
+    """Return notices about objects of a member whose unpickling does more than make values of known kinds."""
     strange: list[Import] = []
     for number, data in enumerate(pickles):
         name = f"pickle {number + 1:,} in {what}"

@@ -27,7 +27,7 @@ class Shard(NamedTuple):
 
 
 def shard_of(name: str) -> Shard | None:
-    """What a name says; None for a file of another kind."""
+    """Parse the name of a file. Return None for a file of another kind."""
     found = re.fullmatch(_NAME, name)
     return None if found is None else Shard(name, *map(int, found.groups()))
 
@@ -39,7 +39,10 @@ def shards_in(names: Iterable[str]) -> list[Shard]:
 
 
 def sniff(probe: Probe) -> bool:
-    """Whether a folder is one. A file of it alone is a file of safetensors, with the part of its rank."""
+    """Tell whether a folder is such a checkpoint.
+
+    A file of it alone is a file of safetensors, with the part of its rank.
+    """
     if not probe.is_folder:
         return False
     try:

@@ -57,7 +57,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
 
 
 def _opened(probe: Probe, shard: Shard, limits: Limits) -> Checkpoint:
-    """One file, as safetensors. Raises CkptError."""
+    """Read one file, as safetensors. Raises CkptError."""
     location = probe.location.child(shard.name, "cache")
     mark = f"{probe.mark}{shard.name}:"
     inner = Probe(location, limits, probe.open, mark, probe.budget)
@@ -134,7 +134,7 @@ def _checkpoint(probe: Probe, shards: Sequence[Shard], files: Sequence[Checkpoin
 
 
 def _offsets(file: str, metadata: dict[str, str], budget: Budget) -> dict[str, tuple[int, ...]]:
-    """Where the tensors of a file begin, by name. Raises UnreadableError where its metadata does not say so."""
+    """Return the offsets of a file's tensors, by name. Raises UnreadableError if its metadata lacks them."""
     what = show(file, 80)
     version = metadata.get(VERSION)
     if version is None or SHARDING not in metadata:
@@ -160,7 +160,7 @@ def _numbers(row: Json, what: str) -> tuple[int, ...]:
 
 
 def _whole(name: str, pieces: Sequence[_Piece]) -> tuple[tuple[int, ...], DType]:
-    """How far the parts reach, and their dtype. Raises UnreadableError where they disagree."""
+    """Return the shape that the parts reach to, and their dtype. Raises UnreadableError if they disagree."""
     first = pieces[0]
     for piece in pieces:
         one, two = first.tensor, piece.tensor

@@ -37,7 +37,10 @@ _AROUND = 64 << 10
 
 
 class Bytes:
-    """Where an item lies: `length` bytes at `offset` of a file, encoded by `codecs`. `what` names it for people."""
+    """The place of an item: `length` bytes at `offset` of a file, encoded by `codecs`.
+
+    `what` names it for people.
+    """
 
     __slots__ = ("codecs", "length", "offset", "source", "what")
 
@@ -82,7 +85,7 @@ class Bytes:
 
 
 class Placement(Origin):
-    """How the data of a checkpoint lies, or is to lie.
+    """The way in which the data of a checkpoint lies, or is to lie.
 
     `names` are the data files of one that was read, and `objects` what its items hold beside tensors: a new
     `.metadata` may name them again. `ranks` asks for new files, as many as so many ranks would write. With `link` the
@@ -108,7 +111,10 @@ class Placement(Origin):
 
 
 def placed(checkpoint: Checkpoint, ranks: int | None, *, link: bool) -> Checkpoint:
-    """A checkpoint whose data is to lie in new files, those of `ranks` ranks, or else where it lies as far as it can."""
+    """Return a checkpoint whose data is to lie in new files of `ranks` ranks.
+
+    Without `ranks` the data stays where it lies, as far as it can.
+    """
     old = checkpoint.origin if ranks is None else None
     made = Placement(ranks=ranks)
     if isinstance(old, Placement):
@@ -171,7 +177,7 @@ class TensorItem:
         return TensorItem, (find, self._dtype, self._shape, self._limits)
 
     def find(self) -> Bytes:
-        """Where the item lies. Raises UnreadableError where its file is missing or ends before it."""
+        """Return the place of the item. Raises UnreadableError if its file is missing or ends before it."""
         return self._find()
 
     def tensor(self) -> TensorRef:
@@ -236,7 +242,10 @@ def decoded(source: Source, what: str, codecs: tuple[str, ...], most: int) -> So
 
 
 def _decoder() -> Open | None:
-    """What opens a zstd stream: Python's own module, its backport, or the package that torch uses."""
+    """Return the function that opens a zstd stream, or None.
+
+    It comes from Python's own module, its backport, or the package that torch uses.
+    """
     try:
         from compression import zstd
     except ImportError:
@@ -280,7 +289,10 @@ class _Raw(io.RawIOBase):
 
 
 class _Decoded(BaseSource):
-    """What a stream decodes to. Its size is found by decoding it once; a read before the last one decodes it again."""
+    """The decoded bytes of a stream.
+
+    Its size is found by decoding it once; a read before the last one decodes it again.
+    """
 
     def __init__(self, source: Source, what: str, opened: Open, most: int) -> None:
         self.name = source.name

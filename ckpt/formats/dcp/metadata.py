@@ -1,4 +1,4 @@
-"""What `.metadata` says: the tensors, their chunks, and where the bytes of each chunk are.
+"""The content of `.metadata`: the tensors, their chunks, and the place of the bytes of each chunk.
 
 The pickle is read without being run, and only these names may occur in it: the classes of
 torch/distributed/checkpoint/metadata.py and `_StorageInfo` of filesystem.py, in their forms from torch 2.1 to 2.13.
@@ -75,7 +75,7 @@ class Chunks:
             self.codecs[index] = item.codecs
 
     def box(self, index: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """(first index in each dimension, size in each dimension) of a chunk."""
+        """Return (first index in each dimension, size in each dimension) of a chunk."""
         at = index * self.dims
         return tuple(self.offsets[at : at + self.dims]), tuple(self.sizes[at : at + self.dims])
 
@@ -105,14 +105,14 @@ class Chunks:
         return tuple(found) if count == 1 or cut >= 0 else None
 
     def grid(self) -> tuple[int, ...]:
-        """How many parts with elements begin along each dimension."""
+        """Count the beginnings of parts with elements along each dimension."""
         if len(self) == 1:
             return (1,) * self.dims
         full = [offsets for offsets, sizes in self.boxes() if 0 not in sizes]
         return tuple(len({offsets[dim] for offsets in full}) for dim in range(self.dims))
 
     def boxes(self) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """`box` of each chunk."""
+        """Yield the `box` of each chunk."""
         return map(self.box, range(len(self)))
 
 
@@ -147,7 +147,7 @@ class Metadata(NamedTuple):
     version: str | None
     pickles: tuple[Pickle, ...]
     copies: tuple[Copy, ...] = ()
-    """What a further rank wrote of a chunk or of an object that is there already."""
+    """The items that a further rank wrote of a chunk or of an object that is there already."""
 
     def item(self, row: TensorRow, index: int) -> Item:
         """The item of a chunk that has one."""
@@ -242,7 +242,10 @@ def checked(row: TensorRow) -> TensorRow:
 
 
 def _properties(node: Node, what: str) -> tuple[DType, bool]:
-    """(dtype, requires_grad) of a `TensorProperties`: from its state, a tuple, or from the arguments of a call."""
+    """Return (dtype, requires_grad) of a `TensorProperties`.
+
+    They are in its state, a tuple, or in the arguments of a call.
+    """
     state: Node = None
     if type(node) is Opaque and class_of(node, node.how) == "TensorProperties":
         if node.how == "newobj" and len(node.states) == 1:

@@ -87,7 +87,7 @@ class Files:
             self.missing[file] = error.problem
 
     def find(self, item: Item, what: str) -> Bytes:
-        """Where an item lies. Raises UnreadableError where its file is missing or ends before it."""
+        """Return the place of an item. Raises UnreadableError if its file is missing or ends before it."""
         source = self.sources.get(item.file)
         if source is None:
             raise UnreadableError(f"{what} was in {show(item.file, 80)}: {self.missing[item.file]}")
@@ -98,7 +98,7 @@ class Files:
         return Bytes(source, item.offset, item.length, what, item.codecs)
 
     def chunk(self, row: TensorRow, index: int) -> Bytes:
-        """Where the item of a chunk lies. Raises as `find` does."""
+        """Return the place of the item of a chunk. Raises as `find` does."""
         chunks = row.chunks
         what = show(row.name, 80)
         if len(chunks) > 1:
@@ -108,7 +108,7 @@ class Files:
         return self.find(self.metadata.item(row, index), what)
 
     def is_lost(self, row: TensorRow) -> bool:
-        """Whether the file of a chunk is missing or ends too early."""
+        """Tell whether the file of any chunk is missing or ends too early."""
         names, sizes = self.metadata.files, self._sizes
         chunks = row.chunks
         return any(
@@ -122,7 +122,7 @@ class Files:
 
 
 _BESIDE = _ITEMS = 1000
-"""How many folders beside an interrupted save are looked at, and how many items of it are counted."""
+"""The most folders beside an interrupted save that are looked at, and the most items of it that count."""
 
 
 def _interrupted(folder: Location, names: Sequence[str], limits: Limits) -> UnreadableError:
@@ -337,7 +337,7 @@ def _together(notices: Sequence[Notice]) -> Notice:
 
 
 def _lost_notices(files: Files, lost: Sequence[str], gone: int) -> Iterator[Notice]:
-    """What is missing: files, and the tensors that lack parts of them."""
+    """Yield notices about missing files, and about the tensors that lack parts in them."""
     if files.missing:
         rows = sorted(files.missing.items(), key=lambda row: natural(row[0]))
         usual = "no such file"

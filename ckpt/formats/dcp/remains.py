@@ -1,4 +1,4 @@
-"""What lies in the data files of a save without `.metadata`: whole items, whose names are lost with it.
+"""The data files of a save without `.metadata`: they hold whole items, whose names are lost with it.
 
 Only `.metadata` says where an item begins. Here each is followed from its first record to its end record, by the sizes
 in its pickle, and counts only where our own reader takes exactly these bytes for an archive with one object in it.
@@ -34,7 +34,7 @@ _END64, _LOCATOR = b"PK\x06\x06", b"PK\x06\x07"
 
 
 class Remains(NamedTuple):
-    """What one file holds: its whole items, how many tensors of which kind, and the bytes after the last whole item."""
+    """The content of one file: its whole items, its tensors by kind, and the bytes after the last item."""
 
     file: str
     size: int
@@ -63,7 +63,7 @@ class Remains(NamedTuple):
 
 
 def remains(folder: Location, limits: Limits, most: int | None = None) -> Iterator[Remains]:
-    """What each data file of a folder holds, up to `most` items in all. Raises LimitError."""
+    """Yield the content of each data file of a folder, up to `most` items in all. Raises LimitError."""
     left = limits.entries if most is None else most
     for name in sorted((name for name in folder.names() if name.endswith(DATA)), key=natural):
         found = _in_file(folder, name, limits, left)
@@ -93,7 +93,10 @@ def _in_file(folder: Location, name: str, limits: Limits, most: int) -> Remains:
 
 
 def _kind(item: Bytes, limits: Limits) -> str | None:
-    """The dtype and shape of the tensor of an item, empty for another object; None for what is no whole item."""
+    """Return the dtype and shape of the tensor of an item, or an empty text for another object.
+
+    Return None for bytes that are not a whole item.
+    """
     try:
         node = read_object(item, Contents((), read_nested, "", Budget(limits)), limits, "")
     except LimitError:
@@ -105,7 +108,7 @@ def _kind(item: Bytes, limits: Limits) -> str | None:
 
 
 def _end_of_item(source: Source, begin: int, limits: Limits) -> int | None:
-    """Where the archive ends that begins at `begin`; None where it is cut off, or none begins there."""
+    """Return the end of the archive that begins at `begin`, or None if it is cut off or none begins there."""
     at, sizes = begin, None
     for _ in range(limits.entries):
         head = source.read(at, min(_HEAD, source.size - at))
@@ -146,7 +149,10 @@ def _end_of_item(source: Source, begin: int, limits: Limits) -> int | None:
 
 
 def _sizes(source: Source, begin: int, limits: Limits) -> tuple[int, dict[bytes, int]] | None:
-    """The length of a pickle and the sizes of the storages that it names; None where it is cut off or damaged."""
+    """Return the length of a pickle and the sizes of the storages that it names.
+
+    Return None if the pickle is cut off or damaged.
+    """
     try:
         found = pickle_at(source, begin, limits, _SMALL)
         if found is None:
@@ -176,7 +182,7 @@ def _small(source: Source, begin: int) -> int | None:
 
 
 def _after(source: Source, end: int) -> int:
-    """Where the next record begins, after the descriptor of one."""
+    """Return the offset of the next record, after the descriptor of one."""
     tail = source.read(end, min(20, source.size - end)) if end < source.size else b""
     if tail[:4] != DESCRIPTOR_MAGIC:
         return end

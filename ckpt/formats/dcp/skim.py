@@ -49,7 +49,7 @@ _NUMBERS = rb"(?:\)|(" + _NUMBER + rb"+)[\x85-\x87]\x94|\((" + _NUMBER + rb"+)t\
 _GOT = rb"(h.|j....)"
 _TEXT = rb"(?:(h.|j....)|\x8c(.)([ -~]*)\x94)"
 _TRIES = 8
-"""How often an entry is looked at that may be the usual one. Each look goes through the whole memo."""
+"""The most looks at entries that may be the usual one. Each look goes through the whole memo."""
 _ROW, _CHUNK, _ITEM = 700, 60, 240
 """Bytes of memory of a tensor, of a chunk, and of an item."""
 
@@ -100,7 +100,7 @@ class Skimmer:
 
     @property
     def is_exact(self) -> bool:
-        """Whether every slot of the memo has the number that it has for a machine that skims nothing.
+        """Tell whether every slot of the memo has the number that it has for a machine that skims nothing.
 
         It has not where a pickle fills slots by their number, which no pickler does that also counts them.
         """
@@ -131,7 +131,10 @@ class Skimmer:
     def _tensor(
         self, patterns: _Patterns, memo: Memo, at: int, slot: int
     ) -> tuple[TensorRow, int, int] | None:
-        """(the entry at an offset, the offset after it, the next slot of the memo); None for other opcodes."""
+        """Return (the entry at an offset, the offset after it, the next slot of the memo), or None.
+
+        Other opcodes give None.
+        """
         data = self.data
         text = _text(data, at)
         head = None if text is None else patterns.first.match(data, text[1])
@@ -210,7 +213,7 @@ class Skimmer:
 
 
 def _tensor_patterns(made: Opaque, memo: Memo) -> _Patterns | None:
-    """The patterns of entries like this one; None where it is unusual."""
+    """Return the patterns of entries like this one, or None if it is unusual."""
     fields = _fields(made)
     properties, size, chunks = (fields.get(name) for name in ("properties", "size", "chunks"))
     if list(fields) != ["properties", "size", "chunks"] or type(properties) is not Opaque:
@@ -249,7 +252,7 @@ def _tensor_patterns(made: Opaque, memo: Memo) -> _Patterns | None:
 
 
 def _place_pattern(key: Opaque, made: Opaque, memo: Memo) -> re.Pattern[bytes] | None:
-    """The pattern of entries like this one; None where it is unusual."""
+    """Return the pattern of entries like this one, or None if it is unusual."""
     place, at = _fields(key), _fields(made)
     if list(place) != ["fqn", "index", "offset"] or list(at) != ["relative_path", "offset", "length"]:
         return None
@@ -299,7 +302,10 @@ def _fields(made: Opaque) -> dict[str, Node]:
 
 
 def _opcodes(memo: Memo, nodes: Iterable[Node]) -> Callable[[Node], bytes] | None:
-    """Regular expressions for the opcodes that push each of the nodes; None where one is not in the memo."""
+    """Return a function that gives a regular expression for the opcodes that push a node.
+
+    Return None if one of the nodes is not in the memo.
+    """
     slots = {id(value): slot for slot, value in memo.items()}
     try:
         found = {id(node): re.escape(getting(slots[id(node)])) for node in nodes}
@@ -318,7 +324,7 @@ def _dtype(memo: Memo, got: bytes) -> DType | None:
 
 
 def _text(data: bytes, at: int) -> tuple[str, int] | None:
-    """(the string at an offset, the offset after it); None where no string is pushed."""
+    """Return (the string at an offset, the offset after it), or None if no string is pushed."""
     op = data[at] if at < len(data) else 0
     if op == _SHORT and at + 1 < len(data):
         begin, count = at + 2, data[at + 1]

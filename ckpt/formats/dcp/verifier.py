@@ -62,7 +62,7 @@ def checksums(
 
 
 def _report(found: tuple[int, list[tuple[str, str]], int] | Failed, names: list[str]) -> ChecksumReport:
-    """What a task found, or that its items were not read."""
+    """Return the findings of a task, or an account of the items that were not read."""
     if isinstance(found, Failed):
         return ChecksumReport(0, (), 0, (f"{and_more(names, 3)}: {found.problem}",))
     nbytes, damage, unchecked = found
@@ -156,7 +156,7 @@ class _Copy(NamedTuple):
 
 
 def _copies(files: Files, mark: str) -> tuple[list[_Copy], list[Damage]]:
-    """What several ranks wrote of the same chunk, and what is missing of it.
+    """Return the copies that several ranks wrote of the same chunks, and the damage where a part is missing.
 
     Loaders take any of them, so they must be equal.
     """
@@ -179,7 +179,7 @@ def _copies(files: Files, mark: str) -> tuple[list[_Copy], list[Damage]]:
 
 
 def _compared(copy: _Copy, mark: str, limits: Limits) -> tuple[int, list[tuple[str, str]], int]:
-    """Whether two ranks hold the same elements."""
+    """Compare the elements of a chunk on two ranks. Return a damage if they differ or one is unreadable."""
     text = ""
     try:
         one, two = (
@@ -196,7 +196,10 @@ def _compared(copy: _Copy, mark: str, limits: Limits) -> tuple[int, list[tuple[s
 
 
 def salvage(probe: Probe) -> Salvage | None:
-    """Return what the data files of an interrupted save hold; None for any other folder. Raises CkptError."""
+    """Return the content of the data files of an interrupted save, or None for another folder.
+
+    Raises CkptError.
+    """
     if not probe.is_folder:
         return None
     names = probe.location.names()

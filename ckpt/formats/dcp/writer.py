@@ -144,7 +144,7 @@ class NewFile:
         self._pieces: list[Callable[[Sink], None]] = []
 
     def add(self, size: int, pour: Callable[[Sink], None]) -> Item:
-        """Where the next item lies: `size` bytes, which `pour` writes."""
+        """Add an item of `size` bytes, which `pour` writes. Return its place."""
         item = Item(self.name, self.size, size)
         self.size += size
         self._pieces.append(pour)
@@ -171,7 +171,7 @@ class Plan(NamedTuple):
 
 
 def placement_of(checkpoint: Checkpoint) -> Placement:
-    """How the data of a checkpoint is to lie."""
+    """Return the placement that the data of a checkpoint is to have."""
     return checkpoint.origin if isinstance(checkpoint.origin, Placement) else Placement()
 
 
@@ -266,7 +266,7 @@ class _Planner:
         return found
 
     def _again(self, at: Bytes) -> Item:
-        """Where an item lies that is taken as it is: in its own file, which stays whole, or copied."""
+        """Take an item as it is, in its own file, which stays whole, or as a copy. Return its place."""
         source = at.source
         stays = self._stays.get(id(source))
         if stays is not None:
@@ -280,7 +280,7 @@ class _Planner:
         return item._replace(codecs=at.codecs)
 
     def _pickled(self, node: Node) -> tuple[bytes, tuple[int, ...]]:
-        """What makes two objects the same: the pickle, and the storages in it."""
+        """Return the pickle of an object and the ids of its storages. Equal objects have the same ones."""
         _, pickle, storages = archive_of(node, self._limits)
         return pickle, tuple(map(id, storages))
 
@@ -307,7 +307,7 @@ class _Planner:
 
 
 def _cut(ref: TensorRef, ranks: int) -> list[tuple[int | None, tuple[int, ...], TensorRef]]:
-    """(rank, first index, part) of the chunks of a tensor: rows as `torch.chunk` cuts them, for Shard(0).
+    """Cut a tensor into chunks (rank, first index, part): rows as `torch.chunk` cuts them, for Shard(0).
 
     A tensor of fewer rows than ranks is one chunk, of any rank.
     """
@@ -323,7 +323,7 @@ def _cut(ref: TensorRef, ranks: int) -> list[tuple[int | None, tuple[int, ...], 
 
 
 def _rows(ref: TensorRef, first: int, last: int) -> TensorRef:
-    """Rows `first` to `last` of a tensor."""
+    """Return rows `first` to `last` of a tensor."""
     begin = ref.offset + first * ref.stride[0]
     made = tensor_ref(ref.storage, ref.dtype, (last - first, *ref.shape[1:]), ref.stride, begin)
     return made._replace(conj=ref.conj, neg=ref.neg)
@@ -339,7 +339,10 @@ _TWICE = "two values of one name"
 
 
 def losses(checkpoint: Checkpoint) -> list[str]:
-    """What the format cannot hold, one line each: a root that is no dict, names that occur twice, sparse tensors."""
+    """Return the parts that the format cannot hold, one line each.
+
+    They are a root that is no dict, names that occur twice, sparse tensors.
+    """
     if look(checkpoint.root).kind != "mapping":
         return ["a root that is not a dict"]
     parts = flattened(checkpoint, Limits())
@@ -355,7 +358,7 @@ def losses(checkpoint: Checkpoint) -> list[str]:
 
 
 def unfit(entry: Entry) -> str | None:
-    """Why the format cannot hold a tensor; None when it can."""
+    """Return the reason why the format cannot hold a tensor, or None."""
     return _unfit(entry.tensor)
 
 

@@ -23,7 +23,7 @@ _LISTED = 8
 class Partitions:
     """The flat weights of all ranks. Raises UnreadableError where files contradict each other or the shapes.
 
-    `names` are the parameters that are rebuilt, `lost` those of which a rank's elements are missing.
+    `names` are the parameters that are rebuilt, `lost` the ones that lack the elements of a rank.
     """
 
     def __init__(
@@ -267,7 +267,7 @@ class Partitions:
         return found
 
     def _missing(self) -> list[Notice]:
-        """What is lost with the files of ranks that are not there."""
+        """Return notices about the weights that are lost with the files of missing ranks."""
         gone = [rank for rank in range(self.world) if rank not in self._optimizers]
         notices = []
         if gone:
@@ -342,7 +342,7 @@ class Partitions:
                 held[key] = node
 
     def _is_elementwise(self, ref: TensorRef, flat: TensorRef, group: int) -> bool:
-        """Whether a state has an element for each element of its partition. It may keep the padding."""
+        """Tell whether a state has an element for each element of its partition. It may keep the padding."""
         if not is_flat(ref) or ref.storage.place is None:
             return False
         if self.is_shared:
@@ -404,7 +404,10 @@ class Vector:
         return self.ends[-1] if self.ends else 0
 
     def cut(self, first: int, count: int) -> Iterator[tuple[int, int, Place]]:
-        """(element within the cut, elements, place) of what is there of `count` elements from `first` on."""
+        """Yield (element within the cut, elements, place) of what is there of a cut.
+
+        The cut has `count` elements from `first` on.
+        """
         index = max(bisect_right(self.starts, first) - 1, 0)
         last = first + count
         while index < len(self.starts) and self.starts[index] < last:
@@ -419,7 +422,7 @@ class Vector:
             index += 1
 
     def holds(self, first: int, count: int) -> bool:
-        """Whether all of `count` elements from `first` on are there."""
+        """Tell whether all of `count` elements from `first` on are there."""
         return sum(elements for _, elements, _ in self.cut(first, count)) == count
 
 
@@ -431,7 +434,7 @@ def _place(ref: TensorRef) -> Place:
 
 
 def _part(place: Place, begin: int, size: int) -> Place:
-    """Bytes `begin` to `begin + size` of a place."""
+    """Return bytes `begin` to `begin + size` of a place."""
     if isinstance(place, Range) and place.inflated is None:
         return place._replace(offset=place.offset + begin, size=size)
     return Patched(None, size, [(-begin, place)])
@@ -464,7 +467,7 @@ class Pieces:
                 yield begin + at, vector, place
 
     def is_whole(self) -> bool:
-        """Whether every element is there."""
+        """Tell whether every element is there."""
         held = 0
         for rank, vector in enumerate(self._vectors):
             count = min(self._step, self._numel - rank * self._step)
@@ -496,7 +499,7 @@ def rebuilt(
 
 
 class Cut:
-    """Where each parameter lies: the first element in its vectors, and the elements of one step."""
+    """The place of a parameter: the first element in its vectors, and the elements of one step."""
 
     __slots__ = ("first", "group", "numel", "step")
 

@@ -1,4 +1,4 @@
-"""Which files of a folder are the checkpoint: the tag that `latest` names, and the files of its ranks.
+"""The files of a folder that are the checkpoint: the tag that `latest` names, and the files of its ranks.
 
 DeepSpeed names them (runtime/engine.py): `[zero_pp_rank_D_]mp_rank_TT_model_states.pt` and
 `[bf16_]zero_pp_rank_D_mp_rank_TT_optim_states.pt`. No link is followed.
@@ -35,8 +35,9 @@ _TAG_BYTES = 1_000
 class Plan(NamedTuple):
     """The files of a checkpoint, by their names in the folder `at`.
 
-    `models` and `optimizers` are those of the data-parallel ranks, by the number of the rank. `others` are files of
-    tensor and pipeline parallel ranks and of experts; with any of them, the files are shown side by side.
+    `models` and `optimizers` are files of the data-parallel ranks, by the number of the rank. `others` are
+    files of tensor and pipeline parallel ranks and of experts; with any of them, the files are shown side by
+    side.
     """
 
     path: str
@@ -67,7 +68,7 @@ class Plan(NamedTuple):
 
 
 def is_deepspeed(probe: Probe) -> bool:
-    """Whether a location leads to a DeepSpeed checkpoint.
+    """Tell whether a location leads to a DeepSpeed checkpoint.
 
     A folder of the Trainer with weights of its own is not one: the checkpoint of DeepSpeed is a part of it.
     """
@@ -80,7 +81,7 @@ def is_deepspeed(probe: Probe) -> bool:
 
 
 def _has_tag(folder: Location) -> bool:
-    """Whether a folder has the folder of a tag. One that cannot be read is found too, for the error."""
+    """Tell whether a folder has the folder of a tag. One that cannot be read counts too, for the error."""
     names = _names(folder)
     pointer = next((name for name in POINTERS if name in names), "")
     if any(name in names for name in (*POINTERS, *SCRIPTS)) and any(map(is_tag, names)):

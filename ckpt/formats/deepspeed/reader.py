@@ -75,7 +75,7 @@ class Files:
         self.damaged: set[str] = set()
 
     def open(self, name: str) -> Checkpoint | None:
-        """A file; None where it is damaged. Raises LimitError, NotOpenedError."""
+        """Open a file. Return None, with a notice, if it is damaged. Raises LimitError, NotOpenedError."""
         try:
             found = self.probe.open(self.plan.file(name), mark(self.probe, name))
         except (LimitError, NotOpenedError):
@@ -151,7 +151,10 @@ def _merged(files: Files, limits: Limits) -> Checkpoint:
 
 
 def _older(main: ModelState, optimizers: dict[int, OptimizerState]) -> Iterator[Notice]:
-    """What says that the model states and the optimizer states are of two saves, which no field says for sure."""
+    """Yield a notice if the model states and the optimizer states count different steps.
+
+    They may be of two saves, which no field says for sure.
+    """
     counts = [counter(main.rest.get(key)) for key in ("global_steps", "skipped_steps")]
     steps = [counter(node) for rank in sorted(optimizers)[:1] for node in optimizers[rank].steps.values()]
     taken = max((step for step in steps if step is not None), default=None)
@@ -187,7 +190,7 @@ def _optimizers(files: Files) -> dict[int, OptimizerState]:
 
 
 def _is_mixed(optimizers: dict[int, OptimizerState]) -> bool:
-    """Whether groups have several numbers of partitions, as experts make them."""
+    """Tell whether groups have several numbers of partitions, as experts make them."""
     return any(
         len(set(row.counts)) > 1 or "ds_zero_partition_groups" in row.rest for row in optimizers.values()
     )
@@ -270,7 +273,7 @@ def _weights(main: ModelState, partitions: Partitions | None, probe: Probe) -> d
 
 
 def _lost(main: ModelState, partitions: Partitions | None) -> tuple[tuple[str, str], ...]:
-    """What is lost with the weights that the notices name: their other names, and their state."""
+    """Return the losses that follow from the weights in the notices: their other names, and their state."""
     if partitions is None:
         return ()
     rows = [
@@ -285,7 +288,7 @@ def _lost(main: ModelState, partitions: Partitions | None) -> tuple[tuple[str, s
 
 
 def _zero(partitions: Partitions) -> Dict:
-    """What DeepSpeed keeps beside the partitions: the stage, and the state of the loss scaler."""
+    """Return the fields beside the partitions: the stage, the ranks, and the state of the loss scaler."""
     node = Dict()
     node.set(["stage", "ranks"], [partitions.stage, partitions.saved_by])
     for name, child in partitions.rest.items():
@@ -341,7 +344,7 @@ def _traits(plan: Plan, stage: int, main: ModelState) -> Traits:
 
 
 def _imports(files: Files) -> tuple[Import, ...]:
-    """What loading the files imports, each said once though every rank repeats it."""
+    """Return the imports of all files, each once though every rank repeats it."""
     rows: dict[tuple[object, ...], Import] = {}
     for name, found in files.opened.items():
         for row in found.imports:
@@ -350,7 +353,7 @@ def _imports(files: Files) -> tuple[Import, ...]:
 
 
 def _refusals(files: Files) -> tuple[Refusal, ...]:
-    """What weights_only refuses, each reason once, with the file in front of its places."""
+    """Return the refusals of weights_only, each reason once, with the file in front of its places."""
     rows: dict[str, Refusal] = {}
     for name, found in files.opened.items():
         for row in found.weights_only or ():

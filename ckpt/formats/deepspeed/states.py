@@ -1,4 +1,4 @@
-"""What the files of the ranks say, checked: shapes by name, flat partitions, where each fragment lies.
+"""The content of the ranks' files, checked: shapes by name, flat partitions, the place of each fragment.
 
 Layout: deepspeed/runtime/engine.py `_save_checkpoint`, zero/stage_1_and_2.py and zero/stage3.py `state_dict`.
 """
@@ -56,7 +56,7 @@ class ModelState(NamedTuple):
     """The module as it was saved."""
     module: dict[str, TensorRef] | None
     extra: dict[str, Node]
-    """What lies in the module beside tensors."""
+    """The values in the module beside its tensors."""
     buffers: frozenset[str] | None
     shapes: tuple[dict[str, Shape], ...] | None
     frozen_shapes: dict[str, Shape]
@@ -74,7 +74,7 @@ class OptimizerState(NamedTuple):
     counts: tuple[int, ...]
     """Partitions of each group; one number in ZeRO-3."""
     is_whole: bool
-    """Whether partitions are parts of a whole group (ZeRO 1 and 2), not of each parameter (ZeRO-3)."""
+    """A flag: partitions are parts of a whole group (ZeRO 1 and 2), not of each parameter (ZeRO-3)."""
     groups: tuple[TensorRef, ...]
     paddings: tuple[int, ...] | None
     alignments: tuple[tuple[int, ...], ...] | None
@@ -97,7 +97,7 @@ class OptimizerState(NamedTuple):
 
 
 def header(found: dict[str, Node]) -> dict[str, Node]:
-    """What every rank counts, of the fields of a file of model states."""
+    """Return the counters that every rank has, from the fields of a file of model states."""
     return {key: found[key] for key in ("global_steps", "global_samples") if key in found}
 
 
@@ -177,7 +177,7 @@ def optimizer_state(root: Node, file: str) -> OptimizerState:
 
 
 def is_count(value: object) -> bool:
-    """Whether a value is a whole number that no product of counts makes overflow."""
+    """Tell whether a value is a whole number that no product of counts makes overflow."""
     return type(value) is int and 0 <= value < 2**62
 
 
@@ -243,12 +243,12 @@ def _flat(node: Node, what: str) -> TensorRef:
 
 
 def is_flat(tensor: TensorRef) -> bool:
-    """Whether a tensor has one dimension and its elements side by side."""
+    """Tell whether a tensor has one dimension and its elements side by side."""
     return len(tensor.shape) == 1 and is_dense(tensor) and tensor.dtype.bits >= 8
 
 
 def _base(node: Node, groups: int) -> tuple[tuple[dict[str, Node], ...], tuple[Node, ...]]:
-    """(the state of each flat group, the groups of parameters) of the optimizer inside."""
+    """Return (the state of each flat group, the groups of parameters) of the optimizer inside."""
     view = look(node)
     if view.kind == "sequence":  # elastic checkpoints: a list of states
         rows = [fields(child) for child in view.children]

@@ -36,4 +36,4 @@ FORMAT = Format(
     verifier="ckpt.formats.folder.reader",
 )
 
-"""The traits of the table; a checkpoint has those of its weights."""
+"""The format of a folder. Its traits are for the table; a checkpoint has the traits of its weights."""

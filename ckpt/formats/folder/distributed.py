@@ -77,7 +77,7 @@ def latest(folder: Location, names: Sequence[str]) -> tuple[Location, str] | Non
 
 
 def _said(folder: Location) -> str:
-    """What the file says: a number, or `release`. Raises UnreadableError."""
+    """Read the text of the file: a number, or `release`. Raises UnreadableError."""
     source = folder.child(LATEST, "no").open()
     try:
         said = read_limited(source, _TEXT_BYTES, "", LATEST).decode("ascii").strip()
@@ -109,7 +109,10 @@ def refuse_zarr(names: Sequence[str]) -> None:
 
 
 def rank_of(name: str, experts: bool) -> str:
-    """Which rank a folder is of: `tensor 0, pipeline 1`. A second number is that of a pipeline, unless only experts are."""
+    """Return the rank of a folder: `tensor 0, pipeline 1`.
+
+    A second number is the pipeline, or the expert if `experts` is true and there is no third number.
+    """
     match = RANK.fullmatch(name)
     assert match is not None
     kinds = ("tensor", "expert" if experts and match[3] is None else "pipeline", "expert")
@@ -140,7 +143,10 @@ _ARGS = (
 
 
 def place_of(probe: Probe) -> Location | None:
-    """The folder that a path into one leads to; None for a file that no folder of these families has by this name."""
+    """Return the folder that a path into one leads to.
+
+    Return None for a file that no folder of these families has by this name.
+    """
     if probe.is_folder:
         return probe.location
     name = probe.path.replace("\\", "/").rpartition("/")[2]
@@ -148,7 +154,7 @@ def place_of(probe: Probe) -> Location | None:
 
 
 def plan_in(folder: Location, names: Sequence[str]) -> Plan | None:
-    """The plan of a folder that a framework has around its data; None for any other. Raises CkptError."""
+    """Return the plan of a folder that a framework has around its data, or None. Raises CkptError."""
     newest = latest(folder, names)
     if newest is not None:
         at, prefix = newest

@@ -1,4 +1,4 @@
-"""How folders are laid out, as data: which files name a layout, which files it has, and where their content goes.
+"""The layouts of folders, as data: the files that name a layout, its files, and the places of their content.
 
 The names are those that the writers use: transformers (`trainer.py`), accelerate (`checkpointing.py`), PEFT
 (`save_pretrained`), SpeechBrain (`utils/checkpoints.py`).
@@ -21,7 +21,10 @@ if TYPE_CHECKING:  # most folders have none
     from ckpt.formats.dcp.metadata import Metadata
 
 Kind = Literal["checkpoint", "json", "text", "any", "dcp"]
-"""What a file is. `any` is a checkpoint or a small text, as SpeechBrain gives both one ending. `dcp` is a folder."""
+"""The kind of a file. `any` is a checkpoint or a small text, as SpeechBrain gives both one ending.
+
+`dcp` is a folder.
+"""
 
 
 class Rule(NamedTuple):
@@ -145,10 +148,10 @@ class Plan(NamedTuple):
     tree: Callable[[Metadata], dict[str, Path]] | None = None
     """Gives the names of a distributed checkpoint their paths, where it has none."""
     is_ranks: bool = False
-    """Whether the files are those of ranks, side by side."""
+    """A flag: the files belong to ranks and are shown side by side."""
 
     def mark(self, part: Part) -> str:
-        """The prefix of the ids of the storages of a file, which keeps those of several files apart."""
+        """Return the prefix of the storage ids of a file, which keeps the ids of several files apart."""
         several = sum(other.may_hold_tensors for other in self.parts) > 1
         return f"{part.key or 'model'}:" if several else ""
 

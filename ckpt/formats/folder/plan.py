@@ -1,4 +1,4 @@
-"""Which files of a folder are read as one checkpoint, and under which key each goes."""
+"""The files of a folder that are read as one checkpoint, and the key of each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SENTENCE_TRANSFORMERS = "modules.json"
 
 
 def plan_of(probe: Probe) -> Plan | None:
-    """The plan of a folder; None for a file, and for a folder without weights in a layout that is known.
+    """Return the plan of a folder, or None for a file or a folder without weights in a known layout.
 
     Raises UnreadableError for a folder with two files that are as good, or with a broken list of its parts.
     """
@@ -123,7 +123,7 @@ def _pipeline(index: Json, names: list[str]) -> dict[str, str] | None:
 
 
 def _modules(modules: Json, names: list[str]) -> dict[str, str] | None:
-    """The folders that `modules.json` names; None for a file of another program with this name.
+    """Return the folders that `modules.json` names, or None for a file of another program with this name.
 
     The first module may lie in the folder itself. Its key is what its own folder was called in earlier versions:
     `0_Transformer`.

@@ -57,7 +57,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
 
 
 def _member(part: Part, plan: Plan, probe: Probe, limits: Limits, before: Sequence[Member]) -> Member:
-    """One file, opened, after those `before` it. Raises CkptError."""
+    """Open one file, after the files `before` it. Raises CkptError."""
     if part.kind == "dcp":
         inner = Probe(part.at, limits, probe.open, plan.mark(part), probe.budget)
         found = dcp.read(inner, limits, plan.tree)
@@ -127,7 +127,7 @@ def _layout(plan: Plan, root: Node) -> str:
 
 
 def _ranks(members: Sequence[Member]) -> Iterator[tuple[str, Node]]:
-    """Which rank each file is of."""
+    """Yield the rank of each file."""
     for member in members[:_SHOWN]:
         if _folder(member) == member.key:
             experts = _at(member.checkpoint.root, ("args", distributed.SIZES[2]))
@@ -145,7 +145,7 @@ def _headers(members: Sequence[Member], key: str) -> Iterator[tuple[str, dict[st
 
 
 def _missing_ranks(members: Sequence[Member]) -> list[Notice]:
-    """What is missing of the ranks that the arguments of the first one count."""
+    """Return a notice about missing ranks, by the sizes in the arguments of the first rank."""
     sizes = [_at(members[0].checkpoint.root, ("args", name)) for name in distributed.SIZES[:2]]
     counts = [size for size in sizes if type(size) is int and size > 0]
     if len(counts) < len(sizes):
@@ -181,7 +181,7 @@ def _facts(root: Node, facts: Sequence[Fact]) -> Iterator[tuple[str, Node]]:
 
 
 def _at(root: Node, path: Path) -> Node:
-    """The node at a path below dicts, lists and objects; None where there is none."""
+    """Return the node at a path below dicts, lists and objects, or None."""
     for key in path:
         view = look(root)
         if view.kind not in ("mapping", "sequence", "object"):
@@ -320,7 +320,7 @@ def _values(text: str) -> Json:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether YAML reads a text as it stands: no quotes, no brackets, no comment."""
+    """Tell whether YAML reads a text as it stands: no quotes, no brackets, no comment."""
     return (text[0] not in "'\"[]{}&*!|>%@`,?#-" and " #" not in text) or isinstance(
         _scalar(text), (int, float)
     )

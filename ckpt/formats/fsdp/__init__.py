@@ -16,7 +16,7 @@ from ckpt.tensors import Composite
 
 
 def sniff(probe: Probe) -> bool:
-    """Whether a folder holds files of ranks with pieces. A file alone is a file of torch.save."""
+    """Tell whether a folder holds files of ranks with pieces. A file alone is a file of torch.save."""
     return sets_of(probe) is not None
 
 
@@ -76,10 +76,12 @@ _MOST = 16
 
 
 def sets_of(probe: Probe) -> tuple[list[RankSet], list[RankSet]] | None:
-    """The sets of one checkpoint whose files hold pieces of tensors, and the others; None for any other folder.
+    """Return (the sets of one checkpoint whose files hold pieces of tensors, the other sets), or None.
 
-    Sets whose names differ by more than numbers are one checkpoint: verl's `model_…`, `optim_…`. With numbers they are
-    several, such as those of two steps. Files of another world beside a set that is whole are left over: they are among the others.
+    Any other folder gives None.
+    Sets whose names differ by more than numbers are one checkpoint: verl's `model_…`, `optim_…`. With numbers
+    they are several, such as the sets of two steps. Files of another world beside a set that is whole are
+    left over: they are among the others.
     """
     if not probe.is_folder:
         return None
@@ -107,7 +109,7 @@ def _strays(sets: list[RankSet]) -> list[RankSet]:
 
 
 def _has_pieces(probe: Probe, each: RankSet) -> bool:
-    """Whether the first file of a set that can be read holds a DTensor or a ShardedTensor."""
+    """Tell whether the first readable file of a set holds a DTensor or a ShardedTensor."""
     for name in each.files.values():
         used = probe.budget.used
         try:

@@ -1,7 +1,8 @@
-"""Reading the files of the ranks of a run as one checkpoint: the pickle of each, and no tensor data.
+"""The reader of the files of a run's ranks as one checkpoint: the pickle of each, and no tensor data.
 
-The tree is that of the first rank, with the whole tensors in place of its pieces. Where a piece lies follows from its
-placements alone, never from its values. What lies on several ranks is read from the first of them.
+The tree comes from the first rank, with the whole tensors in place of its pieces. The place of a piece
+follows from its placements alone, never from its values. Elements on several ranks are read from the first
+of them.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _LISTED = 5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RanksOrigin(Origin):
-    """What several ranks hold, for the verifier."""
+    """The elements that several ranks hold, for the verifier."""
 
     copies: tuple[Copies, ...]
     marks: tuple[tuple[str, str], ...]
@@ -111,7 +112,7 @@ def _checkpoint(probe: Probe, sets: Sequence[_Set], others: Sequence[RankSet], l
 
 
 def _imports(sets: Sequence[_Set]) -> Iterator[Import]:
-    """What the files import: known names once, all others with their file."""
+    """Yield the imports of the files: known names once, all others with their file."""
     seen: set[tuple[str, str]] = set()
     for each in sets:
         for rank, file in each.files.items():
@@ -124,7 +125,10 @@ def _imports(sets: Sequence[_Set]) -> Iterator[Import]:
 
 
 def _tensors_of(file: Checkpoint, first: dict[Path, Tensor]) -> Checkpoint:
-    """A file without its tree, which is as large as the number of ranks: lists of shards are those of the first rank."""
+    """Return a file without its tree, which grows with the number of ranks.
+
+    Equal lists of shards are shared with the first rank.
+    """
     made: dict[int, Tensor] = {}  # what was one object stays one
     for entry in file.tensors:
         tensor, like = entry.tensor, first.get(entry.path)
@@ -265,7 +269,11 @@ class _Set:
             raise UnreadableError(f"{name}: {says} that there are {world} ranks")
 
     def _world(self, worlds: dict[int, int]) -> int | None:
-        """How many ranks there are, as the names say, and as ShardedTensors record (world -> a rank that says so)."""
+        """Return the number of ranks, as the names say and as ShardedTensors record.
+
+        `worlds` has a rank for each number that a ShardedTensor records. Raises UnreadableError if the
+        numbers disagree.
+        """
         if not worlds:
             return self.set.world
         (world, rank), *others = worlds.items()
@@ -280,7 +288,10 @@ class _Set:
         return world
 
     def _merged(self, name: str, every: dict[int, Tensor]) -> Whole:
-        """The whole of a tensor from those of the ranks. One that is no DTensor stays that of the first rank."""
+        """Return the whole tensor made of the tensors of the ranks.
+
+        A tensor without pieces or shards is taken from the first rank. Raises UnreadableError.
+        """
         what = show(name, 80)
         first = next(iter(every.values()))
         for rank, tensor in every.items():
@@ -340,7 +351,7 @@ def _lacking(
 
 
 def _differing(differ: Sequence[Copies]) -> Iterator[Notice]:
-    """What lies on several ranks with different values, in one notice."""
+    """Yield one notice about the elements that several ranks hold with different values."""
     if differ:
         more = f", and {plural(len(differ) - 1, 'more tensor')} differ" if len(differ) > 1 else ""
         text = f"{differ[0].text}{more}: rank {differ[0].ranks[0]} is read"
@@ -374,7 +385,7 @@ def checksums(
 
 
 def _same(one: TensorRef, two: TensorRef) -> bool | None:
-    """Whether two ranks hold the same elements; None where the checksums of its file say that it is damaged."""
+    """Tell whether two ranks hold the same elements. Return None if checksums say that a file is damaged."""
     try:
         return same_bytes(elements(one), elements(two))
     except (LimitError, NotOpenedError):
@@ -384,7 +395,7 @@ def _same(one: TensorRef, two: TensorRef) -> bool | None:
 
 
 def _owners(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
-    """The id of each storage of a rank, and that of the whole tensor that it is a part of."""
+    """Yield the id of each storage of a rank, and the id of the whole tensor that it is a part of."""
     assert isinstance(checkpoint.origin, RanksOrigin)
     for copies in checkpoint.origin.copies:
         yield copies.one.storage.id, copies.id
@@ -404,7 +415,7 @@ _TOO_MANY = 2**63
 
 
 class Copies(NamedTuple):
-    """The same elements on two ranks, which should be equal. `id` is that of the storage of the whole tensor."""
+    """The same elements on two ranks, which should be equal. `id` names the storage of the whole tensor."""
 
     name: str
     id: str
@@ -414,7 +425,7 @@ class Copies(NamedTuple):
 
     @property
     def surely_differ(self) -> bool:
-        """Whether the checksums that the files record tell them apart."""
+        """Tell whether the checksums that the files record tell them apart."""
         one, two = self.one, self.two
         if one.geometry != two.geometry or None in (one.storage.crc, two.storage.crc):
             return False
@@ -444,9 +455,10 @@ def copies_of(name: str, id: str, refs: dict[int, TensorRef]) -> list[Copies]:
 
 
 def joined(name: str, id: str, like: Composite, boxes: Sequence[Box], copies: list[Copies]) -> Whole:
-    """The tensor of boxes that the ranks hold. `like` is that of one rank, `id` names the storage of the whole.
+    """Join the boxes that the ranks hold into one tensor.
 
-    Raises UnreadableError where two boxes share elements, or where the tensor is larger than memory can be.
+    `like` is the tensor of one rank, `id` names the storage of the whole. Raises UnreadableError where two
+    boxes share elements, or where the tensor is larger than memory can be.
     """
     what = show(name, 80)
     if like.dtype.nbytes(prod(like.shape)) >= _TOO_MANY:
@@ -630,7 +642,7 @@ def from_shards(name: str, id: str, every: dict[int, Composite]) -> Whole:
 
 
 def _held(what: str, rank: int, tensor: Composite, shards: Shards) -> list[tuple[Box, TensorRef]]:
-    """The shards with elements that a rank holds. Raises UnreadableError where they are not those of the list."""
+    """Return the shards with elements that a rank holds. Raises UnreadableError if the list has others."""
     listed: dict[tuple[tuple[int, ...], tuple[int, ...]], Shard] = {}
     for shard in shards.listed:
         if 0 in shard.sizes:
@@ -662,7 +674,7 @@ def _held(what: str, rank: int, tensor: Composite, shards: Shards) -> list[tuple
 
 
 def _are_replicas(one: Shards, two: Shards) -> bool:
-    """Whether two ranks have the same place in two groups that hold a copy of the tensor each (HYBRID_SHARD)."""
+    """Tell whether two ranks have the same place in two groups that each hold the tensor (HYBRID_SHARD)."""
     if None in (one.group, one.world, one.group_rank) or one.group == one.world:
         return False
     return (one.group, one.group_rank) == (two.group, two.group_rank)

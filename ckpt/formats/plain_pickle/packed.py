@@ -42,7 +42,7 @@ class _Machine(Protocol):
 
 
 class Packing(NamedTuple):
-    """How a file is compressed: its name, and the Python that opens it."""
+    """A compression of files: its name, and the Python that opens such a file."""
 
     name: str
     opener: str
@@ -58,7 +58,7 @@ _ZLIB = Packing("zlib", "")
 
 
 def packing(head: bytes) -> Packing | None:
-    """How a file that begins with these bytes is compressed; None for any other file."""
+    """Return the compression of a file that begins with these bytes, or None for any other file."""
     found = next((how for magic, how in _MAGICS.items() if head.startswith(magic)), None)
     is_zlib = len(head) > 1 and head[0] == 0x78 and not (head[0] * 256 + head[1]) % 31
     return found or (_ZLIB if is_zlib else None)
@@ -105,7 +105,10 @@ def unpacked(source: Source, how: Packing, budget: Budget) -> Unpacked:
 
 
 def _pieces(source: Source, how: Packing) -> Iterator[tuple[bytes, int]]:
-    """What is inside, piece by piece, and up to where the file was read; in the end, where its last stream ends."""
+    """Yield the content piece by piece, each with the offset up to which the file was read.
+
+    The last pair has the offset where the last stream ends.
+    """
     at = 0
     for _ in range(_STREAMS):
         machine, step = _machine(how), _FIRST
@@ -157,11 +160,11 @@ _LOOKED = 1 << 20
 """Bytes of a file in which a pickle must end, make a call, or name something of Python."""
 _INSIDE = 1 << 16
 _OPCODES = b"()]}IJKLMNFGSTUVXciP\x8c\x8d\x8e\x8f\x95\x96BC"
-"""What a pickle without PROTO begins with."""
+"""The opcodes with which a pickle without PROTO begins."""
 
 
 def is_early(head: bytes, source: Source, limits: Limits) -> bool:
-    """Whether a file is a pickle without PROTO, or begins as one that runs something before it breaks.
+    """Tell whether a file is a pickle without PROTO, or begins as one that runs something before it breaks.
 
     `head` are its first bytes. More is read only where they are a pickle that goes on.
     """
@@ -174,7 +177,7 @@ def is_early(head: bytes, source: Source, limits: Limits) -> bool:
 
 
 def is_packed(head: bytes, source: Source, limits: Limits) -> bool:
-    """Whether a file that begins with these bytes is a compressed pickle."""
+    """Tell whether a file that begins with these bytes is a compressed pickle."""
     how = packing(head)
     inside = b"" if how is None else beginning(source, how, _INSIDE)
     if not inside:
@@ -183,7 +186,10 @@ def is_packed(head: bytes, source: Source, limits: Limits) -> bool:
 
 
 def _runs(data: bytes, size: int, limits: Limits) -> bool | None:
-    """Whether the first bytes of a file of `size` are a pickle; None where they end before that is known."""
+    """Tell whether the first bytes of a file of `size` are a pickle.
+
+    Return None if they end before that is known.
+    """
     try:
         pickle = run(data, limits, 0, Budget(limits, len(data)))
     except LimitError:

@@ -91,7 +91,7 @@ class _Reader:
         return FORMAT.traits._replace(label=f"plain pickle ({how.name})", load=load)
 
     def _run(self) -> Pickle:
-        """The pickle without its long bytes. Offsets are those of the file."""
+        """Return the pickle without its long bytes. Offsets count from the beginning of the file."""
         cutter = self._cutter
         try:
             pickle = machine.run(cutter.out, self._limits, 0, self._probe.budget, self._feed)
@@ -171,7 +171,7 @@ _DTYPES = {
 
 
 class Description(NamedTuple):
-    """What a pickle says of an array: its shape, dtype and order, the node of its dtype and that of its bytes."""
+    """The fields of an array in a pickle: shape, dtype and order, the nodes of its dtype and of its bytes."""
 
     shape: tuple[int, ...]
     dtype: NumpyDType
@@ -189,7 +189,7 @@ class Description(NamedTuple):
 
 
 def described(call: Opaque) -> Description | None:
-    """The array that a call makes; None for any other call."""
+    """Return the array that a call makes, or None for any other call."""
     name = call.class_name
     if name.endswith(".numeric._frombuffer") and len(call.args) == 4 and not call.states:
         raw, kind, size, order = call.args
@@ -204,12 +204,15 @@ def described(call: Opaque) -> Description | None:
 
 
 def is_wrapper(call: Opaque) -> bool:
-    """Whether a call makes joblib's description of an array, whose bytes follow in the file."""
+    """Tell whether a call makes joblib's description of an array, whose bytes follow in the file."""
     return type(call.func) is Global and (call.func.module, call.func.name) == WRAPPER
 
 
 def wrapped(call: Opaque) -> tuple[Description, bool]:
-    """(the array of joblib's description, whether padding comes before its bytes). Raises UnreadableError."""
+    """Return (the array of joblib's description, whether padding comes before its bytes).
+
+    Raises UnreadableError.
+    """
     state = call.states[-1] if len(call.states) == 1 else None
     if type(state) is not Dict or not all(isinstance(key, str) for key in state.keys):
         raise UnreadableError("damaged pickle: joblib's description of an array is not a dict of names")
@@ -230,8 +233,9 @@ def wrapped(call: Opaque) -> tuple[Description, bool]:
 
 
 def tensor(array: Description, place: Range | None, id: str) -> TensorRef | None:
-    """The array as a tensor over its bytes at `place`, or those that the pickle spells; None for a dtype that torch
-    lacks. Raises UnreadableError when the bytes are too few or too many.
+    """Return the array as a tensor over its bytes at `place`, or over the bytes that the pickle spells.
+
+    Return None for a dtype that torch lacks. Raises UnreadableError when the bytes are too few or too many.
     """
     dtype = _dtype(array.dtype)
     if dtype is None:

@@ -30,12 +30,14 @@ _LARGE = 1 << 20
 """Bytes of a tensor for which a longer header is worth it, because the copy is faster and may share blocks."""
 
 _OF_PARTS = (SHARDING, VERSION)
-"""Where the tensors of one file of a distributed save begin. That is wrong of any other file; torch takes them as whole
-without it."""
+"""The metadata that says where the tensors in one file of a distributed save begin.
+
+It is wrong in any other file; torch takes the tensors as whole without it.
+"""
 
 
 def losses(checkpoint: Checkpoint) -> list[str]:
-    """What the format cannot hold, one line each: it holds only dense tensors."""
+    """Return the values that the format cannot hold, one line each: it holds only dense tensors."""
     lost: list[str] = []
     for entry in checkpoint.tensors:
         why = unfit(entry)
@@ -46,7 +48,7 @@ def losses(checkpoint: Checkpoint) -> list[str]:
 
 
 def unfit(entry: Entry) -> str | None:
-    """Why the format cannot hold a tensor; None when it can."""
+    """Return the reason why the format cannot hold a tensor, or None."""
     tensor = entry.tensor
     if not isinstance(tensor, TensorRef):
         return tensor.layout
@@ -102,7 +104,10 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
 
 
 def _padding(begin: int, refs: Sequence[TensorRef]) -> int:
-    """How many blanks end a header of `begin` bytes. They align the data, to the place that most of it has in a page."""
+    """Return the number of blanks at the end of a header of `begin` bytes.
+
+    They align the data, to the place that most of it has in a page.
+    """
     at = 0
     moved: Counter[int] = Counter()
     for ref in refs:

@@ -25,4 +25,4 @@ FORMAT = Format(
     verifier="ckpt.formats.sharded.reader",
 )
 
-"""The traits of the index; a checkpoint has those of its shards."""
+"""The format of an index. Its traits are for the index; a checkpoint has the traits of its shards."""

@@ -38,7 +38,10 @@ class Shard(NamedTuple):
 def read_shards(
     places: Mapping[str, Location], marks: Sequence[str], limits: Limits, budget: Budget
 ) -> list[Shard] | None:
-    """All shards, each at its place; None where one is not usual or damaged. Reading each alone says what is wrong."""
+    """Read all shards, each at its place. Return None if one is unusual or damaged.
+
+    Reading each alone then says what is wrong.
+    """
     shards: list[Shard] = []
     left = budget.copy()
     for (name, location), mark in zip(places.items(), marks, strict=True):
@@ -69,7 +72,7 @@ def _read(name: str, mark: str, location: Location, limits: Limits, budget: Budg
 
 
 def of_headers(path: str, shards: Sequence[Shard], notices: Sequence[Notice]) -> Checkpoint:
-    """One checkpoint over shards."""
+    """Return one checkpoint over shards."""
     pairs = [(natural(name), name, shard) for shard in shards for name in shard.header.tensors]
     pairs.sort(key=lambda pair: pair[0])
     makers = {shard.mark: Maker(shard.source, shard.header) for shard in shards}
@@ -109,7 +112,7 @@ def of_headers(path: str, shards: Sequence[Shard], notices: Sequence[Notice]) ->
 def merged(
     path: str, format: str, shards: Sequence[tuple[str, Checkpoint]], notices: Sequence[Notice]
 ) -> Checkpoint:
-    """One checkpoint over shards by their file names. The ids of their storages are distinct already."""
+    """Merge shards by their file names. The ids of their storages are distinct already."""
     every = [shard for _, shard in shards]
     traits = every[0].traits
     weights = [entry for shard in every for entry in shard.tensors]
@@ -175,7 +178,7 @@ _LISTED = 10
 
 
 class Layout(NamedTuple):
-    """What an index says: the shards, and which tensor lies in which. `folder` is where all of them are."""
+    """The content of an index: the shards, and the shard of each tensor. `folder` holds all of them."""
 
     folder: Location
     weight_map: dict[str, str]
@@ -241,7 +244,7 @@ def layout_of(probe: Probe, limits: Limits) -> Layout:
 def _read_index(
     location: Location, folder: Location, limits: Limits, budget: Budget
 ) -> tuple[dict[str, str], dict[str, Location], int | None]:
-    """(tensor -> shard, shard -> where it is, bytes of all tensors), as the index says. Raises UnreadableError."""
+    """Read an index: (tensor -> shard, shard -> its place, bytes of all tensors). Raises UnreadableError."""
     index = parse_json(read_file(location, limits, "the index"), "index", budget)
     weight_map = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:

@@ -56,7 +56,7 @@ def index_name(stem: str) -> str:
 
 
 def shard_names(stem: str, of: int, taken: Collection[str] = ()) -> list[str]:
-    """Names for shards in the style of Hugging Face, none of them taken: `model-00001-of-00003.safetensors`.
+    """Return names for shards in the style of Hugging Face, none taken: `model-00001-of-00003.safetensors`.
 
     Where one of these is taken, all are `model-r2-00001-of-00003.safetensors`, and so on.
     """
@@ -74,7 +74,7 @@ def set_pattern(stem: str) -> str:
 
 
 class OldSet(NamedTuple):
-    """What lies where a set is to be written: all names, the shards that its index names, those that none names."""
+    """The files at the place of a new set: all names, the shards in its index, the shards in no index."""
 
     taken: frozenset[str]
     shards: tuple[str, ...]
@@ -103,7 +103,7 @@ def old_set(folder: str, stem: str, limits: Limits) -> OldSet:
 
 
 def _named(folder: Location, index: str, limits: Limits) -> frozenset[str] | None:
-    """The files that an index names; None for one that cannot be read."""
+    """Return the files that an index names, or None if it cannot be read."""
     try:
         data = read_file(folder.child(index), limits, "the index")
         document = parse_json(data, "index", Budget(limits))

@@ -32,7 +32,10 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
 
 
 def losses(checkpoint: Checkpoint) -> list[str]:
-    """What the format cannot hold: untyped storages, and what torch makes from data that comes after the pickle."""
+    """Return the parts that the format cannot hold, one line each.
+
+    They are untyped storages, and objects that torch makes from data that comes after the pickle.
+    """
     untyped = [
         f"storage {show(storage.id, 80)} (untyped)"
         for storage in checkpoint.storages
@@ -44,5 +47,5 @@ def losses(checkpoint: Checkpoint) -> list[str]:
 
 
 def unfit(entry: Entry) -> str | None:
-    """Always None: the format holds every tensor."""
+    """Return None: the format holds every tensor."""
     return None

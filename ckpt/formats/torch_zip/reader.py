@@ -85,7 +85,10 @@ def _read_nested(data: bytes | Range, contents: Contents, limits: Limits, depth:
 
 
 def _refused_version(archive: Archive) -> str | None:
-    """Why torch refuses the record `version`, which it reads as std::stoull does (caffe2/serialize)."""
+    """Return the reason why torch refuses the record `version`, or None.
+
+    torch reads it as std::stoull does (caffe2/serialize).
+    """
     record = archive.find("version") or archive.find(".data/version")
     if record is None:
         return "torch refuses an archive without the record `version`"

@@ -40,12 +40,12 @@ _COMPUTED_OFFSETS = (".format_version", ".storage_alignment")
 
 
 def losses(checkpoint: Checkpoint) -> list[str]:
-    """Always empty: the format holds everything."""
+    """Return an empty list: the format holds everything."""
     return []
 
 
 def unfit(entry: Entry) -> str | None:
-    """Always None: the format holds every tensor."""
+    """Return None: the format holds every tensor."""
     return None
 
 
@@ -74,7 +74,7 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
 
 
 def append(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, bytes]:
-    """What to append to the archive of a checkpoint: a record, then a new directory.
+    """Return the bytes to append to the archive of a checkpoint: a record, then a new directory.
 
     The record is the new pickle. Storages stay where they are; the old pickle and the old directory remain as
     unused bytes. The old directory stays valid until the last byte is written. Our own reader reads the new end
@@ -129,6 +129,6 @@ def _again(origin: ArchiveOrigin, order: bytes, pickle: bytes, keys: Keys) -> li
 
 
 def _in_order(records: Sequence[PlannedRecord], keys: Keys) -> bool:
-    """Whether the storages are in the order in which the pickle names them."""
+    """Tell whether the storages are in the order in which the pickle names them."""
     names = [record.name.rpartition("/data/")[2] for record in records if "/data/" in record.name]
     return names == list(keys.storages)

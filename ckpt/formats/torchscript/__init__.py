@@ -1,4 +1,4 @@
-"""TorchScript archives (torch.jit.save since 1.3), those of the mobile interpreter too."""
+"""TorchScript archives (torch.jit.save since 1.3), also for the mobile interpreter."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def read_from(
 
 
 def _pickles(archive: Archive) -> list[tuple[str, str, str]]:
-    """(record, the folder of its storages, the prefix of their ids) of each pickle with tensors.
+    """Return (record, the folder of its storages, the prefix of their ids) of each pickle with tensors.
 
     The bytecode shares its constants with the code. Before torch 1.9 it had a folder of its own.
     """
@@ -110,7 +110,7 @@ def _pickles(archive: Archive) -> list[tuple[str, str, str]]:
 
 
 def _run(code: Code) -> Iterator[Notice]:
-    """What torch.jit.load runs of the code, and what the code does to files."""
+    """Yield a notice about the code that torch.jit.load runs, and about its calls that touch files."""
     deeds = and_more(code.deeds, 2)
     if code.loaders and code.deeds:
         loaders = and_more(code.loaders, 2)

@@ -67,12 +67,12 @@ _LARGE = 1 << 20
 
 
 def losses(checkpoint: Checkpoint) -> list[str]:
-    """Always empty: the archive stays as it is."""
+    """Return an empty list: the archive stays as it is."""
     return []
 
 
 def unfit(entry: Entry) -> str | None:
-    """Always None: the archive stays as it is."""
+    """Return None: the archive stays as it is."""
     return None
 
 
@@ -116,14 +116,17 @@ def _pickles(checkpoint: Checkpoint, archive: Archive, limits: Limits) -> dict[s
 
 
 def _moved(tags: dict[Use, dict[str, str]], pickle: str, use: Use, text: str) -> str:
-    """What takes the place of a text. Devices in the bytecode are constants of its code, which stay."""
+    """Return the text that takes the place of a text.
+
+    Devices in the bytecode are constants of its code, which stay.
+    """
     if use != "storage" and pickle != PICKLES[0]:
         return text
     return tags[use].get(text, text)
 
 
 def _tags(checkpoint: Checkpoint, archive: Archive, limits: Limits) -> dict[Use, dict[str, str]]:
-    """What becomes what, by comparing the checkpoint with its file."""
+    """Compare the checkpoint with its file. Return the new text for each old text, by use."""
     before = read_from(archive, checkpoint.path, limits)
     tags: dict[Use, dict[str, str]] = {"storage": {}, "device": {}, "text": {}}  # other texts stay
     new = {storage.id: storage.device for storage in checkpoint.storages}
@@ -157,7 +160,7 @@ def _record(archive: Archive, record: Record, pickle: bytes | None) -> PlannedRe
 
 
 Use: TypeAlias = Literal["storage", "device", "text"]
-"""What a text is used for: the location of a storage, the argument of `torch.device`, anything else."""
+"""The use of a text: the location of a storage, the argument of `torch.device`, anything else."""
 Moved: TypeAlias = Callable[[Use, str], str]
 """Gives the text that takes the place of a text."""
 
@@ -167,14 +170,14 @@ _SCALARS = frozenset((BINFLOAT, BININT, BININT1, BININT2, BINUNICODE, LONG1, NEW
 _MEMO = frozenset((BINGET, BINPUT, LONG_BINGET, LONG_BINPUT))
 _OBJECTS = frozenset((BINPERSID, BUILD, GLOBAL, MARK, NEWOBJ, PROTO, REDUCE, STOP))
 _KNOWN = _TUPLES | _LISTS | _SCALARS | _MEMO | _OBJECTS
-"""What torch's C++ writer writes. Anything else is not from there."""
+"""The opcodes that torch's C++ writer writes. Anything else is not from there."""
 _PUTS, _GETS = (BINPUT, LONG_BINPUT), (BINGET, LONG_BINGET)
 _NUMBERS = (BININT1, BININT2, BININT, LONG1)
 _DEVICE = b"torch\ndevice\n"
 
 
 class _Token(NamedTuple):
-    """An opcode with its bytes. `slot` is that of the memo, for PUT and GET."""
+    """An opcode with its bytes. `slot` is its slot of the memo, for PUT and GET."""
 
     code: int
     begin: int
