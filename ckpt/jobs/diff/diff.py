@@ -320,7 +320,7 @@ def _of_optimizer(name: str, known: dict[str, str]) -> str:
 def _rows(
     before: Survey, after: Survey, pair: Pair, names: Paired, options: Options
 ) -> tuple[Pair, list[Row]]:
-    """Return the rows of two sections: pairs by name, and the tensors of one side, in the order of after."""
+    """Return the tensors of two sections by name: pairs, and tensors of one side, in the order of after."""
     rows: list[Row] = []
     for name, index in names.two.items():
         entry = after.tensors[index]

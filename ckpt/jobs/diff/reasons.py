@@ -178,7 +178,7 @@ def _reason(row: Row, before: Side, after: Side) -> Reason:
 
 
 def recorded_same(before: Tensor, after: Tensor) -> bool | None:
-    """Compare two tensors of one shape and dtype by their recorded CRCs; None if the CRCs cannot say.
+    """Compare two tensors of one shape and dtype by their recorded CRCs. Return None if the CRCs cannot say.
 
     Nothing is read. A CRC covers a whole storage, so both tensors must be the same view of their storages.
     """
@@ -322,7 +322,7 @@ def are_pieces(rows: Iterable[Row]) -> bool:
 
 
 def ranks_of(rows: Iterable[Row]) -> tuple[int, int] | None:
-    """Return the ranks of two files of one mesh, or None if there is no such mesh."""
+    """Return the ranks of two files of one mesh, or None for other files."""
     for row in rows:
         if row.before is None or row.after is None:
             continue
@@ -354,7 +354,7 @@ def _is_flat(row: Row) -> bool:
 
 
 def _run(tensor: Tensor) -> tuple[object, int | None] | None:
-    """Return what the ranks of one run have in common, and the rank, or None if a tensor is no part."""
+    """Return what the ranks of one run have in common, and the rank, or None if it is not a part of a tensor."""
     if not isinstance(tensor, Composite):
         return None
     if tensor.piece is not None:

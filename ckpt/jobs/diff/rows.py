@@ -177,7 +177,7 @@ class Module(NamedTuple):
 
     @property
     def rel_l2(self) -> float | None:
-        """The norm of the difference over the norm before; None if the latter is zero and something moved."""
+        """The norm of the difference over the norm before, or None if that is zero and something moved."""
         if self.reference:
             return sqrt(self.squares / self.reference)
         return 0.0 if not self.squares else None
@@ -302,7 +302,7 @@ def _geometry(tensor: Tensor) -> tuple[Hashable, ...]:
 
 
 def _contents(tensors: dict[int, Tensor], executor: Executor) -> tuple[dict[int, Hashable], dict[int, str]]:
-    """Read a key of the contents of tensors, equal for equal tensors, and why some cannot be read."""
+    """Read the contents of tensors as keys that are equal for equal tensors, and why some cannot be read."""
     alike: dict[Hashable, list[TensorRef]] = {}
     for tensor in tensors.values():
         if isinstance(tensor, TensorRef):

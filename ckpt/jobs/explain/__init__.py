@@ -88,7 +88,7 @@ def _words(text: str) -> list[str]:
 def _score(words: Sequence[str], page: Page) -> tuple[bool, int, float]:
     """Score a text by the run of words that it shares with an error of the page.
 
-    Return whether the error is surely on the page, the number of words in a row, and their share of the error.
+    Return whether the text surely is an error of the page, the words in a row, and their share of the error.
     The score is zero below `_LEAST`, unless the text has no other words and two of them are not short.
     """
     best = (False, 0, 0.0)

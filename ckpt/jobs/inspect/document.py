@@ -111,9 +111,9 @@ def document(report: InspectReport) -> dict[str, Json]:
 
 
 def _part_bytes(checkpoint: Checkpoint) -> list[int | None] | None:
-    """Return the bytes of each file of a set in order, None for all if no file has a size.
+    """Return the bytes of each file of a set in their order, or None if no file has any.
 
-    A file that holds no tensors has None.
+    The bytes of a file are None if it holds no tensors.
     """
     sizes = {source.name: source.size for source in checkpoint.all_sources()}
     folder = checkpoint.path.rstrip("/")

@@ -129,7 +129,7 @@ def contents(checkpoint: Checkpoint) -> list[Item]:
 def first_values(tensor: Tensor, count: int) -> list[bool | int | float | complex] | None:
     """Return the first elements of a tensor in the order of its shape, at most `count`.
 
-    Return None if numpy has no numbers for its dtype, or it has no data. Raises UnreadableError.
+    Return None if numpy has no numbers for it, or it has no data. Raises UnreadableError.
     """
     from ckpt.elements import cast  # here: a value needs none of them
     from ckpt.elements.blocks import elements
