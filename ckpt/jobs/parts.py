@@ -289,7 +289,7 @@ class Input(NamedTuple):
 
 
 def input_of(checkpoint: Checkpoint) -> Input:
-    """Digest what tells the files of a checkpoint from others: names, sizes, times or ETags, and their ends.
+    """Return what tells the files of a checkpoint from others: names, sizes, times or ETags, and both ends.
 
     Devices, inodes and the folder above are left out, because they differ where a file system is mounted twice. Raises
     NotOpenedError.
@@ -336,9 +336,10 @@ class Share(NamedTuple):
 
 
 class Notes:
-    """An executor that runs nothing and notes the tasks. A job sees each of them fail, and ends with a report that says nothing.
+    """An executor that runs nothing and notes the tasks.
 
-    What a format of another distribution runs is run: its tasks have no part in the cut.
+    A job sees each of them fail, and ends with a report that says nothing. The tasks of a format of another
+    distribution are run: they have no part in the cut.
     """
 
     def __init__(self) -> None:
@@ -356,8 +357,8 @@ class Notes:
 class Mine:
     """An executor that runs the tasks `first` to `last` of a job while its files are open.
 
-    It writes down their results. The other tasks fail, as in `Notes`. `failed` are the reasons of the tasks that could
-    not be read.
+    It writes down their results. The other tasks fail, as in `Notes`. `failed` are the reasons of the tasks
+    that could not be read.
     """
 
     def __init__(
@@ -434,7 +435,7 @@ _NAMED = 20
 
 
 def refusals(parts: Sequence[Part], version: str) -> list[CkptError]:
-    """Return the errors if parts are not one whole job: each part that differs, is there twice or is missing."""
+    """Return an error for each part that differs, is there twice or is missing from the job."""
     found: list[CkptError] = []
     first = parts[0]
     if first.version != version:
@@ -509,7 +510,7 @@ def results_of_all(parts: Sequence[Part], tasks: Sequence[Task[object]]) -> list
 
 
 def checked_options(part: Part, types: Mapping[str, str]) -> dict[str, object]:
-    """Return the options of a part as arguments. `types` are the types of the command. Raises UnreadableError."""
+    """Return the options of a part as arguments. `types` come from the command. Raises UnreadableError."""
     made: dict[str, object] = {}
     for name, value in part.options.items():
         if name not in types or not _fits(value, types[name]):

@@ -20,7 +20,8 @@ Document = Mapping[str, Json]
 def payload(documents: Iterable[Document], version: str) -> dict[str, Json]:
     """Return the data that the script of a page draws: `views`, and the PATHs that are `unreadable`.
 
-    The documents come from `inspect`, `diff`, `stats` and `ls --json`, and from errors. Raises UnreadableError.
+    The documents come from `inspect`, `diff`, `stats` and `ls --json`, and from errors.
+    Raises UnreadableError.
     """
     made: dict[str, list[dict[str, Json]]] = {name: [] for name in ROWS}
     unreadable: list[Json] = []

@@ -87,7 +87,7 @@ def sums_now(
 
 
 def digests(survey: Survey, *, executor: Executor | None = None) -> list[str | None]:
-    """Return the sum of each tensor in file order, or None if a tensor has no data. Raises UnreadableError."""
+    """Return the sum of each tensor in file order, None if it has no data. Raises UnreadableError."""
     tasks = [
         Task(_digest_or_none, (entry.tensor,), entry.tensor.nbytes) for entry in survey.checkpoint.tensors
     ]
@@ -262,8 +262,8 @@ def like_of_sums(path: str, rows: Iterable[Sum]) -> Like:
 def likeness(survey: Survey, like: Like, section: str | None = None) -> Likeness:
     """Compare a checkpoint with another save by names and shapes.
 
-    All tensors are compared if both have the same sections, else the tensors of the model, or of `section`. A file of
-    sums is compared with the part that has the most of its names. Wrappers in names do not count.
+    All tensors are compared if both have the same sections, else the tensors of the model, or of `section`.
+    A file of sums is compared with the part that has the most of its names. Wrappers in names do not count.
     """
     whole = survey.everything
     if section is not None:

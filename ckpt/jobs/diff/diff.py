@@ -33,11 +33,12 @@ from ckpt.text import Json, and_more, listed, show
 
 
 class Options(NamedTuple):
-    """The scope of a comparison and its tolerance. `tolerance` gives (absolute, relative) for a dtype; None is exact.
+    """The scope of a comparison and its tolerance.
 
-    `rules` rename the weights of the first file. Without `align` names are compared as they are. `structure` reads no
-    values, `quick` only the CRCs that the containers recorded. `norms` works out the numbers of equal tensors too,
-    `histogram` counts the differences of each tensor in bins.
+    `tolerance` gives (absolute, relative) for a dtype; None is exact. `rules` rename the weights of the first
+    file. Without `align` names are compared as they are. `structure` reads no values, `quick` only the CRCs
+    that the containers recorded. `norms` works out the numbers of equal tensors too, `histogram` counts the
+    differences of each tensor in bins.
     """
 
     select: Globs | None = None
@@ -55,7 +56,7 @@ class Options(NamedTuple):
     executor: Executor | None = None
     """The executor that compares; by default threads of this process."""
     once: bool = False
-    """A flag: no task may depend on the result of another, as tasks run on several machines. Figures are the same."""
+    """A flag: no task may depend on another's result, as on several machines. Figures are the same."""
 
 
 def _lacks(checkpoint: Checkpoint, name: str) -> bool:
@@ -157,9 +158,9 @@ class DiffReport(NamedTuple):
 def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffReport:
     """Compare two checkpoints.
 
-    Sections are paired by their place, else by their kind. In models the prefixes of wrappers and a common first
-    component are aligned.
-    Raises UsageError when a section is not there or two names would become one, UnreadableError.
+    Sections are paired by their place, else by their kind. In models the prefixes of wrappers and a common
+    first component are aligned. Raises UsageError when a section is not there or two names would become one,
+    UnreadableError.
     """
     options = options or Options()
     pairs, alone = _pairs(before, after, options)

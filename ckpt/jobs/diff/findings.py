@@ -99,7 +99,7 @@ def _frozen(rows: Sequence[Row], step: str | None) -> Iterable[Finding]:
 
 
 def _may_be_buffer(row: Row) -> bool:
-    """Tell whether nothing speaks for a parameter, or it may belong to a frozen batch norm, which has only buffers."""
+    """Tell whether nothing speaks for a parameter, or a frozen batch norm, with buffers only, may hold it."""
     return row.role.role == "unknown" or row.role[1:3] == ("likely", "batchnorm")
 
 

@@ -29,7 +29,7 @@ from ckpt.tensors import Composite
 from ckpt.text import folded, plural
 
 State = float | str | None
-"""The state of a parameter in an optimizer: its step counter, `never` (a gradient), `absent`, or None if unknown."""
+"""The state of a parameter in an optimizer: a step counter, `never` (a gradient), `absent`; None: unknown."""
 
 
 class Reason(NamedTuple):
@@ -200,7 +200,7 @@ def _recorded_same(one: TensorRef, two: TensorRef) -> bool | None:
 
 
 def contradicted(before: Tensor, after: Tensor, *, same: bool) -> bool:
-    """Tell whether the recorded CRCs contradict the comparison of the bytes. Then one of the files is damaged."""
+    """Tell whether the recorded CRCs contradict the comparison of the bytes. Then one file is damaged."""
     for one, two in zip(parts_of(before), parts_of(after), strict=False):
         recorded = _recorded_same(one, two) if _whole(one) and one.numel else None
         if recorded is not None and recorded != same and (same or len(parts_of(before)) == 1):
@@ -354,7 +354,7 @@ def _is_flat(row: Row) -> bool:
 
 
 def _run(tensor: Tensor) -> tuple[object, int | None] | None:
-    """Return what the ranks of one run have in common, and the rank, or None if it is not a part of a tensor."""
+    """Return what the ranks of one run have in common, and the rank; or None if a tensor is not a part."""
     if not isinstance(tensor, Composite):
         return None
     if tensor.piece is not None:

@@ -152,10 +152,10 @@ def _node(checkpoint: Checkpoint, value: Value) -> Node:
 
 
 def same_node(one: Node, two: Node) -> bool:
-    """Tell whether two inert nodes stand for equal values of equal types. Their tensors are compared elsewhere.
+    """Tell whether two inert nodes stand for equal values of equal types.
 
-    Floats are compared by their bits, and NaN equals NaN. The order of keys and of sets does not count.
-    Cycles are cut.
+    Their tensors are compared elsewhere. Floats are compared by their bits, and NaN equals NaN. The order of
+    keys and of sets does not count. Cycles are cut.
     """
     todo = [(one, two)]
     seen: set[tuple[int, int]] = set()

@@ -122,7 +122,7 @@ def _part_bytes(checkpoint: Checkpoint) -> list[int | None] | None:
 
 
 def _optimizer_states(survey: Survey) -> dict[int, dict[str, Json]]:
-    """Return what the optimizers know of tensors, by index: whether they hold state, and the steps they counted."""
+    """Return the optimizer state of tensors, by index: whether it is held, and the steps counted for them."""
     found: dict[int, dict[str, Json]] = {}
     for use in survey.uses:
         if use.is_before or not says_gradients(use):
@@ -213,7 +213,7 @@ def tensor_json(row: Row, role: Role, in_optimizer: bool | None) -> dict[str, Js
 
 
 def _piece(piece: Piece) -> dict[str, Json]:
-    """Return the part of a distributed tensor that a rank holds. `shape` of the tensor is the shape of the whole."""
+    """Return the part of a distributed tensor that a rank holds. The tensor has the shape of the whole."""
     return {
         "rank": piece.rank,
         "mesh": list(piece.mesh),

@@ -1,7 +1,7 @@
 """`ckpt inspect --index`: names for the parameter numbers in an error of DDP.
 
 DDP numbers the parameters that require a gradient in the order of `model.parameters()` (torch/nn/parallel/
-distributed.py `_build_params_for_reducer`). It is the order of the state dict, without buffers, each tied one once.
+distributed.py `_build_params_for_reducer`): the order of the state dict, without buffers, each tied one once.
 """
 
 from __future__ import annotations

@@ -466,8 +466,8 @@ def _is_whole(tensor: Tensor) -> bool:
 def _is_apart(entries: Sequence[Entry]) -> bool:
     """Tell whether each tensor, and each part of one, has a storage of its own.
 
-    The tensors of a column do, unless another tensor has asked for one of their storages, which makes it. They do not
-    if the dict of the column has a second place in the tree.
+    The tensors of a column do, unless another tensor has asked for one of their storages, which makes it.
+    They do not if the dict of the column has a second place in the tree.
     """
     used: list[Storage] = []
     columns: set[int] = set()

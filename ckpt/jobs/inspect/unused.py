@@ -132,7 +132,7 @@ def _of(survey: Survey, use: GradientUse, numbers: Sequence[int]) -> tuple[str, 
 
 
 def _candidates(survey: Survey, use: GradientUse, numbers: Sequence[int]) -> str:
-    """Name the tensors that unknown parameters can be, or their numbers in the optimizer if the file does not say."""
+    """Name the tensors that unknown parameters can be, else their numbers in the optimizer."""
     match = use.match
     indices = sorted(_among(use, numbers))
     if match.model is None or not indices:
