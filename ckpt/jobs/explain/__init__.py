@@ -148,7 +148,7 @@ class Page(NamedTuple):
 
     @property
     def word(self) -> str:
-        """The argument of `ckpt explain` for this page: its code, or the first sentence of its first error."""
+        """The argument of `ckpt explain` for this page: its code or the first sentence of its first error."""
         return self.code.code if self.code else " ".join(self.messages[0].split()).partition(". ")[0]
 
 
