@@ -1,1 +1,1 @@
-"""What the commands do: checkpoints in, a report out. No job opens a file, prints, or knows a format."""
+"""The work of the commands: checkpoints in, a report out. No job opens a file, prints, or knows a format."""

@@ -35,11 +35,11 @@ _SIDES = 2
 
 
 class WrongResultError(Exception):
-    """A result cannot be that of its task."""
+    """The error for a result that its task cannot have."""
 
 
 def is_known(task: Task[object]) -> bool:
-    """Whether the result of a task can be written. Its function says so by the type that it returns."""
+    """Tell whether the result of a task can be written. Its function says so by the type that it returns."""
     return getattr(task.function, "__annotations__", {}).get("return") in _KINDS
 
 
@@ -265,7 +265,7 @@ _KINDS: dict[str, Callable[[Json, Task[object]], object]] = {
     "tuple[int, list[tuple[str, str]], int]": _report,
     "bool | None": _equality,
 }
-"""What a task returns, as it is written where its function is defined -> how its JSON is read."""
+"""The type that a task returns, as written in the definition of its function -> the reader of its JSON."""
 
 
 _EDGE = 16 << 10
@@ -282,7 +282,7 @@ class Input(NamedTuple):
 
 
 def input_of(checkpoint: Checkpoint) -> Input:
-    """What tells the files of a checkpoint from others: names, sizes, times or ETags, and how they begin and end.
+    """Return what tells the files of a checkpoint from others: names, sizes, times or ETags, and both ends.
 
     Devices, inodes and the folder above are left out, because they differ where a file system is mounted twice. Raises
     NotOpenedError.
@@ -329,9 +329,10 @@ class Share(NamedTuple):
 
 
 class Notes:
-    """Runs nothing, and notes the tasks. A job sees each of them fail, and ends with a report that says nothing.
+    """An executor that runs nothing and notes the tasks.
 
-    What a format of another distribution runs is run: its tasks have no part in the cut.
+    A job sees each of them fail, and ends with a report that says nothing. The tasks of a format of another
+    distribution are run: they have no part in the cut.
     """
 
     def __init__(self) -> None:
@@ -347,9 +348,10 @@ class Notes:
 
 
 class Mine:
-    """Runs the tasks `first` to `last` of a job while its files are open, and writes down their results.
+    """An executor that runs the tasks `first` to `last` of a job while its files are open.
 
-    The others fail, as those of `Notes` do. `failed` are the reasons of those that could not be read.
+    It writes down their results. The other tasks fail, as in `Notes`. `failed` are the reasons of the tasks
+    that could not be read.
     """
 
     def __init__(
@@ -383,7 +385,7 @@ class Mine:
 
 
 class Known:
-    """Runs nothing, and hands in the results of the tasks in their order."""
+    """An executor that runs nothing, and hands in the results of the tasks in their order."""
 
     def __init__(self, results: Sequence[object]) -> None:
         self._left = iter(results)
@@ -426,7 +428,7 @@ _NAMED = 20
 
 
 def refusals(parts: Sequence[Part], version: str) -> list[CkptError]:
-    """Why parts are not the whole of one job: one error for each part that differs, is there twice or is missing."""
+    """Return an error for each part that differs, is there twice or is missing from the job."""
     found: list[CkptError] = []
     first = parts[0]
     if first.version != version:
@@ -458,7 +460,7 @@ def refusals(parts: Sequence[Part], version: str) -> list[CkptError]:
 
 
 def _unlike(one: Part, two: Part) -> str | None:
-    """What tells two parts apart that should be of one job."""
+    """Name the first difference between two parts that should be of one job, or return None."""
     pairs: list[tuple[str, object, object]] = [
         ("the version of ckpt", one.version, two.version),
         ("the command", one.command, two.command),
@@ -501,7 +503,7 @@ def results_of_all(parts: Sequence[Part], tasks: Sequence[Task[object]]) -> list
 
 
 def checked_options(part: Part, types: Mapping[str, str]) -> dict[str, object]:
-    """The options of a part as arguments. `types` are those of the command. Raises UnreadableError."""
+    """Return the options of a part as arguments. `types` come from the command. Raises UnreadableError."""
     made: dict[str, object] = {}
     for name, value in part.options.items():
         if name not in types or not _fits(value, types[name]):
@@ -530,9 +532,9 @@ _INPUTS = 2
 
 
 class Part(NamedTuple):
-    """What one machine has measured: the results of the tasks from `first` on, of `tasks` that the job has.
+    """The results of one machine, for the tasks from `first` on, of `tasks` that the job has.
 
-    `command` and `options` are those of the command line that cut it, `plan` is equal where the tasks are.
+    `command` and `options` come from the command line that cut it. `plan` is equal if the tasks are.
     """
 
     share: Share

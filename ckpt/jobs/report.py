@@ -1,4 +1,4 @@
-"""What a page shows of documents: one view for each checkpoint, comparison, series or folder, in one payload."""
+"""The content of a page: one view for each checkpoint, comparison, series or folder, in one payload."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ Document = Mapping[str, Json]
 
 
 def payload(documents: Iterable[Document], version: str) -> dict[str, Json]:
-    """What the script of a page draws: `views`, and the PATHs that are `unreadable`. Raises UnreadableError.
+    """Return the data that the script of a page draws: `views`, and the PATHs that are `unreadable`.
 
-    The documents are those of `inspect`, `diff`, `stats` and `ls --json`, and those of errors.
+    The documents come from `inspect`, `diff`, `stats` and `ls --json`, and from errors.
+    Raises UnreadableError.
     """
     made: dict[str, list[dict[str, Json]]] = {name: [] for name in ROWS}
     unreadable: list[Json] = []
@@ -233,7 +234,7 @@ def _column(values: list[Json]) -> dict[str, Json]:
 
 
 def _key(value: Json) -> object:
-    """What is equal where two values are written alike: 0.0 and -0.0 are not."""
+    """Return a key that is equal if two values are written alike. 0.0 and -0.0 are not."""
     return repr(value) if isinstance(value, (float, list, tuple, dict)) else value
 
 
@@ -379,7 +380,7 @@ def schema_of(document: Mapping[str, Json]) -> str:
 
 
 def is_error(document: Mapping[str, Json]) -> bool:
-    """Whether a document says why a PATH cannot be read."""
+    """Tell whether a document says why a PATH cannot be read."""
     return isinstance(document.get("error"), dict)
 
 

@@ -118,7 +118,7 @@ def document(reports: Sequence[LintReport], others: Mapping[str, int] | None = N
 
 
 class FileGate(NamedTuple):
-    """The rules of the command line together with those of a file, and the rules without the file.
+    """The rules of the command line together with the rules of a file, and the rules without the file.
 
     A file can lie beside the checkpoints that it judges, so it never switches off a finding of level error.
     """

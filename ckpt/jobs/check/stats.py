@@ -47,7 +47,7 @@ class Axis(NamedTuple):
 def axis_of(
     name: str, ref: TensorRef, siblings: Mapping[str, tuple[int, ...]], cls: str | None
 ) -> Axis | Literal["ambiguous"] | None:
-    """Where the output channels of a weight are; None for a tensor without channels.
+    """Return the axis of the output channels of a weight, or None if a tensor has no channels.
 
     `siblings` are the shapes of the tensors of the same module by the last part of their name, `cls` the class of that
     module where a file says it.
@@ -90,7 +90,7 @@ def inner(ref: TensorRef, axis: Axis) -> int:
 
 
 KEYS = ("name", "min", "max", "mean", "std", "rms", "zeros", "nan", "inf", "numel")
-"""What `--sort` takes: names in natural order, numbers with the largest first."""
+"""The words of `--sort`. Names are sorted in natural order, numbers with the largest first."""
 
 
 class DeadChannels(NamedTuple):
@@ -110,7 +110,7 @@ class Row(NamedTuple):
     channels: DeadChannels | None = None
     why: str = ""
     unread: bool = False
-    """Whether its bytes could not be read. `why` says the reason then."""
+    """A flag: its bytes could not be read. `why` says the reason then."""
 
     @property
     def std(self) -> float | None:
@@ -155,7 +155,7 @@ class StatsReport(NamedTuple):
     findings: tuple[Finding, ...]
     threshold: float | None = None
     histogram: bool = False
-    """Whether the elements of each tensor were counted in bins."""
+    """A flag: the elements of each tensor were counted in bins."""
 
     @property
     def unread(self) -> tuple[Row, ...]:
@@ -266,7 +266,7 @@ def _sorted(rows: list[Row], key: str) -> list[Row]:
 
 
 class _Plan(NamedTuple):
-    """What is done with a tensor: `tasks` make its numbers, each of which counts `times`."""
+    """The work on a tensor: `tasks` make its numbers, and each number counts `times`."""
 
     entry: Entry
     label: str
@@ -278,7 +278,7 @@ class _Plan(NamedTuple):
 
 
 class _Layers:
-    """What is known of the layers of a section: the shapes side by side in each, and its class where a file says it."""
+    """The known facts of the layers of a section: the shapes in each, and its class if a file says it."""
 
     def __init__(self, checkpoint: Checkpoint, section: Section) -> None:
         self._siblings: dict[str, dict[str, tuple[int, ...]]] = {}
@@ -330,7 +330,7 @@ def _measured(
     *,
     checksums: bool,
 ) -> list[Measurement | Failed]:
-    """The numbers of each tensor, from those of its spans."""
+    """Return the numbers of each tensor, put together from the numbers of its spans."""
     results = iter(run_each(executor, [task for plan in plans for task in plan.tasks], progress))
     found = [_together([next(results) for _ in plan.tasks]) for plan in plans]
     if not checksums:

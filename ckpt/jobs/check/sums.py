@@ -32,7 +32,7 @@ class Sum(NamedTuple):
     file: str | None = None
     """The file of the tensor, where a list holds the sums of several."""
     unread: str | None = None
-    """Why its bytes could not be read. `digest` is empty then."""
+    """The reason why its bytes could not be read. `digest` is empty then."""
 
 
 def sums(
@@ -90,7 +90,7 @@ def sums_now(
 
 
 def digests(survey: Survey, *, executor: Executor | None = None) -> list[str | None]:
-    """The sum of each tensor of the file, in file order; None for a tensor without data. Raises UnreadableError."""
+    """Return the sum of each tensor in file order, None if it has no data. Raises UnreadableError."""
     tasks = [
         Task(_digest_or_none, (entry.tensor,), entry.tensor.nbytes) for entry in survey.checkpoint.tensors
     ]
@@ -157,7 +157,7 @@ _PLAIN = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}
 
 
 _FILE = "# file: "
-"""What stands before the name of a file, above its sums."""
+"""The text before the name of a file, above its sums."""
 
 
 def lines(found: Sequence[Sum], file: str | None = None) -> list[str]:
@@ -199,7 +199,7 @@ _LISTED = 3
 
 
 class Like(NamedTuple):
-    """The tensors of another save by their names: all of them, and those of its model. Sums record no shapes: None.
+    """The tensors of another save and of its model, by name. Sums record no shapes, so these are None.
 
     `sections` are the names of its sections; empty for sums.
     """
@@ -211,7 +211,7 @@ class Like(NamedTuple):
 
 
 class Likeness(NamedTuple):
-    """How a checkpoint differs from another save. Names of the checkpoint are full ones."""
+    """The differences of a checkpoint from another save. Names of the checkpoint are full ones."""
 
     path: str
     missing: tuple[str, ...]
@@ -245,28 +245,28 @@ class Likeness(NamedTuple):
 
     @property
     def checked(self) -> str:
-        """What agrees, where nothing differs."""
+        """Return the text for a checkpoint that differs in nothing."""
         return f"{'names and shapes' if self.has_shapes else 'names'} as in {show(self.path, 80)}"
 
 
 def like_of(survey: Survey, section: str | None = None) -> Like:
-    """What another save holds. Raises UsageError where it has no such section."""
+    """Return the tensors of another save. Raises UsageError if it has no such section."""
     chosen = survey.section(section) if section is not None else _model(survey)
     every = survey.everything
     return Like(survey.path, _shapes(every), _shapes(chosen), _sections(survey))
 
 
 def like_of_sums(path: str, rows: Iterable[Sum]) -> Like:
-    """What a file of sums names."""
+    """Return the tensors that a file of sums names."""
     names: dict[str, Shape | None] = dict.fromkeys(unwrapped_name(row.name) for row in rows)
     return Like(path, names, names)
 
 
 def likeness(survey: Survey, like: Like, section: str | None = None) -> Likeness:
-    """How a checkpoint differs from another save.
+    """Compare a checkpoint with another save by names and shapes.
 
-    All tensors are compared where both have the same sections, else those of the model, or of `section`. Of sums it is
-    the part with the most of their names. Wrappers in names do not count.
+    All tensors are compared if both have the same sections, else the tensors of the model, or of `section`.
+    A file of sums is compared with the part that has the most of its names. Wrappers in names do not count.
     """
     whole = survey.everything
     if section is not None:

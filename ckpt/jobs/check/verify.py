@@ -19,14 +19,14 @@ Verdict = Literal["intact", "damaged", "unreadable"]
 
 
 class Problem(NamedTuple):
-    """What is damaged, and which tensors."""
+    """A damaged part of a file, and the tensors in it."""
 
     what: str
     tensors: tuple[str, ...] = ()
 
 
 class VerifyReport(NamedTuple):
-    """What is known about one file. `checked` says what was compared, `not_checked` what could not be."""
+    """The verdict on one file. `checked` says what was compared, `not_checked` what could not be."""
 
     path: str
     format: str | None
@@ -38,11 +38,11 @@ class VerifyReport(NamedTuple):
     """The tensors of a cut file whose bytes are all there."""
     lost: tuple[str, ...] | None = None
     called: tuple[str, ...] = ()
-    """What loading the file calls beyond what ckpt knows. An intact file can do harm."""
+    """The functions that loading the file calls and ckpt does not know. An intact file can do harm."""
     error: Failure | None = None
-    """Why it is unreadable."""
+    """The reason why the file is unreadable."""
     doubts: tuple[str, ...] = ()
-    """What makes it likely that files of several saves are mixed, and does not prove it."""
+    """The signs that files of several saves are mixed. They do not prove it."""
 
     def to_json(self) -> dict[str, Json]:
         """The document `ckpt.verify`; docs/json.md is its contract."""
@@ -69,7 +69,10 @@ ODD = ("trailing-data", "unread-file", "dead-files", "unverified-size")
 
 
 def structure(checkpoint: Checkpoint) -> VerifyReport:
-    """What reading has shown: the container, where each tensor lies, the files of a folder, the index of shards."""
+    """Judge a checkpoint by what reading has shown.
+
+    That is the container, the place of each tensor, the files of a folder and the index of shards.
+    """
     lost = [notice for notice in checkpoint.notices if notice.code in LOST]
     problems = [
         Problem(notice.message, notice.tensors)
@@ -202,7 +205,7 @@ def with_likeness(checkpoint: Checkpoint, report: VerifyReport, found: Likeness)
 
 
 def against(checkpoint: Checkpoint, expected: Sequence[Sum], found: dict[str, Sum]) -> VerifyReport:
-    """What stored sums say. `found` are the sums of the file now, by every name of its tensors."""
+    """Compare a checkpoint with stored sums. `found` are its sums now, by every name of its tensors."""
     known = {row.name: found[row.name] for row in expected if row.name in found}
     unread = [f"{show(name, 80)}: {row.unread}" for name, row in known.items() if row.unread is not None]
     other = tuple(

@@ -33,10 +33,12 @@ from ckpt.text import Json, and_more, listed, show
 
 
 class Options(NamedTuple):
-    """What is compared, and how closely. `tolerance` gives (absolute, relative) for a dtype; None is exact.
+    """The scope of a comparison and its tolerance.
 
-    `rules` rename the weights of the first file, and without `align` names are compared as they are. `structure` reads no values, `quick` only the CRCs that the containers recorded; `norms` works out the numbers
-    of equal tensors too, `histogram` counts the differences of each tensor in bins.
+    `tolerance` gives (absolute, relative) for a dtype; None is exact. `rules` rename the weights of the first
+    file. Without `align` names are compared as they are. `structure` reads no values, `quick` only the CRCs
+    that the containers recorded. `norms` works out the numbers of equal tensors too, `histogram` counts the
+    differences of each tensor in bins.
     """
 
     select: Globs | None = None
@@ -52,9 +54,9 @@ class Options(NamedTuple):
     progress: Callable[[int], None] | None = None
     """Called with the number of bytes that were compared."""
     executor: Executor | None = None
-    """Who compares; by default threads of this process."""
+    """The executor that compares; by default threads of this process."""
     once: bool = False
-    """Whether no task may depend on the result of another, as when they run on several machines. Figures are the same."""
+    """A flag: no task may depend on another's result, as on several machines. Figures are the same."""
 
 
 def _lacks(checkpoint: Checkpoint, name: str) -> bool:
@@ -62,7 +64,7 @@ def _lacks(checkpoint: Checkpoint, name: str) -> bool:
 
 
 class DiffReport(NamedTuple):
-    """What differs between two checkpoints. `differs` is the answer of the exit code."""
+    """The differences between two checkpoints. `differs` is the answer of the exit code."""
 
     before: Checkpoint
     after: Checkpoint
@@ -75,11 +77,11 @@ class DiffReport(NamedTuple):
     differs: bool
     options: Options = Options()
     lost: tuple[str, ...] = ()
-    """What was not compared because a side has lost it."""
+    """The parts that were not compared because a side has lost them."""
 
     @property
     def same(self) -> bool:
-        """Whether it is known that nothing differs."""
+        """Tell whether both sides are known to be the same."""
         return not self.differs and not self.damaged and not self.count("unchecked") and not self.lost
 
     @property
@@ -154,11 +156,11 @@ class DiffReport(NamedTuple):
 
 
 def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffReport:
-    """What differs between two checkpoints.
+    """Compare two checkpoints.
 
-    Sections are paired by their place, else by their kind; in models the prefixes of wrappers and a common first
-    component are aligned.
-    Raises UsageError when a section is not there or two names would become one, UnreadableError.
+    Sections are paired by their place, else by their kind. In models the prefixes of wrappers and a common
+    first component are aligned. Raises UsageError when a section is not there or two names would become one,
+    UnreadableError.
     """
     options = options or Options()
     pairs, alone = _pairs(before, after, options)
@@ -282,7 +284,7 @@ def _only_weights(ours: list[Section], theirs: list[Section]) -> list[Pair]:
 
 
 def _names(before: Survey, after: Survey, pairs: Sequence[Pair], options: Options) -> list[Paired]:
-    """How the names of each pair go together. The names in an optimizer follow those of the weights."""
+    """Match the names of each pair. The names in an optimizer follow the names of the weights."""
     found: dict[int, Paired] = {}
     known: dict[str, str] = {}
     for index, pair in enumerate(pairs):
@@ -308,7 +310,7 @@ def _names(before: Survey, after: Survey, pairs: Sequence[Pair], options: Option
 
 
 def _of_optimizer(name: str, known: dict[str, str]) -> str:
-    """What the first file calls a tensor of an optimizer that keeps its state by names."""
+    """Return the name in the first file for a tensor of an optimizer that keeps its state by names."""
     start, _, rest = name.partition(".")
     parameter, _, key = rest.rpartition(".")
     if start != "state" or parameter not in known or parameter.isdigit():  # a number is not a name
@@ -319,7 +321,7 @@ def _of_optimizer(name: str, known: dict[str, str]) -> str:
 def _rows(
     before: Survey, after: Survey, pair: Pair, names: Paired, options: Options
 ) -> tuple[Pair, list[Row]]:
-    """The tensors of two sections by their names: pairs, and those of one side; in the order of after."""
+    """Return the tensors of two sections by name: pairs, and tensors of one side, in the order of after."""
     rows: list[Row] = []
     for name, index in names.two.items():
         entry = after.tensors[index]
@@ -402,7 +404,7 @@ _CLOSE: dict[str, Tolerance] = {
 
 
 def comparison(how: Mapping[str, object]) -> Options:
-    """What is compared, and how closely, by the options of the command. Raises UsageError."""
+    """Read the scope and the tolerance of a comparison from the options of the command. Raises UsageError."""
     include, exclude, sub = (cast("list[str] | None", how[name]) for name in ("include", "exclude", "sub"))
     atol, rtol = (cast("float | None", how[name]) for name in ("atol", "rtol"))
     return Options(
@@ -417,7 +419,7 @@ def comparison(how: Mapping[str, object]) -> Options:
 
 
 def _tolerance(atol: float | None, rtol: float | None, *, close: bool) -> Callable[[str], Tolerance] | None:
-    """The tolerance for each dtype, None where every byte counts."""
+    """Return a function that gives the tolerance of a dtype, or None if every byte counts."""
     if close:
         return lambda dtype: _CLOSE.get(dtype, (0.0, 0.0))
     if atol is None and rtol is None:

@@ -50,9 +50,9 @@ def _listed(rows: Iterable[Row]) -> str:
 
 
 def _frozen(rows: Sequence[Row], step: str | None) -> Iterable[Finding]:
-    """Parameters that did not move while others did: a fact of two files, though the reason may be unknown.
+    """Report the parameters that did not move while others did, even if the reason is unknown.
 
-    `step` is that of both files.
+    `step` is the step of both files.
     """
     parameters = [row for row in _parameters(rows) if row.after is not None and row.after.tensor.numel]
     # Averages follow the model, so they are asked only where it is missing.
@@ -99,7 +99,7 @@ def _frozen(rows: Sequence[Row], step: str | None) -> Iterable[Finding]:
 
 
 def _may_be_buffer(row: Row) -> bool:
-    """Whether nothing speaks for a parameter, or it may belong to a frozen batch norm, which has only buffers."""
+    """Tell whether nothing speaks for a parameter, or a frozen batch norm, with buffers only, may hold it."""
     return row.role.role == "unknown" or row.role[1:3] == ("likely", "batchnorm")
 
 
@@ -136,7 +136,7 @@ def _skipped(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding
 
 
 def _advanced(before: Side, after: Side) -> bool:
-    """Whether every optimizer took steps from one file to the other."""
+    """Tell whether every optimizer took steps from one file to the other."""
     pairs = list(zip(before.steps, after.steps, strict=False))
     return len(before.steps) == len(after.steps) and bool(pairs) and all(b < a for b, a in pairs)
 
@@ -183,7 +183,7 @@ def _not_finite(rows: Sequence[Row]) -> Iterable[Finding]:
 
 
 def are_ranks(before: Side, after: Side, rows: Sequence[Row]) -> bool:
-    """Whether the two files are snapshots of two ranks of one run, or hold other parts of their tensors."""
+    """Tell whether two files are snapshots of two ranks of one run, or hold other parts of their tensors."""
     if ranks.are_pieces(rows):
         return True
     one, two = before.record, after.record
@@ -193,9 +193,9 @@ def are_ranks(before: Side, after: Side, rows: Sequence[Row]) -> bool:
 
 
 def _ranks(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding]:
-    """What should be equal on all ranks: parameters, which are not shards, and who has a gradient.
+    """Report the parameters that differ between ranks, or have a gradient on one rank only.
 
-    Buffers are not: the statistics of BatchNorm follow each rank's own data.
+    Shards are left out, and buffers too: the statistics of BatchNorm follow each rank's own data.
     """
     assert before.record is not None and after.record is not None
     numbers = before.record.rank, after.record.rank

@@ -1,4 +1,4 @@
-"""Why a parameter did not change, as far as two files can tell.
+"""The reasons why a parameter did not change, as far as two files can tell.
 
 The ranks of a run, and the checksums that files recorded, say what no value says.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ckpt.jobs.diff.diff import Options
 
 State = float | str | None
-"""What an optimizer's state says of a parameter: its step counter, `never` (a gradient), `absent`; None: nothing."""
+"""The state of a parameter in an optimizer: a step counter, `never` (a gradient), `absent`; None: unknown."""
 
 
 class Reason(NamedTuple):
@@ -50,7 +50,7 @@ _ABSENT = Reason("not-in-optimizer", "not in the optimizer, so frozen on purpose
 
 
 class Side:
-    """What one of the two files knows of each of its tensors, by the index in `Checkpoint.tensors`."""
+    """The facts of one of the two files about each of its tensors, by the index in `Checkpoint.tensors`."""
 
     def __init__(self, survey: Survey) -> None:
         self._survey = survey
@@ -78,11 +78,11 @@ class Side:
 
     @property
     def record(self) -> ModelRecord | None:
-        """What `ckpt.snapshot` recorded, or the model of `--model` says."""
+        """The record of `ckpt.snapshot`, or of the model of `--model`."""
         return None if self._survey.record is None else self._survey.record.record
 
     def state(self, index: int | None) -> State:
-        """What the optimizers say of a tensor."""
+        """Return the state of a tensor in the optimizers."""
         return None if index is None else self._states.get(index)
 
     def clock(self, index: int | None) -> float | None:
@@ -90,7 +90,7 @@ class Side:
         return None if index is None else self._clocks.get(index)
 
     def recorded(self, index: int | None) -> TensorRecord | None:
-        """What a live model said of a tensor."""
+        """Return the record of a tensor by a live model."""
         return None if index is None else self._recorded.get(index)
 
     @property
@@ -100,7 +100,10 @@ class Side:
 
 
 def at_one_step(before: Side, after: Side) -> str | None:
-    """The step at which both files were saved, such as `step 3`; None where they differ or no optimizer counts steps."""
+    """Return the step of both files, such as `step 3`, or None.
+
+    It is None if the steps differ, or no optimizer counts steps.
+    """
     if not before.steps or before.steps != after.steps:
         return None
     steps = [f"{step:,.0f}" for step in dict.fromkeys(before.steps)]
@@ -172,9 +175,9 @@ def _reason(row: Row, before: Side, after: Side) -> Reason:
 
 
 def recorded_same(before: Tensor, after: Tensor) -> bool | None:
-    """Whether two tensors of one shape and dtype are the same by their recorded CRCs; None if the CRCs cannot say.
+    """Compare two tensors of one shape and dtype by their recorded CRCs. Return None if the CRCs cannot say.
 
-    Reads nothing. A CRC covers a whole storage, so both tensors must be the same view of their storages.
+    Nothing is read. A CRC covers a whole storage, so both tensors must be the same view of their storages.
     """
     answers = [_recorded_same(one, two) for one, two in zip(parts_of(before), parts_of(after), strict=False)]
     if len(parts_of(before)) != len(parts_of(after)) or None in answers:
@@ -194,7 +197,7 @@ def _recorded_same(one: TensorRef, two: TensorRef) -> bool | None:
 
 
 def contradicted(before: Tensor, after: Tensor, *, same: bool) -> bool:
-    """Whether the recorded CRCs contradict the comparison of the bytes. Then one of the files is damaged."""
+    """Tell whether the recorded CRCs contradict the comparison of the bytes. Then one file is damaged."""
     for one, two in zip(parts_of(before), parts_of(after), strict=False):
         recorded = _recorded_same(one, two) if _whole(one) and one.numel else None
         if recorded is not None and recorded != same and (same or len(parts_of(before)) == 1):
@@ -209,7 +212,7 @@ def _view(ref: TensorRef) -> tuple[object, ...]:
 
 
 def _whole(ref: TensorRef) -> bool:
-    """Whether a tensor covers its whole storage, and the storage its whole record."""
+    """Tell whether a tensor covers its whole storage, and the storage its whole record."""
     return ref.extent == (0, ref.storage.nbytes) and ref.nbytes == ref.storage.nbytes and _is_all(ref.storage)
 
 
@@ -221,14 +224,14 @@ def _is_all(storage: Storage) -> bool:
 
 
 def shape_status(before: Entry, after: Entry) -> Status:
-    """What shapes and dtypes say of two tensors."""
+    """Return the status of two tensors by their shapes and dtypes."""
     if before.tensor.shape != after.tensor.shape or before.tensor.layout != after.tensor.layout:
         return "reshaped"
     return "retyped" if before.tensor.dtype != after.tensor.dtype else "same"
 
 
 def compared(rows: list[Row], options: Options, path: str) -> list[Row]:
-    """The rows with what differs in the values of those of one shape; `path` is that of the file after."""
+    """Compare the values of the rows that have one shape. `path` is the path of the file after."""
     if options.structure:
         return rows
     rows = [row._replace(status="unchecked", apart=True) if is_apart(row) else row for row in rows]
@@ -278,7 +281,7 @@ def _recorded(row: Row) -> Row:
 
 
 def is_apart(row: Row) -> bool:
-    """Whether one of the files holds a part of the tensor, and the other one another part, or all of it."""
+    """Tell whether one file holds a part of the tensor, and the other file another part, or all of it."""
     if row.before is None or row.after is None:
         return False
     one, two = row.before.tensor, row.after.tensor
@@ -291,7 +294,10 @@ def is_apart(row: Row) -> bool:
 
 
 def _part(tensor: Tensor) -> object:
-    """What tells the parts of one tensor apart; None for a whole one, an empty text for a part of an unknown place."""
+    """Return a key that tells the parts of one tensor apart.
+
+    It is None if the tensor is whole, and an empty text if the place of the part is unknown.
+    """
     if not isinstance(tensor, Composite):
         return None
     piece = tensor.piece
@@ -307,13 +313,13 @@ def _part(tensor: Tensor) -> object:
 
 
 def are_pieces(rows: Iterable[Row]) -> bool:
-    """Whether two files hold other parts of tensors, or the copies of two ranks."""
+    """Tell whether two files hold other parts of tensors, or the copies of two ranks."""
     rows = list(rows)
     return any(row.apart for row in rows) or ranks_of(rows) is not None
 
 
 def ranks_of(rows: Iterable[Row]) -> tuple[int, int] | None:
-    """The ranks of two files of one mesh; None for other files."""
+    """Return the ranks of two files of one mesh, or None for other files."""
     for row in rows:
         if row.before is None or row.after is None:
             continue
@@ -345,7 +351,7 @@ def _is_flat(row: Row) -> bool:
 
 
 def _run(tensor: Tensor) -> tuple[object, int | None] | None:
-    """What the ranks of one run have in common, and the rank; None for what is no part of a tensor."""
+    """Return what the ranks of one run have in common, and the rank; or None if a tensor is not a part."""
     if not isinstance(tensor, Composite):
         return None
     if tensor.piece is not None:

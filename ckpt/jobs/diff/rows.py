@@ -1,4 +1,4 @@
-"""What a comparison finds, row by row: tensors, values, and the sections that they lie in."""
+"""The findings of a comparison, row by row: tensors, values, and the sections that they lie in."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Cause = Literal[
     "stepped",
     "unknown",
 ]
-"""Why a parameter did not move, in a word."""
+"""The reason why a parameter did not move, in a word."""
 
 
 class Row(NamedTuple):
@@ -64,21 +64,21 @@ class Row(NamedTuple):
     cause: Cause | None = None
     damaged: bool = False
     indices: tuple[int | None, int | None] = (None, None)
-    """Where it stands in `Checkpoint.tensors`, before and after."""
+    """The index of the tensor in `Checkpoint.tensors`, before and after."""
     in_optimizer: tuple[bool | None, bool | None] = (None, None)
-    """Whether an optimizer in the file holds it, before and after; None where the file does not say."""
+    """A flag: an optimizer in the file holds it, before and after. None if the file does not say."""
     labels: tuple[str, str] = ("", "")
-    """What text calls it, before and after: inside of the only model, where it lies in one."""
+    """The name in text, before and after: the name inside of the only model, if it lies in one."""
     kind: str = "model"
     """The kind of the section that it lies in."""
     apart: bool = False
-    """Whether the files hold other parts of it, as those of two ranks do."""
+    """A flag: the files hold other parts of it, as the files of two ranks do."""
     unread: str | None = None
-    """Why its bytes could not be read."""
+    """The reason why its bytes could not be read."""
 
     @property
     def moved(self) -> bool:
-        """Whether any byte of it changed, within a tolerance or not."""
+        """Tell whether any byte of it changed, within a tolerance or not."""
         change = self.change
         return self.status in ("changed", "reshaped", "retyped") or (
             change is not None and bool(change.differing or change.other_bytes)
@@ -92,7 +92,7 @@ class Row(NamedTuple):
 
     @property
     def label(self) -> str:
-        """What text calls it: by the name after, where there is one."""
+        """Return the name in text: the name after, if there is one, else the name before."""
         return self.labels[1] or self.labels[0]
 
 
@@ -153,7 +153,7 @@ def without_lost(
 
 
 def lost_of(before: Checkpoint, after: Checkpoint) -> set[str]:
-    """What `not_compared` calls what one side holds and the other side has lost."""
+    """Return the names in `not_compared` of the parts that one side holds and the other side has lost."""
     pairs = ((before, after), (after, before))
     return {f"{name} of {side.path}" for side, other in pairs for name, _ in other.left_out}
 
@@ -177,7 +177,7 @@ class Module(NamedTuple):
 
     @property
     def rel_l2(self) -> float | None:
-        """The norm of the difference over the norm before; None where that is zero and something moved."""
+        """The norm of the difference over the norm before, or None if that is zero and something moved."""
         if self.reference:
             return sqrt(self.squares / self.reference)
         return 0.0 if not self.squares else None
@@ -302,7 +302,7 @@ def _geometry(tensor: Tensor) -> tuple[Hashable, ...]:
 
 
 def _contents(tensors: dict[int, Tensor], executor: Executor) -> tuple[dict[int, Hashable], dict[int, str]]:
-    """What tensors hold, equal for equal ones, and why some cannot be read."""
+    """Read the contents of tensors as keys that are equal for equal tensors, and why some cannot be read."""
     alike: dict[Hashable, list[TensorRef]] = {}
     for tensor in tensors.values():
         if isinstance(tensor, TensorRef):
@@ -331,5 +331,5 @@ def _contents(tensors: dict[int, Tensor], executor: Executor) -> tuple[dict[int,
 
 
 def _detail(tensor: Tensor) -> Hashable:
-    """What its bytes mean beside its dtype."""
+    """Return what the bytes of a tensor mean, beyond its dtype."""
     return kind_of(tensor) if isinstance(tensor, Composite) else None

@@ -131,7 +131,7 @@ def _parents(checkpoint: Checkpoint, *, theirs_of: _Values) -> set[Path]:
 
 
 def _is_empty(value: Value) -> bool:
-    """Whether a value is a container without anything in it."""
+    """Tell whether a value is an empty container."""
     view = look(value.node) if value.fields is None and value.same_as is None else None
     return view is not None and view.kind in ("mapping", "sequence") and not view.children
 
@@ -145,16 +145,17 @@ def _equal(before: Checkpoint, after: Checkpoint, one: Value, two: Value) -> boo
 
 
 def _node(checkpoint: Checkpoint, value: Value) -> Node:
-    """The node of a value; that of a repeat, or an object, is looked up at its place."""
+    """Return the node of a value. The node of a repeat, or of an object, is looked up at its place."""
     if value.node is not None or (value.type == "None" and not value.same_as):
         return value.node
     return node_at(checkpoint.root, value.path)
 
 
 def same_node(one: Node, two: Node) -> bool:
-    """Whether two inert nodes stand for equal values of equal types; tensors in them are compared elsewhere.
+    """Tell whether two inert nodes stand for equal values of equal types.
 
-    Floats by their bits, NaN equal to NaN; the order of keys and of sets does not count. Cycles are cut.
+    Their tensors are compared elsewhere. Floats are compared by their bits, and NaN equals NaN. The order of
+    keys and of sets does not count. Cycles are cut.
     """
     todo = [(one, two)]
     seen: set[tuple[int, int]] = set()

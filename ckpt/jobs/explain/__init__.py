@@ -86,9 +86,10 @@ def _words(text: str) -> list[str]:
 
 
 def _score(words: Sequence[str], page: Page) -> tuple[bool, int, float]:
-    """How well a text fits: whether it surely is an error of the page, and how many words in a row it shares with it.
+    """Score a text by the run of words that it shares with an error of the page.
 
-    Zero below `_LEAST`, unless the text has no other words and two of them are not short.
+    Return whether the text surely is an error of the page, the words in a row, and their share of the error.
+    The score is zero below `_LEAST`, unless the text has no other words and two of them are not short.
     """
     best = (False, 0, 0.0)
     for message in page.messages:
@@ -114,7 +115,7 @@ def _run(one: Sequence[str], two: Sequence[str]) -> int:
 
 
 def _kinship(words: Sequence[str], page: Page) -> int:
-    """How many words of the text the errors, the title or the code of a page have."""
+    """Count the words of the text that are in the errors, the title or the code of a page."""
     own = set(_words(" ".join((*page.messages, page.title, page.code.code if page.code else ""))))
     return len(own.intersection(word for word in words if len(word) > _SHORT))
 
@@ -147,7 +148,7 @@ class Page(NamedTuple):
 
     @property
     def word(self) -> str:
-        """What `ckpt explain` takes for this page: the code, or the first sentence of the first error."""
+        """The argument of `ckpt explain` for this page: its code or the first sentence of its first error."""
         return self.code.code if self.code else " ".join(self.messages[0].split()).partition(". ")[0]
 
 

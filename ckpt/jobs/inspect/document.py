@@ -111,7 +111,10 @@ def document(report: InspectReport) -> dict[str, Json]:
 
 
 def _part_bytes(checkpoint: Checkpoint) -> list[int | None] | None:
-    """The bytes of each of the files of a set, in their order; None for one that holds no tensors, or for all."""
+    """Return the bytes of each file of a set in their order, or None if no file has any.
+
+    The bytes of a file are None if it holds no tensors.
+    """
     sizes = {source.name: source.size for source in checkpoint.all_sources()}
     folder = checkpoint.path.rstrip("/")
     found = [sizes.get(f"{folder}/{part}", sizes.get(part)) for part in checkpoint.parts]
@@ -119,7 +122,7 @@ def _part_bytes(checkpoint: Checkpoint) -> list[int | None] | None:
 
 
 def _optimizer_states(survey: Survey) -> dict[int, dict[str, Json]]:
-    """What an optimizer knows of tensors, by their index: whether it holds state, and the steps it counted for them."""
+    """Return the optimizer state of tensors, by index: whether it is held, and the steps counted for them."""
     found: dict[int, dict[str, Json]] = {}
     for use in survey.uses:
         if use.is_before or not says_gradients(use):
@@ -140,7 +143,7 @@ def _optimizer_states(survey: Survey) -> dict[int, dict[str, Json]]:
 
 
 def _steps(counter: float | None) -> int | None:
-    """A counter as a number of steps; None for one that is damaged."""
+    """Return a counter as a number of steps, or None if it is damaged."""
     return int(counter) if counter is not None and isfinite(counter) else None
 
 
@@ -210,7 +213,7 @@ def tensor_json(row: Row, role: Role, in_optimizer: bool | None) -> dict[str, Js
 
 
 def _piece(piece: Piece) -> dict[str, Json]:
-    """Which part of a distributed tensor a rank holds: `shape` of the tensor is that of the whole."""
+    """Return the part of a distributed tensor that a rank holds. The tensor has the shape of the whole."""
     return {
         "rank": piece.rank,
         "mesh": list(piece.mesh),

@@ -23,7 +23,7 @@ SCHEMA: dict[str, Json] = {"name": "ckpt.get", "version": 1}
 
 
 class Lookup(NamedTuple):
-    """What goes by one name: a node of the tree, or the row of a tensor."""
+    """A node of the tree, or the row of a tensor, that goes by a name."""
 
     name: str
     path: Path
@@ -53,7 +53,7 @@ class Lookup(NamedTuple):
 
 
 def get(survey: Survey, names: list[str], limits: Limits) -> list[Lookup]:
-    """What each of the names stands for, in their order. Raises UsageError with the nearest names."""
+    """Look the names up, in their order. Raises UsageError with the nearest names."""
     checkpoint = survey.checkpoint
     found: list[Lookup] = []
     for name in names:
@@ -127,9 +127,9 @@ def contents(checkpoint: Checkpoint) -> list[Item]:
 
 
 def first_values(tensor: Tensor, count: int) -> list[bool | int | float | complex] | None:
-    """The first elements of a tensor in the order of its shape, at most `count`; None where numpy has no numbers for it.
+    """Return the first elements of a tensor in the order of its shape, at most `count`.
 
-    Raises UnreadableError.
+    Return None if numpy has no numbers for it, or it has no data. Raises UnreadableError.
     """
     from ckpt.elements import cast  # here: a value needs none of them
     from ckpt.elements.blocks import elements

@@ -1,7 +1,7 @@
 """`ckpt inspect --index`: names for the parameter numbers in an error of DDP.
 
 DDP numbers the parameters that require a gradient in the order of `model.parameters()` (torch/nn/parallel/
-distributed.py `_build_params_for_reducer`): that of the state dict, without buffers, each tied one once.
+distributed.py `_build_params_for_reducer`): the order of the state dict, without buffers, each tied one once.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class ParameterIndex(NamedTuple):
 
 
 class _Count(NamedTuple):
-    """What DDP may count: the tensors `indices` in order, without at least `least_out` and at most `most_out` of them.
+    """The tensors that DDP may count: `indices` in order, without `least_out` to `most_out` of them.
 
-    Those in `sure` are counted.
+    The tensors in `sure` are counted.
     """
 
     indices: Sequence[int]
@@ -194,7 +194,7 @@ def _order(survey: Survey, model: Section) -> list[int]:
 
 
 def _listed(survey: Survey, model: Section) -> _Count | None:
-    """What the file itself records: modules and Parameters say which require a gradient."""
+    """Return the count by the file itself: its modules and Parameters say which require a gradient."""
     indices = [index for index in _order(survey, model) if survey.roles[index].role != "buffer"]
     tensors = [survey.tensors[index].tensor for index in indices]
     if not indices or not all(tensor.is_parameter for tensor in tensors):
@@ -208,7 +208,7 @@ def _listed(survey: Survey, model: Section) -> _Count | None:
 
 
 def _by_names(survey: Survey, model: Section) -> _Count:
-    """What the names and dtypes say, for a file without an optimizer of the model."""
+    """Return the count by names and dtypes, for a file without an optimizer of the model."""
     indices = _order(survey, model)
     sure = frozenset(index for index in indices if survey.roles[index].role != "buffer")
     doubtful = len(indices) - len(sure)
@@ -221,7 +221,7 @@ def _by_names(survey: Survey, model: Section) -> _Count:
 
 
 def _by_optimizer(survey: Survey, model: Section, largest: int) -> _Count | None:
-    """What the optimizers of a model leave: how many parameters they hold, and which of these had a gradient.
+    """Return the count by the optimizers of a model: how many parameters they hold, and which had a gradient.
 
     A parameter without state may be frozen or unused. DDP counts only the unused one.
     """
@@ -265,14 +265,14 @@ def _by_optimizer(survey: Survey, model: Section, largest: int) -> _Count | None
 
 
 def _uses(survey: Survey, model: Section) -> list[GradientUse]:
-    """The optimizers of a model. One that fits no order is that of the only model."""
+    """Return the optimizers of a model. One that fits no order belongs to the only model."""
     mine = [use for use in survey.uses if use.match.model is not None and use.match.model.path == model.path]
     alone = len(survey.uses) == 1 and [section.path for section in survey.models] == [model.path]
     return mine or (list(survey.uses) if alone else [])
 
 
 def _held(use: GradientUse) -> int:
-    """How many parameters of the model an optimizer holds."""
+    """Count the parameters of the model that an optimizer holds."""
     indices = use.match.indices
     return sum(index is not None for index in indices) if use.match.by_name else len(indices)
 
@@ -283,7 +283,7 @@ def _stateless(use: GradientUse) -> set[int]:
 
 
 def _possible(uses: Sequence[GradientUse]) -> frozenset[int] | None:
-    """The tensors that some parameter of the optimizers can be; None where that is unknown."""
+    """Return the tensors that some parameter of the optimizers can be, or None if that is unknown."""
     rows: list[Sequence[int | None]] = []
     for use in uses:
         candidates = use.match.candidates

@@ -274,7 +274,7 @@ def _findings(report: InspectReport, plan: Plan) -> Iterable[Finding]:
 
 
 def _refused(checkpoint: Checkpoint, plan: Plan) -> Iterable[Finding]:
-    """What weights_only refuses: one finding, or one for each file of a folder."""
+    """Report what weights_only refuses: one finding, or one for each file of a folder."""
     files: dict[str, list[Refusal]] = {}
     for row in checkpoint.weights_only or ():
         files.setdefault(row.file, []).append(row)
@@ -436,7 +436,7 @@ class StorageUse(NamedTuple):
     kind: Kind
     used: int
     is_bound: bool = False
-    """Whether less than `used` is seen for sure."""
+    """A flag: less than `used` is seen for sure."""
 
     @property
     def held(self) -> int:
@@ -457,17 +457,17 @@ def holding_storages(checkpoint: Checkpoint) -> Iterator[StorageUse]:
 
 
 def _is_whole(tensor: Tensor) -> bool:
-    """Whether a tensor sees all of its storage."""
+    """Tell whether a tensor sees all of its storage."""
     if type(tensor) is not TensorRef or 0 in tensor.stride:
         return False
     return tensor.extent[1] - tensor.extent[0] == tensor.storage.nbytes <= tensor.nbytes
 
 
 def _is_apart(entries: Sequence[Entry]) -> bool:
-    """Whether each tensor, and each part of one, has a storage of its own.
+    """Tell whether each tensor, and each part of one, has a storage of its own.
 
-    Those of a column do, unless another tensor has asked for one of their storages: then it is made. And unless the dict of
-    the column has a second place in the tree.
+    The tensors of a column do, unless another tensor has asked for one of their storages, which makes it.
+    They do not if the dict of the column has a second place in the tree.
     """
     used: list[Storage] = []
     columns: set[int] = set()
@@ -516,7 +516,7 @@ def _shared(storage: Storage, users: list[tuple[str, TensorRef]]) -> StorageUse:
 
 
 def _seen(ref: TensorRef) -> int:
-    """The bytes of the elements that a view sees, each once; at most those of its extent."""
+    """Count the bytes of the elements that a view sees, each once, at most the bytes of its extent."""
     first, last = ref.extent
     return min(dense(ref).nbytes, last - first) if ref.dtype.bits >= 8 else last - first
 

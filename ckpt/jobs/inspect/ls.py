@@ -19,9 +19,10 @@ RUNS_CODE, UNREADABLE = "RUNS CODE", "unreadable"
 class LsRow(NamedTuple):
     """A checkpoint, or a path with the `error` why it cannot be read. It pickles, so that another process can make it.
 
-    `parameters` counts the elements of the parameters of its models, `nbytes` the bytes of its files. `dtypes` are
-    those of its parameters, `devices` those of its models, or both of all tensors; the one with the most bytes first.
-    `loads` is `weights_only`, or what else it takes to load the file (docs/json.md lists it).
+    `parameters` counts the elements of the parameters of its models, `nbytes` the bytes of its files.
+    `dtypes` are the dtypes of its parameters, `devices` the devices of its models, or both of all tensors.
+    The one with the most bytes comes first. `loads` is `weights_only`, or what else it takes to load the
+    file (docs/json.md lists it).
     """
 
     path: str
@@ -85,7 +86,7 @@ def ls(survey: Survey, plan: Plan | None = None) -> LsRow:
 
 
 def _loads(survey: Survey) -> str:
-    """What it takes to load the file: one of a closed list of words, or `needs` and the package of the author's code."""
+    """Return what it takes to load the file: a word of a closed list, or `needs` and the author's package."""
     checkpoint = survey.checkpoint
     if any(notice.code == "code-inside" for notice in checkpoint.notices):
         return RUNS_CODE

@@ -15,14 +15,14 @@ from ckpt.findings import Finding, Level
 from ckpt.text import and_more, folded, listed, plural, show
 
 UNUSED = "Not used in forward, outside the loss, or detached."
-"""Why a parameter gets no gradient, as far as files can tell."""
+"""The reason why a parameter gets no gradient, as far as files can tell."""
 STOPS = "DDP stops on this."
 UNLESS_FROZEN = 'Unless frozen, DDP stops: "Expected to have finished reduction".'
-"""What follows where files cannot tell unused parameters from frozen ones."""
+"""The consequence if files cannot tell unused parameters from frozen ones."""
 
 
 def findings(survey: Survey) -> Iterable[Finding]:
-    """What the file knows of parameters that never, or not always, had a gradient."""
+    """Report the parameters that never, or not always, had a gradient, as far as the file knows."""
     none: tuple[int, ...] = ()
     if survey.record is not None:
         none = without_gradient(survey.record)
@@ -132,7 +132,7 @@ def _of(survey: Survey, use: GradientUse, numbers: Sequence[int]) -> tuple[str, 
 
 
 def _candidates(survey: Survey, use: GradientUse, numbers: Sequence[int]) -> str:
-    """What unknown parameters can be, or their numbers in the optimizer where the file does not say."""
+    """Name the tensors that unknown parameters can be, else their numbers in the optimizer."""
     match = use.match
     indices = sorted(_among(use, numbers))
     if match.model is None or not indices:

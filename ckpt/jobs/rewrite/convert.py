@@ -112,7 +112,7 @@ def dtype_of(name: str | None) -> DType | None:
 
 
 def uncastable(tensor: Tensor) -> str | None:
-    """Why a tensor of floating numbers keeps its dtype: its layout or dtype, or no data; else None."""
+    """Return why a floating tensor keeps its dtype: its layout, its dtype, or no data; else None."""
     if not isinstance(tensor, TensorRef):
         return tensor.layout
     if tensor.dtype.kind in ("float", "quantized") and tensor.dtype.name not in CASTABLE:
@@ -127,7 +127,7 @@ class CastRefs:
         self._to = to
         self._made: dict[tuple[object, ...], TensorRef] = {}
         self.counts: Counter[str] = Counter()
-        """How many were cast from each dtype."""
+        """The number of tensors that were cast from each dtype."""
 
     def ref(self, tensor: object) -> TensorRef:
         assert isinstance(tensor, TensorRef)
@@ -153,8 +153,8 @@ class CastRefs:
 class Cast(Edit):
     """Storages of models in another dtype. Views and ties stay what they are.
 
-    `uncast` are the tensors that keep their dtype, and why: sparse and quantized ones, those of storages with several
-    dtypes, those of a dtype that is not cast from, those without data.
+    `uncast` are the tensors that keep their dtype, and why: sparse and quantized ones, and tensors that have
+    no data, a dtype that is not cast from, or a storage with several dtypes.
     """
 
     def __init__(self, survey: Survey, to: DType, section: str | None) -> None:
@@ -287,7 +287,7 @@ def _chosen_weights(
 
 
 class _Asked(NamedTuple):
-    """What is to become of a checkpoint."""
+    """The options for the result of a conversion."""
 
     format: str
     traits: Traits
@@ -377,7 +377,7 @@ def _converted(
 
 
 def _holds_apart(checkpoint: Checkpoint, section: str | None) -> bool:
-    """Whether the model has tensors that a format of dense tensors holds in parts: quantized ones, and wrappers.
+    """Tell whether the model has tensors that a dense format holds in parts: quantized ones, and wrappers.
 
     Quantized modules also save numbers as tensors that their pickle has as numbers.
     """
@@ -403,7 +403,7 @@ def _format_change(checkpoint: Checkpoint, format: str, tensors: int) -> list[Ch
 
 
 class Result(NamedTuple):
-    """What was read, its current state, and the format of the result.
+    """The checkpoint that was read, its current state, and the format of the result.
 
     `was_module` says that the model was a module before it was taken apart: what it holds beside tensors is left
     out, as the attributes of every module are.

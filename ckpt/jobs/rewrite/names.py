@@ -24,7 +24,7 @@ from ckpt.tree.find import METADATA, node_at
 from ckpt.tree.view import attributes, look
 
 _EXTRA = "_extra_state"
-"""What a module keeps beside its tensors, under its own name."""
+"""The key of the state that a module keeps beside its tensors, under its own name."""
 NewName = Callable[[str], str]
 """A name inside its section -> the new one."""
 
@@ -97,7 +97,7 @@ def _known_names(
     chosen: list[Section],
     changed: dict[str, dict[str, str]],
 ) -> dict[str, str]:
-    """What an optimizer's names become: those of the sections that change, and of no other one that stays."""
+    """Return an optimizer's new names: the sections' names that change, unless another section keeps them."""
     known = {old: new for names in changed.values() for old, new in names.items()}
     for part in survey.sections:
         if part.kind in ("model", "ema") and part not in chosen:
@@ -281,7 +281,7 @@ class _Rename(Edit):
 
 
 ATTRIBUTE = "a tensor in an attribute"
-"""What is said of a tensor that Python code keeps on a tensor or a dict, and that the result has no place for."""
+"""The note on a tensor that Python code keeps on a tensor or a dict, if the result has no place for it."""
 
 
 def attributes_left(root: Node) -> list[Leftover]:

@@ -44,7 +44,7 @@ _JAGGED = ("values", "offsets", "lengths", "_ragged_idx")
 _SHARDS = (".DTensor", ".ShardedTensor")
 """Classes whose parts are only what one rank holds of a tensor."""
 _DEPTH, _MOST = 8, 1_000
-"""How deep wrappers lie in wrappers, and how many parts one has at most: beyond, a tensor is not taken apart."""
+"""The greatest depth of wrappers in wrappers, and the most parts of one. Beyond, a tensor stays whole."""
 
 _SPREAD = 100_000
 """So many parts stand beside their tensors; the parts of further ones lie in a dict each, which all that name it share."""
@@ -58,7 +58,7 @@ class Apart(NamedTuple):
 
 
 def apart(node: Node, plain: Callable[[Node], bool], *, dense: bool = False) -> Apart | None:
-    """A tensor as its parts; None for one that stays whole.
+    """Take a tensor apart, or return None if it stays whole.
 
     `plain` says which names may stay in the pickle. With `dense` quantized tensors are taken apart too.
     """
@@ -186,7 +186,7 @@ class Spread(Edit):
     def __init__(self, plain: Callable[[Node], bool], *, dense: bool) -> None:
         super().__init__()
         self.taken: dict[tuple[str, tuple[str, ...]], int] = {}
-        """What tensors were before they were taken apart, and the names of their parts: how many of each."""
+        """The number of tensors that were taken apart, by what they were and the names of their parts."""
         self.within: dict[int, tuple[int, str]] = {}
         """Parts by their id: the id of their tensor, and their name in it."""
         self._plain = plain
@@ -234,7 +234,7 @@ class Spread(Edit):
         return made
 
     def parts_of(self, node: Node) -> Dict | None:
-        """The parts of a tensor as a dict; None for one that stays whole."""
+        """Return the parts of a tensor as a dict, or None if it stays whole."""
         whole = self._apart(node)
         if whole is None:
             return None
@@ -264,7 +264,7 @@ def _without_items(node: Node) -> Opaque:
 
 
 _OPAQUE = ("torch._C.", "builtins.getattr", "functools.partial", "numpy.")
-"""What begins the names of classes whose fields are not what they are."""
+"""The beginnings of the names of classes whose fields do not say what an object is."""
 _CLASSES = ("array.array", "operator.attrgetter", "operator.itemgetter", "operator.methodcaller")
 """Classes in small letters that are pickled as a call with what they hold."""
 _KEY_PARTS = 1_000
@@ -277,14 +277,15 @@ _SETS = ("builtins.set", "builtins.frozenset")
 
 
 _ROUNDS = 100
-"""How often what holds itself is looked for: each time at least one tensor or tuple of those that hold each other is found."""
+"""The most searches for what holds itself. Each finds at least one tensor or tuple of a circle."""
 
 
 class Plain(Spread):
-    """Makes trees plain. `lost` are the nodes that could not be, with what they are; None stands in their place.
+    """The edit that makes trees plain.
 
-    `encoding` decodes the strings of Python 2; without one those that are no UTF-8 are lost. With `dense` quantized
-    tensors are taken apart too, because the format holds dense ones alone.
+    `lost` are the nodes that could not be made plain, with what they are. None stands in their place.
+    `encoding` decodes the strings of Python 2. Without one, strings that are not UTF-8 are lost. With
+    `dense` quantized tensors are taken apart too, because the format holds dense ones alone.
     """
 
     def __init__(self, encoding: str | None = None, *, dense: bool = False) -> None:
@@ -525,7 +526,7 @@ class Plain(Spread):
         return known_parts(call)
 
     def is_taken_apart(self, call: Opaque, name: str) -> bool:
-        """Whether the fields of an object of the class `name` say what it is."""
+        """Tell whether the fields of an object of the class `name` say what it is."""
         if name.startswith(_OPAQUE):
             return False
         return _is_built(call) or (
@@ -533,7 +534,10 @@ class Plain(Spread):
         )
 
     def _content(self, node: Node) -> Node:
-        """What stands for an object. A tuple becomes a list where objects are inside, because those may hold it."""
+        """Return the node that stands for an object.
+
+        A tuple becomes a list if objects are inside, because they may hold it.
+        """
         if is_tuple(node) and not all(type(item) in _SCALARS or tensor_of(item) is not None for item in node):
             return self.shell_of(list(node))
         if type(node) in (list, tuple, Dict):
@@ -606,17 +610,17 @@ def _dict(view: View) -> Dict:
 
 
 def _is_built(call: Opaque) -> bool:
-    """Whether an object is put together from its fields, rather than the result of some function."""
+    """Tell whether an object is put together from its fields, and is not the result of some function."""
     return call.how != "reduce" or bool(call.states) or class_of(call) != call.class_name or not call.args
 
 
 def _is_class(call: Opaque) -> bool:
-    """Whether what is called looks like a class (an enum, say), going by how Python's classes are written."""
+    """Tell whether the callee looks like a class (an enum, say), as Python's classes are written."""
     return class_of(call).rpartition(".")[2][:1].isupper()
 
 
 def _is_kept(call: Opaque, depth: int = 8) -> bool:
-    """Whether weights_only loads a call of an allowed name as it stands, with the calls among its arguments."""
+    """Tell whether weights_only loads a call of an allowed name as it is, with the calls in its arguments."""
     if depth == 0 or call_refusals(call) or impossible_call([call.func], [call]) is not None:
         return False
     for arg in call.args:

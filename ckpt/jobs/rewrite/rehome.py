@@ -24,11 +24,11 @@ _GENERATOR = "torch._C.Generator"
 _LINES = 12
 """Lines of the code that are listed of each file."""
 _CHECKPOINTS = (b"PK\x03\x04", b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.")
-"""How files of torch.save begin: zip archives, and the stream before 1.6."""
+"""The first bytes of files of torch.save: zip archives, and the stream before 1.6."""
 
 
 class Moves(NamedTuple):
-    """Which device becomes which: `map` one by one, `rest` all others; None leaves them."""
+    """The new devices: `map` replaces devices one by one, `rest` all others. None leaves them."""
 
     map: dict[str, str]
     rest: str | None
@@ -159,7 +159,7 @@ class _Rehome(Edit):
         self._rng = self._generators(survey) if is_away else set()
 
     def program(self, checkpoint: Checkpoint, limits: Limits) -> Checkpoint:
-        """A program with its devices moved. Its tensors are those of its tree, then the constants of its code."""
+        """Move the devices of a program. Its tensors are its tree's, then the constants of its code."""
         root = self.copy(checkpoint.root)
         flat = flatten(root, limits)
         tensors = [
@@ -267,6 +267,6 @@ class _Rehome(Edit):
 
 
 def saved_on(checkpoint: Checkpoint) -> str:
-    """Where the tensors of a checkpoint are, as text: `cpu`, `cuda:0 and cuda:1`."""
+    """Name the devices of the tensors of a checkpoint: `cpu`, `cuda:0 and cuda:1`."""
     tags = dict.fromkeys(storage.device for storage in checkpoint.storages if storage.device)
     return " and ".join(show(tag, 40) for tag in tags) or "no device (the format keeps none)"

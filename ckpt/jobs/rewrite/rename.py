@@ -29,7 +29,7 @@ class Substitution(NamedTuple):
 
 
 def substitution(text: str) -> Substitution:
-    """What `--sub` says. Any character may stand for the slash; a backslash before it makes it plain.
+    """Parse the text of `--sub`. Any character may stand for the slash; a backslash before it makes it plain.
 
     Raises UsageError.
     """

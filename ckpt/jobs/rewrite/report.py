@@ -1,4 +1,4 @@
-"""What the commands that write have in common: the edited checkpoint, and the report of what was changed."""
+"""The common parts of the commands that write: the edited checkpoint, and the report of what was changed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Leftover(NamedTuple):
 
 
 class RewriteReport(NamedTuple):
-    """What a command changes in a checkpoint. `source` was read, `result` will be written."""
+    """The changes of a command to a checkpoint. `source` was read, `result` will be written."""
 
     command: str
     source: Checkpoint
@@ -67,13 +67,13 @@ class RewriteReport(NamedTuple):
     left_out: tuple[Leftover, ...] = ()
     left_alone: tuple[Leftover, ...] = ()
     unchanged_bytes: bool = True
-    """Whether every byte of a tensor is the one that was read."""
+    """A flag: every byte of a tensor is the byte that was read."""
     nothing: str = "nothing to change"
-    """What to say when there are no changes."""
+    """The text for a report without changes."""
     coverage: Coverage | None = None
-    """What a warm start loads."""
+    """The tensors that a warm start loads."""
     is_partial: bool = False
-    """Whether parts of the source are missing, and the result lacks them."""
+    """A flag: parts of the source are missing, and the result lacks them."""
 
     def to_json(self, output: dict[str, Json] | None, *, dry_run: bool) -> dict[str, Json]:
         """The document `ckpt.rewrite`; docs/json.md is its contract. `output` is what was written, if anything."""
@@ -145,7 +145,7 @@ def edited(
 
 
 def _in_order(checkpoint: Checkpoint, rows: list[Container]) -> list[Container]:
-    """The containers of an edited tree; those of several files as their reader gives them.
+    """Put the containers of an edited tree in order. Several files keep the order of their reader.
 
     There the root comes last, and only the weights are its own: the other files lie below keys of it.
     """
@@ -179,7 +179,7 @@ def with_ties(survey: Survey, limits: Limits) -> Survey:
 
 
 def keys_beside(survey: Survey, section: Section) -> set[str | int]:
-    """The keys of the root that do not belong to a section at the root: those of other sections, and what is with them.
+    """Return the keys of the root beside a section at the root: other sections, and what is with them.
 
     A folder has its weights at the root, and an optimizer of another file beside them. Empty for a section of its own
     key, and for one that has the root for itself.
@@ -227,7 +227,7 @@ def weights_of(survey: Survey, section: Section) -> Node:
 
 
 def rest_of(survey: Survey, chosen: Section) -> list[Leftover]:
-    """What lies beside a section: other sections by their kind and size, values by what they are."""
+    """List what lies beside a section: other sections by their kind and size, values by what they are."""
     rows: list[Leftover] = []
     for part in survey.sections:
         if part is not chosen:
@@ -248,7 +248,7 @@ def rest_of(survey: Survey, chosen: Section) -> list[Leftover]:
 
 
 def weightless(checkpoint: Checkpoint, section: Section) -> list[Leftover]:
-    """What a module holds beside its state dict: unregistered tensors, buffers that are not saved, attributes."""
+    """List what a module holds beside its state dict: unregistered tensors, unsaved buffers, attributes."""
     if checkpoint.traits.names_are_code:
         what = "neither parameter nor buffer of the program", "a buffer that is not saved"
         return [
@@ -281,7 +281,10 @@ def uninitialized(checkpoint: Checkpoint, section: Section) -> list[Leftover]:
 def losses_of(
     checkpoint: Checkpoint, edit: Plain, lost: dict[int, tuple[Node, str]], drop_other: bool
 ) -> list[Leftover]:
-    """What of `lost` could not be made plain, with its places. Raises LossError unless it may be dropped."""
+    """List the `lost` nodes that could not be made plain, with their places.
+
+    Raises LossError unless they may be dropped.
+    """
     if not lost:
         return []
     within = {marker: edit.within[marker] for marker in lost if marker in edit.within}
@@ -300,7 +303,7 @@ def losses_of(
 
 
 def made_plain(edit: Plain) -> list[Change]:
-    """What became plain: each class with the number of its objects, and what tensors were taken apart into which parts."""
+    """List what became plain: each class and its number of objects, and the tensors taken apart by parts."""
     return [Change("plain", kind, "plain", count, "object") for kind, count in edit.made.items()] + [
         Change("apart", what, and_more([f".{name}" for name in parts], 8), count, "tensor")
         for (what, parts), count in edit.taken.items()
@@ -308,7 +311,7 @@ def made_plain(edit: Plain) -> list[Change]:
 
 
 def droppable(make: Callable[[bool], RewriteReport], drop_other: bool) -> RewriteReport:
-    """What `make` gives with or without what cannot be kept. Its error names --drop-other only where that works."""
+    """Make a report with or without what cannot be kept. Its error names --drop-other only if that works."""
     try:
         return make(drop_other)
     except LossError as error:
@@ -381,12 +384,12 @@ class Pairing(NamedTuple):
 
 
 class Coverage(NamedTuple):
-    """What a warm start loads, tensor by tensor; `target` and `source` name where from and where to."""
+    """The tensors that a warm start loads, one pairing each. `source` is the path of the pretrained model."""
 
     pairings: tuple[Pairing, ...]
     source: str
     aligned: tuple[str, str]
-    """What was taken off the names of the pretrained model, and of the target, to align them."""
+    """The prefixes that were taken off the names of the pretrained model and the target to align them."""
     notes: tuple[str, ...] = ()
     component: Component | None = None
     """The first component among it."""
@@ -412,7 +415,7 @@ class Coverage(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Elements that are loaded over those of the target: 1.0 of an empty one."""
+        """The share of the target's elements that are loaded: 1.0 if the target is empty."""
         loaded, whole = self.elements
         return loaded / whole if whole else 1.0
 

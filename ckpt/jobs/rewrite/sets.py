@@ -143,7 +143,7 @@ def with_flattening(report: RewriteReport, ranks: int, limits: Limits) -> Rewrit
 
 
 def is_partial(checkpoint: Checkpoint) -> bool:
-    """Whether tensors or values of a checkpoint are missing."""
+    """Tell whether tensors or values of a checkpoint are missing."""
     return bool(checkpoint.left_out) or any(row.code in LOST for row in checkpoint.notices)
 
 

@@ -141,13 +141,13 @@ def _kept(checkpoint: Checkpoint, name: str, limits: Limits) -> tuple[Path, Node
 
 
 def _calls(checkpoint: Checkpoint, listed: set[str]) -> list[Leftover]:
-    """What loading the file would call and the weights leave behind, where no name in `listed` stands for it."""
+    """List the calls on load that the weights leave behind, unless a name in `listed` stands for them."""
     called = (row for row in checkpoint.imports if row.group == "called" and listed.isdisjoint(row.where))
     return [Leftover("(run on load)", text) for row in called for text in row.calls[:1]]
 
 
 def _holds_weights(node: Node) -> bool:
-    """Whether a node is a tensor, or an object that tensors lie in; not one of torch or numpy (a Generator)."""
+    """Tell whether a node is a tensor or an object with tensors, and not of torch or numpy (a Generator)."""
     if type(node) is Opaque and node.meaning is None and is_known(node.func):
         return False
     return any(tensor_of(inner) is not None for inner in nodes_below(node))
@@ -233,7 +233,7 @@ class _Slim(Plain):
         return made if inner is call.args else (*args[:2], made, *args[3:])
 
     def _moved(self, ref: TensorRef) -> TensorRef | None:
-        """The same tensor over a smaller storage, None where nothing can be saved."""
+        """Return the same tensor over a smaller storage, or None if nothing can be saved."""
         storage = ref.storage
         if storage in self._whole or ref.dtype.bits < 8 or not isinstance(storage.place, Range):
             return None
@@ -282,7 +282,7 @@ class _Group:
 
     @property
     def _gathered(self) -> bool:
-        """Whether all views are the same, and leave gaps: their elements can lie side by side."""
+        """Tell whether all views are the same, and leave gaps: their elements can lie side by side."""
         one = self.refs[0]
         same = all(
             ref.geometry[:4] == one.geometry[:4] for ref in self.refs

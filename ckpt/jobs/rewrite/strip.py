@@ -26,10 +26,10 @@ def strip(
     section: str | None = None,
     select: Globs | None = None,
 ) -> RewriteReport:
-    """The checkpoint without a prefix: that of its wrappers, found section by section, or the given one.
+    """Take the prefix of the wrappers, found section by section, or a given prefix off the names.
 
-    Modules that were pickled inside of a wrapper come out of it. Raises UsageError when a given prefix is
-    that of no tensor, LossError when two names would become one.
+    Modules that were pickled inside of a wrapper come out of it. Raises UsageError when no tensor has a given
+    prefix, LossError when two names would become one.
     """
     source = survey.checkpoint
     refuse_script(source)
@@ -82,7 +82,7 @@ def _offer(survey: Survey, dicts: list[Section], limits: Limits, section: str | 
 
 
 def _prefixes(names: dict[str, str]) -> dict[str, int]:
-    """What went away, with how many names lost it: `module.`, or `*._orig_mod.` from their middle."""
+    """Count the names that lost each prefix: `module.`, or `*._orig_mod.` from their middle."""
     found: Counter[str] = Counter()
     for old, new in names.items():
         if old.endswith(new):
@@ -121,7 +121,7 @@ def _inner(view: View) -> Node | None:
 
 
 def _hint(chosen: list[Section]) -> str:
-    """What the names do begin with."""
+    """Tell which prefixes the names begin with."""
     first: Counter[str] = Counter()
     for part in chosen:
         for name in part.names():

@@ -34,9 +34,9 @@ from ckpt.text import and_more, show
 
 
 class Options(NamedTuple):
-    """`mismatch` says what becomes of a tensor that has another shape; `rules` rename those of the pretrained model.
+    """The options of a warm start. `mismatch` says what becomes of a tensor that has another shape.
 
-    Without `align` names are compared as they are.
+    `rules` rename the tensors of the pretrained model. Without `align` names are compared as they are.
     """
 
     mismatch: Literal["keep", "slice", "error"] = "keep"
@@ -122,7 +122,7 @@ def _plan(
 
 
 def _is_saved(entry: Entry) -> bool:
-    """Whether a state dict has it."""
+    """Tell whether a state dict holds the tensor."""
     return entry.registered and entry.persistent
 
 
@@ -131,7 +131,7 @@ def _entries(checkpoint: Checkpoint, indices: dict[str, int]) -> dict[str, Entry
 
 
 def _pairing(name: str, target: Entry, source: Entry, options: Options, is_live: bool) -> Pairing:
-    """What becomes of a tensor of the target that has a namesake."""
+    """Decide what becomes of a tensor of the target that has a namesake."""
     mine, other = target.tensor, source.tensor
     for side, entry in (("the pretrained", source), ("the target's", target)):
         tensor = entry.tensor
@@ -207,7 +207,7 @@ def _shared(rows: Sequence[Pairing]) -> list[str]:
 
 
 def _same_values(one: Pairing, two: Pairing) -> bool:
-    """Whether two tensors of one memory get the same bytes."""
+    """Tell whether two tensors of one memory get the same bytes."""
     if (
         one.source is None
         or two.source is None
@@ -225,7 +225,7 @@ def _same_values(one: Pairing, two: Pairing) -> bool:
 
 
 def _lies_close(ref: TensorRef) -> bool:
-    """Whether the elements fill a range of the storage, in whatever order."""
+    """Tell whether the elements fill a range of the storage, in whatever order."""
     return is_dense(permuted(ref, memory_order(ref)))
 
 
