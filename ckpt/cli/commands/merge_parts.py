@@ -95,7 +95,7 @@ def command(
     """Put the parts of ckpt stats, diff, verify or sum together, and report as the command itself does.
 
     All parts must be there, once each, and of the same files and options. The checkpoint is opened again for its names;
-    no tensor is read. The exit code is that of the command.
+    no tensor is read. The exit code is the one of the command.
 
     \b
     for i in 0 1; do ckpt stats model.pth --part $i/2 > part-$i.json; done
