@@ -1,8 +1,16 @@
-# Two commands set everything up: `make demo` (no torch) and `make test` (with the pinned torch).
+# Frequent targets, which `make help` prints. Each sets .venv up by itself.
+# make demo    inspect three sample checkpoints, without torch
+# make test    run the tests, but for the slow ones, with the pinned torch
+# make check   run ruff and mypy
+# make docs    write the outputs and pictures in the docs again, and the map in CONTRIBUTING.md
+# make site    build README.md and docs/ as a site that needs no server: site/index.html
+# make bench   print a table of every job beside its peer; ARGS=--quick takes five minutes
+# The other targets stand below, each with its comment.
+
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow test-thorough test-pythons test-oldest test-typer test-frameworks compare kills check format samples docs site man bench bench-check fuzz lock release-check mutants clean
+.PHONY: help demo test test-slow test-thorough test-pythons test-oldest test-typer test-frameworks compare kills check format samples docs site man bench bench-check fuzz lock release-check mutants clean
 .DEFAULT_GOAL := demo
 
 # A half-made .venv is made again: one without pip, of a Python that has gone, or of one that is too old.
@@ -10,6 +18,9 @@ WORKS := $(shell $(BIN)/python -c "import sys, pip; sys.exit(sys.version_info < 
 ifndef WORKS
 $(shell rm -f .venv/.base .venv/.dev .venv/.fuzz)
 endif
+
+help:
+	@sed -n 's/^# make /make /p' $(firstword $(MAKEFILE_LIST))
 
 demo: .venv/.base
 	@for file in ddp_after.pth train_cuda.pth whole_model.pth; do \
@@ -19,11 +30,34 @@ demo: .venv/.base
 test: .venv/.dev
 	$(BIN)/python -m pytest -n 2 -m "not slow" $(ARGS)
 
-# The rest of the suite: all executors, clusters, live models, thousands of files, browsers.
+check: .venv/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: .venv/.dev
+	$(BIN)/python tools/refresh.py
+	$(BIN)/python tests/lib/house.py
+
+site: .site/.made
+	@.site/bin/python tools/website.py
+
+.site/.made: tools/site.lock
+	rm -rf .site
+	$(PYTHON) -m venv .site
+	.site/bin/python -m pip install --quiet --require-hashes -r tools/site.lock
+	@touch $@
+
+bench: .venv/.dev
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+# --- rarely needed ---
+
+# The rest of the tests: all executors, clusters, live models, thousands of files, browsers.
 test-slow: .venv/.dev
 	$(BIN)/python -m pytest -n 2 -m slow $(ARGS)
 
-# What `make test` has no time for: many more random checkpoints, and the rooms of paths with each path at either side.
+# Many more random checkpoints than `make test` has time for, and the rooms of paths with each path at either side.
 THOROUGH := CKPT_TEST_THOROUGH=1 $(BIN)/python -m pytest -n 2 $(ARGS)
 test-thorough: .venv/.dev
 	$(THOROUGH)
@@ -66,46 +100,26 @@ test-frameworks:
 	.frameworks/bin/python -m pip install --quiet --editable . pytest==9.2.0 hypothesis==6.170.15
 	.frameworks/bin/python -m pytest tests/frameworks/suite.py $(ARGS)
 
-# Whether another checkout gives the same answers: `make compare OTHER=../before`.
+# Compare the answers of another checkout with ours: `make compare OTHER=../before`.
 compare: .venv/.dev
 	PYTHONPATH=tests/lib $(BIN)/python tools/compare.py $(OTHER) $(ARGS)
 
+# Kill each way of writing 200 times, and look whether the old or the new file is whole.
 kills: .venv/.dev
 	$(BIN)/python -m pytest tests/safety/kills.py -n 0 $(ARGS)
 
-check: .venv/.dev
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-
+# Mend what `make check` says about the format.
 format: .venv/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Write sample_checkpoints/ again.
 samples: .venv/.dev
 	$(BIN)/python sample_checkpoints/make_samples.py
-
-docs: .venv/.dev
-	$(BIN)/python tools/refresh.py
-	$(BIN)/python tests/lib/house.py
-
-# site/index.html: README.md and docs/ as a site that needs no server and asks nothing of other places.
-site: .site/.made
-	@.site/bin/python tools/website.py
-
-.site/.made: tools/site.lock
-	rm -rf .site
-	$(PYTHON) -m venv .site
-	.site/bin/python -m pip install --quiet --require-hashes -r tools/site.lock
-	@touch $@
 
 # man/ckpt.1 and one page for each command, made of the help: `man -l man/ckpt.1`.
 man: .venv/.base
 	$(BIN)/python tools/man.py man
-
-# One table of every job beside its peer. `make bench ARGS=--quick` takes five minutes; --json prints numbers.
-bench: .venv/.dev
-	@$(BIN)/python -m benchmarks $(ARGS)
 
 # Fails when a job takes 20 % more CPU time beside its peer than is stored; ARGS=--update stores. No part of `make check`.
 bench-check: .venv/.dev
@@ -118,15 +132,23 @@ fuzz: .venv/.fuzz
 		$(BIN)/python tests/fuzz/fuzz.py $$target -max_total_time=$(TIME) || exit $$?; \
 	done
 
+# Resolve the pins again: tools/dev.lock and tools/site.lock.
 lock: .venv/.dev
 	$(BIN)/python tools/lock.py
 
+# Build the wheel and the sdist twice, compare them, and write an SBOM to dist/.
 release-check: .venv/.base
 	$(BIN)/python tools/release.py
 
 # Small changes of the code that no test notices: `make mutants ARGS='--count 40 --only ckpt/io'` takes 15 minutes.
 mutants: .venv/.dev
 	$(BIN)/python tools/mutants.py $(ARGS)
+
+# Remove the environments, the site and the caches.
+clean:
+	rm -rf .venv .pythons .frameworks .fuzz .site site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# --- environments ---
 
 .venv/.base: pyproject.toml
 	$(VENV)
@@ -148,6 +170,3 @@ define VENV
 @test "$(WORKS)" || { rm -rf .venv && $(PYTHON) -m venv .venv; } || \
 	{ echo "$(PYTHON) cannot make .venv: its package venv or ensurepip is missing (Debian: apt install python3-venv)" >&2; rm -rf .venv; exit 2; }
 endef
-
-clean:
-	rm -rf .venv .pythons .frameworks .fuzz .site site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -27,8 +27,18 @@ ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "tools" / "dev.lock"
 SITE_LOCK = ROOT / "tools" / "site.lock"
 PIP_TOOLS = "7.6.2"
-SITE = ("mkdocs-material==9.8.1", "mkdocs==1.6.1")
-"""What builds the site; tools/website.py says why these."""
+SITE_PYTHON = "3.10"
+SITE = (
+    "mkdocs-material==9.7.7",
+    "mkdocs==1.6.1",
+    "backrefs==8.1",
+    "markdown==3.10.3",
+    "platformdirs==4.12.4",
+    "pymdown-extensions==12.3",
+    "python-dateutil==3.0.0",
+    "watchdog==6.0.0",
+)
+"""The builders of the site, then their requirements whose newer versions refuse Python 3.10 (one refuses Debian 12's 3.11.2)."""
 _OF_TORCH = (
     "filelock",
     "fsspec",
@@ -43,7 +53,7 @@ _HEAD = """\
 # pip install --require-hashes -r tools/dev.lock
 """
 _HEAD_OF_SITE = """\
-# CPython 3.11 and later. `make lock` writes it, `make site` uses it.
+# CPython 3.10 and later. `make lock` writes it, `make site` uses it.
 # pip install --require-hashes -r tools/site.lock
 """
 
@@ -87,7 +97,9 @@ def main(*names: str) -> None:
     """Resolve, and write the locks of these names, or both."""
     needed = [pin for pin in wanted() if not pin.startswith("torch==")]
     if "site" in names or not names:
-        SITE_LOCK.write_text(_HEAD_OF_SITE + compiled(SITE), encoding="utf-8")
+        text = compiled(SITE)
+        check_python(text, SITE_PYTHON)
+        SITE_LOCK.write_text(_HEAD_OF_SITE + text, encoding="utf-8")
     if "dev" in names or not names:
         LOCK.write_text(_HEAD + compiled((*needed, *_OF_TORCH)), encoding="utf-8")
 
@@ -118,6 +130,16 @@ def compiled(requirements: Iterable[str]) -> str:
         text = out.read_text(encoding="utf-8")
     locked(text)
     return text
+
+
+def check_python(text: str, version: str) -> None:
+    """Raise CalledProcessError where pip would not install a lock on an older Python; nothing is installed."""
+    with tempfile.TemporaryDirectory() as folder:
+        given = Path(folder, "some.lock")
+        given.write_text(text, encoding="utf-8")
+        options = ["--python-version", version, "--only-binary", ":all:", "--target", folder, "--dry-run"]
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--ignore-installed"]
+        subprocess.run([*pip, *options, "--require-hashes", "-r", given], check=True)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """Builds the site from README.md and docs/ into site/, and checks it: `make site`.
 
-The site is mkdocs-material 9.8 on mkdocs 1.6, in an environment of its own (.site/, pinned in tools/site.lock). Its
-search works from a folder on the disk, without a server, and it checks links and anchors of the sources. The theme gets
-fixes until May 2027; its successor, zensical, is at 0.1 and reads the same settings. What the theme would load from
-elsewhere is switched off or is here: fonts are those of the reader's system, and tools/website/ has the shim that
-search needs without a server. A Content-Security-Policy on every page forbids the rest.
+The site is mkdocs-material 9.7 on mkdocs 1.6, in an environment of its own (.site/, pinned in tools/site.lock): 9.8
+needs Python 3.11, and its newest requirements refuse the one of Debian 12. Its search works from a folder on the disk,
+without a server, and it checks links and anchors of the sources. The theme gets fixes until May 2027; its successor,
+zensical, is at 0.1 and reads the same settings. What the theme would load from elsewhere is switched off or is here:
+fonts are those of the reader's system, and tools/website/ has the shim that search needs without a server. A
+Content-Security-Policy on every page forbids the rest.
 
 Pages are written for GitHub. Here links to files outside of docs/ become links to their pages, anchors are those of
 GitHub, and a picture follows the colours of the page. A link that leads nowhere is an error, in a source or in what

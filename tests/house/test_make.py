@@ -106,3 +106,14 @@ def test_the_lowest_typer_of_the_tests_is_that_of_the_package() -> None:
     ).stdout
     assert "for typer in typer==0.24.0 typer; do" in said
     assert '"typer>=0.24",' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_help_shows_the_frequent_targets_and_demo_is_the_default() -> None:
+    text = (ROOT / "Makefile").read_text()
+    shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT).stdout
+    frequent, rare = text.split("# --- rarely needed ---")
+    names = [line.split()[1] for line in shown.splitlines()]
+
+    assert names == ["demo", "test", "check", "docs", "site", "bench"]
+    assert all(f"\n{name}: " in frequent and f"\n{name}: " not in rare for name in names)
+    assert ".DEFAULT_GOAL := demo\n" in frequent

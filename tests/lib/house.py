@@ -155,7 +155,7 @@ def reached_from(name: str, *, skip: frozenset[str] = frozenset()) -> set[str]:
 
 
 def text_map() -> str:
-    """The floors from the top down, a line each, with what the modules of each are for."""
+    """The rooms from the top floor down, with the first line of each docstring, then the modules of each folder by name."""
     lines = []
     for row in reversed(FLOORS):
         for entry in row:
@@ -165,7 +165,18 @@ def text_map() -> str:
             purpose = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n")[0]
             where = f"{entry.replace('.', '/')}{'/' if path.name == '__init__.py' else '.py'}"
             lines.append(f"{where:<16} {purpose}")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *folders()])
+
+
+def folders() -> list[str]:
+    """One line per folder: its modules by name, without `__init__`."""
+    inside: dict[str, list[str]] = {}
+    for path in MODULES:
+        folder = path.parent.relative_to(ROOT).as_posix()
+        if folder != "." and path.name != "__init__.py":
+            inside.setdefault(f"{folder}/", []).append(path.stem)
+    width = max(map(len, inside))
+    return [f"{folder:<{width}} {' '.join(sorted(inside[folder]))}" for folder in sorted(inside)]
 
 
 def refresh(page: Path) -> None:
