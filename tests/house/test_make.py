@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -110,7 +111,9 @@ def test_the_lowest_typer_of_the_tests_is_that_of_the_package() -> None:
 
 def test_help_shows_the_frequent_targets_and_demo_is_the_default() -> None:
     text = (ROOT / "Makefile").read_text()
-    shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT).stdout
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    command = ["make", "--no-print-directory", "help"]
+    shown = subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True, timeout=TIMEOUT).stdout
     frequent, rare = text.split("# --- rarely needed ---")
     names = [line.split()[1] for line in shown.splitlines()]
 
