@@ -475,3 +475,11 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
     monkeypatch.setattr(torch_zip, "read", slow)
     with pytest.raises(CkptError, match="changed while it was read"):
         formats.open(str(path))
+
+
+def test_a_file_that_points_to_a_checkpoint_of_several_files_is_none_itself(tmp_path: Path) -> None:
+    folder = deepspeeds.write(tmp_path / "run", 2)
+    pointer = folder / "latest" if (folder / "latest").exists() else folder.parent / "latest"
+
+    assert formats.format_of(formats.probe_at(locate(str(pointer)), Limits())).name == "deepspeed"
+    assert not formats.recognises(str(pointer), Limits())
