@@ -483,3 +483,16 @@ def test_a_file_that_points_to_a_checkpoint_of_several_files_is_none_itself(tmp_
 
     assert formats.format_of(formats.probe_at(locate(str(pointer)), Limits())).name == "deepspeed"
     assert not formats.recognises(str(pointer), Limits())
+
+
+def test_a_folder_format_is_reached_by_its_folder_and_by_its_own_files(samples: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / ".metadata").write_bytes(b"")
+    (folder / "notes.txt").write_bytes(b"")
+    reached = [formats.is_folder_format(str(path), Limits()) for path in (folder, folder / ".metadata")]
+
+    assert reached == [True, True]
+    assert not formats.is_folder_format(str(folder / "notes.txt"), Limits())
+    assert not formats.is_folder_format(str(samples), Limits())
+    assert not formats.is_folder_format(str(tmp_path / "nothing"), Limits())
