@@ -496,3 +496,12 @@ def test_a_folder_format_is_reached_by_its_folder_and_by_its_own_files(samples: 
     assert not formats.is_folder_format(str(folder / "notes.txt"), Limits())
     assert not formats.is_folder_format(str(samples), Limits())
     assert not formats.is_folder_format(str(tmp_path / "nothing"), Limits())
+
+
+def test_the_files_of_a_folder_are_also_those_that_another_stands_for(samples: Path, tmp_path: Path) -> None:
+    for name in ("model.safetensors", "model.fp16.safetensors"):
+        shutil.copy(samples / "weights.safetensors", tmp_path / name)
+    (tmp_path / "config.json").write_text("{}")
+
+    found = formats.files_of_folder(str(tmp_path), Limits())
+    assert sorted(found or ()) == ["config.json", "model.fp16.safetensors", "model.safetensors"]
