@@ -496,6 +496,7 @@ def test_a_folder_format_is_reached_by_its_folder_and_by_its_own_files(samples: 
     assert not formats.is_folder_format(str(folder / "notes.txt"), Limits())
     assert not formats.is_folder_format(str(samples), Limits())
     assert not formats.is_folder_format(str(tmp_path / "nothing"), Limits())
+    assert formats.files_of_folder(str(samples), Limits()) is None
 
 
 def test_the_files_of_a_folder_are_also_those_that_another_stands_for(samples: Path, tmp_path: Path) -> None:
