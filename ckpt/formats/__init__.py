@@ -7,7 +7,7 @@ distributions are asked only when no format of the table recognises the file.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
@@ -181,7 +181,13 @@ def is_owned(name: str) -> bool:
 
     Such a file is removed when another checkpoint takes its place.
     """
-    return any(format.owns is not None and format.owns(name) for format in written_formats().values())
+    return any(owns(name) for owns in _owners())
+
+
+@cache
+def _owners() -> tuple[Callable[[str], bool], ...]:
+    """Return `owns` of each format that ckpt writes as a folder: asked once, for folders have 10,000 names."""
+    return tuple(format.owns for format in written_formats().values() if format.owns is not None)
 
 
 def _advised(error: CkptError, probe: Probe) -> CkptError:

@@ -18,9 +18,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ckpt import formats
-from ckpt.errors import CkptError, LimitError, UnreadableError, UnsupportedError
+from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError, UnsupportedError
 from ckpt.evidence.survey import Survey
 from ckpt.formats import FORMATS
+from ckpt.formats.common import dcp as dcp_names
 from ckpt.formats.foreign import FORMAT as FOREIGN
 from ckpt.formats.format import Format
 from ckpt.formats.torch_zip import reader as torch_zip
@@ -506,3 +507,16 @@ def test_the_files_of_a_folder_are_also_those_that_another_stands_for(samples: P
 
     found = formats.files_of_folder(str(tmp_path), Limits())
     assert sorted(found or ()) == ["config.json", "model.fp16.safetensors", "model.safetensors"]
+
+
+def test_a_distributed_checkpoint_whose_companion_cannot_be_read_is_one_item(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> str:
+        raise NotOpenedError("no permission")
+
+    for name in (".metadata", "__0_0.distcp", "metadata.json"):
+        (tmp_path / name).write_bytes(b"{}")
+    monkeypatch.setattr(dcp_names, "companion", refuse)
+
+    assert sorted(formats.files_of_folder(str(tmp_path), Limits()) or ()) == [".metadata", "__0_0.distcp"]

@@ -8,6 +8,7 @@ tensors there are, into which boxes each is cut, and which bytes of which file h
 from __future__ import annotations
 
 from ckpt.checkpoint import Traits
+from ckpt.errors import CkptError
 from ckpt.formats.common.dcp import is_part, plain_folder_of
 from ckpt.formats.format import Format, Probe
 
@@ -19,7 +20,11 @@ def sniff(probe: Probe) -> bool:
 
 
 def files(probe: Probe) -> tuple[str, ...] | None:
-    return tuple(name for name in probe.location.names() if is_part(name)) if sniff(probe) else None
+    try:
+        is_own = sniff(probe)
+    except CkptError:
+        is_own = True  # one item, whose error says what is wrong
+    return tuple(name for name in probe.location.names() if is_part(name)) if is_own else None
 
 
 FORMAT = Format(

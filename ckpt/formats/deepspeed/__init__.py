@@ -16,12 +16,10 @@ def sniff(probe: Probe) -> bool:
 
 
 def files(probe: Probe) -> tuple[str, ...] | None:
-    if not sniff(probe):
-        return None
     from ckpt.formats.deepspeed.plan import POINTERS, SCRIPTS, files_in
 
     try:
-        return files_in(probe, probe.limits)
+        return files_in(probe, probe.limits) if sniff(probe) else None
     except CkptError:
         return (*POINTERS, *SCRIPTS)  # one item, whose error says what is wrong
 
