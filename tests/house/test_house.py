@@ -85,7 +85,7 @@ def test_reading_never_loads_what_writes() -> None:
 
 PACKAGES = {name.split(".")[0] for name in FORMATS.names}
 COMMON = frozenset(["__init__", "common", "endings", "format", "probe"])
-"""What formats share."""
+"""The modules that formats share."""
 INSIDE = {("folder", "dcp"): "a folder holds a distributed checkpoint, whose tensors get names of its own"}
 """A format that reads another by its name, and why."""
 

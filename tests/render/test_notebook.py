@@ -1,4 +1,4 @@
-"""What a notebook shows: the lines of the terminal in their colours, and nothing that runs, loads or is a formula."""
+"""The output of a notebook: the lines of the terminal in their colours, and nothing that runs, loads or is a formula."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the script of a page works out, in node: numbers, names, groups, the cells of a series. No browser is needed."""
+"""The functions of the script of a page, in node: numbers, names, groups, the cells of a series. No browser is needed."""
 
 from __future__ import annotations
 
