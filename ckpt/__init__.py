@@ -8,10 +8,11 @@ if TYPE_CHECKING:
     from ckpt.errors import CkptError
     from ckpt.limits import Limits
     from ckpt.live.snapshot import snapshot
+    from ckpt.live.warmstart import warmstart
 
 __version__ = "0.1.0.dev0"
 
-__all__ = ["CkptError", "Limits", "__version__", "diff", "inspect", "open", "snapshot"]
+__all__ = ["CkptError", "Limits", "__version__", "diff", "inspect", "open", "snapshot", "warmstart"]
 
 _HOMES = {
     "CkptError": "ckpt.errors",
@@ -20,6 +21,7 @@ _HOMES = {
     "inspect": "ckpt.api",
     "open": "ckpt.api",
     "snapshot": "ckpt.live.snapshot",
+    "warmstart": "ckpt.live.warmstart",
 }
 """Public name -> the module that has it."""
 

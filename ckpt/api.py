@@ -93,9 +93,9 @@ class Values(Mapping[str, Json]):
     def __getitem__(self, name: str) -> Json:
         from ckpt.tree.find import find, node_at
 
-        found = find(self._checkpoint.root, name, Limits())
-        if found:
-            return _plain(found[0][1])
+        matches = find(self._checkpoint.root, name, Limits())
+        if matches:
+            return _plain(matches[0][1])
         if name not in self._rows:
             raise MissingNameError(name, "value", self._rows)
         return _plain(

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from shlex import quote
+from collections.abc import Callable, Sequence
 
 from ckpt.checkpoint import Entry
 from ckpt.errors import UsageError
+from ckpt.evidence.mapping import ENOUGH, Match, Rename, match
 from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import base_name, is_adapted, unwrapped_name, usual_prefix
 from ckpt.rows import NamedTuple
-from ckpt.text import Json, plural, show
+from ckpt.text import show
 
 Rule = Callable[[str], str]
 """A name -> the name to compare."""
 
 
-SHARE = 95
-"""Percent of the names of the smaller side that must meet, with equal shapes, before a first component is aligned."""
-_WORTH = 50
-"""Percent of them that make a component worth a suggestion."""
-_DEPTH = 8
-"""Parts of a name that a component may have."""
 _SUGGESTED = 4
-_PLAIN = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_-]*\.)*")
-_Shapes = Mapping[str, tuple[int, ...]]
+_NOTABLE = 10
+"""Percent of the names of the smaller side that doubtful words must make meet before they are worth a line."""
 
 
 def as_it_is(name: str) -> str:
@@ -125,90 +117,69 @@ def best_ways(one: Alignment, two: Alignment) -> tuple[int, int]:
     return best
 
 
-# --- a common first component -----------------------------------------------------------------------------------------
-
-
-class Component(NamedTuple):
-    """A first component of the names of a side, with its dot, or ``: `backbone.`, `model.encoder.`.
-
-    Without it `met` names go together, with equal shapes, of the `of` names of the smaller side.
-    """
-
-    one: str
-    two: str
-    met: int
-    of: int
-
-    @property
-    def fits(self) -> bool:
-        """Tell whether enough names meet to take it for certain."""
-        return 100 * self.met >= SHARE * self.of
-
-    def rule(self, name: str) -> str:
-        """Return the name that the other side gives a tensor of the first side."""
-        return self.two + name[len(self.one) :] if name.startswith(self.one) else name
-
-    @property
-    def substitution(self) -> str:
-        """`rule` as `--sub` takes it."""
-        return f"s/^{re.escape(self.one)}/{self.two}/"
-
-    def to_json(self) -> dict[str, Json]:
-        """Return the aligned component of either side, and how many names meet."""
-        return {"from": f"{self.one}*", "to": f"{self.two}*", "count": self.met}
-
-    def suggestion(self) -> dict[str, Json]:
-        """Return the component that would be aligned, and the substitution that aligns it."""
-        return {**self.to_json(), "of": self.of, "sub": self.substitution}
-
-    @property
-    def advice(self) -> str:
-        """The sentence with the option that aligns it."""
-        meet = f"{self.met:,} of {plural(self.of, 'name')} meet with --sub"
-        return f"not aligned: {meet} {quote(self.substitution)}"
-
-
 class Paired(NamedTuple):
     """The names of two sides, with their indices. `partners` maps the names of `two` to the names of `one`.
 
-    `prefixes` were taken off the names of each side. `component` is the first component that was aligned.
-    `suggested` are the components that a substitution of the names of `one` would align.
+    `prefixes` were taken off the names of each side. `renames` are the other rules of the mapping. `suggested` are the
+    rules for which names do not speak enough, that a substitution of the names of `one` would use.
     """
 
     one: dict[str, int]
     two: dict[str, int]
     partners: dict[str, str]
     prefixes: tuple[str, str] = ("", "")
-    component: Component | None = None
-    suggested: tuple[Component, ...] = ()
+    renames: tuple[Rename, ...] = ()
+    suggested: tuple[Rename, ...] = ()
+    match: Match = Match({})
+    """The mapping itself: tensors that hold others, and another layout."""
+
+    @property
+    def component(self) -> Rename | None:
+        """The first component that was aligned."""
+        return next((rename for rename in self.renames if rename.kind == "start"), None)
 
 
 def paired(
-    one: Alignment, two: Alignment, *, align: bool = True, suggest: bool = True, strict: bool = False
+    one: Alignment,
+    two: Alignment,
+    *,
+    align: bool = True,
+    suggest: bool = True,
+    strict: bool = False,
+    by_shape: bool = False,
+    layouts: bool = False,
 ) -> Paired:
-    """The tensors of two sides by their names: without wrappers where that is better, then without a first component.
+    """The tensors of two sides by their names: without wrappers where that is better, then by a mapping of the names.
 
-    Without `align` names are compared as they are, without `suggest` nothing is suggested. Raises UsageError when two
-    names would become one; `strict` also raises it where the names without wrappers would be needed.
+    Without `align` names are compared as they are, without `suggest` nothing is suggested. `layouts` allows a mapping to
+    tensors that hold the values in another layout. Raises UsageError when two names would become one; `strict` also raises it
+    where the names without wrappers would be needed.
     """
     if not align:
         return _as_they_are(one, two, (0, 0))
     ways = _asked_ways(one, two) if strict else best_ways(one, two)
     plain = _as_they_are(one, two, ways)
-    if 100 * len(plain.partners) >= SHARE * min(len(plain.one), len(plain.two)):
+    if len(plain.partners) == min(len(plain.one), len(plain.two)):
         return plain
-    bare = tuple(int(side.ways[1] is not None) for side in (one, two))
-    shapes = one.shapes_of(one.require(bare[0])), two.shapes_of(two.require(bare[1]))
-    found = list(components(*shapes))
-    certain = [each for each in found if each.fits]
-    if len(certain) == 1 and _is_model(certain[0], *shapes):
-        return _by_component(one, two, (bare[0], bare[1]), certain[0])
+    if 100 * len(plain.partners) < ENOUGH * min(len(plain.one), len(plain.two)):
+        ways = (int(one.ways[1] is not None), int(two.ways[1] is not None))
+    bare = _as_they_are(one, two, ways)
+    shapes = one.shapes_of(bare.one), two.shapes_of(bare.two)
+    found = match(*shapes, by_shape=by_shape, layouts=layouts)
+    if found.renames or found.joins or found.cuts:
+        start = next((rename for rename in found.renames if rename.kind == "start"), None)
+        first, second = start[:2] if start is not None else ("", "")
+        prefixes = (bare.prefixes[0] + first, bare.prefixes[1] + second)
+        result = bare._replace(partners=found.partners, prefixes=prefixes, renames=found.renames, match=found)
+    else:
+        result = plain._replace(match=found)
     if not suggest:
-        return plain
-    found = [each for each in found if each.met > len(plain.partners)]
-    found.sort(key=lambda each: -each.met)
-    plans = [_planned(one, two, each, strict=strict) for each in found[:_SUGGESTED]]
-    return plain._replace(suggested=tuple(each for each in plans if each is not None))
+        return result
+    least = min(len(plain.one), len(plain.two)) * _NOTABLE / 100
+    doubts = sorted(found.doubts, key=lambda rename: -rename.met)[:_SUGGESTED]
+    doubts = [rename for rename in doubts if rename.kind == "start" or rename.met >= least]
+    plans = [_planned(one, two, rename, len(result.partners), strict=strict) for rename in doubts]
+    return result._replace(suggested=tuple(rename for rename in plans if rename is not None))
 
 
 def _asked_ways(one: Alignment, two: Alignment) -> tuple[int, int]:
@@ -233,91 +204,18 @@ def _as_they_are(one: Alignment, two: Alignment, ways: tuple[int, int]) -> Paire
     return Paired(first, second, partners, (one.prefix(ways[0]), two.prefix(ways[1])))
 
 
-def _by_component(one: Alignment, two: Alignment, ways: tuple[int, int], component: Component) -> Paired:
-    """The names that go together by a component; what lies outside of it, by its name as it is."""
-    plain = _as_they_are(one, two, ways)
-    partners = {}
-    for name in plain.two:
-        other = component.one + name[len(component.two) :]
-        if name.startswith(component.two) and other in plain.one:
-            partners[name] = other
-    taken = set(partners.values())
-    for name in plain.two:
-        if name not in partners and name in plain.one and name not in taken:
-            partners[name] = name
-    prefixes = (plain.prefixes[0] + component.one, plain.prefixes[1] + component.two)
-    return plain._replace(partners=partners, prefixes=prefixes, component=component)
+def _planned(one: Alignment, two: Alignment, rename: Rename, partners: int, *, strict: bool) -> Rename | None:
+    """Return the rule with all names that meet by its substitution.
 
-
-def components(one: _Shapes, two: _Shapes) -> Iterator[Component]:
-    """The first components without which at least half of the names of the smaller side meet, with equal shapes.
-
-    None that says the same as a shorter one: `layer1.` and `backbone.layer1.` are `` and `backbone.`.
+    None when that fails or helps nothing, or when the substitution is not plain to write.
     """
-    is_turned = len(two) < len(one)
-    small, large = (two, one) if is_turned else (one, two)
-    for mine in _beginnings(small):
-        rests = {name[len(mine) :]: shape for name, shape in small.items() if name.startswith(mine)}
-        met: Counter[str] = Counter()
-        for name, shape in large.items():
-            for at in _dots(name):
-                if rests.get(name[at:]) == shape:
-                    met[name[:at]] += 1
-        for other, count in met.items():
-            is_longer = mine.split(".")[-2:] == other.split(".")[-2:] if mine and other else mine == other
-            if not is_longer and 100 * count >= _WORTH * len(small):
-                yield Component(*((other, mine) if is_turned else (mine, other)), count, len(small))
-
-
-def common_component(names: Sequence[str]) -> str:
-    """The first component that all names have, with its dot; `` when there is none, or one module below it."""
-    first = names[0].partition(".")[0] + "." if names else ""
-    is_common = all(name.startswith(first) and name != first for name in names)
-    modules = {name[len(first) :].rpartition(".")[0] for name in names}
-    return first if is_common and len(modules) > 1 and _PLAIN.fullmatch(first) else ""
-
-
-def _beginnings(names: _Shapes) -> list[str]:
-    """The beginnings that so many names share that one of them may be the component."""
-    shared = Counter(name[:at] for name in names for at in _dots(name))
-    return [text for text, count in shared.items() if 100 * count >= _WORTH * len(names)]
-
-
-def _dots(name: str) -> Iterator[int]:
-    """Yield the places where the rest of a name may begin: 0, and behind each of its first dots."""
-    at = 0
-    for _ in range(_DEPTH):
-        yield at
-        at = name.find(".", at) + 1
-        if not 0 < at < len(name):
-            return
-
-
-def _is_model(component: Component, one: _Shapes, two: _Shapes) -> bool:
-    """Tell whether the names below a component are more than a layer like any other one.
-
-    `0.` and `1.`, `layer1.` and `layer2.` are layers. `weight` alone says nothing, unless both sides have nothing else.
-    """
-    ends = {component.rule(name).rpartition(".")[0] for name in one if component.rule(name) in two}
-    ends -= {component.two[:-1]}
-    if not component.one or not component.two:
-        return bool(ends) or component.met == len(one) == len(two)
-    letters = [re.sub(r"\d+", "", text) for text in component[:2]]
-    return len(ends) > 1 and letters[0] != letters[1]
-
-
-def _planned(one: Alignment, two: Alignment, component: Component, *, strict: bool) -> Component | None:
-    """Return the component with all names that meet by its substitution.
-
-    None when that fails, or when the substitution is not plain to write.
-    """
-    if not (_PLAIN.fullmatch(component.one) and _PLAIN.fullmatch(component.two)):
+    if not rename.is_plain:
         return None
-    renamed = one.then(component.rule)
+    renamed = one.then(rename.rule)
     try:
         plan = paired(renamed, two, suggest=False, strict=strict)
     except UsageError:
         return None
     first, second = renamed.shapes_of(plan.one), two.shapes_of(plan.two)
     met = sum(first[other] == second[mine] for mine, other in plan.partners.items())
-    return component._replace(met=met) if plan.component is None and met >= component.met else None
+    return rename._replace(met=met, of=min(len(first), len(second))) if met > partners else None

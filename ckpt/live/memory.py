@@ -157,14 +157,14 @@ def opened(values: Mapping[str, Any], *, wrappers: bool) -> dict[str, Any]:
     The parts of `weight` are `weight.qdata` and so on, with the dtype and the shape that it shows. One whose parts
     would have names that others have stays as it is.
     """
-    made: dict[str, Any] = {}
+    parts_by_name: dict[str, Any] = {}
     for name, value in values.items():
         parts = _parts(name, value, 0) if wrappers else {}
-        if parts and not any(part in values or part in made for part in parts):
-            made.update(parts)
+        if parts and not any(part in values or part in parts_by_name for part in parts):
+            parts_by_name.update(parts)
         else:
-            made[name] = _unpacked(value, 0)
-    return made
+            parts_by_name[name] = _unpacked(value, 0)
+    return parts_by_name
 
 
 def _parts(name: str, value: Any, depth: int) -> dict[str, Any]:
@@ -179,10 +179,10 @@ def _parts(name: str, value: Any, depth: int) -> dict[str, Any]:
     if not all(isinstance(held.get(key), torch.Tensor) for key in inner) or not inner:
         return {}
     outer = {"dtype": str(value.dtype), "shape": tuple(value.shape)}
-    made: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
     for key, part in {**outer, **held}.items():
-        made.update(_parts(f"{name}.{key}", part, depth + 1) or {f"{name}.{key}": part})
-    return made
+        parts.update(_parts(f"{name}.{key}", part, depth + 1) or {f"{name}.{key}": part})
+    return parts
 
 
 def _unpacked(value: Any, depth: int) -> Any:

@@ -248,11 +248,11 @@ def _below(container: Any, place: str, depth: int) -> Iterable[tuple[str, Any]]:
         return
     pairs = container.items() if isinstance(container, dict) else enumerate(container)
     for key, item in list(pairs):
-        at = f"{place}[{key!r}]" if not isinstance(container, (set, frozenset)) else f"{place}{{{key}}}"
+        inner = f"{place}[{key!r}]" if not isinstance(container, (set, frozenset)) else f"{place}{{{key}}}"
         if isinstance(item, _CONTAINERS):
-            yield from _below(item, at, depth + 1)
+            yield from _below(item, inner, depth + 1)
         else:
-            yield at, item
+            yield inner, item
 
 
 def record(spec: str, arguments: Sequence[str] = ()) -> ModelRecord:
@@ -288,16 +288,16 @@ def build(spec: str, arguments: Sequence[str] = (), *, device: str, option: str 
     return model
 
 
-def _made(torch: Any, given: str, factory: Any, known: dict[str, Any], device: str) -> Any:
+def _made(torch: Any, given: str, factory: Any, arguments: dict[str, Any], device: str) -> Any:
     try:
         with torch.device(device):
-            return factory(**known)
+            return factory(**arguments)
     except BaseException as error:
         _let_through(error)
         if device == "meta" and "meta" in str(
             error
         ):  # the model reads values: `torch.linspace(...).tolist()`
-            return _made(torch, given, factory, known, "cpu")
+            return _made(torch, given, factory, arguments, "cpu")
         raise _failed(given, error) from error
 
 

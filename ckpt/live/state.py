@@ -181,5 +181,5 @@ def state_checkpoint(model: Any, name: str) -> Checkpoint:
     torch = require_torch()
     with torch.no_grad():
         node, left_out = state_tree(state_of(model))
-    made = checkpoint(name, "live", TRAITS, node, Contents(), Limits())
-    return replace(made, left_out=tuple(left_out.items()))
+    result = checkpoint(name, "live", TRAITS, node, Contents(), Limits())
+    return replace(result, left_out=tuple(left_out.items()))

@@ -80,8 +80,8 @@ def _left(title: str, rows: tuple[Leftover, ...]) -> list[Line]:
     for row in rows[:_LEFT]:
         size = f", {size_text(row.nbytes)}" if row.nbytes else ""
         hint = f"  ({row.hint})" if row.hint else ""
-        said = show_literal(row.what)
-        what = f" = {said}" if row.is_value else f": {said}" if said else ""
+        text = show_literal(row.what)
+        what = f" = {text}" if row.is_value else f": {text}" if text else ""
         out.append([(f"{title}: {whole(show(row.name, 80))}{what}{size}", ""), (hint, "dim")])
     if len(rows) > _LEFT:
         out.append([(f"{title}: {len(rows) - _LEFT:,} more (--json)", "dim")])
@@ -115,6 +115,7 @@ def _wrote(report: RewriteReport, saved: SavedFile, width: int | None) -> list[L
 
 _LISTED = 6
 _MODULES = 40
+_RULES = 12
 
 
 def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line]:
@@ -126,9 +127,9 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
         ("cast", coverage.of("cast")),
         ("in part", coverage.of("sliced")),
         ("tied", coverage.of("tied")),
-        ("kept", coverage.of("kept")),
     )
     parts += [f"{label}: {_by_reason(rows)}" for label, rows in in_part if rows]
+    parts += [f"{len(coverage.of('kept')):,} kept"] if coverage.of("kept") else []
     parts += [f"{len(coverage.of('missing')):,} missing", f"{len(coverage.of('unexpected')):,} unexpected"]
     first, *more = wrapped("; ".join(parts), width)
     out: list[Line] = [[(first, "head")], *([(f"  {line}", "head")] for line in more)]
@@ -141,18 +142,35 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
         met = coverage.component
         count = f", {plural(met.met, 'tensor')}" if met is not None else ""
         out += hung([], f"aligned: {', '.join(aligned)}{count}", width, 2, "dim")
-    for each in coverage.suggested:
-        out += hung([], each.advice, width, 2, "warning")
+    rules = [rename for rename in coverage.renames if rename.kind != "start"]
+    for rename in rules[:_RULES]:
+        evidence = ", by shape and order" if rename.kind == "shape" else ""
+        text = f"renamed: {rename.label}, {plural(rename.met, 'tensor')}{evidence}"
+        out += hung([], text, width, 2, "dim")
+    if len(rules) > _RULES:
+        out.append([(f"… {len(rules) - _RULES:,} more renames (--json)", "dim")])
+    for rename in coverage.suggested:
+        out += hung([], rename.advice, width, 2, "warning")
+    body, head = coverage.halves()
+    if coverage.head and tensors < of:
+        names = folded([row.name for row in coverage.pairings if row.name in coverage.head], 2)
+        out += hung([], f"body {percent(*body)} · head {percent(*head)} ({names})", width, 2)
     modules = coverage.modules()
-    if len(modules) > 1:
+    if len(modules) > 1 and tensors < of:  # a table that says the same on every row says nothing
         heads = (
             Column("MODULE", gives_way=True),
             Column("TENSORS", right=True),
             Column("ELEMENTS", right=True),
+            Column(""),
         )
         table: list[list[str]] = []
-        for name, some, all_, part, numel in modules[:_MODULES]:
-            table.append([show(name, 60) or "(the root)", f"{some:,} of {all_:,}", percent(part, numel)])
+        for module in modules[:_MODULES]:
+            some, all_ = module.tensors
+            reasons = list(
+                dict.fromkeys(_reason(row) for row in module.rows if row.status in ("kept", "missing"))
+            )
+            row = [show(module.name, 60) or "(the root)", f"{some:,} of {all_:,}", percent(*module.elements)]
+            table.append([*row, and_more(reasons, 1)])
         out += [[], *columns(heads, table, width=width)]
         if len(modules) > _MODULES:
             out.append([(f"… {len(modules) - _MODULES:,} more (--json)", "dim")])
@@ -161,6 +179,11 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
     for note in coverage.notes:
         out += hung([("! ", "")], note, width, 2, "warning")
     return out
+
+
+def _reason(row: Pairing) -> str:
+    """The reason why a tensor keeps its values."""
+    return f"kept: {row.why}" if row.status == "kept" else "not in PRETRAINED"
 
 
 def _by_reason(rows: Sequence[Pairing]) -> str:

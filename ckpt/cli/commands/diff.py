@@ -214,8 +214,8 @@ def command(
         raise UsageError(f"--show {which}: not one of {' '.join(_SHOW)}")
     if depth is not None and not stat:
         raise UsageError("--depth is for --stat", hint="--stat --depth N")
-    asked = comparison(how)._replace(structure=structure, quick=quick, histogram=histogram)
-    asked = asked._replace(once=is_shared())
+    request = comparison(how)._replace(structure=structure, quick=quick, histogram=histogram)
+    request = request._replace(once=is_shared())
     live = model_of(model, arg)
     schema = "ckpt.diff" if json else None
     if force and html is None:
@@ -240,11 +240,11 @@ def command(
     ):
         with output.progress("comparing", first.nbytes + second.nbytes) as progress:
             sides = Survey(first, live), Survey(second, live)
-            for each in sides:
-                mixed = each.mixed
+            for compared in sides:
+                mixed = compared.mixed
                 if mixed is not None:
-                    output.talk(f"ckpt: {show(each.path, None)}: {mixed.text}")
-            report = diff(*sides, asked._replace(progress=progress, executor=workers or executor()))
+                    output.talk(f"ckpt: {show(compared.path, None)}: {mixed.text}")
+            report = diff(*sides, request._replace(progress=progress, executor=workers or executor()))
         for checkpoint in (first, second):
             checkpoint.check_unchanged()
     report = report._replace(findings=gate.rules.kept(report.findings))

@@ -9,7 +9,8 @@ from typing import cast
 from ckpt.checkpoint import Checkpoint
 from ckpt.elements.compare import Tolerance
 from ckpt.errors import UnreadableError, UsageError
-from ckpt.evidence.alignment import Alignment, Component, Paired, in_turn, paired
+from ckpt.evidence.alignment import Alignment, Paired, in_turn, paired
+from ckpt.evidence.mapping import Rename
 from ckpt.evidence.roles import Role
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
@@ -127,8 +128,8 @@ class DiffReport(NamedTuple):
         return tuple(row.name for row in self.rows if row.damaged)
 
     @property
-    def suggested(self) -> tuple[Component, ...]:
-        """The first components that one `--sub` would align in all weights."""
+    def suggested(self) -> tuple[Rename, ...]:
+        """The renames that one `--sub` would make in all weights."""
         weights = [
             pair.suggested
             for pair in self.pairs
@@ -158,8 +159,8 @@ class DiffReport(NamedTuple):
 def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffReport:
     """Compare two checkpoints.
 
-    Sections are paired by their place, else by their kind. In models the prefixes of wrappers and a common
-    first component are aligned. Raises UsageError when a section is not there or two names would become one,
+    Sections are paired by their place, else by their kind. The names of models are mapped to one
+    another: wrappers, other beginnings, other words. Raises UsageError when a section is not there or two names would become one,
     UnreadableError.
     """
     options = options or Options()
@@ -197,7 +198,7 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
     if options.strict:
         notes = [f"only on one side: {name}" for name in alone] + strict_notes(rows)
         notes += [
-            f"renamed: {pair.component.one}* to {pair.component.two}*" for pair in aligned if pair.component
+            f"renamed: {rename.text[0]} to {rename.text[1]}" for pair in aligned for rename in pair.renames
         ]
         differs = differs or bool(notes) or any(row.status == "renamed" for row in rows)
     made = (
@@ -343,7 +344,7 @@ def _rows(
         if name not in taken and _selected(options, entry.name, name):
             role = before.roles[index]
             rows.append(Row("removed", entry, None, role, labels=(name, ""), indices=(index, None)))
-    return pair._replace(prefixes=names.prefixes, component=names.component, suggested=names.suggested), rows
+    return pair._replace(prefixes=names.prefixes, renames=names.renames, suggested=names.suggested), rows
 
 
 def _with_optimizer(row: Row, before: Survey, after: Survey) -> Row:
@@ -357,8 +358,8 @@ def _with_optimizer(row: Row, before: Survey, after: Survey) -> Row:
     )
 
 
-def _has(suggested: Sequence[Component], component: Component) -> bool:
-    return any(each[:2] == component[:2] for each in suggested)
+def _has(suggested: Sequence[Rename], rename: Rename) -> bool:
+    return any(each[:2] == rename[:2] for each in suggested)
 
 
 def _full(row: Row) -> tuple[str, str]:

@@ -45,7 +45,7 @@ def document(report: DiffReport) -> dict[str, Json]:
             },
         },
         "renames": [
-            *(pair.component.to_json() for pair in report.pairs if pair.component is not None),
+            *(rename.to_json() for pair in report.pairs for rename in pair.renames),
             *(
                 {"from": row.before.name, "to": row.after.name, "count": 1}
                 for row in report.rows

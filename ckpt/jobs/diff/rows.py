@@ -10,7 +10,7 @@ from ckpt.checkpoint import Checkpoint, Entry, Value
 from ckpt.elements.blocks import slice_of
 from ckpt.elements.compare import Change, kind_of
 from ckpt.elements.spans import cuts
-from ckpt.evidence.alignment import Component
+from ckpt.evidence.mapping import Rename
 from ckpt.evidence.roles import Role
 from ckpt.evidence.sections import Section
 from ckpt.findings import LOST
@@ -108,14 +108,14 @@ class ValueRow(NamedTuple):
 class Pair(NamedTuple):
     """Two sections that are compared. `prefixes` are what was taken off the names of each side.
 
-    `component` is the first component among it, `suggested` are those that `--sub` would align.
+    `renames` are the rules that made names meet, `suggested` are those that `--sub` would use.
     """
 
     before: Section
     after: Section
     prefixes: tuple[str, str] = ("", "")
-    component: Component | None = None
-    suggested: tuple[Component, ...] = ()
+    renames: tuple[Rename, ...] = ()
+    suggested: tuple[Rename, ...] = ()
 
 
 # --- what one side has lost ---------------------------------------------------------------------------------------------

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 from ckpt.checkpoint import Checkpoint, Container, Entry, Traits
 from ckpt.errors import CkptError, LossError, UnsupportedError
-from ckpt.evidence.alignment import Component
+from ckpt.evidence.dialects import HEADS
+from ckpt.evidence.mapping import Rename, common_component
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.plain import LAZY, Plain
@@ -381,6 +382,65 @@ class Pairing(NamedTuple):
     source: Entry | None
     copied: int = 0
     why: str = ""
+    rows: tuple[Literal["target", "pretrained"], int, int] | None = None
+    """The rows of the tensor of that side that are meant, first and one past the last; the entry is a view of them."""
+
+
+class Module(NamedTuple):
+    """A module of the target, with its tensors."""
+
+    name: str
+    rows: tuple[Pairing, ...]
+
+    @property
+    def tensors(self) -> tuple[int, int]:
+        """(tensors that are loaded, tensors of the module)."""
+        whole = {row.name for row in self.rows}
+        return len(whole - {row.name for row in self.rows if row.status not in LOADED}), len(whole)
+
+    @property
+    def elements(self) -> tuple[int, int]:
+        """(elements that are loaded, elements of the module)."""
+        return _elements(self.rows)
+
+
+def _elements(rows: Iterable[Pairing]) -> tuple[int, int]:
+    """(elements that are loaded, elements of the target)."""
+    rows = list(rows)
+    return (
+        sum(row.copied for row in rows),
+        sum(row.target.tensor.numel for row in rows if row.target is not None),
+    )
+
+
+_MOST = 80
+"""Percent of the tensors that make a module worth being shown by its parts."""
+
+
+def _by_module(rows: Sequence[Pairing], start: int) -> dict[str, list[Pairing]]:
+    """The rows by the component that begins at a place of their names."""
+    found: dict[str, list[Pairing]] = {}
+    for row in rows:
+        end = row.name.find(".", start)
+        found.setdefault(row.name[:end] if end > 0 else row.name[: max(start - 1, 0)], []).append(row)
+    return found
+
+
+def head_of(rows: Sequence[Pairing]) -> frozenset[str]:
+    """The names of the last layer: modules that are called like one, else the last module where it does not fit."""
+    names = [row.name for row in rows]
+    first = len(common_component(names))
+    head = frozenset(
+        name for name in names if name[first:].partition(".")[0] in HEADS and "." in name[first:]
+    )
+    if head or not rows:
+        return head
+    last = names[-1].rpartition(".")[0]
+    own = [row for row in rows if row.name.rpartition(".")[0] == last]
+    misfits = (
+        last and len(own) < len(rows) and all(row.status in ("kept", "sliced", "missing") for row in own)
+    )
+    return frozenset(row.name for row in own) if misfits else frozenset()
 
 
 class Coverage(NamedTuple):
@@ -391,10 +451,25 @@ class Coverage(NamedTuple):
     aligned: tuple[str, str]
     """The prefixes that were taken off the names of the pretrained model and the target to align them."""
     notes: tuple[str, ...] = ()
-    component: Component | None = None
-    """The first component among it."""
-    suggested: tuple[Component, ...] = ()
-    """The first components that `--sub` would align."""
+    renames: tuple[Rename, ...] = ()
+    """The rules that made names meet."""
+    suggested: tuple[Rename, ...] = ()
+    """The renames that `--sub` would make."""
+    head: frozenset[str] = frozenset()
+    """The names of the target's last layer, which often answers another task."""
+    layout: str = ""
+    """The reason why tensors of equal shapes hold other values than the target expects."""
+    ways: tuple[tuple[str, ...], ...] = ()
+    """Options by which more would be loaded, the best first."""
+    refusal: str = ""
+    """The reason why nothing is written, or ``."""
+    way: tuple[str, ...] | None = None
+    """The options with which the command works."""
+
+    @property
+    def component(self) -> Rename | None:
+        """The first component that was aligned."""
+        return next((rename for rename in self.renames if rename.kind == "start"), None)
 
     def of(self, *statuses: Status) -> list[Pairing]:
         """The pairings of some statuses."""
@@ -403,15 +478,14 @@ class Coverage(NamedTuple):
     @property
     def tensors(self) -> tuple[int, int]:
         """(tensors that are loaded, tensors of the target)."""
-        return len(self.of(*LOADED)), len(self.pairings) - len(self.of("unexpected"))
+        whole = {row.name for row in self.pairings if row.target is not None}
+        rest = {row.name for row in self.pairings if row.status not in (*LOADED, "unexpected")}
+        return len(whole - rest), len(whole)
 
     @property
     def elements(self) -> tuple[int, int]:
         """(elements that are loaded, elements of the target)."""
-        return (
-            sum(row.copied for row in self.pairings),
-            sum(row.target.tensor.numel for row in self.pairings if row.target is not None),
-        )
+        return _elements(self.pairings)
 
     @property
     def share(self) -> float:
@@ -419,17 +493,22 @@ class Coverage(NamedTuple):
         loaded, whole = self.elements
         return loaded / whole if whole else 1.0
 
-    def modules(self) -> list[tuple[str, int, int, int, int]]:
-        """For each top-level module of the target: its name, tensors loaded and in all, elements loaded and in all."""
-        found: dict[str, list[int]] = {}
-        for row in self.pairings:
-            if row.target is not None:
-                counts = found.setdefault(row.name.partition(".")[0] if "." in row.name else "", [0, 0, 0, 0])
-                counts[0] += row.status in LOADED
-                counts[1] += 1
-                counts[2] += row.copied
-                counts[3] += row.target.tensor.numel
-        return [(name, counts[0], counts[1], counts[2], counts[3]) for name, counts in found.items()]
+    def halves(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """(elements loaded, elements) of the body and of the head of the target."""
+        body = [row for row in self.pairings if row.name not in self.head]
+        head = [row for row in self.pairings if row.name in self.head]
+        return _elements(body), _elements(head)
+
+    def modules(self) -> list[Module]:
+        """The top-level modules of the target, below the beginning that all its names have."""
+        rows = [row for row in self.pairings if row.target is not None]
+        modules = _by_module(rows, len(common_component([row.name for row in rows])))
+        out: list[Module] = []
+        for name, inner in modules.items():
+            is_model = name and 100 * len(inner) > _MOST * len(rows) and len(modules) > 1
+            below = _by_module(inner, len(name) + 1) if is_model else {name: inner}
+            out += [Module(part, tuple(own)) for part, own in below.items()]
+        return out
 
     def to_json(self) -> dict[str, Json]:
         """The object `coverage` of the document `ckpt.rewrite`."""
@@ -441,11 +520,20 @@ class Coverage(NamedTuple):
             "share": self.share,
             "aligned": list(self.aligned),
             "component": None if self.component is None else self.component.to_json(),
-            "suggested": [each.suggestion() for each in self.suggested],
+            "rules": [rename.to_json() | {"kind": rename.kind} for rename in self.renames],
+            "suggested": [rename.suggestion() for rename in self.suggested],
+            "body": list(self.halves()[0]),
+            "head": list(self.halves()[1]),
+            "layout": self.layout or None,
+            "refused": self.refusal or None,
             "totals": {status: len(self.of(status)) for status in STATUSES},
             "modules": [
-                {"name": name, "tensors": [some, all_], "elements": [part, numel]}
-                for name, some, all_, part, numel in self.modules()
+                {
+                    "name": module.name,
+                    "tensors": list(module.tensors),
+                    "elements": list(module.elements),
+                }
+                for module in self.modules()
             ],
             "pairs": [
                 {
@@ -460,6 +548,9 @@ class Coverage(NamedTuple):
                         entry.tensor.dtype.name if entry else None for entry in (row.source, row.target)
                     ],
                     "copied": row.copied,
+                    "rows": None
+                    if row.rows is None
+                    else dict(zip(("of", "first", "end"), row.rows, strict=True)),
                     "why": row.why or None,
                 }
                 for row in self.pairings

@@ -1,42 +1,59 @@
 """`ckpt warmstart`: the values of a pretrained model in another one: planned by name, reported, written as bytes.
 
-What is written keeps the target's structure, order, dtypes, devices and `_metadata`; nothing is guessed by shape.
+What is written keeps the target's structure, order, dtypes, devices and `_metadata`. Nothing is guessed by shape, and what belongs
+to the old weights is left out: the optimizer, the scheduler, the counters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from math import prod
 from typing import Literal
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.blocks import elements, is_dense, little, memory_order, permuted, place_of, same_bytes
 from ckpt.elements.cast import can_cast
 from ckpt.errors import UsageError
-from ckpt.evidence.alignment import Alignment, in_turn, paired
-from ckpt.evidence.sections import Section
+from ckpt.evidence.alignment import Alignment, Paired, in_turn, paired
+from ckpt.evidence.sections import Section, kind_of_key
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.report import (
+    LOADED,
     Change,
     Coverage,
     Leftover,
     Pairing,
     RewriteReport,
     edited,
+    head_of,
     refuse_script,
+    rest_of,
     with_ties,
 )
 from ckpt.limits import Limits
+from ckpt.names import Path, dotted
 from ckpt.nodes import Dict, Node, Opaque, tensor_of
 from ckpt.pickles.edit import Edit
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Overlaid, Patched, Place, Storage, TensorRef, noted
-from ckpt.text import and_more, show
+from ckpt.tensors import Overlaid, Patched, Place, Storage, TensorRef, noted, tensor_ref
+from ckpt.text import and_more, folded, plural, show
+from ckpt.tree.find import children, node_at
+from ckpt.tree.literals import brief
+
+LEAST = 0.1
+"""The share of the target's elements below which a warm start is refused, unless it was asked for."""
+_NOTES = 20
+"""Lines about tensors that share memory."""
+HALF = 0.5
+"""The share below which it is refused where more is known to fit."""
 
 
 class Options(NamedTuple):
     """The options of a warm start. `mismatch` says what becomes of a tensor that has another shape.
 
-    `rules` rename the tensors of the pretrained model. Without `align` names are compared as they are.
+    `rules` rename the tensors of the pretrained model. Without `align` names are compared as they are; with `by_shape` tensors
+    are paired by shapes and order too. `fuse` and `split` put query, key and value together or apart.
     """
 
     mismatch: Literal["keep", "slice", "error"] = "keep"
@@ -44,6 +61,15 @@ class Options(NamedTuple):
     section: str | None = None
     into_section: str | None = None
     align: bool = True
+    by_shape: bool = False
+    fuse: bool = False
+    split: bool = False
+    count_sliced: bool = False
+    """A flag: what is sliced of the last layer counts as loaded."""
+    ignore_layout: bool = False
+    keep_optimizer: bool = False
+    min_coverage: float | None = None
+    """The share of elements that must be loaded. None refuses less than a tenth, and less than a half where more is known to fit."""
 
 
 def warmstart(given: Survey, wanted: Survey, limits: Limits, options: Options | None = None) -> RewriteReport:
@@ -54,18 +80,14 @@ def warmstart(given: Survey, wanted: Survey, limits: Limits, options: Options | 
     """
     options = options or Options()
     source = wanted.checkpoint
-    refuse_script(source)
-    given, wanted = with_ties(given, limits), with_ties(wanted, limits)
-    pretrained, target = given.checkpoint, wanted.checkpoint
-    theirs = given.only_model(options.section)
+    given, wanted, coverage = _planned(given, wanted, limits, options)
+    target = wanted.checkpoint
     mine = wanted.only_model(options.into_section, "--into-section")
-    coverage = _plan(pretrained, theirs, target, mine, options)
-    wrong = [row for row in coverage.of("kept") if row.source is not None]
-    if options.mismatch == "error" and wrong:
-        listed = and_more([f"{show(row.name, 60)}: {row.why}" for row in wrong], 5, "; ")
-        raise UsageError(f"does not fit: {listed}", path=pretrained.path, hint="--on-mismatch keep or slice")
     taken = coverage.of("loaded", "cast", "sliced")
-    result = _result(target, mine, taken, limits) if taken or target.traits.is_live else target
+    old = [] if options.keep_optimizer or target.traits.is_live else old_state(wanted, mine)
+    result = target
+    if taken or target.traits.is_live:
+        result = _result(target, taken, [row.path for row in old], limits)
     changes = [
         Change(
             kind,
@@ -81,17 +103,44 @@ def warmstart(given: Survey, wanted: Survey, limits: Limits, options: Options | 
     here = {entry.name for entry in result.tensors}
     lost = [entry for entry in target.tensors if target.traits.is_live and entry.name not in here]
     odd = [Leftover(name, why) for name, why in target.left_out]
+    hints = ["--keep-optimizer", *[None] * len(old)]
+    dropped = [Leftover(row.name, row.what, None, hint) for row, hint in zip(old, hints, strict=False)]
+    names = {row.name for row in old}
+    stays = [] if target.traits.is_live else [row for row in rest_of(wanted, mine) if row.name not in names]
     return RewriteReport(
         "warmstart",
         source,
         result,
         tuple(changes),
         tuple(Leftover(entry.name, "has no value", None, "--init initializes the model") for entry in lost)
-        + tuple(odd),
+        + tuple(odd)
+        + tuple(dropped),
+        tuple(stays),
         unchanged_bytes=False,
         nothing="nothing to load",
         coverage=coverage,
     )
+
+
+def coverage_of(given: Survey, wanted: Survey, limits: Limits, options: Options) -> Coverage:
+    """The plan of a warm start. Raises UsageError as `warmstart` does."""
+    return _planned(given, wanted, limits, options)[2]
+
+
+def _planned(
+    given: Survey, wanted: Survey, limits: Limits, options: Options
+) -> tuple[Survey, Survey, Coverage]:
+    """Both sides, with the tensors that are tied, and the plan. Raises UsageError for tensors that may not differ in shape."""
+    refuse_script(wanted.checkpoint)
+    given, wanted = with_ties(given, limits), with_ties(wanted, limits)
+    theirs = given.only_model(options.section)
+    mine = wanted.only_model(options.into_section, "--into-section")
+    coverage = _checked(_plan(given.checkpoint, theirs, wanted.checkpoint, mine, options), options)
+    wrong = [row for row in coverage.of("kept") if row.source is not None]
+    if options.mismatch == "error" and wrong:
+        rows = and_more([f"{show(row.name, 60)}: {row.why}" for row in wrong], 5, "; ")
+        raise UsageError(f"does not fit: {rows}", path=given.path, hint="--on-mismatch keep or slice")
+    return given, wanted, coverage
 
 
 # --- the plan ---------------------------------------------------------------------------------------------------------
@@ -104,21 +153,215 @@ def _plan(
         Alignment(theirs, pretrained.path, in_turn(options.rules), _is_saved),
         Alignment(mine, target.path, keep=_is_saved),
     )
-    names = paired(*sides, align=options.align, suggest=not options.rules)
+    suggest = not options.rules
+    names = paired(*sides, align=options.align, suggest=suggest, by_shape=options.by_shape, layouts=True)
     given, wanted = _entries(pretrained, names.one), _entries(target, names.two)
+    joins = names.match.joins if options.fuse else {}
+    cuts = names.match.cuts if options.split else {}
     rows = []
     for name, entry in wanted.items():
         partner = names.partners.get(name)
-        if partner is None:
+        if name in joins:
+            rows += _joined(name, entry, [given[part] for part in joins[name]], options)
+        elif name in cuts:
+            rows += _cut(name, entry, given[cuts[name][0]], cuts[name][1], options)
+        elif partner is None:
             rows.append(Pairing("missing", name, entry, None))
         else:
             rows.append(_pairing(name, entry, given[partner], options, target.traits.is_live))
     taken = set(names.partners.values())
+    taken |= {part for parts in joins.values() for part in parts} | {whole for whole, _ in cuts.values()}
     rows += [Pairing("unexpected", name, None, entry) for name, entry in given.items() if name not in taken]
     rows = _with_ties(rows)
-    return Coverage(
-        tuple(rows), pretrained.path, names.prefixes, tuple(_shared(rows)), names.component, names.suggested
+    notes = [*_shared(rows), *(rename.note for rename in names.renames if rename.note)]
+    head = head_of([row for row in rows if row.target is not None])
+    if not options.count_sliced:
+        rows = [
+            row._replace(copied=0) if row.status == "sliced" and row.name in head else row for row in rows
+        ]
+        sliced = [row for row in rows if row.status == "sliced" and row.name in head]
+        if sliced:
+            notes.append(
+                f"{folded([row.name for row in sliced], 4)} is sliced from the last layer of another task "
+                "and does not count as loaded (--count-sliced counts it)."
+            )
+    coverage = Coverage(
+        tuple(rows),
+        pretrained.path,
+        names.prefixes,
+        tuple(notes),
+        names.renames,
+        names.suggested,
+        head,
+        layout=_layout(pretrained, names, rows),
     )
+    return coverage._replace(ways=tuple(_ways(coverage, names, sides, options)))
+
+
+def _ways(
+    coverage: Coverage, names: Paired, sides: tuple[Alignment, Alignment], options: Options
+) -> Iterator[tuple[str, ...]]:
+    """Yield the options by which more would be loaded, the best first. Each was planned."""
+    if options.align and names.match.joins and not options.fuse:
+        yield ("--fuse",)
+    if options.align and names.match.cuts and not options.split:
+        yield ("--split",)
+    loaded = coverage.elements[0]
+    found: list[tuple[int, tuple[str, ...]]] = []
+    if options.align and not options.by_shape and 2 * loaded < coverage.elements[1]:
+        other = paired(*sides, suggest=False, by_shape=True, layouts=True)
+        found.append((_met(other, sides), ("--by-shape",)))
+    if not options.align:
+        found.append((_met(paired(*sides, suggest=False, layouts=True), sides), ()))
+    for rename in coverage.suggested:
+        renamed = sides[0].then(rename.rule)
+        other = paired(renamed, sides[1], suggest=False)
+        found.append((_met(other, (renamed, sides[1])), ("--sub", rename.substitution)))
+    yield from (way for met, way in sorted(found, key=lambda row: -row[0]) if met > loaded)
+
+
+def _met(names: Paired, sides: tuple[Alignment, Alignment]) -> int:
+    """The elements that meet, with equal shapes."""
+    one, two = sides[0].shapes_of(names.one), sides[1].shapes_of(names.two)
+    return sum(prod(two[name]) for name, other in names.partners.items() if one[other] == two[name])
+
+
+def _checked(coverage: Coverage, options: Options) -> Coverage:
+    """The plan with the reason why nothing should be written, if there is one."""
+    way = coverage.ways[0] if coverage.ways else None
+    least = options.min_coverage
+    halves = any(way in (("--fuse",), ("--split",)) for way in coverage.ways)
+    if coverage.layout and not options.ignore_layout:
+        return coverage._replace(
+            refusal=f"same shapes, other layout: {coverage.layout}", way=("--ignore-layout",)
+        )
+    if not coverage.of(*LOADED):
+        return coverage._replace(refusal="no tensor of PRETRAINED fits", way=way)
+    if least is not None:
+        few = coverage.share < least
+        why = f"less than --min-coverage {least:g} of the elements"
+        return coverage._replace(refusal=why, way=way) if few else coverage
+    if halves:
+        why = "query, key and value are one tensor on one side, three on the other"
+        return coverage._replace(refusal=why, way=way)
+    if way is not None and coverage.share < HALF:
+        return coverage._replace(refusal="less than half of the elements, and more would fit", way=way)
+    if coverage.share < LEAST:
+        why = f"less than {LEAST:.0%} of the elements"
+        return coverage._replace(refusal=why, way=("--min-coverage", "0"))
+    return coverage
+
+
+# --- the layout of values ---------------------------------------------------------------------------------------------
+
+
+def _layout(pretrained: Checkpoint, names: Paired, rows: Sequence[Pairing]) -> str:
+    """The reason why tensors of equal names and shapes hold other values than the target's code expects, or ``."""
+    if names.match.layout:
+        return names.match.layout
+    return _caffe(pretrained, rows) or _transposed(rows)
+
+
+def _caffe(pretrained: Checkpoint, rows: Sequence[Pairing]) -> str:
+    """The reason why the first convolution sees the channels of its image in reverse, or ``.
+
+    Files of detectron2 say that Caffe2 wrote them; model zoos have `caffe` in the name of the file.
+    """
+    first = next((row for row in rows if row.source is not None and len(row.source.tensor.shape) == 4), None)
+    if (
+        first is None
+        or first.status not in LOADED
+        or first.source is None
+        or first.source.tensor.shape[1] != 3
+    ):
+        return ""
+    keys = {str(key): child for key, child in children(pretrained.root)}
+    author = keys.get("__author__")
+    name = pretrained.path.replace("\\", "/").rpartition("/")[2].lower()
+    if "caffe" in str(author).lower() or "matching_heuristics" in keys or "caffe" in name:
+        return f"a model of Caffe reads images as BGR, so the channels of {show(first.name, 60)} are reversed"
+    return ""
+
+
+def _transposed(rows: Sequence[Pairing]) -> str:
+    """The reason why square matrices are probably transposed, or ``: their neighbours are, as Conv1D of GPT-2 keeps them."""
+    turned: dict[str, str] = {}
+    for row in rows:
+        if row.status == "kept" and row.source is not None and row.target is not None:
+            shape = row.target.tensor.shape
+            if len(shape) == 2 and shape[0] != shape[1] and row.source.tensor.shape == shape[::-1]:
+                for module in row.name.rsplit(".", 3)[:-1][1:]:
+                    turned.setdefault(module, row.name)
+    for row in rows:
+        shape = row.target.tensor.shape if row.target is not None else ()
+        if row.status in LOADED and len(shape) == 2 and shape[0] == shape[1]:
+            other = next((turned[part] for part in row.name.rsplit(".", 3)[:-1][1:] if part in turned), None)
+            if other is not None:
+                return (
+                    f"{show(other, 60)} is transposed, as Conv1D of transformers keeps it, "
+                    f"so {show(row.name, 60)} is too"
+                )
+    return ""
+
+
+# --- query, key and value ---------------------------------------------------------------------------------------------
+
+
+def _joined(name: str, target: Entry, parts: Sequence[Entry], options: Options) -> list[Pairing]:
+    """The rows of a tensor that holds query, key and value one after the other."""
+    rows = [len_of(part) for part in parts]
+    if not _fits(target, sum(rows), parts):
+        shapes = " + ".join(str(list(part.tensor.shape)) for part in parts)
+        why = f"{shapes} → {list(target.tensor.shape)}"
+        return [Pairing("kept", name, target, parts[0], why=why)]
+    starts = [0, rows[0], rows[0] + rows[1]]
+    return [
+        _third(
+            _pairing(name, _rows_of(target, start, count), part, options, is_live=True),
+            "target",
+            start,
+            count,
+        )
+        for part, start, count in zip(parts, starts, rows, strict=True)
+    ]
+
+
+def _cut(name: str, target: Entry, whole: Entry, third: int, options: Options) -> list[Pairing]:
+    """The row of a tensor that is a third of another one."""
+    count = len_of(target)
+    if not _fits(whole, 3 * count, [target] * 3):
+        why = f"a third of {list(whole.tensor.shape)} → {list(target.tensor.shape)}"
+        return [Pairing("kept", name, target, whole, why=why)]
+    part = _rows_of(whole, third * count, count)
+    return [_third(_pairing(name, target, part, options, is_live=True), "pretrained", third * count, count)]
+
+
+def _third(row: Pairing, side: Literal["target", "pretrained"], start: int, count: int) -> Pairing:
+    return row._replace(rows=(side, start, start + count))
+
+
+def len_of(entry: Entry) -> int:
+    """The rows of a tensor; 0 for a number."""
+    return entry.tensor.shape[0] if entry.tensor.shape else 0
+
+
+def _fits(whole: Entry, rows: int, parts: Sequence[Entry]) -> bool:
+    """Tell whether the parts, one below the other, have the shape of the whole."""
+    shapes = {part.tensor.shape[1:] for part in parts}
+    strided = all(isinstance(entry.tensor, TensorRef) for entry in (whole, *parts))
+    return strided and len_of(whole) == rows > 0 and shapes == {whole.tensor.shape[1:]}
+
+
+def _rows_of(entry: Entry, start: int, count: int) -> Entry:
+    """Some rows of a tensor."""
+    ref = entry.tensor
+    assert isinstance(ref, TensorRef)
+    shape = (count, *ref.shape[1:])
+    view = tensor_ref(ref.storage, ref.dtype, shape, ref.stride, ref.offset + start * ref.stride[0])
+    return entry._replace(tensor=view._replace(conj=ref.conj, neg=ref.neg))
+
+
+# --- the rows ---------------------------------------------------------------------------------------------------------
 
 
 def _is_saved(entry: Entry) -> bool:
@@ -184,26 +427,27 @@ def _memory(row: Pairing) -> tuple[object, ...]:
 
 def _shared(rows: Sequence[Pairing]) -> list[str]:
     """Tensors that share memory in the target and get values of their own: the last one wins, as in load_state_dict."""
-    notes = []
-    before: dict[Storage, list[Pairing]] = {}
-    for row in rows:
+    by_storage: dict[Storage, list[tuple[tuple[int, int], int]]] = {}
+    for number, row in enumerate(rows):
         ref = row.target.tensor if row.target is not None else None
-        if row.status not in ("loaded", "cast", "sliced") or not isinstance(ref, TensorRef) or not ref.numel:
-            continue
-        for first in before.setdefault(ref.storage, []):
-            other = first.target.tensor if first.target is not None else None
-            assert isinstance(other, TensorRef)
-            if (
-                other.extent[0] < ref.extent[1]
-                and ref.extent[0] < other.extent[1]
-                and not _same_values(first, row)
-            ):
-                what = "are tied" if other.extent == ref.extent else "share memory in part"
-                notes.append(
-                    f"{show(first.name, 60)} and {show(row.name, 60)} {what} in the target; the second one wins."
-                )
-        before[ref.storage].append(row)
-    return notes
+        if row.status in ("loaded", "cast", "sliced") and isinstance(ref, TensorRef) and ref.numel:
+            by_storage.setdefault(ref.storage, []).append((ref.extent, number))
+    notes = []
+    for views in by_storage.values():
+        views.sort()
+        far, last = views[0]  # the view that reaches farthest so far
+        for extent, number in views[1:]:
+            if extent[0] < far[1]:
+                first, second = (rows[index] for index in sorted((last, number)))
+                if not _same_values(first, second):
+                    what = "are tied" if extent == far else "share memory in part"
+                    notes.append(
+                        f"{show(first.name, 60)} and {show(second.name, 60)} {what} in the target; the second one wins."
+                    )
+            if extent[1] >= far[1]:
+                far, last = extent, number
+    more = f"{len(notes) - _NOTES:,} more tensors share memory in the target; the last one wins."
+    return notes if len(notes) <= _NOTES else [*notes[:_NOTES], more]
 
 
 def _same_values(one: Pairing, two: Pairing) -> bool:
@@ -262,15 +506,88 @@ def _storages(taken: Sequence[Pairing]) -> dict[Storage, Storage]:
     return made
 
 
-def _result(target: Checkpoint, mine: Section, taken: Sequence[Pairing], limits: Limits) -> Checkpoint:
+def _result(target: Checkpoint, taken: Sequence[Pairing], gone: Sequence[Path], limits: Limits) -> Checkpoint:
     made = _storages(taken)
     if target.traits.is_live:
         return _from_live(target, made, limits)
     if not target.traits.is_pickle and type(target.root) is Dict:
         root = Dict()
         root.set(target.root.keys, [_over(node, made) for node in target.root.values])
-        return edited(target, root, limits)
-    return edited(target, _Fill(made).copy(target.root), limits)
+        return edited(target, without_paths(root, gone), limits)
+    return edited(target, without_paths(_Fill(made).copy(target.root), gone), limits)
+
+
+# --- what belongs to the old weights ----------------------------------------------------------------------------------
+
+
+class OldState(NamedTuple):
+    """A part of the target that was made with its old weights, and its place in the tree."""
+
+    name: str
+    what: str
+    path: Path
+
+
+_OLD_KINDS = ("optimizer", "scheduler", "scaler")
+_COUNTERS = frozenset(
+    ("epoch", "epochs", "step", "steps", "global_step", "iteration", "iter", "last_epoch", "loops")
+)
+"""Keys whose numbers count the training of the old weights; `loops` is where Lightning counts."""
+
+
+def old_state(wanted: Survey, mine: Section) -> list[OldState]:
+    """List what of the target belongs to its old weights: optimizers, schedulers, scalers, counters, the best result."""
+    rows: list[OldState] = []
+    parts = [part for part in wanted.sections if part is not mine and part.kind in _OLD_KINDS and part.path]
+    for depth in range(max(len(mine.path), 1)):
+        above = mine.path[:depth]
+        for key, child in children(node_at(wanted.checkpoint.root, above)):
+            path = (*above, key)
+            if path == mine.path[: depth + 1]:
+                continue
+            name = str(key).lower()
+            is_number = type(child) in (int, float) or name == "loops"
+            is_number = is_number or (tensor_of(child) is not None and bool(mine.path))
+            if (name in _COUNTERS or name.startswith("best_")) and is_number:
+                rows.append(OldState(dotted(path), f"{brief(child, 40)}, of the old weights", path))
+            elif kind_of_key((key,)) in _OLD_KINDS and type(child) in (list, Dict, Opaque):
+                inside = sum(part.tensors for part in parts if part.path[: len(path)] == path)
+                kind = kind_of_key((key,)) or ""
+                rows.append(OldState(dotted(path), _kind_text(kind, name, inside), path))
+    covered = [row.path for row in rows]
+    rest = [part for part in parts if not any(part.path[: len(path)] == path for path in covered)]
+    return [
+        OldState(part.name, _kind_text(part.kind, part.name, part.tensors), part.path) for part in rest
+    ] + rows
+
+
+def _kind_text(kind: str, name: str, tensors: int) -> str:
+    what = "of the old weights" if kind == name else f"{kind} of the old weights"
+    return f"{what}, {plural(tensors, 'tensor')}" if tensors else what
+
+
+def without_paths(root: Node, gone: Sequence[Path]) -> Node:
+    """The tree without the nodes at some paths."""
+    here = {path[0] for path in gone if len(path) == 1}
+    below: dict[object, list[Path]] = {}
+    for path in gone:
+        if len(path) > 1:
+            below.setdefault(path[0], []).append(path[1:])
+    if not gone or type(root) not in (list, Dict, Opaque):
+        return root
+    if type(root) is list:
+        return [
+            without_paths(item, below.get(index, [])) for index, item in enumerate(root) if index not in here
+        ]
+    assert isinstance(root, (Dict, Opaque))
+    tree = copy(root)
+    pairs = [pair for pair in zip(root.keys, root.values, strict=True) if pair[0] not in here]
+    tree.keys = [key for key, _ in pairs]
+    tree.values = [without_paths(value, below.get(key, [])) for key, value in pairs]
+    return tree
+
+
+# --- bytes ------------------------------------------------------------------------------------------------------------
 
 
 def _over(node: Node, made: dict[Storage, Storage]) -> Node:

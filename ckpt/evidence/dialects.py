@@ -1,0 +1,309 @@
+"""The names that packages give the tensors of one architecture, as tables: a row is one module or tensor.
+
+Rows come from the packages themselves: timm 1.0, torchvision 0.28, transformers 5.23 and 4.57 (whose names its files keep),
+torchtune 0.6, the model code of Llama, detectron2 0.6. `#` is one number. A cell that ends with a dot is a module, whose leaves keep their
+names. Braces hold query, key and value, which other dialects keep in one tensor, in this order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from ckpt.rows import NamedTuple
+
+_DEPTH = 8
+"""Parts of a name before the ones of the tables: wrappers and the attributes of a larger model."""
+_LONG = 300
+"""Characters of a name beyond which it is in no table."""
+
+
+class Family(NamedTuple):
+    """One architecture. `dialects` name the columns of `rows`. `layouts` say which two dialects lay values out otherwise."""
+
+    name: str
+    dialects: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    layouts: Mapping[frozenset[str], str]
+
+
+def _table(text: str) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(line.split()) for line in text.strip().splitlines())
+
+
+_VIT = _table("""
+cls_token                 class_token                                                 embeddings.cls_token                      embeddings.cls_token
+pos_embed                 encoder.pos_embedding                                       embeddings.position_embeddings            embeddings.position_embeddings
+patch_embed.proj.         conv_proj.                                                  embeddings.patch_embeddings.projection.   embeddings.patch_embeddings.projection.
+blocks.#.norm1.           encoder.layers.encoder_layer_#.ln_1.                        layers.#.layernorm_before.                encoder.layer.#.layernorm_before.
+blocks.#.attn.qkv.weight  encoder.layers.encoder_layer_#.self_attention.in_proj_weight  layers.#.attention.{q,k,v}_proj.weight  encoder.layer.#.attention.attention.{query,key,value}.weight
+blocks.#.attn.qkv.bias    encoder.layers.encoder_layer_#.self_attention.in_proj_bias  layers.#.attention.{q,k,v}_proj.bias      encoder.layer.#.attention.attention.{query,key,value}.bias
+blocks.#.attn.proj.       encoder.layers.encoder_layer_#.self_attention.out_proj.     layers.#.attention.o_proj.                encoder.layer.#.attention.output.dense.
+blocks.#.norm2.           encoder.layers.encoder_layer_#.ln_2.                        layers.#.layernorm_after.                 encoder.layer.#.layernorm_after.
+blocks.#.mlp.fc1.         encoder.layers.encoder_layer_#.mlp.0.                       layers.#.mlp.fc1.                         encoder.layer.#.intermediate.dense.
+blocks.#.mlp.fc2.         encoder.layers.encoder_layer_#.mlp.3.                       layers.#.mlp.fc2.                         encoder.layer.#.output.dense.
+norm.                     encoder.ln.                                                 layernorm.                                layernorm.
+head.                     heads.head.                                                 classifier.                               classifier.
+""")  # fmt: skip
+
+_LLAMA = _table("""
+embed_tokens.                       tok_embeddings.               tok_embeddings.
+layers.#.self_attn.q_proj.          layers.#.attention.wq.        layers.#.attn.q_proj.
+layers.#.self_attn.k_proj.          layers.#.attention.wk.        layers.#.attn.k_proj.
+layers.#.self_attn.v_proj.          layers.#.attention.wv.        layers.#.attn.v_proj.
+layers.#.self_attn.o_proj.          layers.#.attention.wo.        layers.#.attn.output_proj.
+layers.#.mlp.gate_proj.             layers.#.feed_forward.w1.     layers.#.mlp.w1.
+layers.#.mlp.down_proj.             layers.#.feed_forward.w2.     layers.#.mlp.w2.
+layers.#.mlp.up_proj.               layers.#.feed_forward.w3.     layers.#.mlp.w3.
+layers.#.input_layernorm.weight     layers.#.attention_norm.weight  layers.#.sa_norm.scale
+layers.#.post_attention_layernorm.weight  layers.#.ffn_norm.weight  layers.#.mlp_norm.scale
+norm.weight                         norm.weight                   norm.scale
+lm_head.                            output.                       output.
+""")  # fmt: skip
+
+_ROTARY = "transformers keeps the rows of q_proj and k_proj in another order (rotary halves, not pairs)"
+_BGR = "detectron2 reads images as BGR, so the channels of the first convolution are reversed"
+
+_RESNET = (
+    ("conv1.", "stem.conv1."),
+    ("bn1.", "stem.conv1.norm."),
+    *((f"layer{stage}.#.conv{n}.", f"res{stage + 1}.#.conv{n}.") for stage in range(1, 5) for n in (1, 2, 3)),
+    *((f"layer{stage}.#.bn{n}.", f"res{stage + 1}.#.conv{n}.norm.") for stage in range(1, 5) for n in (1, 2, 3)),
+    *((f"layer{stage}.#.downsample.0.", f"res{stage + 1}.#.shortcut.") for stage in range(1, 5)),
+    *((f"layer{stage}.#.downsample.1.", f"res{stage + 1}.#.shortcut.norm.") for stage in range(1, 5)),
+)  # fmt: skip
+
+FAMILIES = (
+    Family("ViT", ("timm", "torchvision", "transformers", "transformers 4"), _VIT, {}),
+    Family(
+        "Llama",
+        ("transformers", "Meta", "torchtune"),
+        _LLAMA,
+        {frozenset(("transformers", other)): _ROTARY for other in ("Meta", "torchtune")},
+    ),
+    Family(
+        "ResNet",
+        ("torchvision", "detectron2"),
+        _RESNET,
+        {frozenset(("torchvision", "detectron2")): _BGR},
+    ),
+)
+
+COPIES = (
+    ("encoder_q", "encoder_k"),
+    ("base_encoder", "momentum_encoder"),
+    ("student", "teacher"),
+    ("online_network", "target_network"),
+    ("online_encoder", "target_encoder"),
+)
+"""Two copies of one model that self-supervised training keeps: the one that the optimizer trains, and its moving average."""
+
+LEAVES = (("gamma", "weight"), ("beta", "bias"))
+"""Old names of the leaves of a norm, as TensorFlow has them, and the names of torch."""
+
+SYNONYMS = (
+    frozenset(("attn", "attention", "selfattn", "selfattention", "self_attn", "self_attention", "mha")),
+    frozenset(("norm", "ln", "bn", "layernorm", "layer_norm", "batchnorm", "batch_norm", "ln_", "norm_")),
+    frozenset(("layer", "layers", "block", "blocks", "h", "stage", "stages", "resblocks")),
+    frozenset(("downsample", "shortcut", "down")),
+    frozenset(("mlp", "ffn", "feed_forward", "feedforward")),
+    frozenset(("q", "query", "q_proj", "q_lin")),
+    frozenset(("k", "key", "k_proj", "k_lin")),
+    frozenset(("v", "value", "v_proj", "v_lin")),
+    frozenset(("head", "fc", "classifier", "heads", "linear")),
+    frozenset(("pos_embed", "position_embeddings", "pos_embedding", "positional_embedding")),
+    frozenset(("cls_token", "class_token", "class_embedding")),
+)
+"""Words that name one thing in the code of several packages."""
+
+LAID_OUT = (
+    frozenset(
+        ("qkv", "in_proj", "in_proj_weight", "in_proj_bias", "query_key_value", "c_attn", "wqkv", "qkv_proj")
+    ),
+    frozenset(("wq", "q_proj")),
+    frozenset(("wk", "k_proj")),
+)
+"""Words whose tensors different code lays out in different ways: a new word is no proof that the values fit."""
+
+HEADS = frozenset(
+    [
+        "head",
+        "heads",
+        "fc",
+        "classifier",
+        "cls",
+        "lm_head",
+        "score",
+        "logits",
+        "last_linear",
+        "output_layer",
+        "predictions",
+        "linear",
+        "class_head",
+        "cls_head",
+        "bbox_head",
+        "fc_cls",
+        "prediction",
+        "head_dist",
+        "qa_outputs",
+    ]
+)
+"""The first components of the last layer of a model, which answers another task after a warm start."""
+
+
+class Dialect(NamedTuple):
+    """A family and the column of one model's names. `prefix` stands before the numbered rows."""
+
+    family: Family
+    column: int
+    prefix: str
+
+    @property
+    def name(self) -> str:
+        """The package that writes it."""
+        return self.family.dialects[self.column]
+
+    @property
+    def text(self) -> str:
+        """The architecture and the package."""
+        return f"{self.family.name} of {self.name}"
+
+
+_Place = tuple[Family, int, int, int]
+"""A family, its column, the row and the part of a row in braces (-1 for all of it)."""
+
+
+def _cells() -> dict[str, list[_Place]]:
+    """Every cell of the tables -> its places."""
+    places: dict[str, list[_Place]] = {}
+    for family in FAMILIES:
+        for number, row in enumerate(family.rows):
+            for column, cell in enumerate(row):
+                names = parts_of(cell)
+                for part, name in enumerate(names):
+                    place = (family, column, number, part if len(names) > 1 else -1)
+                    places.setdefault(name, []).append(place)
+    return places
+
+
+def parts_of(cell: str) -> list[str]:
+    """The names of a cell: one, or those that its braces hold."""
+    start, brace, rest = cell.partition("{")
+    if not brace:
+        return [cell]
+    inner, _, end = rest.partition("}")
+    return [f"{start}{word}{end}" for word in inner.split(",")]
+
+
+_PLACES = _cells()
+_ENDS = {cell.rstrip(".").rpartition(".")[2] for cell in _PLACES}
+"""The last words of all cells: a name without one of them is in no table."""
+
+
+def _readings(name: str) -> Iterator[tuple[str, str, str, str]]:
+    """Yield how a name can be read: (prefix, cell, number, leaf)."""
+    if len(name) > _LONG:
+        return
+    module, _, leaf = name.rpartition(".")
+    if leaf in _ENDS:
+        yield from _read(name, "")
+    if _without_numbers(module.rpartition(".")[2]) in _ENDS:
+        yield from _read(module + ".", leaf)
+
+
+def _without_numbers(word: str) -> str:
+    return word if word in _ENDS else "#".join(re.split("[0-9]+", word))
+
+
+def _read(text: str, leaf: str) -> Iterator[tuple[str, str, str, str]]:
+    numbers = [found.span() for found in re.finditer("[0-9]+", text)]
+    start = 0
+    for _ in range(_DEPTH):
+        if text[start:] in _PLACES:
+            yield text[:start], text[start:], "", leaf
+        for first, last in numbers:
+            cell = f"{text[start:first]}#{text[last:]}"
+            if first >= start and cell in _PLACES:
+                yield text[:start], cell, text[first:last], leaf
+        start = text.find(".", start) + 1
+        if not start:
+            return
+
+
+def dialects_of(names: Iterable[str]) -> list[Dialect]:
+    """The dialects that names are written in: at least half of the numbered rows of the table are there, below one prefix."""
+    rows: dict[tuple[int, int, str], set[tuple[int, int]]] = {}
+    for name in names:
+        for prefix, cell, number, _ in _readings(name):
+            if number:
+                for family, column, row, part in _PLACES[cell]:
+                    rows.setdefault((FAMILIES.index(family), column, prefix), set()).add((row, part))
+    counts: Counter[tuple[int, int, str]] = Counter()
+    for key, seen in rows.items():
+        family = FAMILIES[key[0]]
+        cells = [part for row in family.rows if "#" in row[key[1]] for part in parts_of(row[key[1]])]
+        if 2 * len(seen) >= len(cells):
+            counts[key] = len(seen)
+    best: dict[int, tuple[int, int, str]] = {}
+    for key, _ in counts.most_common():
+        best.setdefault(key[0], key)
+    return [Dialect(FAMILIES[key[0]], key[1], key[2]) for key in best.values()]
+
+
+class Translation(NamedTuple):
+    """Names of one dialect in the words of another one. `names` maps a name to the other's name.
+
+    `joins` maps a name of the other dialect to the names (query, key, value) that it holds, `cuts` maps the names of query, key
+    and value of the other dialect to the name that holds them, with their place in it.
+    """
+
+    names: dict[str, str]
+    joins: dict[str, list[str]]
+    cuts: dict[str, tuple[str, int]]
+    one: Dialect
+    two: Dialect
+
+    @property
+    def layout(self) -> str:
+        """The reason why tensors of equal shapes hold other values, or ``."""
+        return self.one.family.layouts.get(frozenset((self.one.name, self.two.name)), "")
+
+
+def translations(one: Iterable[str], two: Iterable[str]) -> list[Translation]:
+    """The names of `one` as the package of `two` writes them, for each family that both are written in."""
+    one, two = list(one), set(two)
+    others = {dialect.family.name: dialect for dialect in dialects_of(two)}
+    out = []
+    for dialect in dialects_of(one):
+        other = others.get(dialect.family.name)
+        if other is not None and other.column != dialect.column:
+            out.append(_translation(one, two, dialect, other))
+    return out
+
+
+def _translation(names: list[str], theirs: set[str], mine: Dialect, other: Dialect) -> Translation:
+    translated = Translation({}, {}, {}, mine, other)
+    for name in names:
+        for prefix, cell, number, leaf in _readings(name):
+            if prefix not in ((mine.prefix,) if number else (mine.prefix, "")):
+                continue
+            place = next((at for at in _PLACES[cell] if at[0] is mine.family and at[1] == mine.column), None)
+            if place is None:
+                continue
+            _, _, row, part = place
+            cells = [
+                text.replace("#", number) + leaf for text in parts_of(mine.family.rows[row][other.column])
+            ]
+            if number or theirs.isdisjoint(cells):  # a head stands beside the model, or in it
+                cells = [other.prefix + text for text in cells]
+            if part >= 0 and len(cells) == 1:
+                translated.joins.setdefault(cells[0], ["", "", ""])[part] = name
+            elif part < 0 and len(cells) > 1:
+                translated.cuts.update((text, (name, index)) for index, text in enumerate(cells))
+            else:
+                translated.names[name] = cells[max(part, 0)]
+            break
+    for text in [text for text, parts in translated.joins.items() if not all(parts)]:
+        del translated.joins[text]
+    return translated
